@@ -1,0 +1,63 @@
+# All set-up happens here. `make demo` and `make test` need Python >= 3.11 with venv, git and make, nothing else.
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PROFILE ?= preview
+
+# Stages call `python`; it has to be the environment's.
+export PATH := $(BIN):$(PATH)
+export VIRTUAL_ENV := $(VENV)
+export MLFLOW_DISABLE_TELEMETRY := true
+export DO_NOT_TRACK := 1
+
+.PHONY: help setup demo test test-fast lint types repro preview ui sync lock clean
+.DEFAULT_GOAL := help
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## install the locked requirements into .venv (nothing else)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' || \
+		{ echo "$(PYTHON) is older than Python 3.11: name a newer one, for example 'make setup PYTHON=python3.12'." >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/uv pip sync --quiet --require-hashes requirements.lock || \
+		{ echo "Installing requirements.lock failed: see the line above, then run the same command again." >&2; exit 2; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --upgrade-deps $(VENV) >/dev/null
+	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (minutes, no network)
+	@python -m pipeline.profiles run demo
+
+preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publishes to reports/preview
+	@python -m pipeline.profiles run preview --publish
+
+repro: $(STAMP) ## the full study: dvc repro
+	@dvc repro
+
+ui: $(STAMP) ## MLflow's pages on the local store (URI=... for another)
+	@python -m pipeline.tracking ui
+
+sync: $(STAMP) ## bring the MLflow store up to date from runs/, without doubles
+	@python -m pipeline.tracking sync
+
+test: $(STAMP) ## the whole test suite
+	@pytest -n 2 --dist worksteal
+
+test-fast: $(STAMP) ## the tests that take seconds
+	@pytest -n 2 --dist worksteal -m 'not slow'
+
+lint: $(STAMP) ## ruff and mypy
+	@ruff check . && ruff format --check . && mypy
+
+lock: $(STAMP) ## rewrite requirements.lock from pyproject.toml
+	@uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-annotate --no-header --quiet --upgrade -o requirements.lock
+
+clean: ## remove the environment and everything that builds make
+	rm -rf .venv build

@@ -1,0 +1,1 @@
+"""An ablation laboratory for vision transformers."""

@@ -1,0 +1,33 @@
+"""The one exception for faults that a user can mend."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+
+class UserError(Exception):
+    """One sentence that says what is wrong and what to do. Ends a command with exit status 2 and no traceback.
+
+    Attributes:
+        status: the exit status of the command; 2 for bad input, 1 for a run that failed (a NaN loss).
+    """
+
+    def __init__(self, sentence: str, *, status: int = 2) -> None:
+        super().__init__(" ".join(sentence.split()))
+        self.status = status
+
+
+def run_command(main: Callable[[list[str]], int | None]) -> None:
+    """Runs a command's `main(argv)` and exits with its status; a `UserError` is printed as its sentence alone."""
+    try:
+        status = main(sys.argv[1:]) or 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        status = error.status
+    except BrokenPipeError:
+        status = 141
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+        status = 130
+    sys.exit(status)
