@@ -265,7 +265,7 @@ def _nearest(value: object, choices: Iterable[str]) -> str:
     choices = [str(choice) for choice in choices]
     close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     if close:
-        return f"; did you mean {close[0]!r}?"
+        return f"; the nearest is {close[0]!r}"
     return f"; the choices are {', '.join(choices)}" if len(choices) <= 16 else ""
 
 

@@ -1,0 +1,35 @@
+"""Fixed position tables."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def sinusoidal_table(num_positions: int, dim: int) -> Tensor:
+    """One-dimensional sinusoids (Vaswani et al. 2017, section 3.5): sine in the even, cosine in the odd channels.
+
+    PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d)).
+
+    Returns:
+        (num_positions, dim) float32, computed in float64.
+    """
+    position = torch.arange(num_positions, dtype=torch.float64)[:, None]
+    angle = position / 10000 ** (torch.arange(0, dim, 2, dtype=torch.float64) / dim)  # (position, dim / 2)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1).float()
+
+
+def sincos2d_table(grid: int, dim: int) -> Tensor:
+    """Two-dimensional sinusoids: the first half of the channels encodes the row, the second the column (He et al. 2022, MAE).
+
+    Each half holds all sines, then all cosines, with frequencies 10000^(-4i/d).
+
+    Returns:
+        (grid * grid, dim) float32 in row-major order of the patches, computed in float64.
+    """
+    frequency = 10000 ** -(torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
+    angle = torch.arange(grid, dtype=torch.float64)[:, None] * frequency  # (grid, dim / 4)
+    half = torch.cat([angle.sin(), angle.cos()], dim=1)  # (grid, dim / 2)
+    row = half[:, None].expand(grid, grid, -1)
+    column = half[None].expand(grid, grid, -1)
+    return torch.cat([row, column], dim=-1).flatten(0, 1).float()

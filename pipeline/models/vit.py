@@ -1,0 +1,124 @@
+"""The vision transformer of the thesis, with every choice under study as an option."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.models.encoder import Dropout, EncoderBlock
+from pipeline.models.positions import sincos2d_table, sinusoidal_table
+from pipeline.params import IMAGE_SIZE, NUM_CHANNELS, NUM_CLASSES, ModelSettings
+
+
+class PatchEmbedding(nn.Module):
+    """Cuts an image into patches and maps each to a token: as flatten and linear, or as a convolution; the same function.
+
+    Args:
+        patch: side of a patch in pixels.
+        dim: width of a token.
+        conv: whether to compute it as a convolution of kernel and stride `patch`.
+    """
+
+    def __init__(self, patch: int, dim: int, *, conv: bool) -> None:
+        super().__init__()
+        self.patch = patch
+        self.project: nn.Conv2d | nn.Linear
+        if conv:
+            self.project = nn.Conv2d(NUM_CHANNELS, dim, patch, stride=patch)
+        else:
+            self.project = nn.Linear(NUM_CHANNELS * patch**2, dim)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channel, height, width) to (batch, patch, dim), patches in row-major order."""
+        if isinstance(self.project, nn.Conv2d):
+            return self.project(images).flatten(2).transpose(1, 2)
+        side = images.shape[-1] // self.patch
+        patches = images.unflatten(3, (side, self.patch)).unflatten(2, (side, self.patch))  # (batch, channel, row, y, column, x)
+        patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (batch, patch, channel * y * x)
+        return self.project(patches)
+
+
+class VisionTransformer(nn.Module):
+    """ViT (Dosovitskiy et al. 2021) at the size of the thesis; `settings` says which choice is taken where.
+
+    Weights start as torch's layers start theirs; class token, learned positions and the pooling query from N(0, 1), as published.
+    """
+
+    position: Tensor | None
+
+    def __init__(self, settings: ModelSettings) -> None:
+        super().__init__()
+        dim = settings.dim
+        self.settings = settings
+        self.embedding = PatchEmbedding(settings.patch, dim, conv=settings.embed == "conv")
+        self.cls_token = nn.Parameter(torch.randn(1, dim)) if settings.has_cls else None
+        if settings.position == "learned":
+            self.position = nn.Parameter(torch.randn(settings.num_tokens, dim))
+        else:
+            self.register_buffer("position", _table(settings), persistent=False)
+        self.dropout = Dropout(settings.dropout)
+        self.blocks = nn.Sequential(
+            *(
+                EncoderBlock(
+                    dim,
+                    settings.heads,
+                    settings.mlp_dim,
+                    attention=settings.attention,
+                    norm=settings.norm,
+                    activation=settings.activation,
+                    dropout=settings.dropout,
+                )
+                for _ in range(settings.blocks)
+            )
+        )
+        self.norm = nn.LayerNorm(dim) if settings.final_norm else nn.Identity()
+        self.pool_query = nn.Parameter(torch.randn(dim)) if settings.pool == "attention" else None
+        self.head = nn.Linear(dim, NUM_CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, 1, 28, 28) in [0, 1] to logits (batch, 10)."""
+        return self.head(self._pool(self.encode(images)))
+
+    def encode(self, images: Tensor) -> Tensor:
+        """(batch, 1, 28, 28) to the encoder's output (batch, token, dim); the class token, if any, comes first."""
+        if images.dim() != 4 or images.shape[1:] != (NUM_CHANNELS, IMAGE_SIZE, IMAGE_SIZE):
+            raise ValueError(f"images have to be (batch, {NUM_CHANNELS}, {IMAGE_SIZE}, {IMAGE_SIZE}), not {tuple(images.shape)}")
+        tokens = self._add_cls(self.embedding(images))  # (batch, token, dim)
+        if self.position is not None:
+            tokens = tokens + self.position
+        return self.norm(self.blocks(self.dropout(tokens)))
+
+    def _add_cls(self, tokens: Tensor) -> Tensor:
+        if self.cls_token is None:
+            return tokens
+        if self.settings.cls_insert == "loop":  # image by image, as published: the same tokens, at another price
+            return torch.stack([torch.vstack([self.cls_token, tokens[i]]) for i in range(tokens.shape[0])])
+        return torch.cat([self.cls_token.expand(tokens.shape[0], 1, -1), tokens], dim=1)
+
+    def _pool(self, tokens: Tensor) -> Tensor:
+        """(batch, token, dim) to what the head reads, (batch, dim)."""
+        if self.settings.pool == "cls":
+            return tokens[:, 0]
+        patches = tokens[:, 1:] if self.cls_token is not None else tokens
+        match self.settings.pool:
+            case "first":
+                return patches[:, 0]
+            case "mean":
+                return patches.mean(1)
+            case "max":
+                return patches.amax(1)
+            case _:
+                assert self.pool_query is not None
+                weight = (patches @ self.pool_query * patches.shape[-1] ** -0.5).softmax(-1)  # (batch, patch)
+                return (weight[..., None] * patches).sum(1)
+
+
+def _table(settings: ModelSettings) -> Tensor | None:
+    """The fixed position vectors (token, dim), or None where tokens get none."""
+    if settings.position == "none":
+        return None
+    if settings.position == "sinusoidal":
+        return sinusoidal_table(settings.num_tokens, settings.dim)
+    # The class token has no place on the grid: it gets zeros, as in the authors' own code for this table.
+    table = sincos2d_table(settings.grid, settings.dim)
+    return torch.cat([torch.zeros(int(settings.has_cls), settings.dim), table])

@@ -1,0 +1,38 @@
+"""DVC stage `resolve`: one settings file a variant, so that a change of params.yaml retrains only what it touches."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from pipeline.errors import run_command
+from pipeline.files import write_text
+from pipeline.params import Params, load
+
+
+def main(argv: list[str]) -> None:
+    params = load()
+    write_configs(params, Path("configs"))
+    for name in prune(Path("runs"), params):
+        print(f"runs/{name} removed: params.yaml no longer names this variant")
+
+
+def write_configs(params: Params, directory: Path) -> None:
+    """Writes `directory/VARIANT.json` for every variant and removes those of variants that are gone."""
+    for path in directory.glob("*.json"):
+        if path.stem not in params.variants:
+            path.unlink()
+    for variant in params.variants:
+        write_text(directory / f"{variant}.json", params.resolve(variant).to_json())
+
+
+def prune(runs: Path, params: Params) -> list[str]:
+    """Removes results of variants that params.yaml no longer has; what DVC had cached stays in its cache. Returns their names."""
+    gone = [path for path in sorted(runs.glob("*")) if path.is_dir() and path.name not in params.variants]
+    for path in gone:
+        shutil.rmtree(path)
+    return [path.name for path in gone]
+
+
+if __name__ == "__main__":
+    run_command(main)

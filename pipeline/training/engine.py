@@ -1,0 +1,231 @@
+"""The engine: all seeds of a group as one stack, from initial weights to the last epoch.
+
+A group of one seed runs the plain module; a larger group runs `vmap` over weights with a leading seed dimension, so that a GPU
+sees one large product where a loop over seeds would launch many small ones. Whatever is random for seed s (initial weights,
+order of the images, dropout) is a function of s and of the epoch, never of a generator's running state: a run does not depend
+on its neighbours, and a resume needs no generator.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pipeline.data.datasets import Dataset
+from pipeline.models import build
+from pipeline.params import ModelSettings, VariantSettings
+from pipeline.training.records import EpochRow
+
+EVALUATION_BATCH = 500
+
+
+def derive_seed(seed: int, purpose: str) -> int:
+    """An independent 63-bit seed for one purpose ("init", "order/3") of a run's seed."""
+    digest = hashlib.blake2b(f"{purpose}/{seed}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def initial_model(settings: ModelSettings, seed: int) -> nn.Module:
+    """The untrained model of a seed, on the CPU; leaves torch's global generator as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "init"))
+        return build(settings)
+
+
+def epoch_order(seed: int, epoch: int, num_images: int) -> Tensor:
+    """The order (num_images,) in which a seed sees the training images in an epoch; the same on every device."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, f"order/{epoch}"))
+    return torch.randperm(num_images, generator=generator)
+
+
+def set_reproducible() -> None:
+    """Bitwise repeatable arithmetic: deterministic algorithms, no TF32."""
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = False
+
+
+class Stack:
+    """The models of a group of seeds; every weight and buffer has a leading seed dimension.
+
+    Args:
+        settings: the architecture.
+        seeds: one model each.
+        device: where the weights live.
+    """
+
+    def __init__(self, settings: ModelSettings, seeds: Sequence[int], device: torch.device) -> None:
+        models = [initial_model(settings, seed) for seed in seeds]
+        self.module = models[0].to(device)
+        self.single = len(seeds) == 1
+        if self.single:
+            self.parameters = list(self.module.parameters())
+        else:
+            parameters, self._buffers = torch.func.stack_module_state([model.to(device) for model in models])
+            self._parameters = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+            self.parameters = list(self._parameters.values())
+            self.module = copy.deepcopy(self.module).to("meta")
+
+    def train(self, mode: bool) -> None:
+        self.module.train(mode)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """(seed, batch, 1, 28, 28) to logits (seed, batch, 10)."""
+        if self.single:
+            return self.module(images[0])[None]
+        return torch.func.vmap(self._call)(self._parameters, self._buffers, images)
+
+    def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], images: Tensor) -> Tensor:
+        return torch.func.functional_call(self.module, (dict(parameters), dict(buffers)), (images,))
+
+    def state(self) -> dict[str, Tensor]:
+        """Every parameter and persistent buffer, (seed, ...); what `model.safetensors` holds."""
+        if self.single:
+            return {name: value.detach()[None] for name, value in self.module.state_dict().items()}
+        tensors = {**self._parameters, **self._buffers}
+        return {name: tensors[name].detach() for name in self.module.state_dict()}
+
+    def position(self) -> Tensor | None:
+        """The vectors that are added to the tokens (seed, token, dim), or None where there are none."""
+        if self.single:
+            position = self.module.position
+            return None if position is None else position.detach()[None]  # type: ignore[operator]
+        position = {**self._parameters, **self._buffers}.get("position")
+        return None if position is None else position.detach()
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over weights and buffers as `state` gave them."""
+        for name, value in self.state().items():
+            value.copy_(state[name])
+
+
+class Trainer:
+    """Trains one group of seeds of one variant.
+
+    Args:
+        settings: the variant.
+        dataset: images and labels; they are copied to the device once.
+        seeds: the group.
+        device: "cpu" or "cuda".
+
+    Attributes:
+        epoch: epochs done.
+        rows: what `epochs.csv` will hold, in order of epochs, then seeds.
+        failed: seed to the epoch in which its loss stopped being finite; such a seed gets no further rows.
+    """
+
+    def __init__(self, settings: VariantSettings, dataset: Dataset, seeds: Sequence[int], device: torch.device) -> None:
+        self.settings = settings
+        self.seeds = list(seeds)
+        self.device = device
+        self.stack = Stack(settings.model, seeds, device)
+        self.optimizer = torch.optim.Adam(self.stack.parameters, lr=settings.train.learning_rate, fused=True)
+        self.epoch = 0
+        self.rows: list[EpochRow] = []
+        self.failed: dict[int, int] = {}
+        self._train = _to_device(dataset.train_images, dataset.train_labels, device)
+        self._test = _to_device(dataset.test_images, dataset.test_labels, device)
+
+    @property
+    def done(self) -> bool:
+        return self.epoch >= self.settings.train.epochs or len(self.failed) == len(self.seeds)
+
+    def run_epoch(self) -> list[EpochRow]:
+        """Trains and tests one epoch. Returns the rows of the seeds that are still finite."""
+        self.epoch += 1
+        self._synchronize()
+        start = time.perf_counter()
+        train_loss = self._train_epoch().tolist()  # waits for the device: the seconds below are the epoch's
+        seconds = time.perf_counter() - start
+        test_loss, predictions = evaluate(self.stack, *self._test, num_seeds=len(self.seeds))
+        accuracy = (predictions == self._test[1]).double().mean(1)
+        rows = []
+        for seed, *values in zip(self.seeds, train_loss, test_loss.tolist(), accuracy.tolist(), strict=True):
+            if seed in self.failed:
+                continue
+            if math.isfinite(values[0]) and math.isfinite(values[1]):
+                rows.append(EpochRow(seed, self.epoch, *values, seconds))
+            else:
+                self.failed[seed] = self.epoch
+        self.rows += rows
+        return rows
+
+    def _train_epoch(self) -> Tensor:
+        """One pass over the training images; the mean loss of each seed (seed,), float64."""
+        images, labels = self._train
+        batch_size = self.settings.train.batch_size
+        orders = torch.stack([epoch_order(seed, self.epoch, len(labels)) for seed in self.seeds]).to(self.device)
+        total = torch.zeros(len(self.seeds), dtype=torch.float64, device=self.device)
+        self.stack.train(True)
+        for index in orders.split(batch_size, dim=1):  # (seed, batch)
+            loss = _cross_entropy(self.stack(_pixels(images[index])), labels[index])  # (seed, batch)
+            self.optimizer.zero_grad(set_to_none=True)
+            # Seeds share no weight: the gradient of the sum is each seed's own gradient.
+            loss.mean(1).sum().backward()
+            self.optimizer.step()
+            total += loss.detach().sum(1)
+        return total / len(labels)
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def state(self) -> dict[str, Tensor]:
+        """All tensors that the rest of the training depends on, on the CPU."""
+        tensors = {f"model.{name}": value for name, value in self.stack.state().items()}
+        for i, parameter in enumerate(self.stack.parameters):
+            for name, value in self.optimizer.state[parameter].items():
+                tensors[f"optimizer.{i}.{name}"] = value
+        return {name: value.to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+
+    def load(self, tensors: Mapping[str, Tensor], *, epoch: int, rows: Sequence[EpochRow], failed: Mapping[int, int]) -> None:
+        """Goes back to where `state`, `epoch`, `rows` and `failed` were taken; continuing from there is bitwise the same."""
+        self.stack.load({name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")})
+        for i, parameter in enumerate(self.stack.parameters):
+            prefix = f"optimizer.{i}."
+            self.optimizer.state[parameter] = {
+                name.removeprefix(prefix): value.to(parameter.device, copy=True) for name, value in tensors.items() if name.startswith(prefix)
+            }
+        self.epoch, self.rows, self.failed = epoch, list(rows), dict(failed)
+
+
+@torch.no_grad()
+def evaluate(stack: Stack, images: Tensor, labels: Tensor, *, num_seeds: int) -> tuple[Tensor, Tensor]:
+    """Loss and predictions on images (image, 28, 28) uint8 with labels (image,).
+
+    Returns:
+        mean cross-entropy (seed,) float64, predicted classes (seed, image) int64.
+    """
+    stack.train(False)
+    total = torch.zeros(num_seeds, dtype=torch.float64, device=labels.device)
+    predictions = []
+    for batch_images, batch_labels in zip(images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
+        shared = (num_seeds, *batch_images.shape)
+        logits = stack(_pixels(batch_images.expand(shared)))  # (seed, batch, class)
+        total += _cross_entropy(logits, batch_labels.expand(num_seeds, -1)).sum(1)
+        predictions.append(logits.argmax(2))
+    return total / len(labels), torch.cat(predictions, dim=1)
+
+
+def _pixels(images: Tensor) -> Tensor:
+    """uint8 (seed, batch, 28, 28) to [0, 1] (seed, batch, 1, 28, 28), torchvision's ToTensor."""
+    return images.unsqueeze(2).float() / 255
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """(seed, batch, class), (seed, batch) to the loss of each image (seed, batch)."""
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+
+
+def _to_device(images: np.ndarray, labels: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(images).to(device), torch.from_numpy(labels).long().to(device)

@@ -1,0 +1,25 @@
+"""What several test modules share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline import params
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def raw_params() -> dict[str, Any]:
+    """The repository's params.yaml as plain YAML; copy before changing."""
+    return yaml.safe_load((ROOT / "params.yaml").read_text())
+
+
+@pytest.fixture(scope="session")
+def study(raw_params: dict[str, Any]) -> params.Params:
+    """The repository's params.yaml, checked."""
+    return params.parse(raw_params)

@@ -1,0 +1,35 @@
+"""Position tables against the formula worked out entry by entry, and against timm."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from timm.layers import build_sincos2d_pos_embed
+
+from pipeline.models import build
+from pipeline.models.positions import sincos2d_table, sinusoidal_table
+from pipeline.params import ModelSettings, Params
+
+
+def test_sinusoidal_table_follows_the_formula() -> None:
+    table = sinusoidal_table(50, 32)
+    for position in (0, 1, 7, 49):
+        for i in range(16):
+            angle = position / 10000 ** (2 * i / 32)
+            assert math.isclose(table[position, 2 * i].item(), math.sin(angle), abs_tol=1e-6)
+            assert math.isclose(table[position, 2 * i + 1].item(), math.cos(angle), abs_tol=1e-6)
+
+
+def test_sincos2d_table_equals_timm_up_to_the_order_of_the_channels() -> None:
+    ours = sincos2d_table(7, 32)
+    theirs = build_sincos2d_pos_embed([7, 7], dim=32, interleave_sin_cos=False)
+    best = (ours.T[:, None] - theirs.T[None]).abs().amax(-1).argmin(1)  # which of timm's channels each of ours is
+    assert sorted(best.tolist()) == list(range(32))
+    torch.testing.assert_close(ours, theirs[:, best], rtol=0, atol=1e-6)
+
+
+def test_class_token_gets_no_place_on_the_grid(study: Params) -> None:
+    model = build(ModelSettings.model_validate(study.base.model_dump() | {"position": "sincos2d"}))
+    assert model.position.shape == (50, 32)  # type: ignore[union-attr]
+    assert not model.position[0].any()  # type: ignore[index]

@@ -1,0 +1,190 @@
+"""The vision transformer against torch's own modules, and its published size."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline.models import build, count_parameters
+from pipeline.models.attention import FullAttention, SlicedAttention
+from pipeline.models.encoder import EncoderBlock
+from pipeline.models.vit import PatchEmbedding
+from pipeline.params import ModelSettings, Params
+
+
+def settings(study: Params, **changes: Any) -> ModelSettings:
+    return ModelSettings.model_validate(study.base.model_dump() | changes)
+
+
+def test_published_configuration_has_the_published_size(study: Params) -> None:
+    assert count_parameters(build(study.base)) == 10_666
+    assert count_parameters(build(settings(study, pool="first", cls_insert="none"))) == 10_602
+
+
+@pytest.mark.parametrize(
+    ("position", "pool", "cls_insert", "attention"),
+    [
+        combination
+        for combination in itertools.product(
+            ["learned", "sinusoidal", "sincos2d", "none"],
+            ["cls", "first", "mean", "max", "attention"],
+            ["expand", "loop", "none"],
+            ["full", "sliced"],
+        )
+        if combination[1:3] != ("cls", "none")
+    ],
+)
+def test_every_combination_maps_images_to_logits_and_trains_every_weight(
+    study: Params, position: str, pool: str, cls_insert: str, attention: str
+) -> None:
+    torch.manual_seed(0)
+    model = build(settings(study, patch=14, position=position, pool=pool, cls_insert=cls_insert, attention=attention))
+    logits = model(torch.rand(3, 1, 28, 28))
+    assert logits.shape == (3, 10)
+    logits.square().sum().backward()
+    # The key's bias shifts all scores of a query alike: its gradient is zero but for rounding, everything else is not.
+    untouched = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert not untouched
+
+
+@pytest.mark.parametrize("patch", [1, 2, 4, 7, 14, 28])
+def test_every_divisor_is_a_patch(study: Params, patch: int) -> None:
+    model = build(settings(study, patch=patch, blocks=1))
+    tokens = model.encode(torch.rand(1, 1, 28, 28))  # type: ignore[operator]
+    assert tokens.shape == (1, (28 // patch) ** 2 + 1, 32)
+
+
+def test_wrong_images_are_refused_with_their_shape(study: Params) -> None:
+    with pytest.raises(ValueError, match=r"not \(2, 3, 28, 28\)"):
+        build(study.base)(torch.rand(2, 3, 28, 28))
+
+
+def test_full_attention_equals_torch() -> None:
+    torch.manual_seed(0)
+    ours = FullAttention(32, 8).double()
+    theirs = nn.MultiheadAttention(32, 8, batch_first=True).double()
+    copy_attention(ours, theirs)
+    tokens = torch.randn(5, 50, 32, dtype=torch.float64)
+    expected, _ = theirs(tokens, tokens, tokens)
+    torch.testing.assert_close(ours(tokens), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.float()(tokens.float()).double(), expected, rtol=0, atol=1e-6)
+
+
+def copy_attention(ours: FullAttention, theirs: nn.MultiheadAttention) -> None:
+    assert theirs.in_proj_weight is not None
+    theirs.load_state_dict(
+        {
+            "in_proj_weight": ours.qkv.weight,
+            "in_proj_bias": ours.qkv.bias,
+            "out_proj.weight": ours.out.weight,
+            "out_proj.bias": ours.out.bias,
+        }
+    )
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_encoder_equals_torch(norm: str, activation: str) -> None:
+    torch.manual_seed(0)
+    blocks = [EncoderBlock(32, 8, 64, attention="full", norm=norm, activation=activation, dropout=0.0) for _ in range(3)]  # type: ignore[arg-type]
+    layer = nn.TransformerEncoderLayer(32, 8, 64, dropout=0.0, activation=activation, batch_first=True, norm_first=norm == "pre")
+    theirs = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    for ours, other in zip(blocks, theirs.layers, strict=True):
+        copy_attention(ours.attention, other.self_attn)  # type: ignore[arg-type]
+        pairs = [(ours.norm1, other.norm1), (ours.norm2, other.norm2), (ours.mlp[0], other.linear1), (ours.mlp[2], other.linear2)]
+        for mine, yours in pairs:
+            yours.load_state_dict(mine.state_dict())  # type: ignore[operator, union-attr]
+    tokens = torch.randn(4, 50, 32)
+    encoder = nn.Sequential(*blocks)
+    torch.testing.assert_close(encoder(tokens), theirs(tokens), rtol=0, atol=2e-6)
+    reference = theirs.double()(tokens.double())
+    torch.testing.assert_close(encoder.double()(tokens.double()), reference, rtol=0, atol=1e-12)
+
+
+def test_sliced_attention_equals_its_heads_one_by_one() -> None:
+    """The published description: head i maps slice i of the token by three linear layers of its own, and nothing follows."""
+    torch.manual_seed(0)
+    attention = SlicedAttention(32, 8).double()
+    tokens = torch.randn(3, 17, 32, dtype=torch.float64)
+    outputs = []
+    for head, piece in enumerate(tokens.split(4, dim=-1)):
+        query, key, value = (piece @ attention.weight[i, head].T + attention.bias[i, head] for i in range(3))
+        outputs.append((query @ key.transpose(1, 2) / 2).softmax(-1) @ value)
+    torch.testing.assert_close(attention(tokens), torch.cat(outputs, -1), rtol=0, atol=1e-12)
+
+
+def test_sliced_attention_starts_as_its_linear_layers_would() -> None:
+    torch.manual_seed(0)
+    values = torch.cat([SlicedAttention(32, 8).weight.detach().flatten() for _ in range(50)])
+    reference = torch.cat([nn.Linear(4, 4).weight.detach().flatten() for _ in range(1200)])
+    assert values.abs().max() <= reference.abs().max() * 1.001
+    assert abs(values.std() / reference.std() - 1) < 0.02
+
+
+@pytest.mark.parametrize("patch", [2, 4, 7, 14])
+def test_conv_and_linear_embedding_are_the_same_function(patch: int) -> None:
+    torch.manual_seed(0)
+    conv, linear = PatchEmbedding(patch, 32, conv=True), PatchEmbedding(patch, 32, conv=False)
+    linear.project.weight.data = conv.project.weight.data.flatten(1)
+    linear.project.bias.data = conv.project.bias.data  # type: ignore[union-attr]
+    images = torch.rand(3, 1, 28, 28)
+    torch.testing.assert_close(conv(images), linear(images), rtol=0, atol=1e-6)
+
+
+def test_patches_are_cut_in_row_major_order() -> None:
+    embedding = PatchEmbedding(7, 49, conv=False)
+    embedding.project.weight.data = torch.eye(49)
+    embedding.project.bias.data.zero_()  # type: ignore[union-attr]
+    image = torch.arange(784.0).view(1, 1, 28, 28)
+    tokens = embedding(image)
+    torch.testing.assert_close(tokens[0, 5].view(7, 7), image[0, 0, 7:14, 7:14])  # patch 5 of 4 x 4: row 1, column 1
+
+
+def test_cls_by_loop_is_the_same_function(study: Params) -> None:
+    torch.manual_seed(0)
+    expand = build(study.base)
+    loop = build(settings(study, cls_insert="loop"))
+    loop.load_state_dict(expand.state_dict())
+    images = torch.rand(5, 1, 28, 28)
+    assert torch.equal(expand(images), loop(images))
+
+
+def test_without_positions_permuted_patches_give_permuted_tokens(study: Params) -> None:
+    torch.manual_seed(0)
+    model = build(settings(study, position="none", pool="mean", cls_insert="none")).double()
+    images = torch.rand(2, 1, 28, 28, dtype=torch.float64)
+    order = torch.randperm(49)
+    torch.testing.assert_close(model.encode(permute(images, order)), model.encode(images)[:, order])  # type: ignore[operator]
+    torch.testing.assert_close(model(permute(images, order)), model(images))
+    with_positions = build(settings(study, pool="mean", cls_insert="none")).double()
+    assert not torch.allclose(with_positions(permute(images, order)), with_positions(images))
+
+
+def permute(images: Tensor, order: Tensor) -> Tensor:
+    """Reorders the 4 x 4 patches of (batch, 1, 28, 28)."""
+    patches = nn.functional.unfold(images, 4, stride=4)[:, :, order]
+    return nn.functional.fold(patches, (28, 28), 4, stride=4)
+
+
+def test_pooling_reads_what_it_says(study: Params) -> None:
+    tokens = torch.randn(2, 49, 32)
+    for pool, expected in {"first": tokens[:, 0], "mean": tokens.mean(1), "max": tokens.max(1).values}.items():
+        model = build(settings(study, pool=pool, cls_insert="none"))
+        torch.testing.assert_close(model._pool(tokens), expected)  # type: ignore[operator]
+    with_cls = torch.cat([torch.full((2, 1, 32), 100.0), tokens], 1)
+    model = build(settings(study, pool="max"))
+    torch.testing.assert_close(model._pool(with_cls), tokens.max(1).values)  # type: ignore[operator]
+
+
+def test_attention_pooling_weighs_by_the_query(study: Params) -> None:
+    model = build(settings(study, pool="attention", cls_insert="none"))
+    tokens = torch.randn(2, 49, 32)
+    model.pool_query.data.zero_()  # type: ignore[union-attr, operator]
+    torch.testing.assert_close(model._pool(tokens), tokens.mean(1), rtol=1e-5, atol=1e-6)  # type: ignore[operator]
+    model.pool_query.data.copy_(1e6 * tokens[0, 7])  # type: ignore[union-attr, operator]
+    best = (tokens[0] @ tokens[0, 7]).argmax()
+    torch.testing.assert_close(model._pool(tokens)[0], tokens[0, best])  # type: ignore[operator]

@@ -1,0 +1,175 @@
+"""The engine against a plain training loop in torch, stacks against single seeds, and bitwise repeats."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pipeline.data.datasets import Dataset
+from pipeline.params import DataSettings, ModelSettings, Params, TrainSettings, VariantSettings
+from pipeline.training.engine import Trainer, derive_seed, epoch_order, evaluate, initial_model
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    """300 + 120 pictures of blobs whose place depends on the class; learnable in a few epochs."""
+    rng = np.random.default_rng(0)
+    arrays: list[np.ndarray] = []
+    for count in (300, 120):
+        labels = rng.integers(0, 10, count).astype(np.uint8)
+        images = rng.integers(0, 60, (count, 28, 28)).astype(np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            row, column = divmod(int(label), 4)
+            image[7 * row : 7 * row + 7, 7 * column : 7 * column + 7] += 150
+        arrays += [images, labels]
+    return Dataset("blobs", *arrays, digest="0" * 64)
+
+
+def variant(study: Params, *, seeds: tuple[int, ...] = (0, 1, 2), epochs: int = 3, learning_rate: float = 0.005, **model: Any) -> VariantSettings:
+    return VariantSettings(
+        data=DataSettings(dataset="digits"),
+        train=TrainSettings(seeds=seeds, epochs=epochs, batch_size=64, learning_rate=learning_rate),
+        model=ModelSettings.model_validate(study.base.model_dump() | {"patch": 7, "blocks": 2} | model),
+    )
+
+
+def trained(settings: VariantSettings, dataset: Dataset, seeds: list[int]) -> Trainer:
+    trainer = Trainer(settings, dataset, seeds, CPU)
+    while not trainer.done:
+        trainer.run_epoch()
+    return trainer
+
+
+def test_equals_a_plain_loop(study: Params, dataset: Dataset) -> None:
+    """The loop as anyone would write it: a module, Adam, the epoch's order cut into batches, the last one smaller."""
+    settings = variant(study, seeds=(3,))
+    model = initial_model(settings.model, 3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+    images, labels = torch.from_numpy(dataset.train_images), torch.from_numpy(dataset.train_labels).long()
+    test_images, test_labels = torch.from_numpy(dataset.test_images), torch.from_numpy(dataset.test_labels).long()
+    expected = []
+    for epoch in (1, 2, 3):
+        losses = []
+        for index in epoch_order(3, epoch, len(labels)).split(64):
+            loss = nn.functional.cross_entropy(model(images[index].unsqueeze(1) / 255), labels[index])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append((loss.item(), len(index)))
+        with torch.no_grad():
+            logits = model(test_images.unsqueeze(1) / 255)
+        train_loss = sum(loss * count for loss, count in losses) / len(labels)
+        expected.append((train_loss, nn.functional.cross_entropy(logits, test_labels).item(), (logits.argmax(1) == test_labels).float().mean().item()))
+    rows = trained(settings, dataset, [3]).rows
+    for row, values in zip(rows, expected, strict=True):
+        assert row[2:5] == pytest.approx(values, rel=2e-4)
+    assert rows[-1].test_accuracy > rows[0].test_accuracy
+
+
+@pytest.mark.parametrize("changes", [{}, {"attention": "full", "norm": "post", "final_norm": True, "activation": "relu"}, {"dropout": 0.2}, {"embed": "conv"}])
+def test_a_stack_follows_its_seeds(study: Params, dataset: Dataset, changes: dict[str, Any]) -> None:
+    settings = variant(study, **changes)
+    stack = trained(settings, dataset, [0, 1, 2])
+    for seed in (0, 1, 2):
+        alone = trained(settings, dataset, [seed])
+        in_stack = [row for row in stack.rows if row.seed == seed]
+        for a, b in zip(alone.rows, in_stack, strict=True):
+            assert (a.train_loss, a.test_loss) == pytest.approx((b.train_loss, b.test_loss), rel=1e-3)
+    losses = [row.train_loss for row in stack.rows if row.epoch == 1]
+    assert len(set(losses)) == 3  # seeds differ from each other
+
+
+def test_every_option_runs_in_a_stack(study: Params, dataset: Dataset) -> None:
+    for changes in (
+        {"pool": "max", "cls_insert": "none"},
+        {"pool": "attention", "cls_insert": "none", "position": "sinusoidal"},
+        {"cls_insert": "loop", "position": "none"},
+        {"pool": "mean", "position": "sincos2d"},
+        {"pool": "first", "cls_insert": "none"},
+    ):
+        settings = variant(study, epochs=1, **changes)
+        stack, alone = trained(settings, dataset, [0, 1]), trained(settings, dataset, [1])
+        assert stack.rows[1].train_loss == pytest.approx(alone.rows[0].train_loss, rel=1e-4), changes
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1, 2]])
+def test_repeat_and_resume_are_bitwise(study: Params, dataset: Dataset, seeds: list[int]) -> None:
+    settings = variant(study, dropout=0.1)
+    unbroken, again = trained(settings, dataset, seeds), trained(settings, dataset, seeds)
+    first = Trainer(settings, dataset, seeds, CPU)
+    first.run_epoch()
+    torch.manual_seed(99)  # nothing may depend on the global generator
+    resumed = Trainer(settings, dataset, seeds, CPU)
+    resumed.load(first.state(), epoch=first.epoch, rows=first.rows, failed=first.failed)
+    while not resumed.done:
+        resumed.run_epoch()
+    for other in (again, resumed):
+        assert [row[:5] for row in other.rows] == [row[:5] for row in unbroken.rows]
+        for name, value in unbroken.state().items():
+            assert torch.equal(other.state()[name], value), name
+
+
+def test_a_loss_that_is_not_finite_ends_its_seed_alone(study: Params, dataset: Dataset) -> None:
+    settings = variant(study)
+    trainer = Trainer(settings, dataset, [0, 1, 2], CPU)
+    trainer.run_epoch()
+    with torch.no_grad():
+        trainer.stack.parameters[0][1].fill_(math.nan)
+    while not trainer.done:
+        trainer.run_epoch()
+    assert trainer.failed == {1: 2}
+    assert [(row.seed, row.epoch) for row in trainer.rows] == [(0, 1), (1, 1), (2, 1), (0, 2), (2, 2), (0, 3), (2, 3)]
+    alone = trained(settings, dataset, [2])
+    assert trainer.rows[-1].test_loss == pytest.approx(alone.rows[-1].test_loss, rel=1e-3)
+
+
+def test_a_rate_that_is_too_high_is_noticed(study: Params, dataset: Dataset) -> None:
+    trainer = Trainer(variant(study, seeds=(0,), epochs=5, learning_rate=10.0, norm="pre", attention="full", activation="relu"), dataset, [0], CPU)
+    with torch.no_grad():
+        trainer.stack.parameters[-1].fill_(math.inf)
+    assert trainer.run_epoch() == []
+    assert trainer.failed == {0: 1}
+    assert trainer.done
+
+
+def test_evaluation_equals_the_module(study: Params, dataset: Dataset) -> None:
+    trainer = trained(variant(study, epochs=1), dataset, [0, 1, 2])
+    images, labels = torch.from_numpy(dataset.test_images), torch.from_numpy(dataset.test_labels).long()
+    losses, predictions = evaluate(trainer.stack, images, labels, num_seeds=3)
+    state = trainer.stack.state()
+    for i in range(3):
+        model = initial_model(trainer.settings.model, 0).double()
+        model.load_state_dict({name: value[i] for name, value in state.items()})
+        with torch.no_grad():
+            logits = model(images.unsqueeze(1).double() / 255)
+        assert losses[i].item() == pytest.approx(nn.functional.cross_entropy(logits, labels).item(), rel=1e-5)
+        assert torch.equal(predictions[i], logits.argmax(1))
+
+
+def test_orders_are_permutations_that_differ_by_seed_and_epoch() -> None:
+    orders = [epoch_order(seed, epoch, 1000) for seed in (0, 1) for epoch in (1, 2)]
+    for i, order in enumerate(orders):
+        assert torch.equal(order.sort().values, torch.arange(1000))
+        assert not any(torch.equal(order, other) for other in orders[:i])
+    assert torch.equal(epoch_order(0, 1, 1000), orders[0])
+
+
+def test_derived_seeds_do_not_collide() -> None:
+    seeds = {derive_seed(seed, purpose) for seed in range(1000) for purpose in ("init", "order/1", "order/10", "order/11")}
+    assert len(seeds) == 4000
+    assert all(0 <= seed < 2**63 for seed in seeds)
