@@ -88,7 +88,9 @@ class ModelSettings(_Settings):
         if IMAGE_SIZE % self.patch:
             divisors = [n for n in range(1, IMAGE_SIZE + 1) if IMAGE_SIZE % n == 0]
             nearest = min(divisors, key=lambda n: (abs(n - self.patch), -n))
-            raise ValueError(f"patch: {self.patch} does not divide the image's side of {IMAGE_SIZE} pixels; the nearest that does is {nearest}")
+            raise ValueError(
+                f"patch: {self.patch} does not divide the image's side of {IMAGE_SIZE} pixels; the nearest that does is {nearest}"
+            )
         if self.dim % self.heads:
             nearest = min((n for n in range(1, self.dim + 1) if self.dim % n == 0), key=lambda n: (abs(n - self.heads), n))
             raise ValueError(f"heads: {self.heads} heads do not divide dim, which is {self.dim}; the nearest number that does is {nearest}")
@@ -97,7 +99,9 @@ class ModelSettings(_Settings):
         divisor = {"sinusoidal": 2, "sincos2d": 4}.get(self.position, 1)
         if self.dim % divisor:
             nearest = max(divisor, round(self.dim / divisor) * divisor)
-            raise ValueError(f"position: {self.position} needs a dim divisible by {divisor}, and {self.dim} is not; the nearest is {nearest}")
+            raise ValueError(
+                f"position: {self.position} needs a dim divisible by {divisor}, and {self.dim} is not; the nearest is {nearest}"
+            )
         return self
 
 
@@ -171,7 +175,7 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.2's floats (5e-3 is a number), and a key given twice is an error instead of the last one winning."""
 
 
-_Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
+_Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
     list("-+0123456789."),
@@ -181,7 +185,7 @@ _Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
-        key = loader.construct_object(key_node)  # type: ignore[no-untyped-call]
+        key = loader.construct_object(key_node)
         if key_node.tag != "tag:yaml.org,2002:merge" and key in seen:
             raise UserError(f"params.yaml line {key_node.start_mark.line + 1}: the key {key!r} is given twice; keep one of them.")
         seen.add(key)
@@ -244,7 +248,9 @@ def _check_names(params: Params) -> None:
     lowered: dict[str, str] = {}
     for name in params.variants:
         if name.lower() in lowered:
-            raise UserError(f"variants.{name} and variants.{lowered[name.lower()]} differ in case only, which some file systems cannot tell apart.")
+            raise UserError(
+                f"variants.{name} and variants.{lowered[name.lower()]} differ in case only, which some file systems cannot tell apart."
+            )
         lowered[name.lower()] = name
     for name, experiment in params.experiments.items():
         key = f"experiments.{name}"
@@ -252,7 +258,9 @@ def _check_names(params: Params) -> None:
             if variant not in params.variants:
                 raise UserError(f"{key} names the variant {variant!r}, which variants does not have{_nearest(variant, params.variants)}.")
         if experiment.baseline not in experiment.variants:
-            raise UserError(f"{key}.baseline is {experiment.baseline!r}, which is not among its variants; add it there or choose one of them.")
+            raise UserError(
+                f"{key}.baseline is {experiment.baseline!r}, which is not among its variants; add it there or choose one of them."
+            )
         twice = [variant for variant in experiment.variants if experiment.variants.count(variant) > 1]
         if twice:
             raise UserError(f"{key}.variants names {twice[0]!r} more than once; list each variant once.")
@@ -291,7 +299,12 @@ def _sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> st
         if len(inner) == 2 and inner[0] in ModelSettings.model_fields:
             return f"{key + '.' if key else ''}{inner[0]}: {inner[1]}."
         return f"{key} {message}."
-    bounds = {"greater_than": "more than {gt}", "greater_than_equal": "at least {ge}", "less_than": "less than {lt}", "less_than_equal": "at most {le}"}
+    bounds = {
+        "greater_than": "more than {gt}",
+        "greater_than_equal": "at least {ge}",
+        "less_than": "less than {lt}",
+        "less_than_equal": "at most {le}",
+    }
     if kind in bounds:
         bound = next(iter(context.values()))
         allowed = bounds[kind].format(gt=bound, ge=bound, lt=bound, le=bound)

@@ -26,7 +26,9 @@ _RUN_TEXT = ("epochs.csv", "metrics.json", "run.json", "model.sha256", "evaluati
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.profiles", description="Runs the pipeline with another params.yaml, in build/NAME.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.profiles", description="Runs the pipeline with another params.yaml, in build/NAME."
+    )
     commands = parser.add_subparsers(required=True, dest="command")
     run = commands.add_parser("run", help="dvc repro in build/NAME")
     run.add_argument("name")
@@ -72,9 +74,6 @@ def lay_out(name: str) -> Path:
 
 def reproduce(directory: Path) -> None:
     """`dvc repro` in a directory. Raises UserError when a stage failed; what went wrong has been printed by then."""
-    from pipeline.tracking import init_store_in
-
-    init_store_in(directory)
     _dvc(directory, "repro")
 
 

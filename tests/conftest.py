@@ -23,3 +23,15 @@ def raw_params() -> dict[str, Any]:
 def study(raw_params: dict[str, Any]) -> params.Params:
     """The repository's params.yaml, checked."""
     return params.parse(raw_params)
+
+
+@pytest.fixture(scope="session")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`data/arrays` of scikit-learn's digits."""
+    from pipeline.data.datasets import prepare
+    from pipeline.data.fetch import fetch, source
+
+    directory = tmp_path_factory.mktemp("digits")
+    fetch(source("digits"), directory / "raw")
+    prepare("digits", directory / "raw", directory / "arrays")
+    return directory / "arrays"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from pathlib import Path
@@ -16,7 +15,7 @@ from pipeline.data.datasets import Dataset, load
 from pipeline.errors import UserError, run_command
 from pipeline.files import replacing, write_json, write_text
 from pipeline.params import NUM_CLASSES, VariantSettings, load_variant
-from pipeline.stages.train import ARRAYS, CHECKPOINTS
+from pipeline.stages.paths import ARRAYS, CHECKPOINTS, CONFIGS, RUNS
 from pipeline.training import results, workers
 from pipeline.training.engine import Stack, evaluate, set_reproducible
 from pipeline.training.records import EpochRow, read_epochs
@@ -26,8 +25,8 @@ def main(argv: list[str]) -> None:
     if len(argv) != 1:
         raise UserError("Usage: python -m pipeline.stages.evaluate VARIANT")
     variant = argv[0]
-    settings = load_variant(Path("configs") / f"{variant}.json")
-    directory = Path("runs") / variant
+    settings = load_variant(CONFIGS / f"{variant}.json")
+    directory = RUNS / variant
     weights = results.load_weights(directory, settings)
     dataset = load(ARRAYS)
     losses, predictions, positions = predict(settings, weights, dataset)
@@ -35,7 +34,6 @@ def main(argv: list[str]) -> None:
     check_reproduced(variant, last, losses, (predictions == dataset.test_labels).mean(1))
     evaluation = summarize(losses, predictions, dataset.test_labels)
     _write(directory, settings, dataset.test_labels, predictions, positions, evaluation)
-    _log(variant, directory, evaluation)
     # Not before now: until the train stage is committed, its checkpoints are the only copy that a kill cannot take.
     shutil.rmtree(CHECKPOINTS / variant, ignore_errors=True)
 
@@ -49,11 +47,9 @@ def predict(settings: VariantSettings, weights: dict[str, Tensor], dataset: Data
     Returns:
         loss (seed,) float64, predicted classes (seed, image) uint8, position vectors (seed, token or 0, dim) float32.
     """
-    set_reproducible()
     name = workers.choose_device()
     device = torch.device(name)
-    if name == "cpu":
-        torch.set_num_threads(1)  # as in training: another number of threads rounds otherwise
+    set_reproducible(device)
     images = torch.from_numpy(dataset.test_images).to(device)
     labels = torch.from_numpy(dataset.test_labels).long().to(device)
     seeds = settings.train.seeds
@@ -96,7 +92,12 @@ def summarize(losses: np.ndarray, predictions: np.ndarray, labels: np.ndarray) -
 
 
 def _write(
-    directory: Path, settings: VariantSettings, labels: np.ndarray, predictions: np.ndarray, positions: np.ndarray, evaluation: dict[str, Any]
+    directory: Path,
+    settings: VariantSettings,
+    labels: np.ndarray,
+    predictions: np.ndarray,
+    positions: np.ndarray,
+    evaluation: dict[str, Any],
 ) -> None:
     with replacing(directory / "predictions.npz") as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, labels=labels, predictions=predictions, seeds=np.array(settings.train.seeds), positions=positions)
@@ -105,17 +106,6 @@ def _write(
     lines = [f"{pair // NUM_CLASSES},{pair % NUM_CLASSES},{count}" for pair, count in enumerate(counts)]
     write_text(directory / "confusion.csv", "\n".join(["actual,predicted,count", *lines, ""]))
     write_json(directory / "evaluation.json", evaluation)
-
-
-def _log(variant: str, directory: Path, evaluation: dict[str, Any]) -> None:
-    from pipeline.report.figures import variant_curves
-    from pipeline.tracking import log_evaluation
-
-    figure = CHECKPOINTS / variant / "curves.png"
-    figure.parent.mkdir(parents=True, exist_ok=True)
-    variant_curves(variant, directory / "epochs.csv", figure)
-    run = json.loads((directory / "run.json").read_text(encoding="utf-8"))
-    log_evaluation(run, evaluation, [figure, directory / "evaluation.json", directory / "confusion.csv"])
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ from pathlib import Path
 from pipeline.errors import run_command
 from pipeline.files import write_text
 from pipeline.params import Params, load
+from pipeline.stages.paths import CONFIGS, RUNS
 
 
 def main(argv: list[str]) -> None:
     params = load()
-    write_configs(params, Path("configs"))
-    for name in prune(Path("runs"), params):
+    write_configs(params, CONFIGS)
+    for name in prune(RUNS, params):
         print(f"runs/{name} removed: params.yaml no longer names this variant")
 
 

@@ -9,17 +9,17 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from pipeline.data.datasets import data_digest
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_json
 from pipeline.params import VariantSettings, load_variant
-from pipeline.provenance import code_hash, device_name, git_state, versions
-from pipeline.training import workers
+from pipeline.provenance import code_hash, git_state, versions
+from pipeline.stages.paths import ARRAYS, CHECKPOINTS, CONFIGS, RUNS
+from pipeline.tracking import Tracker
+from pipeline.training import checkpoint, results, workers
 from pipeline.training.lock import variant_lock
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.records import EpochRow
-
-ARRAYS = Path("data/arrays")
-CHECKPOINTS = Path(".checkpoints")
 
 
 def main(argv: list[str]) -> None:
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
     variant = argv[0]
     if "DVC_STAGE" in os.environ:
         workers.die_with_parent(os.getppid())
-    settings = load_variant(Path("configs") / f"{variant}.json")
+    settings = load_variant(CONFIGS / f"{variant}.json")
     with variant_lock(CHECKPOINTS / f"{variant}.lock", variant):
         train(variant, settings)
 
@@ -43,60 +43,90 @@ def train(variant: str, settings: VariantSettings) -> None:
     run = _describe(variant, settings, device)
     identity = "-".join(run[key][:12] for key in ("config_hash", "code_hash", "data_digest")) + f"-{device}"
     checkpoints = CHECKPOINTS / variant / identity
-    run = _adopt(checkpoints / "run.json", run)
     groups = workers.make_groups(settings.train.seeds, device)
-    job = workers.Job(settings, ARRAYS, checkpoints, device)
+    training = _Training(variant, settings, run, checkpoints, groups)
     processes = workers.choose_processes() if device == "cpu" else 1
-
-    from pipeline.tracking import Tracker  # starts its thread: not before there is something to track
-
-    tracker = Tracker(run)
-    failed: dict[int, int] = {}
-    rows: list[EpochRow] = []
-    last: dict[int, list[EpochRow]] = {}
-    with TrainingProgress(variant, groups, settings.train.epochs) as progress:
-
-        def handle(message: workers.Message) -> None:
-            match message:
-                case workers.Started():
-                    if message.warning:
-                        progress.say(f"{message.warning}: seeds {message.seeds} start from the beginning.")
-                    progress.started(message.seeds, message.epoch)
-                    record(message.seeds, message.rows)
-                case workers.Epoch():
-                    progress.epoch(message.seeds, message.epoch, message.rows)
-                    record(message.seeds, message.rows)
-                case workers.Done():
-                    failed.update(message.failed)
-                    progress.finished(message.seeds, last.get(message.seeds[0], []))
-
-        def record(seeds: list[int], new: list[EpochRow]) -> None:
-            rows.extend(new)
-            last[seeds[0]] = new or last.get(seeds[0], [])
-            for row in new:
-                tracker.epoch(row)
-
+    with training.progress:
         try:
-            workers.run(job, groups, processes, handle)
+            workers.run(workers.Job(settings, ARRAYS, checkpoints, device), groups, processes, training.handle)
+            training.finish()
         except BaseException:
-            tracker.close("FAILED", metrics=None, artifacts=())
+            training.fail()
             raise
-    if failed:
-        tracker.close("FAILED", metrics=None, artifacts=())
-        seeds = "; ".join(f"seed {seed} in epoch {epoch}" for seed, epoch in sorted(failed.items()))
-        raise UserError(
-            f"The loss of variant {variant} was not finite: {seeds}. Lower train.learning_rate or change the variant in params.yaml.", status=1
-        )
-    _finish(variant, settings, run, checkpoints, groups, rows, tracker)
+
+
+class _Training:
+    """What the coordinating process knows of a training, fed with the workers' messages."""
+
+    def __init__(self, variant: str, settings: VariantSettings, run: dict[str, Any], checkpoints: Path, groups: list[list[int]]) -> None:
+        self.progress = TrainingProgress(variant, groups, settings.train.epochs)
+        self._variant = variant
+        self._settings = settings
+        self._run = run
+        self._checkpoints = checkpoints
+        self._groups = groups
+        self._tracker: Tracker | None = None
+        self._facts: workers.Facts | None = None
+        self._rows: list[EpochRow] = []
+        self._last: dict[int, list[EpochRow]] = {}  # by the group's first seed
+        self._failed: dict[int, int] = {}
+
+    def handle(self, message: workers.Message) -> None:
+        """Takes one message of a worker."""
+        match message:
+            case workers.Started():
+                self._start(message.facts)
+                if message.warning:
+                    self.progress.say(f"{message.warning}: seeds {message.seeds} start from the beginning.")
+                self.progress.started(message.seeds, message.epoch)
+                self._record(message.seeds, message.rows)
+            case workers.Epoch():
+                self.progress.epoch(message.seeds, message.epoch, message.rows)
+                self._record(message.seeds, message.rows)
+            case workers.Done():
+                self._failed |= message.failed
+                self.progress.finished(message.seeds, self._last.get(message.seeds[0], []))
+
+    def finish(self) -> None:
+        """Writes runs/VARIANT. Raises UserError with status 1 when a seed's loss was not finite."""
+        if self._failed:
+            seeds = "; ".join(f"seed {seed} in epoch {epoch}" for seed, epoch in sorted(self._failed.items()))
+            raise UserError(
+                f"The loss of variant {self._variant} was not finite: {seeds}. Lower train.learning_rate or change the variant in params.yaml.",
+                status=1,
+            )
+        assert self._facts is not None and self._tracker is not None
+        weights = checkpoint.load_weights(self._checkpoints, self._groups)
+        directory = RUNS / self._variant
+        metrics = results.write(directory, self._settings, weights, self._rows, parameters=self._facts.parameters, flops=self._facts.flops)
+        write_json(directory / "run.json", self._run | {"finished": _now()})
+        artifacts = [directory / name for name in ("metrics.json", "epochs.csv", "run.json")]
+        self._tracker.close("FINISHED", metrics=metrics, artifacts=artifacts)
+
+    def fail(self) -> None:
+        """Ends the MLflow runs of a training that cannot be finished."""
+        if self._tracker is not None:
+            self._tracker.close("FAILED")
+
+    def _start(self, facts: workers.Facts) -> None:
+        """On the first message: the run is now fully described, so its description is kept and tracked."""
+        if self._tracker is None:
+            self._facts = facts
+            described = self._run | {"device_name": facts.device_name, "attention": facts.attention}
+            self._run = _adopt(self._checkpoints / "run.json", described)
+            self._tracker = Tracker(self._run)
+
+    def _record(self, seeds: list[int], rows: list[EpochRow]) -> None:
+        assert self._tracker is not None
+        self._rows += rows
+        self._last[seeds[0]] = [row for row in rows if row.epoch == rows[-1].epoch] or self._last.get(seeds[0], [])
+        for row in rows:
+            self._tracker.epoch(row)
 
 
 def _describe(variant: str, settings: VariantSettings, device: str) -> dict[str, Any]:
-    """What is known of the run before it starts; see run.json in docs/architecture.md."""
-    from pipeline.data.datasets import data_digest
-    from pipeline.kernels import attention_path
-
+    """What is known of the run before it starts; docs/architecture.md explains run.json."""
     commit, dirty = git_state()
-    model = settings.model
     return {
         "training_id": uuid.uuid4().hex,
         "variant": variant,
@@ -109,8 +139,6 @@ def _describe(variant: str, settings: VariantSettings, device: str) -> dict[str,
         "git_commit": commit,
         "git_dirty": dirty,
         "device": device,
-        "device_name": device_name(device),
-        "attention": attention_path(device=device, head_dim=model.dim // model.heads, tokens=model.num_tokens),
         "versions": versions(),
         "seeds": list(settings.train.seeds),
         "started": _now(),
@@ -125,25 +153,6 @@ def _adopt(path: Path, run: dict[str, Any]) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         write_json(path, run)
         return run
-
-
-def _finish(
-    variant: str,
-    settings: VariantSettings,
-    run: dict[str, Any],
-    checkpoints: Path,
-    groups: list[list[int]],
-    rows: list[EpochRow],
-    tracker: Any,
-) -> None:
-    from pipeline.training import checkpoint, results
-
-    weights = checkpoint.load_weights(checkpoints, groups)
-    directory = Path("runs") / variant
-    metrics = results.write(directory, settings, weights, rows)
-    write_json(directory / "run.json", run | {"finished": _now()})
-    artifacts = [directory / name for name in ("metrics.json", "epochs.csv", "run.json")]
-    tracker.close("FINISHED", metrics=metrics, artifacts=artifacts)
 
 
 def _now() -> str:

@@ -7,16 +7,21 @@ kill at any moment leaves the old checkpoint or the new one, whole.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+import numpy as np
+import safetensors.numpy
 
 from pipeline.errors import UserError
 from pipeline.files import replacing, sha256, write_json
-from pipeline.training.engine import Trainer
 from pipeline.training.records import EpochRow
+
+if TYPE_CHECKING:  # the coordinating process reads checkpoints without paying for torch
+    from pipeline.training.engine import Trainer
+
+Array = TypeVar("Array")
 
 
 def _name(seeds: list[int]) -> str:
@@ -25,6 +30,8 @@ def _name(seeds: list[int]) -> str:
 
 def save(directory: Path, trainer: Trainer) -> None:
     """Writes the trainer's checkpoint and removes the one before it."""
+    from safetensors.torch import save_file
+
     name = _name(trainer.seeds)
     tensors = directory / f"{name}.{trainer.epoch}.safetensors"
     with replacing(tensors) as temporary:
@@ -49,8 +56,10 @@ def restore(directory: Path, trainer: Trainer) -> str | None:
     Returns:
         None, or why a checkpoint that is there cannot be used; the trainer is then untouched and starts from the beginning.
     """
+    from safetensors.torch import load_file
+
     try:
-        tensors, content = _read(directory, trainer.seeds)
+        tensors, content = _read(directory, trainer.seeds, load_file)
     except FileNotFoundError:
         return None
     except _Unusable as fault:
@@ -65,7 +74,7 @@ class _Unusable(Exception):
     """Why a checkpoint that is there cannot be used."""
 
 
-def _read(directory: Path, seeds: list[int]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _read(directory: Path, seeds: list[int], load_file: Callable[[Path], dict[str, Array]]) -> tuple[dict[str, Array], dict[str, Any]]:
     """Tensors and description of a group's checkpoint; FileNotFoundError when there is none, _Unusable when it is damaged."""
     path = directory / f"{_name(seeds)}.json"
     text = path.read_bytes()
@@ -81,19 +90,19 @@ def _read(directory: Path, seeds: list[int]) -> tuple[dict[str, Tensor], dict[st
         raise _Unusable(f"{path} is damaged") from None
 
 
-def load_weights(directory: Path, groups: list[list[int]]) -> dict[int, dict[str, Tensor]]:
+def load_weights(directory: Path, groups: list[list[int]]) -> dict[int, dict[str, np.ndarray]]:
     """The weights of each seed, without seed dimension, from the last checkpoints of all groups.
 
     Raises:
         UserError: a checkpoint was damaged after it was written.
     """
-    weights: dict[int, dict[str, Tensor]] = {}
+    weights: dict[int, dict[str, np.ndarray]] = {}
     for seeds in groups:
         try:
-            tensors, content = _read(directory, seeds)
+            tensors, content = _read(directory, seeds, safetensors.numpy.load_file)
         except _Unusable as fault:
             raise UserError(f"{fault}: run the same command again; its seeds {seeds} are trained anew.") from None
         assert content["seeds"] == seeds
         for i, seed in enumerate(seeds):
-            weights[seed] = {name.removeprefix("model."): value[i].clone() for name, value in tensors.items() if name.startswith("model.")}
+            weights[seed] = {name.removeprefix("model."): value[i] for name, value in tensors.items() if name.startswith("model.")}
     return weights

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 
@@ -46,8 +47,16 @@ def epoch_order(seed: int, epoch: int, num_images: int) -> Tensor:
     return torch.randperm(num_images, generator=generator)
 
 
-def set_reproducible() -> None:
-    """Bitwise repeatable arithmetic: deterministic algorithms, no TF32."""
+def set_reproducible(device: torch.device) -> None:
+    """Bitwise repeatable arithmetic from here on in this process.
+
+    On CUDA: deterministic algorithms, no TF32. On the CPU: one thread, because sums are split by threads; the CPU's kernels are
+    repeatable by themselves, and asking torch for it there would import its compiler, which takes seconds.
+    """
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
@@ -97,8 +106,8 @@ class Stack:
     def position(self) -> Tensor | None:
         """The vectors that are added to the tokens (seed, token, dim), or None where there are none."""
         if self.single:
-            position = self.module.position
-            return None if position is None else position.detach()[None]  # type: ignore[operator]
+            named = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+            return named["position"].detach()[None] if "position" in named else None
         position = {**self._parameters, **self._buffers}.get("position")
         return None if position is None else position.detach()
 
@@ -107,6 +116,50 @@ class Stack:
         """Takes over weights and buffers as `state` gave them."""
         for name, value in self.state().items():
             value.copy_(state[name])
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015, algorithm 1) on all weights in one fused call; elementwise, so it fits stacks as it is.
+
+    `torch.optim.Adam(fused=True)` does the same arithmetic (a test compares them bitwise), but importing what it needs takes
+    longer than a demo's training.
+
+    Args:
+        parameters: leaf tensors; `step` takes their gradients and clears them.
+        learning_rate: the step size, constant.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], *, learning_rate: float) -> None:
+        self._parameters = list(parameters)
+        self._learning_rate = learning_rate
+        self._means = [torch.zeros_like(parameter, memory_format=torch.preserve_format) for parameter in self._parameters]
+        self._squares = [torch.zeros_like(parameter, memory_format=torch.preserve_format) for parameter in self._parameters]
+        # One counter for all would do, but the fused call wants one a tensor.
+        self._steps = [torch.zeros((), dtype=torch.float32, device=parameter.device) for parameter in self._parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One update from the gradients, which are then None."""
+        gradients = []
+        for parameter in self._parameters:
+            assert parameter.grad is not None
+            gradients.append(parameter.grad)
+            parameter.grad = None
+        torch._foreach_add_(self._steps, 1)
+        torch._fused_adam_(
+            self._parameters, gradients, self._means, self._squares, [], self._steps,
+            lr=self._learning_rate, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+    def state(self) -> dict[str, Tensor]:
+        """Moments and step counts, by name."""
+        named = {"mean": self._means, "square": self._squares, "step": self._steps}
+        return {f"{name}.{i}": tensor for name, tensors in named.items() for i, tensor in enumerate(tensors)}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over what `state` gave."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
 
 
 class Trainer:
@@ -129,7 +182,7 @@ class Trainer:
         self.seeds = list(seeds)
         self.device = device
         self.stack = Stack(settings.model, seeds, device)
-        self.optimizer = torch.optim.Adam(self.stack.parameters, lr=settings.train.learning_rate, fused=True)
+        self.optimizer = Adam(self.stack.parameters, learning_rate=settings.train.learning_rate)
         self.epoch = 0
         self.rows: list[EpochRow] = []
         self.failed: dict[int, int] = {}
@@ -150,11 +203,11 @@ class Trainer:
         test_loss, predictions = evaluate(self.stack, *self._test, num_seeds=len(self.seeds))
         accuracy = (predictions == self._test[1]).double().mean(1)
         rows = []
-        for seed, *values in zip(self.seeds, train_loss, test_loss.tolist(), accuracy.tolist(), strict=True):
+        for seed, train, test, share in zip(self.seeds, train_loss, test_loss.tolist(), accuracy.tolist(), strict=True):
             if seed in self.failed:
                 continue
-            if math.isfinite(values[0]) and math.isfinite(values[1]):
-                rows.append(EpochRow(seed, self.epoch, *values, seconds))
+            if math.isfinite(train) and math.isfinite(test):
+                rows.append(EpochRow(seed, self.epoch, train, test, share, seconds))
             else:
                 self.failed[seed] = self.epoch
         self.rows += rows
@@ -169,7 +222,6 @@ class Trainer:
         self.stack.train(True)
         for index in orders.split(batch_size, dim=1):  # (seed, batch)
             loss = _cross_entropy(self.stack(_pixels(images[index])), labels[index])  # (seed, batch)
-            self.optimizer.zero_grad(set_to_none=True)
             # Seeds share no weight: the gradient of the sum is each seed's own gradient.
             loss.mean(1).sum().backward()
             self.optimizer.step()
@@ -183,19 +235,14 @@ class Trainer:
     def state(self) -> dict[str, Tensor]:
         """All tensors that the rest of the training depends on, on the CPU."""
         tensors = {f"model.{name}": value for name, value in self.stack.state().items()}
-        for i, parameter in enumerate(self.stack.parameters):
-            for name, value in self.optimizer.state[parameter].items():
-                tensors[f"optimizer.{i}.{name}"] = value
+        tensors |= {f"optimizer.{name}": value for name, value in self.optimizer.state().items()}
         return {name: value.to("cpu", copy=True).contiguous() for name, value in tensors.items()}
 
     def load(self, tensors: Mapping[str, Tensor], *, epoch: int, rows: Sequence[EpochRow], failed: Mapping[int, int]) -> None:
         """Goes back to where `state`, `epoch`, `rows` and `failed` were taken; continuing from there is bitwise the same."""
-        self.stack.load({name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")})
-        for i, parameter in enumerate(self.stack.parameters):
-            prefix = f"optimizer.{i}."
-            self.optimizer.state[parameter] = {
-                name.removeprefix(prefix): value.to(parameter.device, copy=True) for name, value in tensors.items() if name.startswith(prefix)
-            }
+        for part in (self.stack, self.optimizer):
+            prefix = "model." if part is self.stack else "optimizer."
+            part.load({name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)})
         self.epoch, self.rows, self.failed = epoch, list(rows), dict(failed)
 
 

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from pipeline.training.records import EpochRow
 
@@ -30,11 +30,15 @@ class TrainingProgress:
         self._start = time.monotonic()
         self._console = Console(stderr=False)
         self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[text]}"), console=self._console, transient=True
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[text]}"),
+            console=self._console,
+            transient=True,
         )
         self._live = self._console.is_terminal
         self._overall = self._bar.add_task(variant, total=self._total, text="starting")
-        self._tasks: dict[tuple[int, ...], int] = {}
+        self._tasks: dict[tuple[int, ...], TaskID] = {}
 
     def __enter__(self) -> TrainingProgress:
         if self._live:

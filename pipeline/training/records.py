@@ -49,9 +49,7 @@ def read_epochs(path: Path) -> list[EpochRow]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            return [
-                EpochRow(int(row["seed"]), int(row["epoch"]), *(float(row[name]) for name in EpochRow._fields[2:])) for row in reader
-            ]
+            return [EpochRow(int(row["seed"]), int(row["epoch"]), *(float(row[name]) for name in EpochRow._fields[2:])) for row in reader]
     except FileNotFoundError:
         raise UserError(f"{path} is missing: run `dvc repro` to train the variant.") from None
     except (KeyError, TypeError, ValueError):

@@ -6,36 +6,46 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 from safetensors import safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors.numpy import save_file
 
 from pipeline.errors import UserError
 from pipeline.files import replacing, sha256, write_json, write_text
-from pipeline.models import build, count_flops, count_parameters
 from pipeline.params import VariantSettings
 from pipeline.training.records import EpochRow, write_epochs
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WEIGHTS = "model.safetensors"
 SIDECAR = "model.sha256"
 
 
-def write(directory: Path, settings: VariantSettings, weights: dict[int, dict[str, Tensor]], rows: Sequence[EpochRow]) -> dict[str, Any]:
+def write(
+    directory: Path,
+    settings: VariantSettings,
+    weights: dict[int, dict[str, np.ndarray]],
+    rows: Sequence[EpochRow],
+    *,
+    parameters: int,
+    flops: int,
+) -> dict[str, Any]:
     """Writes model.safetensors with its sha256, epochs.csv and metrics.json.
 
     Args:
         directory: `runs/VARIANT`.
         weights: of each seed, the tensors without a seed dimension.
         rows: every epoch of every seed.
+        parameters, flops: of the model, for metrics.json.
 
     Returns:
         what metrics.json holds.
     """
     seeds = settings.train.seeds
-    stacked = {name: torch.stack([weights[seed][name] for seed in seeds]) for name in weights[seeds[0]]}
+    stacked = {name: np.stack([weights[seed][name] for seed in seeds]) for name in weights[seeds[0]]}
     with replacing(directory / WEIGHTS) as temporary:
         save_file(stacked, temporary, metadata={"seeds": json.dumps(seeds)})
     write_text(directory / SIDECAR, f"{sha256(directory / WEIGHTS)}  {WEIGHTS}\n")
@@ -48,9 +58,10 @@ def write(directory: Path, settings: VariantSettings, weights: dict[int, dict[st
         values = [float(getattr(row, name)) for row in last]
         mean = math.fsum(values) / len(values)
         metrics[f"{name}_mean"] = mean
-        metrics[f"{name}_sd"] = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)) if len(values) > 1 else 0.0
-    metrics["parameters"] = count_parameters(build(settings.model))
-    metrics["flops"] = count_flops(settings.model)
+        metrics[f"{name}_sd"] = (
+            math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)) if len(values) > 1 else 0.0
+        )
+    metrics |= {"parameters": parameters, "flops": flops}
     write_json(directory / "metrics.json", metrics)
     return metrics
 

@@ -21,10 +21,12 @@ from pathlib import Path
 
 from pipeline.errors import UserError
 from pipeline.params import VariantSettings
+from pipeline.provenance import device_name
 from pipeline.training.records import EpochRow
 
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux inside Windows
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,24 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Facts:
+    """Of a model: the attention kernel that runs, trained scalars, forward FLOPs of an image; and of the device its name."""
+
+    attention: str
+    parameters: int
+    flops: int
+    device_name: str
+
+
+@dataclass(frozen=True)
 class Started:
+    """A group begins; `rows` are those of an earlier process, `facts` what only a process with torch can tell of the model."""
+
     seeds: list[int]
     epoch: int
     rows: list[EpochRow]
     warning: str | None
+    facts: Facts
 
 
 @dataclass(frozen=True)
@@ -76,11 +91,14 @@ def choose_device() -> str:
     Raises:
         UserError: LAB_DEVICE names a device that is not there.
     """
-    import torch
-
     wanted = os.environ.get("LAB_DEVICE", "")
     if wanted not in ("", "cpu", "cuda"):
         raise UserError(f"LAB_DEVICE is {wanted!r}; the choices are cpu and cuda.")
+    # Without a driver there is nothing to ask torch, whose import takes seconds.
+    if wanted == "cpu" or (not wanted and not any(Path(driver).exists() for driver in _GPU_DRIVERS)):
+        return "cpu"
+    import torch
+
     if wanted == "cuda" and not torch.cuda.is_available():
         raise UserError("LAB_DEVICE is cuda, but torch sees no GPU here; unset it or set it to cpu.")
     return wanted or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -155,14 +173,12 @@ def _work(job: Job, pipe: Connection) -> None:
 
     seeds: list[int] = []
     try:
-        if job.device == "cpu":
-            torch.set_num_threads(1)
-        set_reproducible()
+        set_reproducible(torch.device(job.device))
         dataset = load(job.arrays)
         while (seeds := pipe.recv()) is not None:
             trainer = Trainer(job.settings, dataset, seeds, torch.device(job.device))
             warning = checkpoint.restore(job.checkpoints, trainer)
-            pipe.send(Started(seeds, trainer.epoch, trainer.rows, warning))
+            pipe.send(Started(seeds, trainer.epoch, trainer.rows, warning, _facts(job)))
             while not trainer.done:
                 rows = trainer.run_epoch()
                 start = time.perf_counter()
@@ -175,6 +191,15 @@ def _work(job: Job, pipe: Connection) -> None:
         pass
     except Exception:
         pipe.send(Broken(seeds, f"Training seeds {seeds} failed:\n{traceback.format_exc()}", False))
+
+
+def _facts(job: Job) -> Facts:
+    from pipeline.kernels import attention_path
+    from pipeline.models import build, count_flops, count_parameters
+
+    model = job.settings.model
+    path = attention_path(device=job.device, head_dim=model.dim // model.heads, tokens=model.num_tokens)
+    return Facts(path, count_parameters(build(model)), count_flops(model), device_name(job.device))
 
 
 def die_with_parent(parent: int) -> None:

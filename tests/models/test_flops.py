@@ -18,7 +18,9 @@ def plain(query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> Tensor:
     return ((query @ key.transpose(-1, -2) * scale).softmax(-1) @ value).transpose(1, 2)
 
 
-@pytest.mark.parametrize("changes", [{}, {"patch": 7}, {"pool": "attention", "cls_insert": "none"}, {"mlp_dim": 64, "blocks": 2, "embed": "conv"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"patch": 7}, {"pool": "attention", "cls_insert": "none"}, {"mlp_dim": 64, "blocks": 2, "embed": "conv"}]
+)
 def test_full_attention_counts_as_torch_does(study: Params, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
     settings = ModelSettings.model_validate(study.base.model_dump() | {"attention": "full"} | changes)
     monkeypatch.setattr(attention, "attention", plain)

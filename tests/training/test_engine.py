@@ -12,7 +12,7 @@ from torch import nn
 
 from pipeline.data.datasets import Dataset
 from pipeline.params import DataSettings, ModelSettings, Params, TrainSettings, VariantSettings
-from pipeline.training.engine import Trainer, derive_seed, epoch_order, evaluate, initial_model
+from pipeline.training.engine import Adam, Trainer, derive_seed, epoch_order, evaluate, initial_model
 
 CPU = torch.device("cpu")
 
@@ -40,7 +40,9 @@ def dataset() -> Dataset:
     return Dataset("blobs", *arrays, digest="0" * 64)
 
 
-def variant(study: Params, *, seeds: tuple[int, ...] = (0, 1, 2), epochs: int = 3, learning_rate: float = 0.005, **model: Any) -> VariantSettings:
+def variant(
+    study: Params, *, seeds: tuple[int, ...] = (0, 1, 2), epochs: int = 3, learning_rate: float = 0.005, **model: Any
+) -> VariantSettings:
     return VariantSettings(
         data=DataSettings(dataset="digits"),
         train=TrainSettings(seeds=seeds, epochs=epochs, batch_size=64, learning_rate=learning_rate),
@@ -74,14 +76,18 @@ def test_equals_a_plain_loop(study: Params, dataset: Dataset) -> None:
         with torch.no_grad():
             logits = model(test_images.unsqueeze(1) / 255)
         train_loss = sum(loss * count for loss, count in losses) / len(labels)
-        expected.append((train_loss, nn.functional.cross_entropy(logits, test_labels).item(), (logits.argmax(1) == test_labels).float().mean().item()))
+        expected.append(
+            (train_loss, nn.functional.cross_entropy(logits, test_labels).item(), (logits.argmax(1) == test_labels).float().mean().item())
+        )
     rows = trained(settings, dataset, [3]).rows
     for row, values in zip(rows, expected, strict=True):
         assert row[2:5] == pytest.approx(values, rel=2e-4)
     assert rows[-1].test_accuracy > rows[0].test_accuracy
 
 
-@pytest.mark.parametrize("changes", [{}, {"attention": "full", "norm": "post", "final_norm": True, "activation": "relu"}, {"dropout": 0.2}, {"embed": "conv"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"attention": "full", "norm": "post", "final_norm": True, "activation": "relu"}, {"dropout": 0.2}, {"embed": "conv"}]
+)
 def test_a_stack_follows_its_seeds(study: Params, dataset: Dataset, changes: dict[str, Any]) -> None:
     settings = variant(study, **changes)
     stack = trained(settings, dataset, [0, 1, 2])
@@ -92,6 +98,20 @@ def test_a_stack_follows_its_seeds(study: Params, dataset: Dataset, changes: dic
             assert (a.train_loss, a.test_loss) == pytest.approx((b.train_loss, b.test_loss), rel=1e-3)
     losses = [row.train_loss for row in stack.rows if row.epoch == 1]
     assert len(set(losses)) == 3  # seeds differ from each other
+
+
+def test_adam_equals_torch() -> None:
+    torch.manual_seed(0)
+    parameters = [torch.randn(5, 3), torch.randn(7)]
+    ours, theirs = ([p.clone().requires_grad_() for p in parameters] for _ in range(2))
+    optimizers = Adam(ours, learning_rate=0.005), torch.optim.Adam(theirs, lr=0.005, fused=True)
+    for step in range(20):
+        for leaves, optimizer in zip((ours, theirs), optimizers, strict=True):
+            torch.stack([(p * p).sum() * (step + 1) for p in leaves]).sum().backward()
+            optimizer.step()
+            for p in leaves:
+                p.grad = None
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_every_option_runs_in_a_stack(study: Params, dataset: Dataset) -> None:
@@ -139,7 +159,9 @@ def test_a_loss_that_is_not_finite_ends_its_seed_alone(study: Params, dataset: D
 
 
 def test_a_rate_that_is_too_high_is_noticed(study: Params, dataset: Dataset) -> None:
-    trainer = Trainer(variant(study, seeds=(0,), epochs=5, learning_rate=10.0, norm="pre", attention="full", activation="relu"), dataset, [0], CPU)
+    trainer = Trainer(
+        variant(study, seeds=(0,), epochs=5, learning_rate=10.0, norm="pre", attention="full", activation="relu"), dataset, [0], CPU
+    )
     with torch.no_grad():
         trainer.stack.parameters[-1].fill_(math.inf)
     assert trainer.run_epoch() == []

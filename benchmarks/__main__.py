@@ -1,0 +1,171 @@
+"""`python -m benchmarks` (`make bench`): times this project beside its peers and writes benchmarks/results/MACHINE.md.
+
+    python -m benchmarks                  the table, the profile and the overheads
+    python -m benchmarks --growth         the same, then how time grows with seeds, tokens, images and variants
+    python -m benchmarks --only ours-10,timm-preloaded --rounds 3
+    python -m benchmarks --page           writes the page again from the last run's files
+
+A run replaces the table of the machine it runs on; overheads and growth are kept until they are measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks import page, results, runner
+from benchmarks.runner import ROOT, Options
+from pipeline.errors import UserError, run_command
+from pipeline.files import write_json, write_text
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main(argv: list[str]) -> None:
+    arguments = _parse(argv)
+    from benchmarks.measure import IMPLEMENTATIONS
+    from pipeline.provenance import device_name
+    from pipeline.training.workers import choose_device
+
+    device = choose_device()
+    name = device_name(device)
+    base = arguments.out / _slug(name)
+    facts = _read_facts(base.with_suffix(".json"))
+    if arguments.page:
+        _write_page(base, facts)
+        return
+    options = Options(
+        device=device,
+        data=arguments.data,
+        threads=len(os.sched_getaffinity(0)),
+        warmup=2 if arguments.quick else 5,
+        threshold=arguments.threshold,
+        attempts=arguments.attempts,
+        steps=10 if arguments.quick else None,
+        full_epochs=arguments.full_epochs,
+    )
+    chosen = {key: entry for key, entry in IMPLEMENTATIONS.items() if device in entry.devices}
+    if arguments.only:
+        unknown = sorted(set(arguments.only) - chosen.keys())
+        if unknown:
+            raise UserError(f"--only names {unknown[0]!r}, which cannot be timed here; the choices are {', '.join(chosen)}.")
+        chosen = {key: chosen[key] for key in arguments.only}
+    absent = runner.missing([entry.requires for entry in chosen.values()])
+    if absent and not arguments.skip_missing:
+        raise UserError(
+            f"{', '.join(sorted(absent))} is not installed here: run `make bench`, which installs the peers, or give --skip-missing to do without."
+        )
+    chosen = {key: entry for key, entry in chosen.items() if entry.requires not in absent}
+
+    if arguments.table:
+        num_rounds = 2 if arguments.quick else arguments.rounds
+        steps = {key: entry.steps for key, entry in chosen.items()}
+        rows, rates = runner.run_rounds(steps, options, num_rounds, arguments.seed, _say)
+        results.write(base.with_suffix(".csv"), rows)
+        _say("profile of our own step")
+        profiled, _ = runner.measure("profile", options, 10 if arguments.quick else 60)
+        facts |= _describe(arguments, options, name) | {"rounds": num_rounds, "matrix_rates": rates, "skipped": sorted(absent)}
+        facts["profile"] = profiled["operators"]
+        write_json(base.with_suffix(".json"), facts)
+    if arguments.overheads:
+        from benchmarks import overheads
+
+        facts["overheads"] = overheads.measure(options, _say, repeats=2 if arguments.quick else arguments.rounds)
+        write_json(base.with_suffix(".json"), facts)
+    if arguments.growth:
+        from benchmarks import growth
+
+        facts["growth"] = growth.measure(options, _say, quick=arguments.quick, picture=base.with_name(f"{base.name}-growth.png"))
+        write_json(base.with_suffix(".json"), facts)
+    _write_page(base, facts)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Times this project beside its peers, interleaved, in one run."
+    )
+    parser.add_argument("--rounds", type=_positive, default=5, help="times each is timed (default 5)")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="names of implementations, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="two rounds of ten steps: to see that everything runs, not to quote")
+    parser.add_argument("--full-epochs", action="store_true", help="time whole epochs instead of a part of one")
+    parser.add_argument("--no-table", dest="table", action="store_false", help="leave the table and the profile as they are")
+    parser.add_argument("--no-overheads", dest="overheads", action="store_false", help="leave the overheads as they are")
+    parser.add_argument("--growth", action="store_true", help="measure growth with seeds, tokens, images and variants, too")
+    parser.add_argument("--page", action="store_true", help="measure nothing; write the page again from the last run's files")
+    parser.add_argument("--skip-missing", action="store_true", help="do without peers that are not installed")
+    parser.add_argument(
+        "--threshold", type=float, default=0.05, help="share of the machine that others may use during a timing (default 0.05)"
+    )
+    parser.add_argument("--attempts", type=_positive, default=4, help="timings of one implementation a round until one counts (default 4)")
+    parser.add_argument("--seed", type=int, default=0, help="of the rounds' orders")
+    parser.add_argument(
+        "--data", type=Path, default=ROOT / "data" / "arrays", help="prepared MNIST; noise of its shapes is used where it is not"
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the page")
+    return parser.parse_args(argv)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _slug(device: str) -> str:
+    """`AMD EPYC (2 cores)` to `amd-epyc-2-cores`."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+
+
+def _describe(arguments: argparse.Namespace, options: Options, name: str) -> dict[str, Any]:
+    """The circumstances of a run."""
+    from benchmarks import images
+    from pipeline.kernels import attention_path
+    from pipeline.provenance import git_state, versions
+
+    dataset = images.load(options.data)
+    commit, dirty = git_state()
+    peers = {peer: runner.version(peer) for peer in ("timm", "vit-pytorch", "transformers")}
+    return {
+        "machine": name,
+        "device": options.device,
+        "threads": options.threads,
+        "versions": versions() | {peer: version for peer, version in peers.items() if version},
+        "data": dataset.name,
+        "commit": commit,
+        "dirty": dirty,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "attention": attention_path(device=options.device, head_dim=4, tokens=50),
+        "seed": arguments.seed,
+        "threshold": options.threshold,
+        "quick": arguments.quick,
+    }
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return facts
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        raise UserError(f"{path} is damaged: delete it or restore it from git, then run the command again.") from None
+
+
+def _write_page(base: Path, facts: dict[str, Any]) -> None:
+    rows = results.read(base.with_suffix(".csv"))
+    write_text(base.with_suffix(".md"), page.render(base.name, rows, facts))
+    _say(f"wrote {base.with_suffix('.md')}")
+
+
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)
+
+
+if __name__ == "__main__":
+    run_command(main)

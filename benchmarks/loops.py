@@ -1,0 +1,140 @@
+"""Training loops as the peers' users write them, and the timing of their steps."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as MapDataset
+from torchvision.transforms import ToTensor
+
+from benchmarks.load import LoadMeter
+from pipeline.data.datasets import Dataset
+from pipeline.models import count_parameters
+
+BATCH_SIZE = 128
+EPOCH_STEPS = 469  # ceil(60,000 / 128)
+LEARNING_RATE = 0.005
+LOADER_PROCESSES = 2
+
+Batches = Iterator[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One timing of one implementation.
+
+    Attributes:
+        parameters: trained scalars of one model.
+        seeds: models trained.
+        steps: timed optimiser steps of each model; EPOCH_STEPS when a whole epoch was timed.
+        seconds: wall time of all timed steps of all seeds.
+        warmup_seconds: everything from the model's construction to the first timed step: warm-up steps, compilation, loader start.
+        foreign: share of the machine that other processes used meanwhile, in [0, 1].
+        device_memory: peak bytes allocated on the GPU; 0 on the CPU, where the caller measures the whole process tree.
+        checkpoint_seconds: mean time of writing one seed's checkpoint, or 0 where none is written.
+    """
+
+    parameters: int
+    seeds: int
+    steps: int
+    seconds: float
+    warmup_seconds: float
+    foreign: float
+    device_memory: int = 0
+    checkpoint_seconds: float = 0.0
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Seconds of one seed's epoch of EPOCH_STEPS steps."""
+        return self.seconds / (self.steps * self.seeds) * EPOCH_STEPS
+
+
+class _Pictures(MapDataset[tuple[Tensor, int]]):
+    """Images one by one, by way of PIL and ToTensor, as torchvision's MNIST gives them."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.images = torch.from_numpy(dataset.train_images)
+        self.labels = torch.from_numpy(dataset.train_labels)
+        self.transform = ToTensor()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.transform(Image.fromarray(self.images[index].numpy())), int(self.labels[index])
+
+
+def loader_epochs(dataset: Dataset) -> Callable[[], Batches]:
+    """A DataLoader with two processes; each call starts an epoch."""
+    loader = DataLoader(_Pictures(dataset), batch_size=BATCH_SIZE, shuffle=True, num_workers=LOADER_PROCESSES)
+    return lambda: iter(loader)
+
+
+def preloaded_epochs(dataset: Dataset, device: torch.device) -> Callable[[], Batches]:
+    """All images as floats on the device; each call shuffles and starts an epoch."""
+    images = torch.from_numpy(dataset.train_images)[:, None].float().div(255).to(device)
+    labels = torch.from_numpy(dataset.train_labels).long().to(device)
+
+    def epoch() -> Batches:
+        for index in torch.randperm(len(labels), device=device).split(BATCH_SIZE):
+            yield images[index], labels[index]
+
+    return epoch
+
+
+def time_training(
+    build: Callable[[], nn.Module],
+    epochs: Callable[[], Batches],
+    *,
+    device: torch.device,
+    warmup: int,
+    steps: int | None,
+    fused: bool,
+    read_each_loss: bool,
+) -> Timing:
+    """Times training steps of one model.
+
+    Args:
+        build: makes the model.
+        epochs: each call starts an epoch of batches.
+        warmup: steps before the clock starts.
+        steps: steps to time, or None for a whole epoch from the loader's start on.
+        fused: whether Adam updates all weights in one call (torch's fast flavour) or as it does by default.
+        read_each_loss: whether the loop reads every step's loss with `.item()`; else the sum stays on the device.
+    """
+    start = time.perf_counter()
+    torch.manual_seed(0)
+    model = build().to(device).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=fused)
+    total: Tensor | float = 0.0
+
+    def train(batches: Iterator[tuple[Tensor, Tensor]]) -> int:
+        nonlocal total
+        count = 0
+        for images, labels in batches:
+            loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() if read_each_loss else loss.detach()
+            count += 1
+        float(total)  # waits for the device
+        return count
+
+    batches = epochs()
+    train(itertools.islice(batches, warmup))
+    middle = time.perf_counter()
+    with LoadMeter() as meter:
+        begin = time.perf_counter()
+        count = train(itertools.islice(batches, steps) if steps else epochs())
+        seconds = time.perf_counter() - begin
+    memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    return Timing(count_parameters(model), 1, count, seconds, middle - start, meter.foreign, memory)

@@ -1,0 +1,81 @@
+"""The vision transformers of timm, vit-pytorch and Hugging Face transformers at the thesis's dimensions.
+
+All three have what the thesis's model has not: attention over the whole token with an output projection, and layer norms more.
+`difference` says what remains between a peer and this project's `attention: full, final_norm: true`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from pipeline.params import IMAGE_SIZE, NUM_CHANNELS, NUM_CLASSES, ModelSettings
+
+
+def timm_vit(settings: ModelSettings) -> nn.Module:
+    """timm's VisionTransformer."""
+    import timm.models.vision_transformer as peer
+
+    model: nn.Module = peer.VisionTransformer(
+        img_size=IMAGE_SIZE,
+        patch_size=settings.patch,
+        in_chans=NUM_CHANNELS,
+        num_classes=NUM_CLASSES,
+        embed_dim=settings.dim,
+        depth=settings.blocks,
+        num_heads=settings.heads,
+        mlp_ratio=settings.mlp_dim / settings.dim,
+    )
+    return model
+
+
+def vit_pytorch_vit(settings: ModelSettings) -> nn.Module:
+    """vit-pytorch's ViT."""
+    import vit_pytorch as peer
+
+    model: nn.Module = peer.ViT(
+        image_size=IMAGE_SIZE,
+        patch_size=settings.patch,
+        channels=NUM_CHANNELS,
+        num_classes=NUM_CLASSES,
+        dim=settings.dim,
+        depth=settings.blocks,
+        heads=settings.heads,
+        dim_head=settings.dim // settings.heads,
+        mlp_dim=settings.mlp_dim,
+        dropout=0.0,
+        emb_dropout=0.0,
+    )
+    return model
+
+
+class _Logits(nn.Module):
+    """Hugging Face's model behind the interface of the others."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(pixel_values=images).logits
+        return logits
+
+
+def huggingface_vit(settings: ModelSettings) -> nn.Module:
+    """transformers' ViTForImageClassification, with its default attention."""
+    import transformers as peer
+
+    config = peer.ViTConfig(
+        image_size=IMAGE_SIZE,
+        patch_size=settings.patch,
+        num_channels=NUM_CHANNELS,
+        hidden_size=settings.dim,
+        num_hidden_layers=settings.blocks,
+        num_attention_heads=settings.heads,
+        intermediate_size=settings.mlp_dim,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=NUM_CLASSES,
+    )
+    return _Logits(peer.ViTForImageClassification(config))

@@ -1,0 +1,171 @@
+"""Timings as rows of a CSV file, and what a set of rounds says: medians, spreads, ratios with intervals."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.errors import UserError
+from pipeline.files import write_text
+
+_RESAMPLES = 10_000
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Row:
+    """One timing.
+
+    Attributes:
+        round: counted from 1.
+        position: place in the round's random order, from 1.
+        implementation: a key of `measure.IMPLEMENTATIONS`.
+        epoch_seconds: an epoch of one seed, 469 steps; with several seeds the time of all, divided by their number.
+        memory: peak bytes, of the process tree on the CPU, allocated on the GPU on CUDA.
+        foreign: share of the machine that other processes used during the timed steps, in [0, 1].
+        kept: whether that share was small enough for the timing to count.
+    """
+
+    round: int
+    position: int
+    implementation: str
+    parameters: int
+    seeds: int
+    steps: int
+    epoch_seconds: float
+    warmup_seconds: float
+    checkpoint_seconds: float
+    memory: int
+    foreign: float
+    kept: bool
+
+
+_READERS = {"int": int, "float": float, "str": str, "bool": lambda text: {"True": True, "False": False}[text]}
+
+
+def write(path: Path, rows: Iterable[Row]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(field.name for field in dataclasses.fields(Row))
+    writer.writerows(dataclasses.astuple(row) for row in rows)
+    write_text(path, text.getvalue())
+
+
+def read(path: Path) -> list[Row]:
+    """Raises UserError when the file is missing or not such a table."""
+    readers = {field.name: _READERS[str(field.type)] for field in dataclasses.fields(Row)}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return [Row(**{name: read(line[name]) for name, read in readers.items()}) for line in csv.DictReader(file)]
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: run `python -m benchmarks` first.") from None
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{path} is damaged: run `python -m benchmarks` again, or restore it from git.") from None
+
+
+def by_round(rows: Iterable[Row], implementation: str) -> dict[int, float]:
+    """Epoch seconds of the timings that count, by round."""
+    return {row.round: row.epoch_seconds for row in rows if row.implementation == implementation and row.kept}
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as long one implementation takes as another."""
+
+    value: float
+    low: float
+    high: float
+    rounds: int
+
+
+def ratio(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> Ratio | None:
+    """The ratio of medians over the rounds that both have, with a percentile bootstrap interval of 95 %.
+
+    Rounds are drawn as a whole, so what slows a round for both (clock frequency, temperature) does not widen the interval
+    (Efron and Tibshirani 1993, chapter 13). With few rounds the interval is no wider than the rounds' own extremes.
+
+    Returns:
+        None where they share no round.
+    """
+    shared = sorted(numerator.keys() & denominator.keys())
+    if not shared:
+        return None
+    pairs = np.array([[numerator[i], denominator[i]] for i in shared])
+    value = float(np.median(pairs[:, 0]) / np.median(pairs[:, 1]))
+    drawn = np.random.default_rng(0).integers(len(shared), size=(_RESAMPLES, len(shared)))
+    medians = np.median(pairs[drawn], axis=1)  # (resample, 2)
+    low, high = np.quantile(medians[:, 0] / medians[:, 1], [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return Ratio(value, float(low), float(high), len(shared))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the rounds of one implementation say; epoch seconds of one seed."""
+
+    implementation: str
+    parameters: int
+    seeds: int
+    steps: int
+    rounds: int
+    discarded: int
+    median: float
+    low: float
+    high: float
+    warmup: float
+    memory: int
+    checkpoint: float
+
+
+def summarize(rows: Iterable[Row]) -> dict[str, Summary]:
+    """By implementation, in the order of the rows; one whose timings were all discarded is left out."""
+    grouped: dict[str, list[Row]] = {}
+    for row in rows:
+        grouped.setdefault(row.implementation, []).append(row)
+    summaries = {}
+    for name, group in grouped.items():
+        kept = [row for row in group if row.kept]
+        if not kept:
+            continue
+        seconds = [row.epoch_seconds for row in kept]
+        summaries[name] = Summary(
+            name,
+            kept[0].parameters,
+            kept[0].seeds,
+            kept[0].steps,
+            len(kept),
+            len(group) - len(kept),
+            statistics.median(seconds),
+            min(seconds),
+            max(seconds),
+            statistics.median(row.warmup_seconds for row in kept),
+            max(row.memory for row in kept),
+            statistics.median(row.checkpoint_seconds for row in kept),
+        )
+    return summaries
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """y = factor * x^exponent, fitted by least squares on the logarithms; the exponent's interval is Student's t at 95 %."""
+
+    exponent: float
+    low: float
+    high: float
+    factor: float
+
+
+def fit_power_law(x: Iterable[float], y: Iterable[float]) -> PowerLaw:
+    """Fits positive pairs, at least three with two different x."""
+    from scipy import stats
+
+    log_x, log_y = np.log(list(x)), np.log(list(y))
+    line = stats.linregress(log_x, log_y)
+    half = float(stats.t.ppf((1 + _LEVEL) / 2, len(log_x) - 2) * line.stderr)
+    return PowerLaw(float(line.slope), float(line.slope) - half, float(line.slope) + half, float(np.exp(line.intercept)))

@@ -1,0 +1,1 @@
+"""What the runs say: intervals, tests, claims and position vectors. Reads arrays, writes nothing."""

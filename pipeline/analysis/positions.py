@@ -1,0 +1,71 @@
+"""How alike the position vectors of two patches are, and whether near patches are more alike than far ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+
+from pipeline.analysis.statistics import FloatArray
+
+
+def cosine_similarity(vectors: FloatArray) -> FloatArray:
+    """Cosine of the angle between every two vectors.
+
+    Args:
+        vectors: (..., patches, dim); a vector of length zero has similarity 0 with every other and with itself.
+
+    Returns:
+        (..., patches, patches), in [-1, 1].
+    """
+    vectors = np.asarray(vectors, dtype=np.float64)
+    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit = vectors / np.where(length > 0, length, 1.0)
+    similarity: FloatArray = np.clip(unit @ np.swapaxes(unit, -1, -2), -1.0, 1.0)
+    return similarity
+
+
+def grid_distance(grid: int) -> FloatArray:
+    """Euclidean distance between the centres of every two patches, in patches.
+
+    Returns:
+        (grid^2, grid^2), patches counted row by row as the model does.
+    """
+    row, column = np.divmod(np.arange(grid**2, dtype=np.float64), grid)
+    return np.hypot(row[:, None] - row, column[:, None] - column)
+
+
+def nearness_correlation(vectors: FloatArray, grid: int) -> float:
+    """Spearman's rank correlation, over all pairs of patches, of cosine similarity with nearness (minus the distance).
+
+    1: the nearer, the more alike, without exception; 0: as for vectors drawn at random.
+
+    Args:
+        vectors: (grid^2, dim), the class token's row left out.
+
+    Raises:
+        ValueError: the number of vectors is not grid^2, or there are fewer than three pairs of patches.
+    """
+    if len(vectors) != grid**2 or grid < 2:
+        raise ValueError(f"needs grid^2 vectors on a grid of at least 2 x 2, not {len(vectors)} for a grid of {grid}")
+    pairs = np.triu_indices(grid**2, k=1)
+    similarity = np.round(cosine_similarity(vectors)[pairs], 9)  # pairs that are equal on paper have to tie
+    nearness = -grid_distance(grid)[pairs]
+    if (similarity == similarity[0]).all():
+        return 0.0  # all pairs alike: nothing that nearness could order
+    return float(stats.spearmanr(similarity, nearness).statistic)
+
+
+def similarity_mosaic(similarity: FloatArray, grid: int) -> FloatArray:
+    """The (patches, patches) matrix as a picture: tile (r, c) maps the similarity of patch (r, c) with every patch.
+
+    Returns:
+        (side, side) with side = grid * (grid + 1) - 1; the lines between tiles are NaN.
+    """
+    side = grid * (grid + 1) - 1
+    picture = np.full((side + 1, side + 1), np.nan)
+    tiles = similarity.reshape(grid, grid, grid, grid)  # (tile row, tile column, row, column)
+    for r in range(grid):
+        for c in range(grid):
+            top, left = r * (grid + 1), c * (grid + 1)
+            picture[top : top + grid, left : left + grid] = tiles[r, c]
+    return picture[:side, :side]

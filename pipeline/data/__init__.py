@@ -1,0 +1,1 @@
+"""The image data sets: verified archives (`fetch`) and the arrays that every later stage reads (`datasets`)."""

@@ -1,0 +1,262 @@
+"""The data sets as arrays: made once from the archives, verified whenever they are loaded."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import UserError
+from pipeline.params import IMAGE_SIZE, NUM_CLASSES
+
+ARRAYS = {
+    "train_images": "train-images-idx3-ubyte.gz",
+    "train_labels": "train-labels-idx1-ubyte.gz",
+    "test_images": "t10k-images-idx3-ubyte.gz",
+    "test_labels": "t10k-labels-idx1-ubyte.gz",
+}
+_DESCRIPTION = "dataset.json"
+_DIGITS_TEST_FRACTION = 0.2
+_DIGITS_SPLIT_SEED = 0
+
+Array = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set in memory.
+
+    Attributes:
+        train_images: (n, 28, 28) uint8, 0 is background.
+        train_labels: (n,) uint8, 0 to 9.
+        test_images: (m, 28, 28) uint8.
+        test_labels: (m,) uint8.
+        digest: sha256 of what the four arrays' files hold, 64 hexadecimal digits.
+    """
+
+    name: str
+    train_images: Array
+    train_labels: Array
+    test_images: Array
+    test_labels: Array
+    digest: str
+
+
+def load(directory: Path = Path("data/arrays")) -> Dataset:
+    """Loads the arrays that `prepare` wrote, each verified by its sha256, shape and dtype.
+
+    Raises:
+        UserError: a file is missing or damaged; the sentence names it and the command that builds it again.
+    """
+    description = _describe(directory)
+    arrays = {}
+    for name in ARRAYS:
+        path = directory / f"{name}.npy"
+        expected = description["arrays"][name]
+        content = _read(path)
+        if hashlib.sha256(content).hexdigest() != expected["sha256"]:
+            raise _damaged(path)
+        array = np.load(io.BytesIO(content), allow_pickle=False)
+        if list(array.shape) != expected["shape"] or str(array.dtype) != expected["dtype"]:
+            raise _damaged(directory / _DESCRIPTION)
+        arrays[name] = array
+    return Dataset(name=description["name"], digest=description["digest"], **arrays)
+
+
+def data_digest(directory: Path = Path("data/arrays")) -> str:
+    """The data set's digest as `prepare` recorded it; reads no array. Raises UserError as `load` does."""
+    digest: str = _describe(directory)["digest"]
+    return digest
+
+
+def prepare(dataset: str, raw: Path, out: Path) -> dict[str, Any]:
+    """Writes the data set's arrays and `dataset.json` to `out`, which is replaced as a whole.
+
+    Args:
+        dataset: `mnist`, `fashion_mnist`, `kmnist` or `digits`.
+        raw: the archives and their manifest, as `fetch` leaves them.
+        out: gets train_images.npy, train_labels.npy, test_images.npy, test_labels.npy and dataset.json.
+
+    Returns:
+        What dataset.json holds: "name"; "arrays": {array: {"shape", "dtype", "sha256" of its file}}; "class_counts":
+        {"train", "test"}, ten numbers each; "pixel_mean" and "pixel_std" of the training images in [0, 1]; "digest".
+
+    Raises:
+        UserError: an archive is missing or damaged, or `out` cannot be written.
+    """
+    checksums = _manifest(raw, dataset)
+    arrays = _digits() if dataset == "digits" else {name: _decode(raw / file, checksums[file]) for name, file in ARRAYS.items()}
+    for split in ("train", "test"):
+        images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+        if images.shape != (len(labels), IMAGE_SIZE, IMAGE_SIZE) or not len(labels) or labels.max() >= NUM_CLASSES:
+            raise UserError(
+                f"The {split} archives of {dataset} do not belong together ({images.shape} images, {labels.shape} labels): "
+                "run `dvc repro --force prepare` to fetch and build them again."
+            )
+    contents = {name: _npy(array) for name, array in arrays.items()}
+    described = {
+        name: {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": hashlib.sha256(contents[name]).hexdigest()}
+        for name, array in arrays.items()
+    }
+    mean, std = _pixel_statistics(arrays["train_images"])
+    description = {
+        "name": dataset,
+        "arrays": described,
+        "class_counts": {split: np.bincount(arrays[f"{split}_labels"], minlength=NUM_CLASSES).tolist() for split in ("train", "test")},
+        "pixel_mean": mean,
+        "pixel_std": std,
+        "digest": _digest(described),
+    }
+    try:
+        _replace(out, {f"{name}.npy": content for name, content in contents.items()} | {_DESCRIPTION: _json(description)})
+    except OSError as error:
+        raise UserError(f"{out} cannot be written ({error.strerror}): mend that, then run the command again.") from None
+    return description
+
+
+def read_idx(path: Path, num_dimensions: int) -> Array:
+    """Decodes a gzipped idx file of unsigned bytes into an array of `num_dimensions` dimensions.
+
+    The format is that of Y. LeCun's MNIST page: two zero bytes, the type (8: unsigned byte), the number of dimensions, each
+    dimension as four big-endian bytes, then the values, last dimension fastest.
+
+    Raises:
+        UserError: the file is missing, damaged or of another kind.
+    """
+    header = 4 + 4 * num_dimensions
+    try:
+        content = gzip.decompress(_read(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} is no intact gzip file ({error}): run `dvc repro --force fetch`.") from None
+    if len(content) < header or content[:4] != bytes([0, 0, 8, num_dimensions]):
+        raise UserError(f"{path} holds no idx array of unsigned bytes in {num_dimensions} dimensions: run `dvc repro --force fetch`.")
+    shape = struct.unpack_from(f">{num_dimensions}I", content, 4)
+    if len(content) - header != math.prod(shape):
+        raise UserError(f"{path} announces {math.prod(shape):,} values and holds {len(content) - header:,}: run `dvc repro --force fetch`.")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _manifest(raw: Path, dataset: str) -> dict[str, str]:
+    """What `fetch` verified: {archive: md5}."""
+    path = raw / "manifest.json"
+    again = "run `dvc repro --force fetch`, then `dvc repro`"
+    try:
+        manifest = json.loads(path.read_bytes())
+        if manifest["dataset"] != dataset:
+            raise UserError(f"{raw} holds the data set {manifest['dataset']!r}, not {dataset!r}: {again}.")
+        if dataset == "digits":
+            return {}
+        return {file: str(manifest["files"][file]["md5"]) for file in ARRAYS.values()}
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: {again}.") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged: {again}.") from None
+
+
+def _decode(path: Path, md5: str) -> Array:
+    """One archive as an array, after its md5 has been compared with the manifest's."""
+    if hashlib.md5(_read(path), usedforsecurity=False).hexdigest() != md5:
+        raise UserError(
+            f"{path} is damaged (its md5 is not the manifest's): run `dvc repro --force fetch` to get it again, then `dvc repro`."
+        )
+    return read_idx(path, 3 if "idx3" in path.name else 1)
+
+
+def _digits() -> dict[str, Array]:
+    """scikit-learn's 1,797 digits, 8 x 8 pixels of 0 to 16, as 28 x 28 pixels of 0 to 255; a fixed stratified split."""
+    from PIL import Image
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    bunch = load_digits()
+    small = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # (image, 8, 8)
+    # Pillow resamples bytes in integer arithmetic: the same bytes on every machine.
+    images = np.stack([np.asarray(Image.fromarray(image).resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC)) for image in small])
+    labels = bunch.target.astype(np.uint8)
+    train, test = train_test_split(
+        np.arange(len(labels)), test_size=_DIGITS_TEST_FRACTION, stratify=labels, random_state=_DIGITS_SPLIT_SEED
+    )
+    return {"train_images": images[train], "train_labels": labels[train], "test_images": images[test], "test_labels": labels[test]}
+
+
+def _pixel_statistics(images: Array) -> tuple[float, float]:
+    """Mean and population standard deviation in [0, 1], from exact integer sums."""
+    counts = np.bincount(images.reshape(-1), minlength=256)
+    values = np.arange(256)
+    total, squares, count = int(counts @ values), int(counts @ values**2), images.size
+    return total / count / 255, math.sqrt(squares * count - total**2) / count / 255
+
+
+def _digest(described: dict[str, dict[str, Any]]) -> str:
+    """sha256 over the four arrays' sha256, in the order of ARRAYS."""
+    return hashlib.sha256("".join(described[name]["sha256"] for name in ARRAYS).encode()).hexdigest()
+
+
+def _describe(directory: Path) -> dict[str, Any]:
+    """dataset.json, checked against its own digest."""
+    path = directory / _DESCRIPTION
+    try:
+        description: dict[str, Any] = json.loads(_read(path))
+        intact = description["digest"] == _digest(description["arrays"]) and isinstance(description["name"], str)
+    except (ValueError, KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise _damaged(path)
+    return description
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: run `dvc repro --force prepare` to build it.") from None
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}): mend that, or run `dvc repro --force prepare` to build it again."
+        ) from None
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path} is damaged (its content is not what was prepared): run `dvc repro --force prepare` to build it again.")
+
+
+def _npy(array: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _json(content: Any) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _replace(directory: Path, files: dict[str, bytes]) -> None:
+    """Puts a directory of these files in the place of `directory`: a kill leaves the old one, none, or the new one."""
+    unfinished = directory.with_name(f"{directory.name}.part")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.mkdir(parents=True)
+        for name, content in files.items():
+            with (unfinished / name).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        if directory.exists():
+            shutil.rmtree(directory)
+        unfinished.rename(directory)
+    except OSError:
+        # A full disk gets its space back.
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise

@@ -1,0 +1,594 @@
+"""Softmax attention for small heads on the CPU: LLVM vector code emitted through numba, one function per head dimension.
+
+A vector lane is one (image, head) pair, sixteen at a time. The keys and values of the sixteen pairs are transposed once
+into a local buffer [token][dim][lane], so that every later load is one whole vector and no instruction mixes lanes: a
+pair's result does not depend, to the last bit, on the pairs beside it. Scores live in registers only; the token x token
+matrix is never written. Softmax statistics are kept for the backward pass, which recomputes the weights from them
+(Dao et al., "FlashAttention", 2022, algorithms 1 and 4; the lane layout is ours).
+
+Scores are taken in units of log2(e), so a weight is 2**x. Where |q||k| bounds every score of a row (Cauchy-Schwarz), 2**x
+cannot leave float32's range and the pass that looks for the row's maximum is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils, config
+from numba.extending import intrinsic
+from torch import Tensor
+
+LANES = 16
+VECTOR_BYTES = 4 * LANES
+CHUNK = 4  # row statistics are moved four tokens at a time
+QUERIES = 2  # queries that share one pass over the keys
+
+# Scores below this bound (in units of log2 e) need no maximum: sums of 256 weights stay far inside float32's range, and so do
+# their products with values below VALUE_BOUND.
+SCORE_BOUND = 40.0
+VALUE_BOUND = 2.0**60
+ROUND = 1.5 * 2.0**23  # adding it rounds to an integer, which then sits in the low bits
+FLUSH = -126.0  # below 2**-126 a weight is exactly zero
+# 2**r on [-1/2, 1/2]: the polynomial of degree 5 and constant term 1 with the smallest relative error, 0.9e-7.
+EXP2 = (1.0, 0.6931469776, 0.2402224208, 0.0555073374, 0.0096715127, 0.0013264727)
+
+F32 = ir.FloatType()
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+VEC = ir.VectorType(F32, LANES)
+IVEC = ir.VectorType(I32, LANES)
+Value = Any  # an llvmlite SSA value
+Row = list[Value]  # one vector per component of a head
+
+
+class _Emitter:
+    """A thin layer over llvmlite's builder: 16-lane arithmetic, loops with carried values, transposing loads and stores."""
+
+    def __init__(self, builder: ir.IRBuilder) -> None:
+        self.b = builder
+
+    def splat(self, value: float) -> Value:
+        return ir.Constant(VEC, [float(value)] * LANES)
+
+    def isplat(self, value: int) -> Value:
+        return ir.Constant(IVEC, [value] * LANES)
+
+    def broadcast(self, scalar: Value) -> Value:
+        first = self.b.insert_element(ir.Constant(VEC, ir.Undefined), scalar, ir.Constant(I32, 0))
+        return self.b.shuffle_vector(first, ir.Constant(VEC, ir.Undefined), ir.Constant(IVEC, [0] * LANES))
+
+    def fma(self, x: Value, y: Value, z: Value) -> Value:
+        """x * y + z. fmuladd, not fma: a machine without the instruction then multiplies and adds instead of calling a function."""
+        function = cgutils.get_or_insert_function(self.b.module, ir.FunctionType(VEC, [VEC, VEC, VEC]), "llvm.fmuladd.v16f32")
+        return self.b.call(function, [x, y, z])
+
+    def fabs(self, x: Value) -> Value:
+        function = cgutils.get_or_insert_function(self.b.module, ir.FunctionType(VEC, [VEC]), "llvm.fabs.v16f32")
+        return self.b.call(function, [x])
+
+    def dot(self, x: Row, y: Row, start: Value | None = None) -> Value:
+        total = self.b.fmul(x[0], y[0]) if start is None else self.fma(x[0], y[0], start)
+        for a, b in zip(x[1:], y[1:], strict=True):
+            total = self.fma(a, b, total)
+        return total
+
+    def larger(self, x: Value, y: Value) -> Value:
+        return self.b.select(self.b.fcmp_ordered(">", x, y), x, y)
+
+    def all_true(self, mask: Value) -> Value:
+        word = ir.IntType(LANES)
+        return self.b.icmp_unsigned("==", self.b.bitcast(mask, word), ir.Constant(word, -1))
+
+    def load(self, address: Value, offset: int = 0, kind: ir.Type = VEC, align: int = VECTOR_BYTES) -> Value:
+        pointer = self.b.inttoptr(self.b.add(address, ir.Constant(I64, offset)), kind.as_pointer())
+        return self.b.load(pointer, align=align, typ=kind)
+
+    def store(self, value: Value, address: Value, offset: int = 0, align: int = VECTOR_BYTES) -> None:
+        pointer = self.b.inttoptr(self.b.add(address, ir.Constant(I64, offset)), value.type.as_pointer())
+        self.b.store(value, pointer, align=align)
+
+    def load_row(self, address: Value, dim: int) -> Row:
+        return [self.load(address, d * VECTOR_BYTES) for d in range(dim)]
+
+    def store_row(self, row: Row, address: Value) -> None:
+        for d, value in enumerate(row):
+            self.store(value, address, d * VECTOR_BYTES)
+
+    def int_min(self, x: Value, y: Value) -> Value:
+        return self.b.select(self.b.icmp_signed("<", x, y), x, y)
+
+    def times(self, x: Value, factor: int) -> Value:
+        return self.b.mul(x, ir.Constant(I64, factor))
+
+    def loop(self, stop: Value, step: int, carried: Sequence[Value], body: Callable[[Value, Row], Sequence[Value]]) -> Row:
+        """for i in range(0, stop, step): carried = body(i, carried). Returns the last carried values."""
+        before = self.b.block
+        head = self.b.append_basic_block("loop")
+        inside = self.b.append_basic_block("body")
+        after = self.b.append_basic_block("after")
+        self.b.branch(head)
+        self.b.position_at_end(head)
+        index = self.b.phi(I64)
+        phis = [self.b.phi(value.type) for value in carried]
+        index.add_incoming(ir.Constant(I64, 0), before)
+        for phi, value in zip(phis, carried, strict=True):
+            phi.add_incoming(value, before)
+        self.b.cbranch(self.b.icmp_signed("<", index, stop), inside, after)
+        self.b.position_at_end(inside)
+        results = body(index, phis)
+        index.add_incoming(self.b.add(index, ir.Constant(I64, step)), self.b.block)
+        for phi, value in zip(phis, results, strict=True):
+            phi.add_incoming(value, self.b.block)
+        self.b.branch(head)
+        self.b.position_at_end(after)
+        return phis
+
+    def either(self, condition: Value, then: Callable[[], Sequence[Value]], otherwise: Callable[[], Sequence[Value]]) -> Row:
+        """then() if condition else otherwise(), both emitted, one run."""
+        blocks = [self.b.append_basic_block(name) for name in ("then", "otherwise", "joined")]
+        self.b.cbranch(condition, blocks[0], blocks[1])
+        ends = []
+        for block, arm in zip(blocks, (then, otherwise), strict=False):
+            self.b.position_at_end(block)
+            values = arm()
+            ends.append((values, self.b.block))
+            self.b.branch(blocks[2])
+        self.b.position_at_end(blocks[2])
+        phis = [self.b.phi(value.type) for value in ends[0][0]]
+        for values, block in ends:
+            for phi, value in zip(phis, values, strict=True):
+                phi.add_incoming(value, block)
+        return phis
+
+    def exp2(self, x: Value, *, bounded: bool) -> Value:
+        """2**x for x <= 40 or so, to 1e-7. `bounded`: x is known to be finite and above -126, which saves three instructions.
+
+        Both forms give the same bits where both are allowed. The product, unlike the sum of bit patterns, keeps a NaN a NaN.
+        """
+        if not bounded:
+            x = self.b.select(self.b.fcmp_ordered("<", x, self.splat(FLUSH)), self.splat(-127.0), x)
+        shifted = self.b.fadd(x, self.splat(ROUND))
+        r = self.b.fsub(x, self.b.fsub(shifted, self.splat(ROUND)))
+        total = self.splat(EXP2[-1])
+        for coefficient in EXP2[-2::-1]:
+            total = self.fma(total, r, self.splat(coefficient))
+        exponent = self.b.shl(self.b.bitcast(shifted, IVEC), self.isplat(23))
+        if bounded:
+            return self.b.bitcast(self.b.add(self.b.bitcast(total, IVEC), exponent), VEC)
+        return self.b.fmul(total, self.b.bitcast(self.b.add(exponent, self.isplat(127 << 23)), VEC))
+
+    def _shuffle(self, x: Value, y: Value, order: Sequence[int]) -> Value:
+        return self.b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(order)), list(order)))
+
+    def _concatenate(self, parts: Row) -> Value:
+        while len(parts) > 1:
+            width = parts[0].type.count
+            parts = [self._shuffle(x, y, range(2 * width)) for x, y in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
+    def _transpose(self, rows: Row) -> Row:
+        """Four vectors as four 4 x 4 blocks each, every block transposed."""
+        low = [4 * c + i for c in range(4) for i in (0, 16, 1, 17)]
+        high = [i + 2 for i in low]
+        even = [4 * c + i for c in range(4) for i in (0, 1, 16, 17)]
+        odd = [i + 2 for i in even]
+        a, b = self._shuffle(rows[0], rows[1], low), self._shuffle(rows[2], rows[3], low)
+        c, d = self._shuffle(rows[0], rows[1], high), self._shuffle(rows[2], rows[3], high)
+        return [self._shuffle(a, b, even), self._shuffle(a, b, odd), self._shuffle(c, d, even), self._shuffle(c, d, odd)]
+
+    def gather(self, lanes: Row, offset: Value, dim: int) -> Row:
+        """`dim` contiguous floats at every lane's address + offset, as `dim` vectors."""
+        at = [self.b.add(lane, offset) for lane in lanes]
+        row: Row = []
+        while (d := len(row)) < dim:
+            if dim - d >= 4:
+                quad = ir.VectorType(F32, 4)
+                parts = [self.load(address, 4 * d, quad, 4) for address in at]
+                row += self._transpose([self._concatenate(parts[a::4]) for a in range(4)])
+            elif dim - d >= 2:
+                pair = ir.VectorType(F32, 2)
+                parts = [self.load(address, 4 * d, pair, 4) for address in at]
+                halves = self._concatenate(parts[:8]), self._concatenate(parts[8:])
+                row += [self._shuffle(*halves, range(i, 32, 2)) for i in (0, 1)]
+            else:
+                vector = ir.Constant(VEC, ir.Undefined)
+                for i, address in enumerate(at):
+                    vector = self.b.insert_element(vector, self.load(address, 4 * d, F32, 4), ir.Constant(I32, i))
+                row.append(vector)
+        return row
+
+    def scatter(self, row: Row, lanes: Row, offset: Value) -> None:
+        """The inverse of `gather`."""
+        at = [self.b.add(lane, offset) for lane in lanes]
+        d = 0
+        while d < len(row):
+            if len(row) - d >= 4:
+                for a, vector in enumerate(self._transpose(row[d : d + 4])):
+                    for c in range(4):
+                        part = self._shuffle(vector, vector, range(4 * c, 4 * c + 4))
+                        self.store(part, at[4 * c + a], 4 * d, 4)
+                d += 4
+            else:
+                for i, address in enumerate(at):
+                    self.store(self.b.extract_element(row[d], ir.Constant(I32, i)), address, 4 * d, 4)
+                d += 1
+
+    def lane_addresses(self, group: Value, pairs: Value, heads: Value, tensors: Sequence[tuple[Value, Value, Value]]) -> list[Row]:
+        """Per tensor (address, batch stride, head stride in bytes), the address of each lane's pair.
+
+        Lanes past the last pair repeat it: they read what it reads and write, to the same place, the same bits.
+        """
+        result: list[Row] = [[] for _ in tensors]
+        last = self.b.sub(pairs, ir.Constant(I64, 1))
+        for lane in range(LANES):
+            pair = self.int_min(self.b.add(self.times(group, LANES), ir.Constant(I64, lane)), last)
+            image, head = self.b.sdiv(pair, heads), self.b.srem(pair, heads)
+            for row, (address, batch_stride, head_stride) in zip(result, tensors, strict=True):
+                row.append(self.b.add(address, self.b.add(self.b.mul(image, batch_stride), self.b.mul(head, head_stride))))
+        return result
+
+    def transpose_keys(
+        self, k_lanes: Row, v_lanes: Row, k_step: Value, v_step: Value, tokens: Value, dim: int, k_buffer: Value, v_buffer: Value
+    ) -> Value:
+        """Fills both buffers. Returns per lane max |k|**2, or NaN or infinity where a key or value forbids the bounded path."""
+
+        def body(t: Value, carried: Row) -> Row:
+            k_most, v_most, bad = carried
+            row = self.times(t, dim * VECTOR_BYTES)
+            k = self.gather(k_lanes, self.b.mul(t, k_step), dim)
+            self.store_row(k, self.b.add(k_buffer, row))
+            v = self.gather(v_lanes, self.b.mul(t, v_step), dim)
+            self.store_row(v, self.b.add(v_buffer, row))
+            square = self.dot(k, k)
+            for component in v:
+                v_most = self.larger(self.fabs(component), v_most)
+            return [self.larger(square, k_most), v_most, self.fma(square, self.splat(0.0), bad)]
+
+        zero = self.splat(0.0)
+        k_most, v_most, bad = self.loop(tokens, 1, [zero, zero, zero], body)
+        too_large = self.b.fcmp_ordered(">", v_most, self.splat(VALUE_BOUND))
+        return self.b.select(too_large, self.splat(math.inf), self.b.fadd(k_most, bad))
+
+    def is_bounded(self, q: Row, k_bound: Value) -> Value:
+        return self.b.fcmp_ordered("<=", self.b.fmul(self.dot(q, q), k_bound), self.splat(SCORE_BOUND**2))
+
+    def all_rows(self, masks: Sequence[Value]) -> Value:
+        mask = masks[0]
+        for other in masks[1:]:
+            mask = self.b.and_(mask, other)
+        return self.all_true(mask)
+
+    def move_statistics(self, lanes: Row, tokens: Value, buffer: Value, *, to_buffer: bool) -> None:
+        """Between a pair's contiguous row of statistics and the buffer [token][lane], four tokens at a time."""
+
+        def body(t: Value, _: Row) -> Row:
+            at = self.b.add(buffer, self.times(t, VECTOR_BYTES))
+            if to_buffer:
+                self.store_row(self.gather(lanes, self.times(t, 4), CHUNK), at)
+            else:
+                self.scatter(self.load_row(at, CHUNK), lanes, self.times(t, 4))
+            return []
+
+        self.loop(tokens, CHUNK, [], body)
+
+
+def _emit_forward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
+    """args: six addresses, three sizes, byte strides (batch, token, head) of q, k and v, and the scale; see `forward`."""
+    q_at, k_at, v_at, out_at, stats_at, scratch, pairs, heads, tokens = args[:9]
+    q_image, q_step, q_head, k_image, k_step, k_head, v_image, v_step, v_head = args[9:18]
+    scale = e.b.fptrunc(args[18], F32)
+    row_bytes = dim * VECTOR_BYTES
+    out_head = ir.Constant(I64, 4 * dim)
+    out_step = e.times(heads, 4 * dim)
+    out_image = e.b.mul(tokens, out_step)
+    padded = e.b.and_(e.b.add(tokens, ir.Constant(I64, CHUNK - 1)), ir.Constant(I64, -CHUNK))
+    stats_head = e.times(padded, 8)
+    stats_image = e.b.mul(heads, stats_head)
+    k_buffer = scratch
+    v_buffer = e.b.add(k_buffer, e.times(tokens, row_bytes))
+    m_buffer = e.b.add(v_buffer, e.times(tokens, row_bytes))
+    inverse_buffer = e.b.add(m_buffer, e.times(padded, VECTOR_BYTES))
+    factor = e.broadcast(e.b.fmul(scale, ir.Constant(F32, math.log2(math.e))))
+    last = e.b.sub(tokens, ir.Constant(I64, 1))
+    zero = e.splat(0.0)
+
+    # The rows that pad a chunk are copied out too; they must hold something definite.
+    def clear(t: Value, _: Row) -> Row:
+        e.store(zero, e.b.add(m_buffer, e.times(t, VECTOR_BYTES)))
+        return []
+
+    e.loop(e.times(padded, 2), 1, [], clear)
+
+    def group_body(group: Value, _: Row) -> Row:
+        tensors = [
+            (q_at, q_image, q_head),
+            (k_at, k_image, k_head),
+            (v_at, v_image, v_head),
+            (out_at, out_image, out_head),
+            (stats_at, stats_image, stats_head),
+        ]
+        q_lanes, k_lanes, v_lanes, out_lanes, stats_lanes = e.lane_addresses(group, pairs, heads, tensors)
+        k_bound = e.transpose_keys(k_lanes, v_lanes, k_step, v_step, tokens, dim, k_buffer, v_buffer)
+
+        def query_body(i: Value, _: Row) -> Row:
+            index = [e.int_min(e.b.add(i, ir.Constant(I64, u)), last) for u in range(QUERIES)]
+            q = [[e.b.fmul(x, factor) for x in e.gather(q_lanes, e.b.mul(t, q_step), dim)] for t in index]
+            bounded = [e.is_bounded(row, k_bound) for row in q]
+            start = [zero] * (QUERIES * (dim + 1))
+
+            def accumulate(j: Value, carried: Row, shift: Row | None) -> Row:
+                k = e.load_row(e.b.add(k_buffer, e.times(j, row_bytes)), dim)
+                weights = []
+                for u in range(QUERIES):
+                    x = e.dot(q[u], k)
+                    weights.append(e.exp2(x if shift is None else e.b.fsub(x, shift[u]), bounded=shift is None))
+                v = e.load_row(e.b.add(v_buffer, e.times(j, row_bytes)), dim)
+                result = [e.b.fadd(carried[u], weights[u]) for u in range(QUERIES)]
+                for u in range(QUERIES):
+                    sums = carried[QUERIES + u * dim : QUERIES + (u + 1) * dim]
+                    result += [e.fma(weights[u], value, total) for value, total in zip(v, sums, strict=True)]
+                return result
+
+            def without_maximum() -> Row:
+                return [zero] * QUERIES + e.loop(tokens, 1, start, lambda j, carried: accumulate(j, carried, None))
+
+            def with_maximum() -> Row:
+                def most(j: Value, carried: Row) -> Row:
+                    k = e.load_row(e.b.add(k_buffer, e.times(j, row_bytes)), dim)
+                    return [e.larger(e.dot(q[u], k), carried[u]) for u in range(QUERIES)]
+
+                maxima = e.loop(tokens, 1, [e.splat(-math.inf)] * QUERIES, most)
+                # A bounded row keeps its shift of 0 here, so that its bits do not depend on the lanes beside it.
+                shift = [e.b.select(bounded[u], zero, maxima[u]) for u in range(QUERIES)]
+                return shift + e.loop(tokens, 1, start, lambda j, carried: accumulate(j, carried, shift))
+
+            result = e.either(e.all_rows(bounded), without_maximum, with_maximum)
+            for u in range(QUERIES):
+                shift, total = result[u], result[QUERIES + u]
+                sums = result[2 * QUERIES + u * dim : 2 * QUERIES + (u + 1) * dim]
+                inverse = e.b.fdiv(e.splat(1.0), total)
+                e.scatter([e.b.fmul(x, inverse) for x in sums], out_lanes, e.b.mul(index[u], out_step))
+                # weight = 2**(score - shift) * inverse. A bounded row's sum 2**a * f is kept as shift a and inverse 1 / f, so that
+                # the backward pass meets neither huge nor tiny factors.
+                bits = e.b.bitcast(total, IVEC)
+                exponent = e.b.sitofp(e.b.sub(e.b.lshr(bits, e.isplat(23)), e.isplat(127)), VEC)
+                power = e.b.bitcast(e.b.and_(bits, e.isplat(0x7F800000)), VEC)
+                at = e.times(index[u], VECTOR_BYTES)
+                e.store(e.b.select(bounded[u], exponent, shift), e.b.add(m_buffer, at))
+                e.store(e.b.select(bounded[u], e.b.fmul(inverse, power), inverse), e.b.add(inverse_buffer, at))
+            return []
+
+        e.loop(tokens, QUERIES, [], query_body)
+        e.move_statistics(stats_lanes, tokens, m_buffer, to_buffer=False)
+        inverse_lanes = [e.b.add(lane, e.times(padded, 4)) for lane in stats_lanes]
+        e.move_statistics(inverse_lanes, tokens, inverse_buffer, to_buffer=False)
+        return []
+
+    groups = e.b.sdiv(e.b.add(pairs, ir.Constant(I64, LANES - 1)), ir.Constant(I64, LANES))
+    e.loop(groups, 1, [], group_body)
+
+
+def _emit_backward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
+    """args: ten addresses, three sizes, byte strides (batch, token, head) of grad, q, k and v, and the scale; see `backward`."""
+    grad_at, q_at, k_at, v_at, out_at, stats_at, dq_at, dk_at, dv_at, scratch, pairs, heads, tokens = args[:13]
+    grad_image, grad_step, grad_head, q_image, q_step, q_head, k_image, k_step, k_head, v_image, v_step, v_head = args[13:25]
+    scale = e.b.fptrunc(args[25], F32)
+    row_bytes = dim * VECTOR_BYTES
+    out_head = ir.Constant(I64, 4 * dim)
+    out_step = e.times(heads, 4 * dim)
+    out_image = e.b.mul(tokens, out_step)
+    padded = e.b.and_(e.b.add(tokens, ir.Constant(I64, CHUNK - 1)), ir.Constant(I64, -CHUNK))
+    stats_head = e.times(padded, 8)
+    stats_image = e.b.mul(heads, stats_head)
+    buffer_bytes = e.times(tokens, row_bytes)
+    k_buffer = scratch
+    v_buffer = e.b.add(k_buffer, buffer_bytes)
+    dk_buffer = e.b.add(v_buffer, buffer_bytes)
+    dv_buffer = e.b.add(dk_buffer, buffer_bytes)
+    m_buffer = e.b.add(dv_buffer, buffer_bytes)
+    inverse_buffer = e.b.add(m_buffer, e.times(padded, VECTOR_BYTES))
+    factor = e.broadcast(e.b.fmul(scale, ir.Constant(F32, math.log2(math.e))))
+    scale_vector = e.broadcast(scale)
+    last = e.b.sub(tokens, ir.Constant(I64, 1))
+    zero = e.splat(0.0)
+
+    def group_body(group: Value, _: Row) -> Row:
+        tensors = [
+            (grad_at, grad_image, grad_head),
+            (q_at, q_image, q_head),
+            (k_at, k_image, k_head),
+            (v_at, v_image, v_head),
+            (out_at, out_image, out_head),
+            (dq_at, out_image, out_head),
+            (dk_at, out_image, out_head),
+            (dv_at, out_image, out_head),
+            (stats_at, stats_image, stats_head),
+        ]
+        lanes = e.lane_addresses(group, pairs, heads, tensors)
+        grad_lanes, q_lanes, k_lanes, v_lanes, out_lanes, dq_lanes, dk_lanes, dv_lanes, stats_lanes = lanes
+        e.move_statistics(stats_lanes, tokens, m_buffer, to_buffer=True)
+        inverse_lanes = [e.b.add(lane, e.times(padded, 4)) for lane in stats_lanes]
+        e.move_statistics(inverse_lanes, tokens, inverse_buffer, to_buffer=True)
+        k_bound = e.transpose_keys(k_lanes, v_lanes, k_step, v_step, tokens, dim, k_buffer, v_buffer)
+
+        def clear(t: Value, _: Row) -> Row:
+            e.store_row([zero] * (2 * dim), e.b.add(dk_buffer, e.times(t, 2 * row_bytes)))
+            return []
+
+        e.loop(tokens, 1, [], clear)
+
+        def query_body(i: Value, _: Row) -> Row:
+            wanted = [e.b.add(i, ir.Constant(I64, u)) for u in range(QUERIES)]
+            index = [e.int_min(t, last) for t in wanted]
+            q, grad, shift, minus_delta, bounded = [], [], [], [], []
+            for u, t in enumerate(index):
+                row = [e.b.fmul(x, factor) for x in e.gather(q_lanes, e.b.mul(t, q_step), dim)]
+                upstream = e.gather(grad_lanes, e.b.mul(t, grad_step), dim)
+                if u > 0:
+                    # A query past the last repeats it without weight.
+                    repeated = e.b.icmp_signed(">", wanted[u], last)
+                    upstream = [e.b.select(repeated, zero, x) for x in upstream]
+                out = e.gather(out_lanes, e.b.mul(t, out_step), dim)
+                at = e.times(t, VECTOR_BYTES)
+                inverse = e.load(e.b.add(inverse_buffer, at))
+                q.append(row)
+                bounded.append(e.is_bounded(row, k_bound))
+                shift.append(e.load(e.b.add(m_buffer, at)))
+                # 1 / sum goes into the upstream gradient once, not into every weight.
+                grad.append([e.b.fmul(x, inverse) for x in upstream])
+                minus_delta.append(e.b.fsub(zero, e.dot(grad[u], out)))
+
+            def accumulate(j: Value, carried: Row, quick: bool) -> Row:
+                at = e.times(j, row_bytes)
+                k = e.load_row(e.b.add(k_buffer, at), dim)
+                v = e.load_row(e.b.add(v_buffer, at), dim)
+                dk = e.load_row(e.b.add(dk_buffer, at), dim)
+                dv = e.load_row(e.b.add(dv_buffer, at), dim)
+                result: Row = []
+                for u in range(QUERIES):
+                    weight = e.exp2(e.b.fsub(e.dot(q[u], k), shift[u]), bounded=quick)
+                    ds = e.b.fmul(weight, e.dot(grad[u], v, minus_delta[u]))
+                    dv = [e.fma(weight, x, total) for x, total in zip(grad[u], dv, strict=True)]
+                    dk = [e.fma(ds, x, total) for x, total in zip(q[u], dk, strict=True)]
+                    result += [e.fma(ds, x, total) for x, total in zip(k, carried[u * dim : (u + 1) * dim], strict=True)]
+                e.store_row(dk, e.b.add(dk_buffer, at))
+                e.store_row(dv, e.b.add(dv_buffer, at))
+                return result
+
+            start = [zero] * (QUERIES * dim)
+            dq = e.either(
+                e.all_rows(bounded),
+                lambda: e.loop(tokens, 1, start, lambda j, carried: accumulate(j, carried, True)),
+                lambda: e.loop(tokens, 1, start, lambda j, carried: accumulate(j, carried, False)),
+            )
+            # Backwards, so that the last query's true row is written after the rows that repeat it.
+            for u in reversed(range(QUERIES)):
+                e.scatter([e.b.fmul(x, scale_vector) for x in dq[u * dim : (u + 1) * dim]], dq_lanes, e.b.mul(index[u], out_step))
+            return []
+
+        e.loop(tokens, QUERIES, [], query_body)
+
+        def write(t: Value, _: Row) -> Row:
+            row = e.times(t, row_bytes)
+            dk = e.load_row(e.b.add(dk_buffer, row), dim)
+            # q was kept times scale * log2 e.
+            e.scatter([e.b.fmul(x, e.splat(math.log(2.0))) for x in dk], dk_lanes, e.b.mul(t, out_step))
+            e.scatter(e.load_row(e.b.add(dv_buffer, row), dim), dv_lanes, e.b.mul(t, out_step))
+            return []
+
+        e.loop(tokens, 1, [], write)
+        return []
+
+    groups = e.b.sdiv(e.b.add(pairs, ir.Constant(I64, LANES - 1)), ir.Constant(I64, LANES))
+    e.loop(groups, 1, [], group_body)
+
+
+def _lower(emit: Callable[[_Emitter, int, Sequence[Value]], None]) -> Any:
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, values: Sequence[Value]) -> Value:
+        emit(_Emitter(builder), signature.args[0].count, [*cgutils.unpack_tuple(builder, values[1]), values[2]])
+        return context.get_dummy_value()
+
+    return codegen
+
+
+@intrinsic
+def _forward_code(context: Any, dim: Any, integers: Any, scale: Any) -> Any:
+    return types.void(dim, integers, scale), _lower(_emit_forward)
+
+
+@intrinsic
+def _backward_code(context: Any, dim: Any, integers: Any, scale: Any) -> Any:
+    return types.void(dim, integers, scale), _lower(_emit_backward)
+
+
+def _forward(dim: Any, integers: Any, scale: Any) -> None:
+    _forward_code(dim, integers, scale)  # type: ignore[call-arg]  # the compiler supplies the context
+
+
+def _backward(dim: Any, integers: Any, scale: Any) -> None:
+    _backward_code(dim, integers, scale)  # type: ignore[call-arg]  # the compiler supplies the context
+
+
+class _Compiled:
+    """A function compiled once per head dimension; the machine code is kept on disk where some directory takes it."""
+
+    def __init__(self, function: Callable[..., None], integers: int) -> None:
+        self._function = function
+        self._integers = integers
+        self._lock = threading.Lock()
+        self._ready: dict[int, Any] = {}
+
+    def __call__(self, dim: int) -> Any:
+        if (ready := self._ready.get(dim)) is None:
+            with self._lock:
+                if (ready := self._ready.get(dim)) is None:
+                    ready = self._ready[dim] = self._compile(dim)
+        return ready
+
+    def _compile(self, dim: int) -> Any:
+        signature = types.void(types.UniTuple(types.int64, dim), types.UniTuple(types.int64, self._integers), types.float64)
+        try:
+            return njit(signature, cache=True, nogil=True)(self._function)
+        except (OSError, RuntimeError):  # no directory for the cache, a full disk, a damaged entry
+            return njit(signature, nogil=True)(self._function)
+
+
+_forward_for = _Compiled(_forward, 18)
+_backward_for = _Compiled(_backward, 25)
+
+
+def prepare(dim: int) -> None:
+    """Compiles both passes for heads of `dim` channels, or loads them from the cache: seconds the first time ever, then tens of ms."""
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]  # numba sets it at run time
+        raise RuntimeError("NUMBA_DISABLE_JIT is set.")
+    _forward_for(dim)
+    _backward_for(dim)
+
+
+def statistics_shape(batch: int, tokens: int, heads: int) -> tuple[int, int, int, int]:
+    """Of the row statistics: (batch, heads, 2, tokens rounded up to the chunk); shift and inverse sum of every query's row."""
+    return batch, heads, 2, -(-tokens // CHUNK) * CHUNK
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """softmax(scale q k^T) v of float32 CPU tensors (batch, tokens, heads, dim), and the row statistics for `backward`."""
+    batch, tokens, heads, dim = q.shape
+    out = torch.empty((batch, tokens, heads, dim))
+    statistics = torch.empty(statistics_shape(batch, tokens, heads))
+    if out.numel():
+        q, k, v = _with_whole_rows(q), _with_whole_rows(k), _with_whole_rows(v)
+        scratch = torch.empty(LANES * 2 * (tokens * dim + statistics.shape[-1]))
+        addresses = [tensor.data_ptr() for tensor in (q, k, v, out, statistics, scratch)]
+        sizes = batch * heads, heads, tokens
+        _forward_for(dim)((0,) * dim, (*addresses, *sizes, *_strides(q), *_strides(k), *_strides(v)), scale)
+    return out, statistics
+
+
+def backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, statistics: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v (contiguous) from the output's; `out` and `statistics` are what `forward` returned for q, k, v."""
+    batch, tokens, heads, dim = q.shape
+    dq, dk, dv = (torch.empty((batch, tokens, heads, dim)) for _ in range(3))
+    if dq.numel():
+        grad, q, k, v = _with_whole_rows(grad), _with_whole_rows(q), _with_whole_rows(k), _with_whole_rows(v)
+        out, statistics = out.contiguous(), statistics.contiguous()
+        scratch = torch.empty(LANES * (4 * tokens * dim + 2 * statistics.shape[-1]))
+        addresses = [tensor.data_ptr() for tensor in (grad, q, k, v, out, statistics, dq, dk, dv, scratch)]
+        sizes = batch * heads, heads, tokens
+        _backward_for(dim)((0,) * dim, (*addresses, *sizes, *_strides(grad), *_strides(q), *_strides(k), *_strides(v)), scale)
+    return dq, dk, dv
+
+
+def _with_whole_rows(tensor: Tensor) -> Tensor:
+    """The kernel takes any strides between heads, but reads a head's channels as one run."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _strides(tensor: Tensor) -> tuple[int, int, int]:
+    batch, token, head, _ = tensor.stride()
+    return 4 * batch, 4 * token, 4 * head  # bytes

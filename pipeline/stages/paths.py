@@ -1,0 +1,8 @@
+"""Where the stages keep things, relative to the DVC repository's root."""
+
+from pathlib import Path
+
+ARRAYS = Path("data/arrays")
+CHECKPOINTS = Path(".checkpoints")
+CONFIGS = Path("configs")
+RUNS = Path("runs")

@@ -1,0 +1,52 @@
+"""Stage `prepare`: data/raw into data/arrays, and a picture of its first images to reports/data."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import params
+from pipeline.data.datasets import Dataset, load, prepare
+from pipeline.errors import UserError, run_command
+from pipeline.files import replacing
+from pipeline.params import IMAGE_SIZE, NUM_CLASSES
+
+_COLUMNS = 16
+_GAP = 3  # pixels between images
+_LABEL = 20  # pixels for the class's number
+_GREY = 128  # a label that a white and a black page show alike
+
+
+def write_samples(dataset: Dataset, path: Path) -> None:
+    """Draws the first 16 training images of each class, a row a class with its number, as a PNG on a transparent page."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    step = IMAGE_SIZE + _GAP
+    picture = Image.new("LA", (_LABEL + _COLUMNS * step - _GAP, NUM_CLASSES * step - _GAP), (_GREY, 0))
+    draw = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(size=16)
+    for label in range(NUM_CLASSES):
+        draw.text((0, label * step + IMAGE_SIZE // 2), str(label), fill=(_GREY, 255), font=font, anchor="lm")
+        for column, index in enumerate(np.flatnonzero(dataset.train_labels == label)[:_COLUMNS]):
+            picture.paste(Image.fromarray(dataset.train_images[index]).convert("LA"), (_LABEL + column * step, label * step))
+    with replacing(path) as temporary:
+        picture.save(temporary, format="PNG", optimize=True)
+
+
+def main(argv: list[str]) -> None:
+    argparse.ArgumentParser(prog="python -m pipeline.stages.prepare", description=__doc__).parse_args(argv)
+    arrays = Path("data/arrays")
+    description = prepare(params.load().data.dataset, Path("data/raw"), arrays)
+    samples = Path("reports/data/samples.png")
+    try:
+        write_samples(load(arrays), samples)
+    except OSError as error:
+        raise UserError(f"{samples} cannot be written ({error.strerror}): mend that, then run the command again.") from None
+    train, test = (sum(description["class_counts"][split]) for split in ("train", "test"))
+    print(f"{description['name']}: {train:,} training and {test:,} test images, digest {description['digest'][:12]}")
+
+
+if __name__ == "__main__":
+    run_command(main)

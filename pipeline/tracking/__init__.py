@@ -1,0 +1,13 @@
+"""MLflow tracking, and the only room that imports mlflow.
+
+Tracking never stops science: whatever happens to the store, training and evaluation go on, one plain line says so, and
+`python -m pipeline.tracking sync` (`make sync`) completes the store later from the files in runs/.
+
+A training is one parent run with a nested child run per seed. A run is FINISHED in MLflow only when all its points are there.
+"""
+
+from pipeline.tracking.live import Tracker, log_evaluation
+from pipeline.tracking.store import init_store, init_store_in
+from pipeline.tracking.sync import sync
+
+__all__ = ["Tracker", "init_store", "init_store_in", "log_evaluation", "sync"]

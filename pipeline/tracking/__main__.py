@@ -1,0 +1,82 @@
+"""`python -m pipeline.tracking init | sync | ui`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from pathlib import Path
+
+from pipeline import params
+from pipeline.errors import UserError, run_command
+from pipeline.tracking.store import database_path, display_name, explain, init_store, store_uri, telemetry_off
+from pipeline.tracking.sync import sync
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.tracking", description="The MLflow store of this project.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("init", help="make or migrate the store before several trainings use it")
+    commands.add_parser("sync", help="complete the store from runs/, without doubles")
+    ui = commands.add_parser("ui", help="serve MLflow's pages on the local store")
+    ui.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: %(default)s)")
+    arguments = parser.parse_args(argv)
+    if arguments.command == "init":
+        _init()
+    elif arguments.command == "sync":
+        sync()
+    else:
+        _ui(arguments.port)
+
+
+def _init() -> None:
+    dataset = params.load().data.dataset
+    try:
+        init_store(dataset)
+    except Exception as error:
+        raise UserError(f"{explain(error, store_uri())}; mend that, then run the command again.") from None
+    print(f"{display_name(store_uri()).removeprefix('the ')} is ready.")
+
+
+def _ui(port: int) -> None:
+    uri = store_uri()
+    path = database_path(uri)
+    if uri.startswith(("http://", "https://")):
+        print(f"MLFLOW_TRACKING_URI names a server: open {uri} in a browser.")
+        return
+    if path is not None and not path.exists():
+        raise UserError(f"There is no {path.name} in {path.parent.name}/ yet: run `make demo` or `dvc repro` first.")
+    if not _is_free(port):
+        free = next((candidate for candidate in range(port + 1, 65536) if _is_free(candidate)), None)
+        raise UserError(f"Port {port} is taken: choose another one, for example --port {free}.")
+    artifacts = (path.parent if path else Path.cwd()) / "mlartifacts"
+    telemetry_off()
+    # Without it the server starts workers for jobs that nobody here submits.
+    os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
+    print(f"MLflow's pages come up at http://127.0.0.1:{port} in about 15 seconds; Ctrl-C ends them.", flush=True)
+    options = {
+        "--backend-store-uri": uri,
+        "--default-artifact-root": artifacts.as_uri(),
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--workers": "1",
+        "--uvicorn-opts": "--log-level warning",
+    }
+    command = [sys.executable, "-m", "mlflow", "server", *(word for option in options.items() for word in option)]
+    os.execv(sys.executable, command)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        # As servers do; without it a port whose last connections are still closing would look taken.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,282 @@
+"""The MLflow store: where it lies, how it is made safely, and what is wrong with it when it fails."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pipeline import params
+
+EXPERIMENT = "vit-ablations/{dataset}"
+# MLflow reads these when it is imported or at each call. What the user has set wins, telemetry excepted.
+# No retries: MLflow would repeat a POST blindly and so double a run that a slow server did create; the callers here look first.
+_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+}
+_BUSY_ATTEMPTS = 6
+
+
+class StoreFault(Exception):
+    """A fault of the store that is known by name: one clause, without a full stop."""
+
+
+class StoreBusy(StoreFault):
+    """Another process holds the lock."""
+
+
+def telemetry_off() -> None:
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ["DO_NOT_TRACK"] = "1"
+
+
+def store_uri(uri: str | None = None) -> str:
+    """The store's address: as given, else MLFLOW_TRACKING_URI, else the SQLite file `mlflow.db` in the working directory."""
+    return uri or os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(Path.cwd() / "mlflow.db")
+
+
+def sqlite_uri(path: Path) -> str:
+    """The address of a SQLite store, absolute where that is possible."""
+    # How a '%' or '?' is to be written differs between versions of SQLAlchemy; a relative path goes around them.
+    return f"sqlite:///{os.path.relpath(path) if {'%', '?'} & set(str(path)) else path.absolute()}"
+
+
+def database_path(uri: str) -> Path | None:
+    """The file of a SQLite store; None for any other store."""
+    if not uri.startswith("sqlite:///"):
+        return None
+    path = uri.removeprefix("sqlite:///").split("?", 1)[0]
+    return Path(path).absolute() if path not in ("", ":memory:") else None
+
+
+def display_name(uri: str) -> str:
+    """What messages call the store; a password in the address is left out."""
+    if path := database_path(uri):
+        return f"the MLflow store {path.name}"
+    parts = urlsplit(uri)
+    return f"MLflow at {parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()}"
+
+
+@contextmanager
+def locked(path: Path, seconds: float) -> Iterator[None]:
+    """Holds the lock file `path`, which is removed afterwards; a process that dies lets go of it.
+
+    Raises:
+        StoreBusy: another process still held it after `seconds`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + seconds
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # Some cluster file systems have no locks at all; there, going on is better than never logging.
+            if error.errno in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+                break
+            os.close(handle)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            if time.monotonic() >= deadline:
+                raise StoreBusy("another process is writing the same to MLflow at the moment") from None
+            time.sleep(0.05)
+            continue
+        # The last holder may have removed the file between our open and our lock; then this lock guards nothing.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                break
+        os.close(handle)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        os.close(handle)
+
+
+class Store:
+    """An open MLflow store; `call` reaches the methods of mlflow.MlflowClient.
+
+    A SQLite store that is missing or old is made or migrated first, under a lock: parallel first users are safe.
+
+    Attributes:
+        last_answer: time.monotonic() of the last call that succeeded.
+
+    Raises:
+        StoreFault, or whatever MLflow raises; `explain` names either.
+    """
+
+    def __init__(self, uri: str) -> None:
+        telemetry_off()
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient
+
+        self.uri = uri
+        self._experiments: dict[str, str] = {}
+        path = database_path(uri)
+        if path is None:
+            self._client = MlflowClient(uri)
+        else:
+            # Takes seconds, in which the lock should be free for others.
+            import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+
+            with locked(path.with_name(path.name + ".lock"), 120):
+                _make_database(path)
+                self._client = _open_database(path, uri)
+        self.last_answer = time.monotonic()
+
+    def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """One call of the MLflow client. While a SQLite file is busy it is repeated, a bounded number of times."""
+        for attempt in range(_BUSY_ATTEMPTS):
+            try:
+                answer = getattr(self._client, method)(*arguments, **keywords)
+            except Exception as error:
+                # SQLite refuses at once, without its busy timeout, where waiting could deadlock two writers.
+                if attempt == _BUSY_ATTEMPTS - 1 or "database is locked" not in str(error):
+                    raise
+                time.sleep(random.uniform(0.1, 0.5) * (attempt + 1))
+            else:
+                self.last_answer = time.monotonic()
+                return answer
+        raise AssertionError("unreachable")
+
+    def experiment(self, dataset: str) -> str:
+        """Id of the dataset's MLflow experiment, created when missing."""
+        if dataset not in self._experiments:
+            name = EXPERIMENT.format(dataset=dataset)
+            found = self.call("get_experiment_by_name", name)
+            if found is None:
+                found = self._create_experiment(name)
+            if found.lifecycle_stage != "active":
+                command = f"mlflow experiments restore --experiment-id {found.experiment_id}"
+                raise StoreFault(f"the experiment {name} is deleted in {display_name(self.uri)}: bring it back with `{command}`")
+            if (home := _local_folder(found.artifact_location)) and not home.parent.is_dir():
+                # MLflow keeps absolute paths; going on would write files into the folder that the project has left.
+                raise StoreFault(
+                    f"{display_name(self.uri)} was made in {home.parent}, which is gone: move it away, `make sync` makes a new one"
+                )
+            self._experiments[dataset] = found.experiment_id
+        return self._experiments[dataset]
+
+    def _create_experiment(self, name: str) -> Any:
+        location = None
+        if not self.uri.startswith(("http://", "https://")):
+            path = database_path(self.uri)
+            location = ((path.parent if path else Path.cwd()) / "mlartifacts").as_uri()
+        try:
+            self.call("create_experiment", name, artifact_location=location)
+        except Exception:
+            # Somebody else may have been first.
+            if (found := self.call("get_experiment_by_name", name)) is None:
+                raise
+            return found
+        return self.call("get_experiment_by_name", name)
+
+
+def init_store(dataset: str, *, uri: str | None = None) -> Store:
+    """Makes or migrates the store, and the dataset's experiment in it. Cheap when both are there already; safe in parallel.
+
+    Raises:
+        StoreFault, or whatever MLflow raises; `explain` names either.
+    """
+    store = Store(store_uri(uri))
+    store.experiment(dataset)
+    return store
+
+
+def init_store_in(directory: Path) -> None:
+    """Makes the local store of a pipeline that will run in `directory`, if it has none. Never raises: a line says what is wrong."""
+    if os.environ.get("MLFLOW_TRACKING_URI") or (directory / "mlflow.db").exists():
+        return
+    uri = sqlite_uri(directory / "mlflow.db")
+    try:
+        init_store(params.load(directory / "params.yaml").data.dataset, uri=uri)
+    except Exception as error:
+        print(f"{explain(error, uri)}; the pipeline goes on without it.", file=sys.stderr, flush=True)
+
+
+def _make_database(path: Path) -> None:
+    """Creates the SQLite store beside its place and moves it there: a kill in between leaves nothing half made."""
+    from mlflow import MlflowClient
+
+    if path.exists() and path.stat().st_size > 0:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".new")
+    for leftover in (new, path.with_name(path.name + ".new-journal")):
+        leftover.unlink(missing_ok=True)
+    MlflowClient(sqlite_uri(new)).search_experiments(max_results=1)
+    new.replace(path)
+
+
+def _open_database(path: Path, uri: str) -> Any:
+    from mlflow import MlflowClient
+
+    # MLflow itself would try to open a damaged file ten times, for a minute and a half.
+    with closing(sqlite3.connect(path, timeout=20)) as database:
+        database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    client = MlflowClient(uri)
+    try:
+        client.search_experiments(max_results=1)
+    except Exception as error:
+        if "out-of-date database schema" not in str(error):
+            raise
+        _migrate(path, uri)
+        client.search_experiments(max_results=1)
+    return client
+
+
+def _migrate(path: Path, uri: str) -> None:
+    backup = path.with_name(path.name + ".before-upgrade")
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(backup)) as target:
+        source.backup(target)
+    done = subprocess.run([sys.executable, "-m", "mlflow", "db", "upgrade", uri], capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise StoreFault(f"{path.name} could not be upgraded to this version of MLflow ({reason}); a copy is in {backup.name}")
+
+
+def _local_folder(location: str) -> Path | None:
+    parts = urlsplit(location)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def explain(error: BaseException, uri: str) -> str:
+    """What is wrong with the store, as one clause that starts a sentence and has no full stop."""
+    name = display_name(uri)
+    text = " ".join(str(error).split())
+    lowered = text.lower()
+    if isinstance(error, StoreFault):
+        clause = text
+    elif isinstance(error, ImportError):
+        clause = f"MLflow cannot be imported ({text}): run `make setup`"
+    elif uri.startswith(("http://", "https://")):
+        # A RestException carries what a live server said; everything else is a connection that failed.
+        clause = f"{name} answers with an error ({text[:160]})" if type(error).__name__ == "RestException" else f"{name} does not answer"
+    elif "not a database" in lowered or "malformed" in lowered:
+        clause = f"{name} is damaged: move the file away"
+    elif "database is locked" in lowered:
+        clause = f"{name} is locked by another program"
+    elif "disk is full" in lowered or "disk i/o error" in lowered or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+        clause = f"the disk of {name} is full or fails"
+    elif "can't locate revision" in lowered:
+        clause = f"{name} was written by a newer version of MLflow: run `make setup`"
+    elif "readonly" in lowered or "unable to open" in lowered or isinstance(error, PermissionError):
+        clause = f"{name} cannot be opened for writing: check the permissions of the file and its folder"
+    else:
+        clause = f"{name} failed ({type(error).__name__}: {text[:160]})"
+    return clause[:1].upper() + clause[1:]

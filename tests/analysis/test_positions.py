@@ -1,0 +1,80 @@
+"""Similarities of position vectors: against scipy's distances, hand-made grids, and the two fixed tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.spatial import distance
+from scipy.stats import kendalltau, spearmanr
+
+from pipeline.analysis.positions import cosine_similarity, grid_distance, nearness_correlation, similarity_mosaic
+
+
+def test_cosine_similarity_is_one_minus_scipys_cosine_distance() -> None:
+    vectors = np.random.default_rng(0).normal(size=(9, 5))
+    assert cosine_similarity(vectors) == pytest.approx(1 - distance.cdist(vectors, vectors, "cosine"))
+    stack = np.stack([vectors, 2 * vectors])
+    assert cosine_similarity(stack)[1] == pytest.approx(cosine_similarity(vectors))
+
+
+def test_a_vector_of_length_zero_is_like_nothing() -> None:
+    similarity = cosine_similarity(np.array([[0.0, 0.0], [3.0, 4.0]]))
+    assert similarity == pytest.approx(np.array([[0.0, 0.0], [0.0, 1.0]]))
+
+
+def test_grid_distance_counts_row_by_row() -> None:
+    distances = grid_distance(3)
+    assert distances[0, 1] == 1  # the next in the row
+    assert distances[0, 3] == 1  # the next in the column
+    assert distances[0, 8] == pytest.approx(np.sqrt(8))  # corner to corner
+    points = np.array([(r, c) for r in range(3) for c in range(3)], dtype=float)
+    assert distances == pytest.approx(distance.cdist(points, points))
+
+
+def _blurred(grid: int, width: float) -> np.ndarray:
+    """Vectors whose similarity falls with distance: each is a Gaussian bump on a padded grid, centred on its patch."""
+    pad = 3 * grid
+    rows, columns = np.mgrid[-pad : grid + pad, -pad : grid + pad]
+    return np.stack([np.exp(-((rows - r) ** 2 + (columns - c) ** 2) / (2 * width**2)).ravel() for r in range(grid) for c in range(grid)])
+
+
+def test_correlation_is_one_where_nearer_is_always_more_alike() -> None:
+    assert nearness_correlation(_blurred(4, 2.0), 4) == pytest.approx(1.0)
+
+
+def test_correlation_is_spearmans_over_the_pairs() -> None:
+    vectors = np.random.default_rng(3).normal(size=(16, 8)) + 0.5 * _blurred(4, 1.5)[:, :8]
+    similar, near = [], []
+    for i in range(16):
+        for j in range(i):
+            similar.append(float(vectors[i] @ vectors[j] / np.linalg.norm(vectors[i]) / np.linalg.norm(vectors[j])))
+            near.append(-float(np.hypot(i // 4 - j // 4, i % 4 - j % 4)))
+    correlation = nearness_correlation(vectors, 4)
+    assert correlation == pytest.approx(spearmanr(similar, near).statistic)
+    assert np.sign(correlation) == np.sign(kendalltau(similar, near).statistic)
+
+
+def test_random_vectors_average_to_zero() -> None:
+    rng = np.random.default_rng(5)
+    values = [nearness_correlation(rng.normal(size=(49, 32)), 7) for _ in range(60)]
+    assert abs(np.mean(values)) < 4 * np.std(values) / np.sqrt(len(values))
+
+
+def test_vectors_that_are_all_equal_have_no_order() -> None:
+    assert nearness_correlation(np.ones((9, 4)), 3) == 0.0
+
+
+@pytest.mark.parametrize(("number", "grid"), [(10, 3), (1, 1)])
+def test_refuses_what_is_not_a_grid(number: int, grid: int) -> None:
+    with pytest.raises(ValueError, match="grid"):
+        nearness_correlation(np.ones((number, 4)), grid)
+
+
+def test_mosaic_has_each_patchs_map_at_the_patchs_place() -> None:
+    similarity = np.arange(81.0).reshape(9, 9)
+    mosaic = similarity_mosaic(similarity, 3)
+    assert mosaic.shape == (11, 11)
+    assert mosaic[4:7, 8:11].ravel().tolist() == similarity[5].tolist()  # patch 5 is in row 1, column 2
+    assert np.isnan(mosaic[3]).all()
+    assert np.isnan(mosaic[:, 7]).all()
+    assert np.isfinite(mosaic).sum() == 81

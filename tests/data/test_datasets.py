@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.data.datasets import ARRAYS, Dataset, data_digest, load, prepare, read_idx
+from pipeline.data.fetch import MANIFEST, fetch, source
+from pipeline.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+MNIST_TRAIN_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+MNIST_TEST_COUNTS = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
+@pytest.fixture
+def raw(archives, source_of, tmp_path) -> Path:
+    """data/raw as fetch leaves it, with the synthetic archives."""
+    place = tmp_path / "mirror"
+    place.mkdir()
+    for name, content in archives.items():
+        (place / name).write_bytes(content)
+    fetch(source_of(archives, str(place)), tmp_path / "raw")
+    return tmp_path / "raw"
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> Path:
+    """data/arrays of the digits."""
+    place = tmp_path_factory.mktemp("digits")
+    fetch(source("digits"), place / "raw")
+    prepare("digits", place / "raw", place / "arrays")
+    return place / "arrays"
+
+
+def same(dataset: Dataset, arrays: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(getattr(dataset, name), array) and getattr(dataset, name).dtype == np.uint8 for name, array in arrays.items())
+
+
+def test_arrays_are_what_the_archives_hold(raw, synthetic, tmp_path):
+    description = prepare("mnist", raw, tmp_path / "arrays")
+    dataset = load(tmp_path / "arrays")
+    assert same(dataset, synthetic)
+    assert dataset.name == "mnist"
+    assert description == json.loads((tmp_path / "arrays" / "dataset.json").read_text())
+    assert list(description["arrays"]) == list(ARRAYS)
+    sums = [hashlib.sha256((tmp_path / "arrays" / f"{name}.npy").read_bytes()).hexdigest() for name in ARRAYS]
+    assert [array["sha256"] for array in description["arrays"].values()] == sums
+    assert dataset.digest == description["digest"] == data_digest(tmp_path / "arrays") == hashlib.sha256("".join(sums).encode()).hexdigest()
+    assert description["class_counts"]["train"] == [int((synthetic["train_labels"] == label).sum()) for label in range(10)]
+    pixels = synthetic["train_images"] / 255
+    assert description["pixel_mean"] == pytest.approx(pixels.mean(), rel=1e-12)
+    assert description["pixel_std"] == pytest.approx(pixels.std(), rel=1e-12)
+
+
+def test_the_same_archives_give_the_same_bytes(raw, tmp_path):
+    for name in ("a", "b"):
+        prepare("mnist", raw, tmp_path / name)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+
+def test_what_stood_there_is_replaced_as_a_whole(raw, tmp_path):
+    out = tmp_path / "arrays"
+    prepare("mnist", raw, out)
+    (out / "stray.npy").write_bytes(b"of an older layout")
+    (tmp_path / "arrays.part").mkdir()
+    (tmp_path / "arrays.part" / "half.npy").write_bytes(b"of a killed run")
+    prepare("mnist", raw, out)
+    assert sorted(path.name for path in out.iterdir()) == sorted([*(f"{name}.npy" for name in ARRAYS), "dataset.json"])
+    assert not (tmp_path / "arrays.part").exists()
+
+
+def test_a_write_that_fails_leaves_the_old_arrays(raw, tmp_path):
+    out = tmp_path / "arrays"
+    digest = prepare("mnist", raw, out)["digest"]
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "from pathlib import Path\nfrom pipeline.data.datasets import prepare\nfrom pipeline.errors import run_command\n"
+        f"run_command(lambda _: (prepare('mnist', Path({str(raw)!r}), Path({str(out)!r})), 0)[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "arrays cannot be written (File too large)" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert load(out).digest == digest
+    assert not (tmp_path / "arrays.part").exists()
+
+
+@pytest.mark.slow
+def test_real_mnist(real_mirror, tmp_path, monkeypatch):
+    """Known facts of MNIST: its counts, and the mean and deviation that everyone normalises with."""
+    if real_mirror is None:
+        pytest.skip("MNIST_MIRROR names no directory; the same path is tested with synthetic archives above")
+    from torchvision.datasets.mnist import read_image_file, read_label_file
+
+    monkeypatch.setenv("MNIST_MIRROR", str(real_mirror))
+    fetch(source("mnist"), tmp_path / "raw")
+    description = prepare("mnist", tmp_path / "raw", tmp_path / "arrays")
+    assert description["class_counts"] == {"train": MNIST_TRAIN_COUNTS, "test": MNIST_TEST_COUNTS}
+    assert round(description["pixel_mean"], 4) == 0.1307
+    assert round(description["pixel_std"], 4) == 0.3081
+    dataset = load(tmp_path / "arrays")
+    assert dataset.train_images.shape == (60_000, 28, 28)
+    assert dataset.test_images.shape == (10_000, 28, 28)
+    assert dataset.train_labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    for name, file in ARRAYS.items():
+        plain = tmp_path / name
+        plain.write_bytes(gzip.decompress((tmp_path / "raw" / file).read_bytes()))
+        theirs = (read_image_file if "images" in name else read_label_file)(str(plain)).numpy()
+        assert np.array_equal(getattr(dataset, name), theirs)
+
+
+def test_decoder_agrees_with_torchvisions(archives, tmp_path):
+    from torchvision.datasets.mnist import read_image_file, read_label_file
+
+    for name, content in archives.items():
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / "plain").write_bytes(gzip.decompress(content))
+        dimensions, theirs = (3, read_image_file) if "images" in name else (1, read_label_file)
+        ours = read_idx(tmp_path / name, dimensions)
+        assert ours.dtype == np.uint8
+        assert np.array_equal(ours, theirs(str(tmp_path / "plain")).numpy())
+
+
+NO_LABEL_FILES = {
+    "empty": b"",
+    "not gzip": b"<!DOCTYPE html>",
+    "cut gzip": gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 7]))[:-9],
+    "bytes after the end": gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 7])) + b"more",
+    "no header": gzip.compress(b"\0\0\x08"),
+    "short header": gzip.compress(bytes([0, 0, 8, 1, 0, 0])),
+    "other magic number": gzip.compress(bytes([1, 0, 8, 1, 0, 0, 0, 2, 7, 7])),
+    "integers of four bytes": gzip.compress(bytes([0, 0, 12, 1, 0, 0, 0, 2]) + bytes(8)),
+    "other dimensions": gzip.compress(bytes([0, 0, 8, 2]) + struct.pack(">2I", 1, 2) + bytes(2)),
+    "too few values": gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 7])),
+    "too many values": gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 1, 7, 7])),
+}
+
+
+@pytest.mark.parametrize("content", NO_LABEL_FILES.values(), ids=NO_LABEL_FILES.keys())
+def test_decoder_refuses_what_is_no_label_file(content, tmp_path):
+    path = tmp_path / "labels.gz"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"labels\.gz .*dvc repro --force fetch"):
+        read_idx(path, 1)
+
+
+def test_decoder_reads_the_format_as_published(tmp_path):
+    # The format's own layout, byte by byte: 2 x 3 values, the last dimension fastest.
+    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes([0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 255])))
+    assert read_idx(tmp_path / "a.gz", 2).tolist() == [[1, 2, 3], [4, 5, 255]]
+
+
+@pytest.mark.parametrize("file", ARRAYS.values())
+def test_a_flipped_bit_in_an_archive_is_noticed_and_fetch_mends_it(raw, archives, source_of, file, tmp_path):
+    path = raw / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"{file} is damaged .*dvc repro --force fetch"):
+        prepare("mnist", raw, tmp_path / "arrays")
+    assert not (tmp_path / "arrays").exists()
+    fetch(source_of(archives, str(tmp_path / "mirror")), raw)
+    prepare("mnist", raw, tmp_path / "arrays")
+
+
+def test_archives_that_do_not_belong_together(raw, archives, tmp_path):
+    """Verified one by one, wrong as a whole: the test's labels in the training labels' place."""
+    train, test = ARRAYS["train_labels"], ARRAYS["test_labels"]
+    shutil.copy(raw / test, raw / train)
+    manifest = json.loads((raw / MANIFEST).read_text())
+    manifest["files"][train] = manifest["files"][test]
+    (raw / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="do not belong together"):
+        prepare("mnist", raw, tmp_path / "arrays")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (None, "is missing"),
+        ("", "is damaged"),
+        ("[]", "is damaged"),
+        ('{"dataset": "mnist", "files": {}}', "is damaged"),
+        ('{"dataset": "digits", "files": {}}', "holds the data set 'digits', not 'mnist'"),
+    ],
+)
+def test_manifest_faults(raw, tmp_path, text, complaint):
+    (raw / MANIFEST).unlink()
+    if text is not None:
+        (raw / MANIFEST).write_text(text)
+    with pytest.raises(UserError, match=complaint):
+        prepare("mnist", raw, tmp_path / "arrays")
+
+
+def test_another_data_set_in_raw(raw, tmp_path):
+    with pytest.raises(UserError, match="holds the data set 'mnist', not 'digits'"):
+        prepare("digits", raw, tmp_path / "arrays")
+    with pytest.raises(UserError, match="holds the data set 'mnist', not 'kmnist'"):
+        prepare("kmnist", raw, tmp_path / "arrays")
+    fetch(source("digits"), raw)
+    with pytest.raises(UserError, match="holds the data set 'digits', not 'mnist'"):
+        prepare("mnist", raw, tmp_path / "arrays")
+
+
+def test_digits(digits):
+    from sklearn.datasets import load_digits
+
+    dataset = load(digits)
+    assert dataset.train_images.shape == (1437, 28, 28)
+    assert dataset.test_images.shape == (360, 28, 28)
+    bunch = load_digits()
+    for label in range(10):
+        whole = int((bunch.target == label).sum())
+        assert int((dataset.test_labels == label).sum()) == pytest.approx(whole / 5, abs=1)
+        assert int((dataset.train_labels == label).sum() + (dataset.test_labels == label).sum()) == whole
+    images = np.concatenate([dataset.train_images, dataset.test_images])
+    labels = np.concatenate([dataset.train_labels, dataset.test_labels])
+    assert images.min() == 0
+    assert images.max() == 255
+    # Every original is there once, with its label: the upscaled pixel at a small pixel's centre is close to it.
+    centres = (np.arange(8) * 3.5 + 1.25).round().astype(int)
+    small = images[:, centres][:, :, centres].reshape(len(images), -1) / 255 * 16
+    original = bunch.images.reshape(len(bunch.images), -1)
+    distances = (small**2).sum(1)[:, None] - 2 * small @ original.T + (original**2).sum(1)[None]
+    nearest = distances.argmin(1)
+    assert np.array_equal(bunch.target[nearest], labels)
+    assert len(set(nearest)) == 1797
+    # On a 0 to 16 scale; a mirrored or transposed image would be several units off.
+    assert np.sqrt(distances.min(1) / 64).max() < 3
+
+
+def test_digits_never_change(digits):
+    # The demo's results hang on these bytes: a change of the split, the upscaling or a library shows here.
+    assert data_digest(digits) == "4c6d8365ae5dd3dcd7e968d52bb98cc7558fd289610a43b38079b74a8d04e7ac"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_one_changed_byte_anywhere_is_noticed(digits, tmp_path_factory, data):
+    name = data.draw(st.sampled_from([f"{name}.npy" for name in ARRAYS]))
+    content = bytearray((digits / name).read_bytes())
+    # Half of the draws hit the header, which numpy would otherwise parse.
+    at = data.draw(st.one_of(st.integers(0, 127), st.integers(0, len(content) - 1)))
+    content[at] ^= data.draw(st.integers(1, 255))
+    place = tmp_path_factory.mktemp("arrays")
+    for path in digits.iterdir():
+        os.link(path, place / path.name)
+    (place / name).unlink()
+    (place / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name} is damaged .*dvc repro --force prepare"):
+        load(place)
+    shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("name", [*(f"{name}.npy" for name in ARRAYS), "dataset.json"])
+@pytest.mark.parametrize("size", [None, 0, 100])
+def test_missing_and_cut_files(digits, tmp_path, name, size):
+    shutil.copytree(digits, tmp_path / "arrays")
+    path = tmp_path / "arrays" / name
+    content = path.read_bytes()
+    path.unlink()
+    if size is not None:
+        path.write_bytes(content[:size])
+    with pytest.raises(UserError, match=rf"{name} is {'missing' if size is None else 'damaged'}.*dvc repro --force prepare"):
+        load(tmp_path / "arrays")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.pop("digest"),
+        lambda content: content.pop("name"),
+        lambda content: content["arrays"].pop("test_labels"),
+        lambda content: content["arrays"]["train_images"].update(shape=[1437, 784]),
+        lambda content: content["arrays"]["train_images"].update(dtype="int8"),
+        lambda content: content["arrays"]["train_images"].update(sha256="0" * 64),
+        lambda content: content.update(digest="0" * 64),
+    ],
+)
+def test_a_description_that_does_not_fit(digits, tmp_path, change):
+    shutil.copytree(digits, tmp_path / "arrays")
+    path = tmp_path / "arrays" / "dataset.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"dataset\.json is damaged"):
+        load(tmp_path / "arrays")
+
+
+def test_no_arrays_at_all(tmp_path):
+    with pytest.raises(UserError, match=r"dataset\.json is missing: run `dvc repro"):
+        data_digest(tmp_path / "nowhere")

@@ -1,0 +1,416 @@
+from __future__ import annotations
+
+import datetime
+import errno
+import fcntl
+import hashlib
+import ipaddress
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.data import fetch as module
+from pipeline.data.fetch import MANIFEST, Source, fetch, source
+from pipeline.errors import UserError
+
+NAME = "train-images-idx3-ubyte.gz"
+ROOT = Path(__file__).parents[2]
+# Short for tests about silence, which then take that long; long for all others, for a busy machine is not silence.
+SHORT = {"stall_seconds": 0.5, "stuck_seconds": 1.2}
+
+
+@pytest.fixture
+def one(archives: dict[str, bytes]) -> dict[str, bytes]:
+    return {NAME: archives[NAME]}
+
+
+def run_fetch(source: Source, raw: Path, preamble: str = "", **options: object) -> subprocess.Popen[str]:
+    """The same fetch in a process of its own."""
+    code = (
+        f"{preamble}\nfrom pathlib import Path\nfrom pipeline.data.fetch import Source, fetch\nfrom pipeline.errors import run_command\n"
+        f"run_command(lambda _: (fetch({source!r}, Path({str(raw)!r}), **{options!r}), 0)[1])"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def refused() -> str:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_archives_and_manifest(archives, mirror, source_of, tmp_path, capsys):
+    server = mirror(archives)
+    manifest = fetch(source_of(archives, server.url), tmp_path / "deep" / "raw")
+    raw = tmp_path / "deep" / "raw"
+    assert {path.name: path.read_bytes() for path in raw.iterdir() if path.name != MANIFEST} == archives
+    expected = {name: {"md5": hashlib.md5(content).hexdigest(), "size": len(content)} for name, content in archives.items()}
+    assert manifest == json.loads((raw / MANIFEST).read_text()) == {"dataset": "mnist", "files": expected}
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == list(archives)
+    assert all("md5 verified" in line and server.url in line for line in lines)
+
+
+def test_manifest_says_nothing_of_time_or_mirror(archives, mirror, source_of, tmp_path):
+    for name in ("a", "b"):
+        fetch(source_of(archives, mirror(archives).url), tmp_path / name)
+    assert (tmp_path / "a" / MANIFEST).read_bytes() == (tmp_path / "b" / MANIFEST).read_bytes()
+
+
+def test_verified_archives_are_not_fetched_again(archives, mirror, source_of, tmp_path):
+    server = mirror(archives)
+    wanted = source_of(archives, server.url)
+    fetch(wanted, tmp_path)
+    damaged = tmp_path / NAME
+    content = bytearray(damaged.read_bytes())
+    content[1234] ^= 4
+    damaged.write_bytes(content)
+    (tmp_path / list(archives)[1]).unlink()
+    server.requests.clear()
+    fetch(wanted, tmp_path)
+    assert {name for name, _ in server.requests} == {NAME, list(archives)[1]}
+    assert damaged.read_bytes() == archives[NAME]
+    server.requests.clear()
+    fetch(wanted, tmp_path)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("form", ["directory", "relative", "home", "address"])
+def test_directory_as_mirror(archives, source_of, tmp_path, form, monkeypatch):
+    place = tmp_path / "my mnist"
+    place.mkdir()
+    for name, content in archives.items():
+        (place / name).write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    spelt = {"directory": str(place), "relative": "my mnist", "home": "~/my mnist", "address": place.as_uri()}[form]
+    fetch(source_of(archives, spelt), tmp_path / "raw")
+    assert all((tmp_path / "raw" / name).read_bytes() == content for name, content in archives.items())
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("flipped", "wrong md5"),
+        ("error", "HTTP 503"),
+        ("page", "page"),
+        ("cut", "ended after"),
+        ("no length", "wrong md5"),
+        ("garbage", "BadStatusLine"),
+        ("missing", "HTTP 404"),
+        ("refused", "refused"),
+        ("no directory", "there is no directory"),
+        ("no file", "No such file"),
+        ("not a scheme", "neither a directory"),
+        ("not a port", "InvalidURL"),
+    ],
+)
+def test_the_next_mirror_helps_and_alone_the_fault_is_named(one, mirror, source_of, tmp_path, capsys, fault, reason):
+    bad = {
+        "refused": refused,
+        "no directory": lambda: str(tmp_path / "nowhere"),
+        "no file": lambda: str(tmp_path),
+        "not a scheme": lambda: "s3://bucket/mnist",
+        "not a port": lambda: "http://127.0.0.1:mnist",
+        "missing": lambda: mirror({}).url,
+    }.get(fault, lambda: mirror(one, fault).url)()
+    fetch(source_of(one, bad, mirror(one).url), tmp_path / "raw")
+    assert (tmp_path / "raw" / NAME).read_bytes() == one[NAME]
+    assert f"{bad}: " in capsys.readouterr().out
+
+    with pytest.raises(UserError) as caught:
+        fetch(source_of(one, bad), tmp_path / "alone")
+    sentence = str(caught.value)
+    assert NAME in sentence
+    assert f"{bad}: " in sentence
+    assert reason in sentence
+    assert "MNIST_MIRROR=<directory or URL> dvc repro" in sentence
+    assert "make demo" in sentence
+    assert not (tmp_path / "alone" / NAME).exists()
+    assert not (tmp_path / "alone" / MANIFEST).exists()
+    # Only bytes that may be the right ones are kept.
+    left = {path.name: path.read_bytes() for path in (tmp_path / "alone").iterdir()}
+    assert left == ({f"{NAME}.part": one[NAME][: len(one[NAME]) // 2]} if fault == "cut" else {})
+
+
+def test_a_name_that_does_not_resolve(one, mirror, source_of, tmp_path):
+    with pytest.raises(UserError, match=r"no-such-host\.invalid: (its host name cannot be resolved|no answer)"):
+        fetch(source_of(one, "http://no-such-host.invalid"), tmp_path, stall_seconds=5, stuck_seconds=5)
+
+
+@pytest.mark.parametrize("fault", ["silent", "endless header", "stalls"])
+def test_a_silent_mirror_is_left_for_the_next(archives, mirror, source_of, tmp_path, fault):
+    silent, good = mirror(archives, fault), mirror(archives)
+    fetch(source_of(archives, silent.url, good.url), tmp_path, stall_seconds=1, stuck_seconds=5)
+    assert all((tmp_path / name).read_bytes() == content for name, content in archives.items())
+    # After its first silence it is tried last: four archives do not wait four times.
+    assert len(silent.requests) == 1
+
+
+def test_a_stalled_download_goes_on_at_the_next_mirror(one, mirror, source_of, tmp_path):
+    stalled, good = mirror(one, "stalls"), mirror(one)
+    fetch(source_of(one, stalled.url, good.url), tmp_path, stall_seconds=1, stuck_seconds=5)
+    assert good.requests == [(NAME, f"bytes={len(one[NAME]) // 2}-")]
+    assert (tmp_path / NAME).read_bytes() == one[NAME]
+
+
+def test_silence_has_one_end_for_all_mirrors(one, mirror, source_of, tmp_path):
+    servers = [mirror(one, fault) for fault in ("silent", "endless header", "stalls", "silent", "silent")]
+    begin = time.monotonic()
+    with pytest.raises(UserError) as caught:
+        fetch(source_of(one, *(server.url for server in servers)), tmp_path, **SHORT)
+    assert time.monotonic() - begin < 10  # each server would hold it for ever
+    sentence = str(caught.value)
+    assert sentence.count("no answer within") == 2
+    assert sentence.count("stalled at byte") == 1
+    assert sentence.count("not tried") == 2
+    assert servers[3].requests == []
+
+
+def test_a_listener_that_never_accepts(one, source_of, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(UserError, match="no answer within"):
+        fetch(source_of(one, f"http://127.0.0.1:{server.getsockname()[1]}"), tmp_path, **SHORT)
+
+
+def test_the_default_deadlines_fit_into_half_a_minute():
+    # A mirror of one's own and MNIST's two; torchvision's import takes up to ten seconds.
+    assert 3 * module.STALL_SECONDS <= module.STUCK_SECONDS <= 18
+
+
+def test_a_slow_but_steady_download_may_take_longer(one, mirror, source_of, tmp_path):
+    server = mirror(one, "slow")
+    limit = 1.0
+    assert len(one[NAME]) / (1 << 15) * 0.1 > 1.5 * limit
+    fetch(source_of(one, server.url), tmp_path, stall_seconds=limit, stuck_seconds=limit)
+    assert (tmp_path / NAME).read_bytes() == one[NAME]
+
+
+def test_a_server_that_never_ends_is_cut_off(one, mirror, source_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_BYTES", 1 << 20)
+    endless = mirror({NAME: one[NAME] * 20})
+    with pytest.raises(UserError, match="ended after"):
+        fetch(source_of(one, endless.url), tmp_path)
+    assert (tmp_path / f"{NAME}.part").stat().st_size <= (1 << 20) + (1 << 17)
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+@pytest.mark.parametrize("cut", [1, 100_000])
+def test_resume(one, mirror, source_of, tmp_path, cut, ranges):
+    (tmp_path / f"{NAME}.part").write_bytes(one[NAME][:cut])
+    server = mirror(one, ranges=ranges)
+    fetch(source_of(one, server.url), tmp_path)
+    assert server.requests == [(NAME, f"bytes={cut}-")]  # the rest alone, once
+    assert (tmp_path / NAME).read_bytes() == one[NAME]
+    assert not (tmp_path / f"{NAME}.part").exists()
+
+
+def test_a_directory_completes_a_part(one, source_of, tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / NAME).write_bytes(one[NAME])
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / f"{NAME}.part").write_bytes(one[NAME][:1000])
+    fetch(source_of(one, str(place)), tmp_path / "raw")
+    assert (tmp_path / "raw" / NAME).read_bytes() == one[NAME]
+
+
+def test_a_whole_part_needs_no_mirror(one, source_of, tmp_path):
+    (tmp_path / f"{NAME}.part").write_bytes(one[NAME])
+    fetch(source_of(one, refused()), tmp_path)
+    assert (tmp_path / NAME).read_bytes() == one[NAME]
+
+
+@pytest.mark.parametrize(
+    ("part", "fault"),
+    [
+        (lambda content: b"\x00" * 1000, None),  # 206, wrong md5 at the end
+        (lambda content: content + b"more", None),  # 416
+        (lambda content: content[:1000], "other range"),
+    ],
+)
+def test_a_part_that_does_not_fit_is_dropped_and_the_mirror_tried_once_more(one, mirror, source_of, tmp_path, part, fault):
+    (tmp_path / f"{NAME}.part").write_bytes(part(one[NAME]))
+    server = mirror(one, fault)
+    fetch(source_of(one, server.url), tmp_path)
+    assert [asked is None for _, asked in server.requests] == [False, True]
+    assert (tmp_path / NAME).read_bytes() == one[NAME]
+
+
+def test_wrong_bytes_are_asked_for_twice_at_most(one, mirror, source_of, tmp_path):
+    (tmp_path / f"{NAME}.part").write_bytes(one[NAME][:1000])
+    server = mirror({NAME: one[NAME][::-1]})
+    with pytest.raises(UserError):
+        fetch(source_of(one, server.url), tmp_path)
+    assert len(server.requests) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_page_does_not_cost_what_is_already_there(one, mirror, source_of, tmp_path):
+    part = tmp_path / f"{NAME}.part"
+    part.write_bytes(one[NAME][:1000])
+    with pytest.raises(UserError, match="page"):
+        fetch(source_of(one, mirror(one, "page").url), tmp_path)
+    assert part.read_bytes() == one[NAME][:1000]
+
+
+def test_kill_and_run_again(one, mirror, source_of, tmp_path):
+    server = mirror(one, "stalls")
+    wanted = source_of(one, server.url)
+    part = tmp_path / f"{NAME}.part"
+    process = run_fetch(wanted, tmp_path, stall_seconds=60, stuck_seconds=60)
+    try:
+        deadline = time.monotonic() + 60
+        while not (part.exists() and part.stat().st_size):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not (tmp_path / NAME).exists()
+    size = part.stat().st_size
+    server.fault = None
+    server.requests.clear()
+    fetch(wanted, tmp_path)
+    assert server.requests == [(NAME, f"bytes={size}-")]
+    assert (tmp_path / NAME).read_bytes() == one[NAME]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [MANIFEST, NAME]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device /dev/full")
+def test_full_disk_stops_at_once(one, mirror, source_of, tmp_path):
+    (tmp_path / f"{NAME}.part").symlink_to("/dev/full")
+    other = mirror(one)
+    with pytest.raises(UserError, match=r"disk is full .*free some space") as caught:
+        fetch(source_of(one, mirror(one).url, other.url), tmp_path)
+    assert "MNIST_MIRROR" not in str(caught.value)
+    assert other.requests == []
+    assert not (tmp_path / NAME).exists()
+
+
+def test_a_write_that_fails_in_the_middle_is_resumed(one, mirror, source_of, tmp_path):
+    server, other = mirror(one), mirror(one)
+    wanted = source_of(one, server.url, other.url)
+    limit = 1 << 17
+    process = run_fetch(wanted, tmp_path, preamble=f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert errors.startswith("error: ")
+    assert os.strerror(errno.EFBIG) in errors
+    assert len(errors.splitlines()) == 1
+    assert other.requests == []
+    assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.part"]
+    size = (tmp_path / f"{NAME}.part").stat().st_size
+    assert 0 < size <= limit
+    server.requests.clear()
+    fetch(wanted, tmp_path)
+    assert server.requests == [(NAME, f"bytes={size}-")]
+    assert (tmp_path / NAME).read_bytes() == one[NAME]
+
+
+def test_a_file_where_the_directory_should_be(one, mirror, source_of, tmp_path):
+    (tmp_path / "raw").write_text("mine")
+    with pytest.raises(UserError, match="raw cannot be written"):
+        fetch(source_of(one, mirror(one).url), tmp_path / "raw")
+    assert (tmp_path / "raw").read_text() == "mine"
+
+
+def test_one_fetch_at_a_time(one, mirror, source_of, tmp_path):
+    server = mirror(one)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="Another fetch"):
+            fetch(source_of(one, server.url), tmp_path)
+        assert server.requests == []
+    finally:
+        os.close(descriptor)
+    fetch(source_of(one, server.url), tmp_path)
+
+
+def test_another_data_set_replaces_the_archives(archives, mirror, source_of, tmp_path):
+    fetch(source_of(archives, mirror(archives).url), tmp_path)
+    other = {name: content[:-8] + b"12345678" for name, content in archives.items()}
+    fetch(source_of(other, mirror(other).url), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != MANIFEST} == other
+
+
+def test_digits_need_no_archives(archives, mirror, source_of, tmp_path):
+    fetch(source_of(archives, mirror(archives).url), tmp_path)
+    (tmp_path / f"{NAME}.part").write_bytes(b"cut")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert fetch(source("digits"), tmp_path) == {"dataset": "digits", "files": {}}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [MANIFEST, "notes.txt"]
+
+
+def test_a_certificate_that_nobody_signed_and_one_that_is_trusted(one, mirror, source_of, tmp_path, monkeypatch):
+    certificate = self_signed(tmp_path)
+    server = mirror(one)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    address = server.url.replace("http://", "https://")
+    with pytest.raises(UserError, match=r"its certificate is not accepted \(self"):
+        fetch(source_of(one, address), tmp_path / "raw")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    fetch(source_of(one, address), tmp_path / "raw")
+    assert (tmp_path / "raw" / NAME).read_bytes() == one[NAME]
+
+
+def self_signed(directory: Path) -> Path:
+    """A key and a certificate for 127.0.0.1 in one file."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "loopback")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path = directory / "certificate.pem"
+    path.write_bytes(pem + certificate.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+@pytest.mark.parametrize(("dataset", "published"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST"), ("kmnist", "KMNIST")])
+def test_sources_are_torchvisions(dataset, published, monkeypatch):
+    from torchvision import datasets
+
+    monkeypatch.delenv("MNIST_MIRROR", raising=False)
+    found = source(dataset)
+    assert found == Source(dataset, tuple(getattr(datasets, published).mirrors), tuple(getattr(datasets, published).resources))
+    assert len(found.archives) == 4
+    monkeypatch.setenv("MNIST_MIRROR", "/my/mnist")
+    assert source(dataset).mirrors == ("/my/mnist", *found.mirrors)
+    monkeypatch.setenv("MNIST_MIRROR", " ")
+    assert source(dataset) == found
+
+
+def test_no_thread_outlives_its_mirror(one, mirror, source_of, tmp_path):
+    with pytest.raises(UserError):
+        fetch(source_of(one, mirror(one, "silent").url), tmp_path, stall_seconds=0.2, stuck_seconds=0.2)
+    deadline = time.monotonic() + 20
+    while any("_pump" in thread.name for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,537 @@
+"""The fused attention kernel against the definition in float64, and as a PyTorch operator."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipeline.kernels import attention, attention_path, small_head_attention, why_not_fused
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.skipif(why_not_fused(4) is not None, reason=f"no fused kernel on this machine: {why_not_fused(4)}")
+
+# A grid that covers every head dimension, every way a head is cut into runs of four, two and one, odd and even token counts,
+# counts around the chunk of four, groups of sixteen lanes filled in part, exactly, and across images.
+SHAPES = [
+    (1, 1, 1, 4),
+    (1, 2, 1, 2),
+    (3, 7, 7, 3),
+    (2, 49, 8, 4),
+    (5, 50, 8, 4),
+    (17, 50, 1, 4),
+    (17, 5, 7, 4),
+    (2, 64, 8, 4),
+    (1, 197, 8, 4),
+    (1, 256, 2, 4),
+    (3, 49, 2, 2),
+    (2, 50, 7, 3),
+    (3, 49, 2, 5),
+    (1, 64, 2, 7),
+    (3, 50, 8, 8),
+    (1, 197, 2, 8),
+    (2, 49, 8, 16),
+    (1, 256, 1, 16),
+    (3, 17, 7, 32),
+    (1, 64, 2, 32),
+]
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def inputs(batch: int, tokens: int, heads: int, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Views of one fused projection, as a model gives them, and an upstream gradient."""
+    q, k, v = draw(batch, tokens, 3, heads, dim).unbind(2)
+    return q, k, v, draw(batch, tokens, heads, dim, seed=1)
+
+
+def definition(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The formula written out."""
+    weights = torch.softmax(torch.einsum("bihd,bjhd->bhij", q, k) * scale, dim=-1)
+    return torch.einsum("bhij,bjhd->bihd", weights, v)
+
+
+def run(function: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, grad: Tensor, scale: float) -> list[Tensor]:
+    """Output and the gradients of q, k and v."""
+    leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+    out = function(*leaves, scale=scale)
+    return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
+
+
+def exact(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, scale: float) -> list[Tensor]:
+    return run(definition, q.double(), k.double(), v.double(), grad.double(), scale)
+
+
+def assert_gradients_close(actual: list[Tensor], expected: list[Tensor], tolerance: float = 1e-5) -> None:
+    for name, a, e in zip("qkv", actual, expected, strict=True):
+        largest = max(float(tensor.abs().max()) for tensor in expected)
+        assert float((a - e).abs().max()) <= tolerance * largest, name
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_equals_the_definition_in_float64(shape: tuple[int, int, int, int]) -> None:
+    q, k, v, grad = inputs(*shape)
+    scale = shape[-1] ** -0.5
+    assert attention_path(device="cpu", head_dim=shape[-1], tokens=shape[1]) == "fused-cpu"
+    out, *gradients = run(attention, q, k, v, grad, scale)
+    expected, *expected_gradients = exact(q, k, v, grad, scale)
+    assert out.is_contiguous()
+    assert float((out - expected).abs().max()) <= 2e-6
+    assert_gradients_close(gradients, expected_gradients)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", [2, 3, 4, 5, 8, 16, 32])
+def test_equals_the_definition_over_the_whole_grid(dim: int) -> None:
+    for batch in (1, 2, 3, 5, 17):
+        for heads in (1, 2, 7, 8):
+            for tokens in (1, 2, 7, 49, 50, 64, 197, 256):
+                if batch * heads * tokens * tokens > 1_000_000:
+                    continue
+                q, k, v, grad = inputs(batch, tokens, heads, dim)
+                out, *gradients = run(attention, q, k, v, grad, dim**-0.5)
+                expected, *expected_gradients = exact(q, k, v, grad, dim**-0.5)
+                assert float((out - expected).abs().max()) <= 2e-6, (batch, tokens, heads, dim)
+                assert_gradients_close(gradients, expected_gradients)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.7, 3.0])
+def test_any_scale(scale: float) -> None:
+    q, k, v, grad = inputs(2, 9, 3, 4)
+    actual, expected = run(attention, q, k, v, grad, scale), exact(q, k, v, grad, scale)
+    torch.testing.assert_close(actual[0].double(), expected[0], rtol=0, atol=1e-5)
+    assert_gradients_close(actual[1:], expected[1:], 2e-5)
+
+
+def layouts() -> dict[str, Callable[[Tensor], Tensor]]:
+    """Functions that return a tensor's values in another memory layout."""
+    return {
+        "heads first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+        "channels outermost": lambda x: x.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0),
+        "batch last": lambda x: x.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2),
+        "every second channel": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+        "offset by one float": lambda x: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape),
+    }
+
+
+@pytest.mark.parametrize("name", layouts())
+def test_the_layout_of_the_inputs_changes_no_bit(name: str) -> None:
+    change = layouts()[name]
+    q, k, v, grad = (tensor.contiguous() for tensor in inputs(3, 11, 3, 4))
+    expected = run(attention, q, k, v, grad, 0.5)
+    for a, e in zip(run(attention, change(q), change(k), change(v), change(grad), 0.5), expected, strict=True):
+        assert torch.equal(a, e)
+
+
+def test_expanded_inputs() -> None:
+    q, k, v, _ = inputs(1, 6, 2, 4)
+    q, k, v = (tensor[:, :, :1].expand(4, 6, 3, 4) for tensor in (q, k, v))
+    grad = torch.ones(()).expand(4, 6, 3, 4)
+    dense = [tensor.contiguous() for tensor in (q, k, v, grad)]
+    for a, e in zip(run(attention, q, k, v, grad, 0.5), run(attention, *dense, 0.5), strict=True):
+        assert torch.equal(a, e)
+
+
+def test_nothing_is_written_beside_the_output() -> None:
+    """The kernel works on whole vectors; a ragged group must not touch its neighbours' memory."""
+    from pipeline.kernels import cpu
+
+    q, k, v, grad = inputs(3, 5, 1, 3)
+    originals = [tensor.clone() for tensor in (q, k, v, grad)]
+    fences = []
+    real_empty = torch.empty
+
+    def fenced(shape: tuple[int, ...] | int) -> Tensor:
+        count = math.prod(shape) if isinstance(shape, tuple) else shape
+        fence = torch.full((count + 64,), 12345.0)
+        fences.append((fence, count))
+        return fence[32 : 32 + count].view(shape)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty", fenced)
+        out, statistics = cpu.forward(q, k, v, 0.5)
+        cpu.backward(grad, q, k, v, out, statistics, 0.5)
+    assert torch.empty is real_empty
+    assert len(fences) >= 7
+    for fence, count in fences:
+        assert bool((fence[:32] == 12345.0).all())
+        assert bool((fence[32 + count :] == 12345.0).all())
+    for tensor, original in zip((q, k, v, grad), originals, strict=True):
+        assert torch.equal(tensor, original)
+
+
+@pytest.mark.parametrize("factor", [10.0, 100.0, 1000.0])
+def test_large_scores(factor: float) -> None:
+    """Scores up to 1e4 and beyond: rows with one weight of 1, and rows that need their maximum taken out."""
+    q, k, v, grad = inputs(3, 50, 8, 4)
+    q = q * factor
+    out, *gradients = run(attention, q, k, v, grad, 0.5)
+    expected, *expected_gradients = exact(q, k, v, grad, 0.5)
+    rounding = float(torch.einsum("bihd,bjhd->bhij", q, k).abs().max()) * 0.5 * 2**-22  # of a score in float32
+    assert float((out - expected).abs().max()) <= 2e-6 + 8 * rounding
+    for a, e in zip(gradients, expected_gradients, strict=True):
+        assert float((a - e).abs().max()) <= (1e-5 + 8 * rounding) * float(e.abs().max())
+
+
+def test_equal_scores_give_the_mean() -> None:
+    _, _, v, _ = inputs(2, 49, 3, 4)
+    for value in (0.0, 1.0, 100.0):
+        q = k = torch.full_like(v, value)
+        out = attention(q, k, v, scale=0.5)
+        torch.testing.assert_close(out, v.mean(1, keepdim=True).expand_as(v), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [4.0, 1e2, 1e4])
+def test_a_dominant_key_is_copied(size: float) -> None:
+    """One score of +-size**2 apart from the others' 0."""
+    tokens = 10
+    q, k = torch.zeros(1, tokens, 1, 4), torch.zeros(1, tokens, 1, 4)
+    q[..., 0] = size
+    k[0, 3, 0, 0] = size
+    v = draw(1, tokens, 1, 4)
+    out = attention(q, k, v, scale=1.0)
+    torch.testing.assert_close(out, definition(q.double(), k.double(), v.double(), 1.0).float(), rtol=0, atol=1e-5)
+    if size > 10:
+        assert torch.equal(out, v[:, 3:4].expand_as(v))
+        out = attention(-q, k, v, scale=1.0)
+        others = v[:, torch.arange(tokens) != 3].mean(1, keepdim=True)
+        torch.testing.assert_close(out, others.expand_as(v), rtol=0, atol=1e-6)
+
+
+def test_huge_values() -> None:
+    q, k, v, grad = inputs(2, 9, 2, 4)
+    out, *gradients = run(attention, q, k, v * 1e35, grad * 1e-35, 0.5)
+    expected, *expected_gradients = exact(q, k, v * 1e35, grad * 1e-35, 0.5)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e29)
+    for a, e in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(a.double(), e, rtol=0, atol=1e-5 * float(e.abs().max()))
+
+
+def test_tiny_gradients() -> None:
+    q, k, v, grad = inputs(2, 9, 2, 4)
+    _, *gradients = run(attention, q, 5 * k, v, grad * 1e-30, 0.5)
+    _, *expected = exact(q, 5 * k, v, grad * 1e-30, 0.5)
+    assert_gradients_close(gradients, expected)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["q", "k", "v"])
+def test_not_finite_inputs_spoil_the_rows_they_spoil_in_the_definition(value: float, where: str) -> None:
+    q, k, v, grad = inputs(3, 9, 7, 4)  # 21 pairs: the spoilt one shares its lanes' group with healthy ones
+    tensors = {"q": q, "k": k, "v": v}
+    tensors[where][1, 4, 2, 3] = value
+    out, *gradients = run(attention, q, k, v, grad, 0.5)
+    expected, *expected_gradients = run(definition, q, k, v, grad, 0.5)
+    assert not bool(expected.isfinite().all())
+    assert torch.equal(out.isnan(), expected.isnan())
+    assert torch.equal(out.isinf(), expected.isinf())
+    finite = expected.isfinite()
+    torch.testing.assert_close(out[finite], expected[finite], rtol=0, atol=5e-6)
+    for name, a, e in zip("qkv", gradients, expected_gradients, strict=True):
+        # Inside the spoilt pair 0 * inf may or may not be met, depending on the order of the products.
+        healthy = torch.ones(a.shape, dtype=torch.bool)
+        healthy[1, :, 2] = False
+        torch.testing.assert_close(a[healthy], e[healthy], rtol=0, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        assert bool(a[1, :, 2].isnan().any()) == bool(e[1, :, 2].isnan().any())
+
+
+def test_a_spoilt_upstream_gradient_reaches_the_gradients() -> None:
+    q, k, v, grad = inputs(2, 9, 2, 4)
+    grad[1, 8, 1, 2] = math.nan
+    _, *gradients = run(attention, q, k, v, grad, 0.5)
+    _, *expected = run(definition, q, k, v, grad, 0.5)
+    for a, e in zip(gradients, expected, strict=True):
+        assert torch.equal(a.isnan(), e.isnan())
+
+
+@pytest.mark.parametrize("tokens", [7, 50])
+def test_bitwise_repeatable_and_independent_of_the_neighbours(tokens: int) -> None:
+    """A pair's bits do not depend on what else is in the batch, not even when its neighbours need the slower path."""
+    q, k, v, grad = inputs(5, tokens, 7, 4)
+    everything = run(attention, q, k, v, grad, 0.5)
+    for a, e in zip(run(attention, q, k, v, grad, 0.5), everything, strict=True):
+        assert torch.equal(a, e)
+    for b, h in ((0, 0), (2, 1), (4, 6)):
+        alone = [tensor[b : b + 1, :, h : h + 1] for tensor in (q, k, v, grad)]
+        for a, e in zip(run(attention, *alone, 0.5), everything, strict=True):
+            assert torch.equal(a, e[b : b + 1, :, h : h + 1])
+    q, k = q.clone(), k.clone()
+    q[1] *= 1000
+    k[3, 2] = math.nan
+    for a, e in zip(run(attention, q, k, v, grad, 0.5), everything, strict=True):
+        for b in (0, 2, 4):
+            assert torch.equal(a[b], e[b])
+
+
+@pytest.mark.parametrize(("batch", "heads"), [(0, 2), (2, 0)])
+def test_empty_tensors(batch: int, heads: int) -> None:
+    x = torch.zeros(batch, 5, heads, 4, requires_grad=True)
+    out = attention(x, x, x, scale=0.5)
+    assert out.shape == (batch, 5, heads, 4)
+    out.sum().backward()
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: (x[0], x[0], x[0]),
+        lambda x: (x, x[:, :2], x),
+        lambda x: (x, x, x.double()),
+        lambda x: (x, x.to("meta"), x),
+    ],
+)
+def test_unfit_inputs_are_refused_with_a_sentence(make: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]) -> None:
+    with pytest.raises(ValueError, match=r"^[A-Z].*\.$"):
+        attention(*make(torch.zeros(2, 3, 2, 4)), scale=0.5)
+
+
+def test_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert attention_path(device="cpu", head_dim=4, tokens=49) == "fused-cpu"
+    assert attention_path(device=torch.device("cpu"), head_dim=64, tokens=49) == "sdpa"
+    assert attention_path(device="cpu", head_dim=4, tokens=1000) == "sdpa"
+    assert attention_path(device="cpu", head_dim=4, tokens=49, dtype=torch.float64) == "sdpa"
+    monkeypatch.setenv("LAB_ATTENTION", "sdpa")
+    assert attention_path(device="cpu", head_dim=4, tokens=49) == "sdpa"
+
+
+def test_the_plain_path_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v, grad = inputs(2, 10, 3, 4)
+    fused = run(attention, q, k, v, grad, 0.5)
+    monkeypatch.setenv("LAB_ATTENTION", "sdpa")
+    plain = run(attention, q, k, v, grad, 0.5)
+    assert plain[0].is_contiguous()
+    for f, p in zip(fused, plain, strict=True):
+        torch.testing.assert_close(f, p, rtol=0, atol=5e-6)
+    wide = [tensor.double() for tensor in (q, k, v, grad)]
+    for a, e in zip(run(attention, *wide, 0.5), run(definition, *wide, 0.5), strict=True):
+        torch.testing.assert_close(a, e)
+
+
+def operands(batch: int = 2, tokens: int = 6, heads: int = 3, dim: int = 4) -> tuple[Tensor, Tensor, Tensor, float]:
+    q, k, v, _ = inputs(batch, tokens, heads, dim)
+    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning")  # opcheck's own
+def test_opcheck() -> None:
+    torch.library.opcheck(torch.ops.lab.small_head_attention, operands())
+    torch.library.opcheck(torch.ops.lab.small_head_attention, operands(1, 1, 1, 3))
+    q, k, v, scale = (tensor.detach() if isinstance(tensor, Tensor) else tensor for tensor in operands())
+    out, statistics = torch.ops.lab.small_head_attention(q, k, v, scale)
+    torch.library.opcheck(torch.ops.lab.small_head_attention_backward, (draw(*out.shape), q, k, v, out, statistics, scale))
+
+
+def test_fake_tensors_have_the_shapes_and_strides_of_the_real_ones() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    q, k, v, grad = inputs(2, 6, 3, 4)
+    real = torch.ops.lab.small_head_attention(q, k, v, 0.5)
+    real += torch.ops.lab.small_head_attention_backward(grad, q, k, v, *real, 0.5)
+    with FakeTensorMode() as mode:
+        q, k, v, grad = (mode.from_tensor(tensor) for tensor in (q, k, v, grad))
+        fake = torch.ops.lab.small_head_attention(q, k, v, 0.5)
+        fake += torch.ops.lab.small_head_attention_backward(grad, q, k, v, *fake, 0.5)
+    for f, r in zip(fake, real, strict=True):
+        assert (f.shape, f.stride(), f.dtype, f.device) == (r.shape, r.stride(), r.dtype, r.device)
+
+
+def test_gradients_are_the_slope_of_the_output() -> None:
+    """Central differences of the fused output itself, along random directions."""
+    q, k, v, grad = inputs(2, 7, 2, 4)
+    _, *gradients = run(attention, q, k, v, grad, 0.5)
+    step = 1e-2
+    for seed in range(3):
+        directions = [draw(*q.shape, seed=10 + 3 * seed + i) for i in range(3)]
+        ahead = attention(q + step * directions[0], k + step * directions[1], v + step * directions[2], scale=0.5)
+        behind = attention(q - step * directions[0], k - step * directions[1], v - step * directions[2], scale=0.5)
+        slope = float(((ahead.double() - behind.double()) * grad).sum()) / (2 * step)
+        expected = sum(float((g.double() * d).sum()) for g, d in zip(gradients, directions, strict=True))
+        assert slope == pytest.approx(expected, rel=2e-3, abs=2e-3)
+
+
+@pytest.mark.parametrize("stacked", [("q", "k", "v"), ("q",), ("k", "v")])
+def test_vmap_equals_a_loop(stacked: tuple[str, ...]) -> None:
+    seeds, batch = 3, 2
+    tensors = {
+        name: draw(*((seeds,) if name in stacked else ()), batch, 6, 3, 4, seed=i).requires_grad_()
+        for i, name in enumerate(("q", "k", "v"))
+    }
+    grad = draw(seeds, batch, 6, 3, 4, seed=9)
+    in_dims = tuple(0 if name in stacked else None for name in tensors)
+    out = torch.func.vmap(lambda q, k, v: attention(q, k, v, scale=0.5), in_dims=in_dims)(*tensors.values())
+    gradients = torch.autograd.grad(out, list(tensors.values()), grad)
+    expected = torch.stack([attention(*(t[s] if n in stacked else t for n, t in tensors.items()), scale=0.5) for s in range(seeds)])
+    assert torch.equal(out, expected)
+    for a, e in zip(gradients, torch.autograd.grad(expected, list(tensors.values()), grad), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-6, atol=1e-6)
+
+
+def test_many_upstream_gradients_at_once_equal_a_loop() -> None:
+    """vmap over the backward pass alone, as a Jacobian takes it."""
+    q, k, v, scale = operands()
+    out = attention(q, k, v, scale=scale)
+    grads = draw(5, *out.shape, seed=3)
+    actual = torch.autograd.grad(out, (q, k, v), grads, is_grads_batched=True, retain_graph=True)
+    for i, grad in enumerate(grads):
+        for a, e in zip(actual, torch.autograd.grad(out, (q, k, v), grad, retain_graph=True), strict=True):
+            assert torch.equal(a[i], e)
+
+
+def test_a_stack_of_models_trains_as_its_members() -> None:
+    """vmap over stacked parameters inside, ordinary autograd outside."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = torch.nn.Linear(8, 24)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).unbind(-3)
+            return attention(q, k, v, scale=0.5).flatten(-2)
+
+    torch.manual_seed(0)
+    models = [Block() for _ in range(3)]
+    x = draw(4, 7, 8)
+    parameters, buffers = torch.func.stack_module_state(models)
+    out = torch.func.vmap(lambda p, b: torch.func.functional_call(models[0], (p, b), (x,)))(parameters, buffers)
+    out.square().sum().backward()
+    for s, model in enumerate(models):
+        model(x).square().sum().backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            torch.testing.assert_close(parameters[name].grad[s], parameter.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_flops_are_counted() -> None:
+    def count() -> int:
+        q, k, v, _ = operands()
+        with FlopCounterMode(display=False) as counter:
+            attention(q, k, v, scale=0.5).sum().backward()
+        return counter.get_total_flops()
+
+    batch, tokens, heads, dim = 2, 6, 3, 4
+    assert count() == 7 * 2 * batch * heads * tokens * tokens * dim  # two products forward, five backward
+
+
+@pytest.mark.slow
+def test_torch_compile() -> None:
+    def function(x: Tensor) -> Tensor:
+        return attention(*torch.tanh(x).unbind(2), scale=0.5).square()
+
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    for tokens in (6, 9):
+        x = draw(2, tokens, 3, 3, 4).requires_grad_()
+        expected = function(x)
+        actual = compiled(x)
+        torch.testing.assert_close(actual, expected)
+        torch.testing.assert_close(*(torch.autograd.grad(out.sum(), x)[0] for out in (actual, expected)))
+
+
+def test_second_derivatives_are_refused() -> None:
+    q, k, v, scale = operands()
+    (dq,) = torch.autograd.grad(attention(q, k, v, scale=scale).square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="small_head_attention_backward"):
+        torch.autograd.grad(dq.sum(), q)
+
+
+def test_two_threads_at_once() -> None:
+    cases = [inputs(16, 50, 8, 4), inputs(16, 64, 4, 8)]
+    expected = [run(attention, *case, 0.5) for case in cases]
+    wrong: list[str] = []
+
+    def work(case: int) -> None:
+        for _ in range(20):
+            for a, e in zip(run(attention, *cases[case], 0.5), expected[case], strict=True):
+                if not torch.equal(a, e):
+                    wrong.append(f"case {case}")
+
+    threads = [threading.Thread(target=work, args=(case,)) for case in (0, 1, 0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+PROGRAM = """
+import torch
+from pipeline.kernels import attention, attention_path, why_not_fused
+x = torch.arange(2 * 5 * 3 * 3 * 3.0).sin().view(2, 5, 3, 3, 3).requires_grad_()
+out = attention(*x.unbind(2), scale=0.5)
+out.square().sum().backward()
+print(attention_path(device="cpu", head_dim=3, tokens=5), out.sum().item(), x.grad.abs().sum().item(), why_not_fused(3))
+"""
+
+
+def start(**environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> list[str]:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out.split(maxsplit=3)
+
+
+@pytest.mark.slow
+def test_two_processes_fill_a_fresh_cache_at_once(tmp_path: Path) -> None:
+    results = [finish(process) for process in [start(NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)]]
+    assert results[0] == results[1]
+    assert results[0][0] == "fused-cpu"
+    assert list(tmp_path.rglob("*.nbc"))
+    assert finish(start(NUMBA_CACHE_DIR=str(tmp_path))) == results[0]
+
+
+@pytest.mark.slow
+def test_no_place_for_a_cache_is_no_obstacle(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "pipeline" / "kernels" / "__pycache__").write_text("a file where numba wants a directory")
+    nowhere = str(tmp_path / "pipeline" / "kernels" / "cpu.py" / "cache")  # below a file: cannot be made by anyone
+    process = start(PYTHONPATH=str(tmp_path), NUMBA_CACHE_DIR=nowhere, HOME=nowhere, XDG_CACHE_HOME=nowhere, PYTHONSAFEPATH="1")
+    assert finish(process)[0] == "fused-cpu"
+
+
+@pytest.mark.slow
+def test_without_a_compiler_the_plain_path_runs_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "numba").mkdir()
+    (tmp_path / "numba" / "__init__.py").write_text("raise ImportError('Numba needs another NumPy')")
+    path, *_, reason = finish(start(PYTHONPATH=str(tmp_path)))
+    assert path == "sdpa"
+    assert "Numba needs another NumPy" in reason
+    path, *_, reason = finish(start(NUMBA_DISABLE_JIT="1"))
+    assert path == "sdpa"
+    assert "None" not in reason
+
+
+def test_a_head_dimension_that_does_not_compile_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(dim: int) -> None:
+        raise RuntimeError(f"no code for {dim}")
+
+    monkeypatch.setattr(small_head_attention.cpu, "prepare", refuse)
+    monkeypatch.setattr(small_head_attention, "_prepared", set())
+    monkeypatch.setattr(small_head_attention, "_unavailable", {})
+    assert attention_path(device="cpu", head_dim=5, tokens=9) == "sdpa"
+    assert "no code for 5" in (why_not_fused(5) or "")

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.stages import fetch
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_stage(directory: Path, dataset: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`python -m pipeline.stages.fetch` in `directory`, with the repository's params.yaml for this data set."""
+    text = (ROOT / "params.yaml").read_text().replace("dataset: mnist ", f"dataset: {dataset} ")
+    (directory / "params.yaml").write_text(text)
+    without = {"MNIST_MIRROR", *(name for name in os.environ if name.lower().endswith("_proxy"))}
+    inherited = {name: value for name, value in os.environ.items() if name not in without}
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.stages.fetch"],
+        cwd=directory,
+        env=inherited | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_digits(tmp_path):
+    done = run_stage(tmp_path, "digits")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert json.loads((tmp_path / "data" / "raw" / "manifest.json").read_text()) == {"dataset": "digits", "files": {}}
+
+
+def test_params_with_a_fault(tmp_path):
+    done = run_stage(tmp_path, "mnisst")
+    assert done.returncode == 2
+    assert "'mnisst'" in done.stderr
+    assert "'mnist'" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataset", ["mnist", "fashion_mnist"])
+def test_without_a_network_the_command_ends_with_one_sentence(tmp_path, dataset):
+    """Every request goes through a proxy that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
+        proxy = f"http://127.0.0.1:{server.getsockname()[1]}"
+        environment = {"http_proxy": proxy, "https_proxy": proxy, "MNIST_MIRROR": "http://mirror.invalid/mnist"}
+        done = run_stage(tmp_path, dataset, **environment)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(
+        f"error: train-images-idx3-ubyte.gz of {dataset} could not be fetched (http://mirror.invalid/mnist: no answer"
+    )
+    assert "`MNIST_MIRROR=<directory or URL> dvc repro`" in done.stderr
+    assert "`make demo`" in done.stderr
+    assert list((tmp_path / "data" / "raw").iterdir()) == []
+
+
+def test_a_missing_directory_is_named_and_no_network_ends_at_once(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = f"http://127.0.0.1:{server.getsockname()[1]}"
+    done = run_stage(tmp_path, "mnist", http_proxy=nobody, https_proxy=nobody, MNIST_MIRROR="archives")
+    assert done.returncode == 2
+    assert f"archives: there is no directory {tmp_path.resolve() / 'archives'}" in done.stderr
+    assert done.stderr.count("refused") >= 2
+
+
+def test_archives_from_a_directory(tmp_path, monkeypatch):
+    """The stage with other bytes than MNIST's: only torchvision's table of checksums is exchanged."""
+    from torchvision.datasets import MNIST
+
+    files = {name: gzip.compress(name.encode()) for name, _ in MNIST.resources}
+    (tmp_path / "archives").mkdir()
+    for name, content in files.items():
+        (tmp_path / "archives" / name).write_bytes(content)
+    monkeypatch.setattr(MNIST, "resources", [(name, hashlib.md5(content).hexdigest()) for name, content in files.items()])
+    monkeypatch.setenv("MNIST_MIRROR", "archives")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    fetch.main([])
+    assert {path.name: path.read_bytes() for path in (tmp_path / "data" / "raw").glob("*.gz")} == files
+    assert json.loads((tmp_path / "data" / "raw" / "manifest.json").read_text())["dataset"] == "mnist"
+
+
+def test_real_mnist(tmp_path):
+    place = os.environ.get("MNIST_MIRROR", "")
+    if not place or not Path(place).is_dir():
+        pytest.skip("MNIST_MIRROR names no directory; tests/data tests the same path with synthetic archives")
+    done = run_stage(tmp_path, "mnist", MNIST_MIRROR=place)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 4
+    assert len(list((tmp_path / "data" / "raw").iterdir())) == 5
