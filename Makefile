@@ -4,7 +4,6 @@ UV_VERSION := 0.13.8
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PROFILE ?= preview
 
 # Stages call `python`; it has to be the environment's.
 export PATH := $(BIN):$(PATH)
@@ -40,8 +39,8 @@ preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publish
 repro: $(STAMP) ## the full study: dvc repro
 	@dvc repro
 
-ui: $(STAMP) ## MLflow's pages on the local store (URI=... for another)
-	@python -m pipeline.tracking ui
+ui: $(STAMP) ## MLflow's pages on the root's store; on a profile's with IN=build/demo
+	@cd $(or $(IN),.) && python -m pipeline.tracking ui
 
 sync: $(STAMP) ## bring the MLflow store up to date from runs/, without doubles
 	@python -m pipeline.tracking sync

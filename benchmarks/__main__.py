@@ -58,7 +58,8 @@ def main(argv: list[str]) -> None:
     absent = runner.missing([entry.requires for entry in chosen.values()])
     if absent and not arguments.skip_missing:
         raise UserError(
-            f"{', '.join(sorted(absent))} is not installed here: run `make bench`, which installs the peers, or give --skip-missing to do without."
+            f"{', '.join(sorted(absent))} is not installed here: run `make bench`, which installs the peers,"
+            " or give --skip-missing to do without."
         )
     chosen = {key: entry for key, entry in chosen.items() if entry.requires not in absent}
 

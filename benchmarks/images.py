@@ -53,6 +53,7 @@ def part(dataset: Dataset, num_train: int, num_test: int) -> Dataset:
 def write(dataset: Dataset, directory: Path) -> None:
     """Writes a data set as the `prepare` stage does, so that the trainers' processes can load it."""
     directory.mkdir(parents=True, exist_ok=True)
+    digests: dict[str, str] = {}
     described = {}
     for name in ARRAYS:
         array = getattr(dataset, name)
@@ -60,7 +61,8 @@ def write(dataset: Dataset, directory: Path) -> None:
         np.save(buffer, array, allow_pickle=False)
         content = buffer.getvalue()
         (directory / f"{name}.npy").write_bytes(content)
-        described[name] = {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": hashlib.sha256(content).hexdigest()}
-    digest = hashlib.sha256("".join(described[name]["sha256"] for name in ARRAYS).encode()).hexdigest()
+        digests[name] = hashlib.sha256(content).hexdigest()
+        described[name] = {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": digests[name]}
+    digest = hashlib.sha256("".join(digests.values()).encode()).hexdigest()
     description = {"name": dataset.name, "arrays": described, "digest": digest}
     (directory / "dataset.json").write_text(json.dumps(description), encoding="utf-8")

@@ -88,9 +88,8 @@ def _loop(
 
 def _stack(settings: ModelSettings, num_seeds: int, *, one_thread: bool = False) -> Callable[[Task], Timing]:
     def run(task: Task) -> Timing:
-        if one_thread:
-            torch.set_num_threads(1)
-        return ours.time_stack(settings, task.dataset, num_seeds, device=task.device, steps=task.steps)
+        threads = 1 if one_thread else task.threads
+        return ours.time_stack(settings, task.dataset, num_seeds, device=task.device, threads=threads, steps=task.steps)
 
     return run
 
@@ -161,12 +160,14 @@ def matrix_rate(device: torch.device) -> dict[str, float]:
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.measure")
-    parser.add_argument("name", choices=[*IMPLEMENTATIONS, "matrix", "profile"])
+    parser.add_argument("name", choices=[*IMPLEMENTATIONS, "ours", "matrix", "profile"])
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--warmup", type=int, required=True)
     parser.add_argument("--steps", type=int, help="left out: a whole epoch")
+    parser.add_argument("--seeds", type=int, default=1, help="of `ours`")
+    parser.add_argument("--patch", type=int, default=THESIS.patch, help="of `ours`")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
@@ -176,13 +177,19 @@ def main(argv: list[str]) -> None:
     else:
         dataset = images.load(arguments.data)
         if arguments.name == "profile":
-            torch.set_num_threads(1)
             result = {"operators": ours.profile(THESIS, dataset, device=device, steps=arguments.steps)}
         else:
             task = Task(dataset, device, arguments.threads, arguments.warmup, arguments.steps)
-            timing = IMPLEMENTATIONS[arguments.name].run(task)
+            timing = _run(arguments, task)
             result = dataclasses.asdict(timing) | {"epoch_seconds": timing.epoch_seconds}
     print(json.dumps(result), flush=True)
+
+
+def _run(arguments: argparse.Namespace, task: Task) -> Timing:
+    if arguments.name != "ours":
+        return IMPLEMENTATIONS[arguments.name].run(task)
+    settings = THESIS.model_copy(update={"patch": arguments.patch})
+    return (_stack if arguments.device == "cuda" else _processes)(settings, arguments.seeds)(task)
 
 
 if __name__ == "__main__":

@@ -34,23 +34,24 @@ def cut(dataset: Dataset, steps: int | None) -> Dataset:
     return images.part(dataset, count, _FEW_TEST_IMAGES)
 
 
-def time_stack(model: ModelSettings, dataset: Dataset, num_seeds: int, *, device: torch.device, steps: int | None) -> Timing:
+def time_stack(model: ModelSettings, dataset: Dataset, num_seeds: int, *, device: torch.device, threads: int, steps: int | None) -> Timing:
     """Times an epoch of a stack of seeds in this process, after one epoch of warm-up."""
-    set_reproducible()
+    set_reproducible(device)
+    torch.set_num_threads(threads)
     start = time.perf_counter()
-    trainer = Trainer(variant(model, num_seeds, 2), cut(dataset, steps), range(num_seeds), device)
+    kept = cut(dataset, steps)
+    trainer = Trainer(variant(model, num_seeds, 2), kept, range(num_seeds), device)
     trainer.run_epoch()
     middle = time.perf_counter()
     with LoadMeter() as meter:
         seconds = trainer.run_epoch()[0].seconds
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-    count = count_steps(trainer, dataset, steps)
-    return Timing(count_parameters(build(model)), num_seeds, count, seconds, middle - start, meter.foreign, memory)
+    return Timing(count_parameters(build(model)), num_seeds, num_steps(kept), seconds, middle - start, meter.foreign, memory)
 
 
-def count_steps(trainer: Trainer, dataset: Dataset, steps: int | None) -> int:
-    """Optimiser steps of the epoch that was timed."""
-    return steps or -(-len(dataset.train_labels) // trainer.settings.train.batch_size)
+def num_steps(dataset: Dataset) -> int:
+    """Optimiser steps of an epoch over the training images."""
+    return -(-len(dataset.train_labels) // BATCH_SIZE)
 
 
 def time_processes(model: ModelSettings, dataset: Dataset, num_seeds: int, *, processes: int, steps: int | None) -> Timing:
@@ -80,11 +81,16 @@ def time_processes(model: ModelSettings, dataset: Dataset, num_seeds: int, *, pr
         start = time.perf_counter()
         job = workers.Job(settings, directory / "arrays", directory / "checkpoints", "cpu")
         workers.run(job, workers.make_groups(settings.train.seeds, "cpu"), processes, handle)
-    count = steps or -(-len(kept.train_labels) // BATCH_SIZE)
     seconds = makespan([durations[seed] for seed in settings.train.seeds], processes)
     mean_checkpoint = sum(checkpoints) / len(checkpoints)
     return Timing(
-        count_parameters(build(model)), num_seeds, count, seconds, first[0] - start, meter.foreign, checkpoint_seconds=mean_checkpoint
+        count_parameters(build(model)),
+        num_seeds,
+        num_steps(kept),
+        seconds,
+        first[0] - start,
+        meter.foreign,
+        checkpoint_seconds=mean_checkpoint,
     )
 
 
@@ -97,11 +103,11 @@ def makespan(durations: Sequence[float], processes: int) -> float:
 
 
 def profile(model: ModelSettings, dataset: Dataset, *, device: torch.device, steps: int) -> list[tuple[str, int, float]]:
-    """Our training step by operator: (name, calls a step, share of all operators' own time), largest first."""
+    """Our training step by operator, on one thread: (name, calls a step, share of all operators' own time), largest first."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
-    set_reproducible()
+    set_reproducible(device)
     trainer = Trainer(variant(model, 1, 2), cut(dataset, steps), [0], device)
     trainer.run_epoch()
     cuda = device.type == "cuda"

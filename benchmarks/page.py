@@ -40,6 +40,16 @@ _BARS = (
 )
 
 
+_ARCHITECTURES = {
+    "reference": "MLP four times as wide as a token; softmax before the cross-entropy; attention on slices, no output projection",
+    "thesis": "attention on slices, no output projection, no class token; the same function as our `pool: first, cls_insert: none`",
+    "thesis-cls": "the same with a class token; the same function as our base",
+    "timm-loader": "attention over whole tokens with output projection, a last norm: our `attention: full, final_norm: true`",
+    "vit-pytorch-loader": "as timm's, but norms before and after the patch embedding, and no bias in queries, keys and values",
+    "transformers-loader": "as timm's",
+}
+
+
 def render(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
     """The page as Markdown.
 
@@ -63,11 +73,9 @@ def render(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
 
 def _head(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
     discarded = sum(not row.kept for row in rows)
-    data = (
-        f"noise of MNIST's shapes ({images.NUM_TRAIN:,} images of 28 x 28), because MNIST was not prepared; the arithmetic is the same"
-        if facts["data"] == images.SYNTHETIC
-        else f"`{facts['data']}`, {images.NUM_TRAIN:,} training images"
-    )
+    data = f"`{facts['data']}`, {images.NUM_TRAIN:,} training images"
+    if facts["data"] == images.SYNTHETIC:
+        data = f"noise, {images.NUM_TRAIN:,} images of MNIST's shape, because MNIST was not prepared; the arithmetic is the same"
     commit = f"`{facts['commit'][:12]}`{' with changes' if facts['dirty'] else ''}" if facts["commit"] else "unknown"
     lines = [
         f"# Benchmark: {facts['machine']}",
@@ -89,7 +97,7 @@ def _head(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
                 ("rounds, seed of their orders", f"{facts['rounds']}, {facts['seed']}"),
                 (
                     "timings not counted",
-                    f"{discarded} of {len(rows)}: other processes used more than {facts['threshold']:.0%} of the machine; they were repeated",
+                    f"{discarded} of {len(rows)}, repeated because other processes used more than {facts['threshold']:.0%} of the machine",
                 ),
                 ("fp32 matrix rate, measured in every round", _rate_text(facts["matrix_rates"])),
             ],
@@ -139,13 +147,13 @@ def _table(rows: Sequence[Row], summaries: Mapping[str, Summary], facts: Mapping
     )
     scaled = ", ".join(sorted({f"{summary.steps}" for summary in summaries.values() if summary.steps != EPOCH_STEPS}, key=int))
     notes = [
-        "`s/epoch`: median [smallest .. largest] over the rounds, of one seed; where several seeds train, the time of all divided by their number.",
+        "`s/epoch`: median [smallest .. largest] over the rounds, of one seed; with several, the time of all divided by their number.",
         "`time / ...`: ratio of the medians, with a 95 % bootstrap interval over rounds.",
-        f"`first step after`: the model's construction, warm-up and compilation, not in the epoch. `memory`: {memory}."
-        " `matrix rate`: arithmetic of the epoch's matrix products (three times the forward pass) as a share of the measured fp32 rate.",
+        f"`first step after`: the model's construction, warm-up and compilation, not in the epoch. `memory`: {memory}.",
+        "`matrix rate`: arithmetic of the epoch's matrix products (three times the forward pass) as a share of the measured fp32 rate.",
         *([f"\\* Not a whole epoch: {scaled} steps were timed after warm-up, and scaled to {EPOCH_STEPS}."] if scaled else []),
-        f"Loops: the reference and the thesis read the loss of every step and use Adam as torch gives it, peers keep the loss on the device and use the fused"
-        f" Adam that ours uses. `DataLoader`: {LOADER_PROCESSES} loading processes, images by PIL and ToTensor; `preloaded`: all images as floats on the device.",
+        "The reference and the thesis read every step's loss and use torch's default Adam; peers read no loss and use its fused Adam.",
+        f"`DataLoader`: {LOADER_PROCESSES} loading processes, PIL and ToTensor. `preloaded`: all images as floats on the device.",
         *([f"Without an undisturbed timing: {', '.join(_label(name) for name in lost)}."] if lost else []),
     ]
     return "\n".join(["## Time of an epoch", "", *_grid(header, body), "", *(f"- {note}" for note in notes)])
@@ -154,16 +162,8 @@ def _table(rows: Sequence[Row], summaries: Mapping[str, Summary], facts: Mapping
 def _architectures(summaries: Mapping[str, Summary]) -> str:
     """What differs between the models that are compared, with the counts of this run."""
     full = count_parameters(build(FULL))
-    known = {
-        "reference": "MLP four times as wide as a token; softmax before the cross-entropy; attention on slices, no output projection",
-        "thesis": "attention on slices, no output projection; no class token and no position for one; the same function as our `pool: first, cls_insert: none`",
-        "thesis-cls": "the same function as our base",
-        "timm-loader": "attention over whole tokens with output projection and a last norm: the same architecture as our `attention: full, final_norm: true`",
-        "vit-pytorch-loader": "attention over whole tokens; norms before and after the patch embedding; no bias in queries, keys and values",
-        "transformers-loader": "attention over whole tokens with output projection and a last norm, the same architecture as timm's",
-    }
     body = []
-    for name, text in known.items():
+    for name, text in _ARCHITECTURES.items():
         twin = name.replace("-loader", "-preloaded")
         summary = summaries.get(name) or summaries.get(twin)
         if summary:
@@ -182,7 +182,7 @@ def _bars(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
         body.append((bar.sentence, f"{bar.least:g}", "" if bar.aim is None else f"{bar.aim:g}", _ratio_text(ratio), verdict))
     if not body:
         return ""
-    text = "Bars set for two cores and for an H200; `ours` is ten seeds, per seed. A bar counts as reached when the whole interval lies above it."
+    text = "Set for two cores and for an H200; `ours` is ten seeds, per seed. Reached means that the whole interval lies above the bar."
     return "\n".join(["## Bars", "", text, "", *_grid(("time of ...", "at least", "aim", "measured", ""), body)])
 
 
@@ -201,9 +201,14 @@ def _overheads(summaries: Mapping[str, Summary], facts: Mapping[str, Any]) -> st
     body: list[tuple[str, ...]] = []
     ours = summaries.get(_OURS["cpu"])
     if facts["device"] == "cpu" and ours and ours.checkpoint:
-        body.append(("a seed's checkpoint, share of its epoch's time on one process", f"{ours.checkpoint / (ours.median * facts['threads']):.2%}", "1 %"))
-    for entry in facts.get("overheads", ()):
-        body.append((entry["what"], _overhead_text(entry), entry.get("bar", "")))
+        body.append(
+            (
+                "a seed's checkpoint, share of its epoch's time on one process",
+                f"{ours.checkpoint / (ours.median * facts['threads']):.2%}",
+                "1 %",
+            )
+        )
+    body += [(entry["what"], _overhead_text(entry), entry.get("bar", "")) for entry in facts.get("overheads", ())]
     return "\n".join(["## Overheads", "", *_grid(("what", "median [smallest .. largest]", "at most"), body)]) if body else ""
 
 
@@ -224,7 +229,9 @@ def _growth(name: str, facts: Mapping[str, Any]) -> str:
         fit = results.fit_power_law(series["x"], series["y"])
         measured = ", ".join(f"{x:g}: {_number(y)}" for x, y in zip(series["x"], series["y"], strict=True))
         body.append((series["y_name"], series["x_name"], measured, f"{fit.exponent:.2f} [{fit.low:.2f}, {fit.high:.2f}]"))
-    text = "Medians over repeats in random order. The exponent is that of a power law, least squares on logarithms, with Student's t interval of 95 %."
+    text = (
+        "Medians over repeats in random order; exponent of a power law by least squares on logarithms, with Student's t interval of 95 %."
+    )
     table = _grid(("time of", "against", "measured, s", "exponent"), body)
     return "\n".join(["## Growth", "", text, "", f"![growth]({name}-growth.png)", "", *table])
 

@@ -1,7 +1,7 @@
 """The vision transformers of timm, vit-pytorch and Hugging Face transformers at the thesis's dimensions.
 
 All three have what the thesis's model has not: attention over the whole token with an output projection, and layer norms more.
-`difference` says what remains between a peer and this project's `attention: full, final_norm: true`.
+timm's and transformers' are the architecture of this project's `attention: full, final_norm: true`.
 """
 
 from __future__ import annotations

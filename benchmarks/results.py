@@ -6,9 +6,10 @@ import csv
 import dataclasses
 import io
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,12 @@ class Row:
     kept: bool
 
 
-_READERS = {"int": int, "float": float, "str": str, "bool": lambda text: {"True": True, "False": False}[text]}
+_READERS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": lambda text: {"True": True, "False": False}[text],
+}
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:

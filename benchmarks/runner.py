@@ -44,8 +44,8 @@ class Options:
     full_epochs: bool
 
 
-def measure(name: str, options: Options, steps: int | None) -> tuple[dict[str, Any], int]:
-    """One timing in a fresh process.
+def measure(name: str, options: Options, steps: int | None, *arguments: str) -> tuple[dict[str, Any], int]:
+    """One timing in a fresh process; `arguments` are further ones of `benchmarks.measure`.
 
     Returns:
         what the process printed; the peak of its tree's memory in bytes, sampled twice a second.
@@ -55,7 +55,7 @@ def measure(name: str, options: Options, steps: int | None) -> tuple[dict[str, A
     """
     command = [sys.executable, "-m", "benchmarks.measure", name, "--device", options.device, "--data", str(options.data.resolve())]
     command += ["--threads", str(options.threads), "--warmup", str(options.warmup)]
-    command += [] if steps is None else ["--steps", str(steps)]
+    command += [*([] if steps is None else ["--steps", str(steps)]), *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         peak = 0
         ended = threading.Event()

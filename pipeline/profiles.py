@@ -9,6 +9,7 @@ git keeps them.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,9 @@ def main(argv: list[str]) -> None:
     run.add_argument("--publish", action="store_true", help="copy pages and text files of the runs to reports/NAME")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
+    mirror = os.environ.get("MNIST_MIRROR", "")
+    if mirror and Path(mirror).is_dir():
+        os.environ["MNIST_MIRROR"] = str(Path(mirror).resolve())  # relative to here, not to build/NAME
     directory = lay_out(arguments.name)
     reproduce(directory)
     shown = directory

@@ -12,6 +12,7 @@ cannot leave float32's range and the pass that looks for the row's maximum is le
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -27,7 +28,8 @@ from torch import Tensor
 LANES = 16
 VECTOR_BYTES = 4 * LANES
 CHUNK = 4  # row statistics are moved four tokens at a time
-QUERIES = 2  # queries that share one pass over the keys
+QUERIES = 2  # queries that share one pass over the keys, forward
+BLOCK_BYTES = 24 * 1024  # of queries that every key passes over in turn, backward; 3/4 of a usual first-level cache
 
 # Scores below this bound (in units of log2 e) need no maximum: sums of 256 weights stay far inside float32's range, and so do
 # their products with values below VALUE_BOUND.
@@ -41,8 +43,10 @@ EXP2 = (1.0, 0.6931469776, 0.2402224208, 0.0555073374, 0.0096715127, 0.001326472
 F32 = ir.FloatType()
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
+ZERO = ir.Constant(I64, 0)
 VEC = ir.VectorType(F32, LANES)
 IVEC = ir.VectorType(I32, LANES)
+MASK = ir.VectorType(ir.IntType(1), LANES)
 Value = Any  # an llvmlite SSA value
 Row = list[Value]  # one vector per component of a head
 
@@ -106,8 +110,10 @@ class _Emitter:
     def times(self, x: Value, factor: int) -> Value:
         return self.b.mul(x, ir.Constant(I64, factor))
 
-    def loop(self, stop: Value, step: int, carried: Sequence[Value], body: Callable[[Value, Row], Sequence[Value]]) -> Row:
-        """for i in range(0, stop, step): carried = body(i, carried). Returns the last carried values."""
+    def loop(
+        self, stop: Value, step: int, carried: Sequence[Value], body: Callable[[Value, Row], Sequence[Value]], start: Value = ZERO
+    ) -> Row:
+        """for i in range(start, stop, step): carried = body(i, carried). Returns the last carried values."""
         before = self.b.block
         head = self.b.append_basic_block("loop")
         inside = self.b.append_basic_block("body")
@@ -116,7 +122,7 @@ class _Emitter:
         self.b.position_at_end(head)
         index = self.b.phi(I64)
         phis = [self.b.phi(value.type) for value in carried]
-        index.add_incoming(ir.Constant(I64, 0), before)
+        index.add_incoming(start, before)
         for phi, value in zip(phis, carried, strict=True):
             phi.add_incoming(value, before)
         self.b.cbranch(self.b.icmp_signed("<", index, stop), inside, after)
@@ -258,12 +264,6 @@ class _Emitter:
     def is_bounded(self, q: Row, k_bound: Value) -> Value:
         return self.b.fcmp_ordered("<=", self.b.fmul(self.dot(q, q), k_bound), self.splat(SCORE_BOUND**2))
 
-    def all_rows(self, masks: Sequence[Value]) -> Value:
-        mask = masks[0]
-        for other in masks[1:]:
-            mask = self.b.and_(mask, other)
-        return self.all_true(mask)
-
     def move_statistics(self, lanes: Row, tokens: Value, buffer: Value, *, to_buffer: bool) -> None:
         """Between a pair's contiguous row of statistics and the buffer [token][lane], four tokens at a time."""
 
@@ -348,7 +348,7 @@ def _emit_forward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
                 shift = [e.b.select(bounded[u], zero, maxima[u]) for u in range(QUERIES)]
                 return shift + e.loop(tokens, 1, start, lambda j, carried: accumulate(j, carried, shift))
 
-            result = e.either(e.all_rows(bounded), without_maximum, with_maximum)
+            result = e.either(e.all_true(functools.reduce(e.b.and_, bounded)), without_maximum, with_maximum)
             for u in range(QUERIES):
                 shift, total = result[u], result[QUERIES + u]
                 sums = result[2 * QUERIES + u * dim : 2 * QUERIES + (u + 1) * dim]
@@ -379,24 +379,27 @@ def _emit_backward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
     grad_at, q_at, k_at, v_at, out_at, stats_at, dq_at, dk_at, dv_at, scratch, pairs, heads, tokens = args[:13]
     grad_image, grad_step, grad_head, q_image, q_step, q_head, k_image, k_step, k_head, v_image, v_step, v_head = args[13:25]
     scale = e.b.fptrunc(args[25], F32)
-    row_bytes = dim * VECTOR_BYTES
+    key_bytes = dim * VECTOR_BYTES
+    query_bytes = (3 * dim + 2) * VECTOR_BYTES  # of a query: itself, its upstream gradient, its gradient, shift, -delta
     out_head = ir.Constant(I64, 4 * dim)
     out_step = e.times(heads, 4 * dim)
     out_image = e.b.mul(tokens, out_step)
     padded = e.b.and_(e.b.add(tokens, ir.Constant(I64, CHUNK - 1)), ir.Constant(I64, -CHUNK))
     stats_head = e.times(padded, 8)
     stats_image = e.b.mul(heads, stats_head)
-    buffer_bytes = e.times(tokens, row_bytes)
     k_buffer = scratch
-    v_buffer = e.b.add(k_buffer, buffer_bytes)
-    dk_buffer = e.b.add(v_buffer, buffer_bytes)
-    dv_buffer = e.b.add(dk_buffer, buffer_bytes)
-    m_buffer = e.b.add(dv_buffer, buffer_bytes)
+    v_buffer = e.b.add(k_buffer, e.times(tokens, key_bytes))
+    dk_buffer = e.b.add(v_buffer, e.times(tokens, key_bytes))
+    dv_buffer = e.b.add(dk_buffer, e.times(tokens, key_bytes))
+    query_buffer = e.b.add(dv_buffer, e.times(tokens, key_bytes))
+    m_buffer = e.b.add(query_buffer, e.times(tokens, query_bytes))
     inverse_buffer = e.b.add(m_buffer, e.times(padded, VECTOR_BYTES))
     factor = e.broadcast(e.b.fmul(scale, ir.Constant(F32, math.log2(math.e))))
     scale_vector = e.broadcast(scale)
-    last = e.b.sub(tokens, ir.Constant(I64, 1))
     zero = e.splat(0.0)
+    # Every key passes over a block of queries that stays in the first-level cache.
+    blocks = e.b.add(e.b.sdiv(e.times(tokens, query_bytes), ir.Constant(I64, BLOCK_BYTES)), ir.Constant(I64, 1))
+    block = e.b.sdiv(e.b.sub(e.b.add(tokens, blocks), ir.Constant(I64, 1)), blocks)
 
     def group_body(group: Value, _: Row) -> Row:
         tensors = [
@@ -417,73 +420,68 @@ def _emit_backward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
         e.move_statistics(inverse_lanes, tokens, inverse_buffer, to_buffer=True)
         k_bound = e.transpose_keys(k_lanes, v_lanes, k_step, v_step, tokens, dim, k_buffer, v_buffer)
 
-        def clear(t: Value, _: Row) -> Row:
-            e.store_row([zero] * (2 * dim), e.b.add(dk_buffer, e.times(t, 2 * row_bytes)))
-            return []
+        def prepare_query(t: Value, carried: Row) -> Row:
+            at = e.times(t, VECTOR_BYTES)
+            q = [e.b.fmul(x, factor) for x in e.gather(q_lanes, e.b.mul(t, q_step), dim)]
+            upstream = e.gather(grad_lanes, e.b.mul(t, grad_step), dim)
+            out = e.gather(out_lanes, e.b.mul(t, out_step), dim)
+            inverse = e.load(e.b.add(inverse_buffer, at))
+            # 1 / sum goes into the upstream gradient once, not into every weight.
+            grad = [e.b.fmul(x, inverse) for x in upstream]
+            minus_delta = e.b.fsub(zero, e.dot(grad, out))
+            row = [*q, *grad, *[zero] * dim, e.load(e.b.add(m_buffer, at)), minus_delta]
+            e.store_row(row, e.b.add(query_buffer, e.times(t, query_bytes)))
+            e.store_row([zero] * (2 * dim), e.b.add(dk_buffer, e.times(t, 2 * key_bytes)))
+            return [e.b.and_(carried[0], e.is_bounded(q, k_bound))]
 
-        e.loop(tokens, 1, [], clear)
+        (bounded,) = e.loop(tokens, 1, [ir.Constant(MASK, [True] * LANES)], prepare_query)
 
-        def query_body(i: Value, _: Row) -> Row:
-            wanted = [e.b.add(i, ir.Constant(I64, u)) for u in range(QUERIES)]
-            index = [e.int_min(t, last) for t in wanted]
-            q, grad, shift, minus_delta, bounded = [], [], [], [], []
-            for u, t in enumerate(index):
-                row = [e.b.fmul(x, factor) for x in e.gather(q_lanes, e.b.mul(t, q_step), dim)]
-                upstream = e.gather(grad_lanes, e.b.mul(t, grad_step), dim)
-                if u > 0:
-                    # A query past the last repeats it without weight.
-                    repeated = e.b.icmp_signed(">", wanted[u], last)
-                    upstream = [e.b.select(repeated, zero, x) for x in upstream]
-                out = e.gather(out_lanes, e.b.mul(t, out_step), dim)
-                at = e.times(t, VECTOR_BYTES)
-                inverse = e.load(e.b.add(inverse_buffer, at))
-                q.append(row)
-                bounded.append(e.is_bounded(row, k_bound))
-                shift.append(e.load(e.b.add(m_buffer, at)))
-                # 1 / sum goes into the upstream gradient once, not into every weight.
-                grad.append([e.b.fmul(x, inverse) for x in upstream])
-                minus_delta.append(e.b.fsub(zero, e.dot(grad[u], out)))
+        def pass_blocks(quick: bool) -> Row:
+            def pass_keys(number: Value, _: Row) -> Row:
+                first = e.b.mul(number, block)
+                stop = e.int_min(e.b.add(first, block), tokens)
 
-            def accumulate(j: Value, carried: Row, quick: bool) -> Row:
-                at = e.times(j, row_bytes)
-                k = e.load_row(e.b.add(k_buffer, at), dim)
-                v = e.load_row(e.b.add(v_buffer, at), dim)
-                dk = e.load_row(e.b.add(dk_buffer, at), dim)
-                dv = e.load_row(e.b.add(dv_buffer, at), dim)
-                result: Row = []
-                for u in range(QUERIES):
-                    weight = e.exp2(e.b.fsub(e.dot(q[u], k), shift[u]), bounded=quick)
-                    ds = e.b.fmul(weight, e.dot(grad[u], v, minus_delta[u]))
-                    dv = [e.fma(weight, x, total) for x, total in zip(grad[u], dv, strict=True)]
-                    dk = [e.fma(ds, x, total) for x, total in zip(q[u], dk, strict=True)]
-                    result += [e.fma(ds, x, total) for x, total in zip(k, carried[u * dim : (u + 1) * dim], strict=True)]
-                e.store_row(dk, e.b.add(dk_buffer, at))
-                e.store_row(dv, e.b.add(dv_buffer, at))
-                return result
+                def pass_key(j: Value, _: Row) -> Row:
+                    at = e.times(j, key_bytes)
+                    k = e.load_row(e.b.add(k_buffer, at), dim)
+                    v = e.load_row(e.b.add(v_buffer, at), dim)
 
-            start = [zero] * (QUERIES * dim)
-            dq = e.either(
-                e.all_rows(bounded),
-                lambda: e.loop(tokens, 1, start, lambda j, carried: accumulate(j, carried, True)),
-                lambda: e.loop(tokens, 1, start, lambda j, carried: accumulate(j, carried, False)),
-            )
-            # Backwards, so that the last query's true row is written after the rows that repeat it.
-            for u in reversed(range(QUERIES)):
-                e.scatter([e.b.fmul(x, scale_vector) for x in dq[u * dim : (u + 1) * dim]], dq_lanes, e.b.mul(index[u], out_step))
-            return []
+                    def pass_query(i: Value, carried: Row) -> Row:
+                        at = e.b.add(query_buffer, e.times(i, query_bytes))
+                        q, grad = e.load_row(at, dim), e.load_row(at, 2 * dim)[dim:]
+                        dq_at = e.b.add(at, ir.Constant(I64, 2 * key_bytes))
+                        dq = e.load_row(dq_at, dim)
+                        shift, minus_delta = e.load(at, 3 * key_bytes), e.load(at, 3 * key_bytes + VECTOR_BYTES)
+                        weight = e.exp2(e.b.fsub(e.dot(q, k), shift), bounded=quick)
+                        ds = e.b.fmul(weight, e.dot(grad, v, minus_delta))
+                        e.store_row([e.fma(ds, x, total) for x, total in zip(k, dq, strict=True)], dq_at)
+                        dk = [e.fma(ds, x, total) for x, total in zip(q, carried[:dim], strict=True)]
+                        dv = [e.fma(weight, x, total) for x, total in zip(grad, carried[dim:], strict=True)]
+                        return dk + dv
 
-        e.loop(tokens, QUERIES, [], query_body)
+                    dk_at, dv_at = e.b.add(dk_buffer, at), e.b.add(dv_buffer, at)
+                    total = e.loop(stop, 1, e.load_row(dk_at, dim) + e.load_row(dv_at, dim), pass_query, first)
+                    e.store_row(total[:dim], dk_at)
+                    e.store_row(total[dim:], dv_at)
+                    return []
+
+                return e.loop(tokens, 1, [], pass_key)
+
+            return e.loop(blocks, 1, [], pass_keys)
+
+        e.either(e.all_true(bounded), lambda: pass_blocks(True), lambda: pass_blocks(False))
 
         def write(t: Value, _: Row) -> Row:
-            row = e.times(t, row_bytes)
-            dk = e.load_row(e.b.add(dk_buffer, row), dim)
-            # q was kept times scale * log2 e.
-            e.scatter([e.b.fmul(x, e.splat(math.log(2.0))) for x in dk], dk_lanes, e.b.mul(t, out_step))
-            e.scatter(e.load_row(e.b.add(dv_buffer, row), dim), dv_lanes, e.b.mul(t, out_step))
+            at, to = e.times(t, key_bytes), e.b.mul(t, out_step)
+            dq = e.load_row(e.b.add(query_buffer, e.times(t, query_bytes)), 3 * dim)[2 * dim :]
+            e.scatter([e.b.fmul(x, scale_vector) for x in dq], dq_lanes, to)
+            # The queries were kept times scale * log2 e.
+            dk = e.load_row(e.b.add(dk_buffer, at), dim)
+            e.scatter([e.b.fmul(x, e.splat(math.log(2.0))) for x in dk], dk_lanes, to)
+            e.scatter(e.load_row(e.b.add(dv_buffer, at), dim), dv_lanes, to)
             return []
 
-        e.loop(tokens, 1, [], write)
-        return []
+        return e.loop(tokens, 1, [], write)
 
     groups = e.b.sdiv(e.b.add(pairs, ir.Constant(I64, LANES - 1)), ir.Constant(I64, LANES))
     e.loop(groups, 1, [], group_body)
@@ -563,8 +561,9 @@ def forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tens
     statistics = torch.empty(statistics_shape(batch, tokens, heads))
     if out.numel():
         q, k, v = _with_whole_rows(q), _with_whole_rows(k), _with_whole_rows(v)
-        scratch = torch.empty(LANES * 2 * (tokens * dim + statistics.shape[-1]))
-        addresses = [tensor.data_ptr() for tensor in (q, k, v, out, statistics, scratch)]
+        scratch = torch.empty(LANES * (1 + 2 * (tokens * dim + statistics.shape[-1])))
+        addresses = [tensor.data_ptr() for tensor in (q, k, v, out, statistics)]
+        addresses.append(_aligned(scratch))
         sizes = batch * heads, heads, tokens
         _forward_for(dim)((0,) * dim, (*addresses, *sizes, *_strides(q), *_strides(k), *_strides(v)), scale)
     return out, statistics
@@ -577,11 +576,17 @@ def backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, statist
     if dq.numel():
         grad, q, k, v = _with_whole_rows(grad), _with_whole_rows(q), _with_whole_rows(k), _with_whole_rows(v)
         out, statistics = out.contiguous(), statistics.contiguous()
-        scratch = torch.empty(LANES * (4 * tokens * dim + 2 * statistics.shape[-1]))
-        addresses = [tensor.data_ptr() for tensor in (grad, q, k, v, out, statistics, dq, dk, dv, scratch)]
+        scratch = torch.empty(LANES * (1 + tokens * (7 * dim + 2) + 2 * statistics.shape[-1]))
+        addresses = [tensor.data_ptr() for tensor in (grad, q, k, v, out, statistics, dq, dk, dv)]
+        addresses.append(_aligned(scratch))
         sizes = batch * heads, heads, tokens
         _backward_for(dim)((0,) * dim, (*addresses, *sizes, *_strides(grad), *_strides(q), *_strides(k), *_strides(v)), scale)
     return dq, dk, dv
+
+
+def _aligned(scratch: Tensor) -> int:
+    """The first address in `scratch` that is a multiple of a vector's size."""
+    return -(-scratch.data_ptr() // VECTOR_BYTES) * VECTOR_BYTES
 
 
 def _with_whole_rows(tensor: Tensor) -> Tensor:

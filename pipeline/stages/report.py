@@ -1,19 +1,35 @@
-"""report: reports/README.md, one page per experiment and their figures, from runs/ and params.yaml."""
+"""DVC stage `report`: reports/README.md, one page per experiment and their figures, from runs/ and params.yaml; then MLflow's share."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from pipeline.errors import run_command
-from pipeline.params import load
-from pipeline.report import pages
+from pipeline.errors import UserError, run_command
+from pipeline.params import Params, load
+from pipeline.report import figures, pages
+from pipeline.stages.paths import CHECKPOINTS, RUNS
 
 
-def main(argv: list[str]) -> int | None:
+def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.report", description=__doc__).parse_args(argv)
-    pages.write(load(), Path())
-    return None
+    params = load()
+    pages.write(params, Path())
+    track(params)
+
+
+def track(params: Params) -> None:
+    """Completes the MLflow store: evaluations, pictures, and trainings that were over before it was worth opening it."""
+    from pipeline.tracking import sync
+
+    pictures = CHECKPOINTS / "figures"
+    pictures.mkdir(parents=True, exist_ok=True)
+    for variant in params.variants:
+        figures.variant_curves(variant, RUNS / variant / "epochs.csv", pictures / f"{variant}.png")
+    try:
+        sync(RUNS, figures=pictures)
+    except UserError as error:  # tracking never stops the pages, which are written
+        print(f"MLflow is not up to date: {error}", flush=True)
 
 
 if __name__ == "__main__":

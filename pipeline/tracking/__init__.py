@@ -6,8 +6,8 @@ Tracking never stops science: whatever happens to the store, training and evalua
 A training is one parent run with a nested child run per seed. A run is FINISHED in MLflow only when all its points are there.
 """
 
-from pipeline.tracking.live import Tracker, log_evaluation
+from pipeline.tracking.live import Tracker
 from pipeline.tracking.store import init_store, init_store_in
 from pipeline.tracking.sync import sync
 
-__all__ = ["Tracker", "init_store", "init_store_in", "log_evaluation", "sync"]
+__all__ = ["Tracker", "init_store", "init_store_in", "sync"]

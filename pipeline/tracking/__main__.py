@@ -43,7 +43,7 @@ def _ui(port: int) -> None:
     uri = store_uri()
     path = database_path(uri)
     if uri.startswith(("http://", "https://")):
-        print(f"MLFLOW_TRACKING_URI names a server: open {uri} in a browser.")
+        print(f"MLFLOW_TRACKING_URI names a server: open {display_name(uri).removeprefix('MLflow at ')} in a browser.")
         return
     if path is not None and not path.exists():
         raise UserError(f"There is no {path.name} in {path.parent.name}/ yet: run `make demo` or `dvc repro` first.")

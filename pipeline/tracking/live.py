@@ -14,6 +14,9 @@ from pipeline.tracking.recorder import Recorder, TimedRow, now, training_lock
 from pipeline.tracking.store import Store, display_name, explain, locked, store_uri
 from pipeline.training.records import EpochRow
 
+# Opening the store takes five seconds of a core. A training that ends sooner than this is left to `sync`, which opens it once
+# for all of them; the report stage runs it.
+START_SECONDS = 20.0
 FLUSH_SECONDS = 5.0  # between two batches
 RETRY_SECONDS = (30.0, 600.0)  # after a fault: the first and the longest pause
 PATIENCE = 10.0  # `close` gives up after this long without an answer from the store ...
@@ -23,7 +26,11 @@ LONGEST_CLOSE = 60.0  # ... and after this long in any case
 class _Writer:
     """A thread that brings `_write` to success: again and again after faults, a last time when closing."""
 
-    def __init__(self, run: Mapping[str, Any], uri: str | None, on_fault: str, write: Callable[[Recorder], bool]) -> None:
+    def __init__(
+        self, run: Mapping[str, Any], uri: str | None, on_fault: str, write: Callable[[Recorder], bool], *, delay: float = 0.0
+    ) -> None:
+        self._delay = delay
+        self._skip = False
         self._run = run
         self._uri = store_uri(uri)
         self._on_fault = on_fault
@@ -37,8 +44,13 @@ class _Writer:
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._thread.start()
 
-    def close(self) -> bool:
-        """Lets the thread finish, for a bounded time. Returns whether everything is in the store."""
+    def close(self, *, skip: bool = False) -> bool:
+        """Lets the thread finish, for a bounded time; with `skip`, without opening a store that is not open yet.
+
+        Returns:
+            Whether everything is in the store.
+        """
+        self._skip = skip
         self._closing.set()
         begun = time.monotonic()
         while self._thread.is_alive():
@@ -52,6 +64,8 @@ class _Writer:
         return self._complete
 
     def _work(self) -> None:
+        if self._closing.wait(self._delay) and self._skip:
+            return
         pause = 0.0
         with ExitStack() as stack:
             is_locked = False
@@ -96,14 +110,15 @@ class Tracker:
     Args:
         run: what run.json will hold; "finished" is not there yet.
         uri: address of the store; by default MLFLOW_TRACKING_URI or the SQLite file of the working directory.
+        start_after: seconds before the store is opened; a training that is FINISHED sooner is left to `sync`.
     """
 
-    def __init__(self, run: Mapping[str, Any], *, uri: str | None = None) -> None:
+    def __init__(self, run: Mapping[str, Any], *, uri: str | None = None, start_after: float = START_SECONDS) -> None:
         self._rows: list[TimedRow] = []
         self._taken = 0
         self._recorder: Recorder | None = None
         self._end: tuple[str, Mapping[str, Any] | None, Sequence[Path]] | None = None
-        self._writer = _Writer(run, uri, "training goes on, `make sync` will log this run later", self._write)
+        self._writer = _Writer(run, uri, "training goes on, `make sync` will log this run later", self._write, delay=start_after)
 
     def epoch(self, row: EpochRow) -> None:
         """Takes one epoch of one seed; returns at once."""
@@ -117,10 +132,10 @@ class Tracker:
             artifacts: files to keep with the parent run; pictures go to figures/.
 
         Returns:
-            Whether the store has everything; if not, one line has said so, or does now.
+            Whether the store has everything; if not, one line has said so, or does now, or it is left to `sync`.
         """
         self._end = (status, metrics, artifacts)
-        return self._writer.close()
+        return self._writer.close(skip=status == "FINISHED")
 
     def _write(self, recorder: Recorder) -> bool:
         if recorder is not self._recorder:
@@ -138,22 +153,3 @@ class Tracker:
         if not complete:
             self._writer._say("MLflow lacks some epochs of this run; `make sync` will add them.")
         return complete
-
-
-def log_evaluation(run: Mapping[str, Any], evaluation: Mapping[str, Any], artifacts: Sequence[Path], *, uri: str | None = None) -> bool:
-    """Adds evaluation.* metrics and files to the parent run of a training. Never raises; waits a bounded time.
-
-    Args:
-        run: content of run.json.
-        evaluation: content of evaluation.json.
-
-    Returns:
-        Whether the store has everything; if not, one line has said so.
-    """
-
-    def write(recorder: Recorder) -> bool:
-        recorder.summary(evaluation, "evaluation.")
-        recorder.files(artifacts)
-        return True
-
-    return _Writer(run, uri, "the evaluation goes on, `make sync` will log it later", write).close()

@@ -21,8 +21,11 @@ class _Training(NamedTuple):
     files: list[Path]
 
 
-def sync(runs_dir: Path = Path("runs"), *, uri: str | None = None) -> None:
+def sync(runs_dir: Path = Path("runs"), *, uri: str | None = None, figures: Path | None = None) -> None:
     """Adds what the store lacks of every finished training under `runs_dir`, and prints a line for each.
+
+    Args:
+        figures: a folder with VARIANT.png, a picture to keep with the variant's run.
 
     Raises:
         UserError: the store cannot be used, or files of a training are damaged (all others have been logged by then).
@@ -37,7 +40,7 @@ def sync(runs_dir: Path = Path("runs"), *, uri: str | None = None) -> None:
         store = Store(address)
         for directory in directories:
             try:
-                training = _read(directory)
+                training = _read(directory, figures)
             except (UserError, OSError, ValueError, KeyError, TypeError) as error:
                 print(f"{directory.name}: left out, {error}", flush=True)
                 damaged.append(str(directory))
@@ -63,7 +66,7 @@ def _complete(store: Store, training: _Training) -> Added:
     return recorder.added
 
 
-def _read(directory: Path) -> _Training:
+def _read(directory: Path, figures: Path | None) -> _Training:
     """The files of a training. Raises UserError, OSError, ValueError, KeyError or TypeError when one is damaged."""
     run = _read_json(directory / "run.json")
     if missing := sorted({*REQUIRED, "finished"} - run.keys()):
@@ -86,6 +89,8 @@ def _read(directory: Path) -> _Training:
         if not (same and math.isclose(evaluation["test_loss"], metrics["test_loss_mean"], rel_tol=1e-4)):
             evaluation = {}
             files = [path for path in files if path.name not in ("evaluation.json", "confusion.csv")]
+    if figures is not None and (picture := figures / f"{directory.name}.png").exists():
+        files.append(picture)
     return _Training(run, rows, metrics, evaluation, files)
 
 

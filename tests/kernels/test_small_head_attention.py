@@ -41,10 +41,8 @@ SHAPES = [
     (1, 64, 2, 7),
     (3, 50, 8, 8),
     (1, 197, 2, 8),
-    (2, 49, 8, 16),
-    (1, 256, 1, 16),
-    (3, 17, 7, 32),
-    (1, 64, 2, 32),
+    (2, 50, 2, 6),
+    (1, 256, 1, 8),
 ]
 
 
@@ -94,7 +92,7 @@ def test_equals_the_definition_in_float64(shape: tuple[int, int, int, int]) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dim", [2, 3, 4, 5, 8, 16, 32])
+@pytest.mark.parametrize("dim", [2, 3, 4, 5, 6, 7, 8, 16, 32])
 def test_equals_the_definition_over_the_whole_grid(dim: int) -> None:
     for batch in (1, 2, 3, 5, 17):
         for heads in (1, 2, 7, 8):
@@ -445,9 +443,10 @@ def test_torch_compile() -> None:
 
 def test_second_derivatives_are_refused() -> None:
     q, k, v, scale = operands()
-    (dq,) = torch.autograd.grad(attention(q, k, v, scale=scale).square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="small_head_attention_backward"):
-        torch.autograd.grad(dq.sum(), q)
+    for function in (torch.square, torch.clone):  # with and without a path through the upstream gradient
+        (dq,) = torch.autograd.grad(function(attention(q, k, v, scale=scale)).sum(), q, create_graph=True)
+        with pytest.raises(RuntimeError, match="small_head_attention_backward has no derivative"):
+            torch.autograd.grad(dq.sum(), q)
 
 
 def test_two_threads_at_once() -> None:

@@ -1,0 +1,137 @@
+"""Load meter, images and the timing of loops: each against what it has to see."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import images, load, loops, ours
+from benchmarks.measure import FIRST, THESIS
+from benchmarks.thesis import ThesisViT
+from pipeline.data import datasets
+
+CPU = torch.device("cpu")
+
+
+def _burn(seconds: float) -> list[str]:
+    code = f"import time\nwhile time.process_time() < {seconds}: pass\ninput()"
+    return [sys.executable, "-c", code]
+
+
+def test_tree_counts_the_processor_time_of_children() -> None:
+    before = sum(load.tree(os.getpid()).values())
+    with subprocess.Popen(_burn(0.4), stdin=subprocess.PIPE) as child:
+        try:
+            while load.tree(child.pid).get(child.pid, 0.0) < 0.3:
+                pass
+            assert child.pid in load.tree(os.getpid())
+            assert sum(load.tree(os.getpid()).values()) - before >= 0.3
+        finally:
+            child.communicate(b"\n")
+    assert child.pid not in load.tree(os.getpid())
+    assert sum(load.tree(os.getpid()).values()) - before >= 0.3  # the kernel hands an ended child's time to its parent
+
+
+def test_work_of_children_is_not_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "_busy", lambda: sum(load.tree(os.getpid()).values()))  # a machine on which nobody else works
+    with load.LoadMeter() as meter, subprocess.Popen(_burn(0.5), stdin=subprocess.PIPE) as child:
+        child.communicate(b"\n")
+    assert meter.foreign < 0.02
+
+
+def test_work_outside_the_tree_is_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = load.tree
+    monkeypatch.setattr(load, "tree", lambda root: {root: tree(root)[root] - sum(os.times()[2:4])})  # children do not belong to it
+    start = time.perf_counter()
+    with load.LoadMeter() as meter, subprocess.Popen(_burn(0.5), stdin=subprocess.PIPE) as child:
+        child.communicate(b"\n")
+    wall = time.perf_counter() - start
+    assert meter.foreign * wall * (os.cpu_count() or 1) > 0.4  # seconds
+
+
+def test_memory_sees_what_a_child_holds() -> None:
+    code = "block = bytearray(80 * 2**20)\nprint('ready', flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        held = load.memory(child.pid)
+        child.communicate(b"\n")
+    assert 80 * 2**20 < held < 160 * 2**20
+
+
+def test_written_images_are_what_the_trainers_load(tmp_path: Path) -> None:
+    dataset = images.synthetic(300, 50)
+    images.write(dataset, tmp_path)
+    loaded = datasets.load(tmp_path)
+    for name in datasets.ARRAYS:
+        assert np.array_equal(getattr(loaded, name), getattr(dataset, name))
+
+
+def test_missing_or_small_data_are_replaced_by_noise_of_full_size(tmp_path: Path) -> None:
+    images.write(images.synthetic(300, 50), tmp_path / "small")
+    for directory in (tmp_path / "none", tmp_path / "small"):
+        dataset = images.load(directory)
+        assert dataset.name == images.SYNTHETIC
+        assert dataset.train_images.shape == (60_000, 28, 28)
+
+
+def test_preloaded_epoch_gives_every_image_once() -> None:
+    dataset = images.synthetic(300, 50)
+    batches = list(loops.preloaded_epochs(dataset, CPU)())
+    assert [len(labels) for _, labels in batches] == [128, 128, 44]
+    seen = torch.cat([pixels for pixels, _ in batches]).mul(255).round().to(torch.uint8).flatten(1)
+    assert sorted(map(bytes, seen.numpy())) == sorted(map(bytes, dataset.train_images.reshape(300, -1)))
+
+
+def test_loader_gives_the_pixels_that_preloading_gives() -> None:
+    dataset = images.synthetic(20, 50)
+    ((loaded, labels),) = loops.loader_epochs(dataset)()
+    ((preloaded, other),) = loops.preloaded_epochs(dataset, CPU)()
+    order, again = loaded.flatten(1).sum(1).argsort(), preloaded.flatten(1).sum(1).argsort()
+    assert torch.equal(loaded[order], preloaded[again])
+    assert torch.equal(labels[order], other[again])
+
+
+def test_timed_steps_are_counted_and_scaled() -> None:
+    dataset = images.synthetic(5 * 128, 50)
+    timing = loops.time_training(
+        lambda: ThesisViT(FIRST), loops.preloaded_epochs(dataset, CPU), device=CPU, warmup=1, steps=2, fused=True, read_each_loss=False
+    )
+    assert (timing.steps, timing.parameters) == (2, 10_602)
+    assert timing.epoch_seconds == pytest.approx(timing.seconds / 2 * 469)
+    whole = loops.time_training(
+        lambda: ThesisViT(FIRST), loops.preloaded_epochs(dataset, CPU), device=CPU, warmup=1, steps=None, fused=False, read_each_loss=True
+    )
+    assert whole.steps == 5
+
+
+@pytest.mark.parametrize(
+    ("durations", "processes", "expected"),
+    [([1, 1, 1, 1, 1], 2, 3), ([1, 1, 1, 1], 2, 2), ([4, 1, 1, 1], 2, 4), ([2, 3], 1, 5), ([2, 3], 8, 3)],
+)
+def test_makespan_is_when_the_last_process_ends(durations: list[float], processes: int, expected: float) -> None:
+    assert ours.makespan(durations, processes) == expected
+
+
+def test_our_engine_is_timed_through_processes_and_stacks() -> None:
+    dataset = images.synthetic(3 * 128, 100)
+    processes = ours.time_processes(THESIS, dataset, 2, processes=1, steps=2)
+    assert (processes.seeds, processes.steps, processes.parameters) == (2, 2, 10_666)
+    assert processes.checkpoint_seconds > 0
+    stack = ours.time_stack(THESIS, dataset, 1, device=CPU, threads=1, steps=None)
+    assert stack.steps == 3
+    assert stack.seconds > 0
+
+
+def test_profile_accounts_for_all_time() -> None:
+    rows = ours.profile(THESIS, images.synthetic(2 * 128, 100), device=CPU, steps=2)
+    assert sum(share for _, _, share in rows) == pytest.approx(1)
+    assert [share for _, _, share in rows] == sorted((share for _, _, share in rows), reverse=True)
+    assert any("attention" in name for name, _, _ in rows)
