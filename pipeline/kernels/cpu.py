@@ -533,7 +533,7 @@ class _Compiled:
         signature = types.void(types.UniTuple(types.int64, dim), types.UniTuple(types.int64, self._integers), types.float64)
         try:
             return njit(signature, cache=True, nogil=True)(self._function)
-        except (OSError, RuntimeError):  # no directory for the cache, a full disk, a damaged entry
+        except Exception:  # no directory takes the cache, the disk is full, or an entry is damaged; numba has no one class for it
             return njit(signature, nogil=True)(self._function)
 
 
