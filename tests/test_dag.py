@@ -69,7 +69,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory, raw_params: dict[str, A
         "base": raw_params["base"] | {"patch": 14, "blocks": 1},
         "variants": {"base": {}, "wide": {"mlp_dim": 48}},
         "experiments": {
-            "width": {"title": "Width", "question": "Does width help?", "source": "a test", "baseline": "base", "variants": ["base", "wide"]},
+            "width": {
+                "title": "Width",
+                "question": "Does width help?",
+                "source": "a test",
+                "baseline": "base",
+                "variants": ["base", "wide"],
+            },
         },
     }
     (path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))

@@ -15,9 +15,14 @@ from pipeline.files import replacing, sha256, write_json, write_text
 def test_an_error_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     write_text(path, "old")
-    with pytest.raises(RuntimeError, match="midway"), replacing(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError("midway")
+
+    def fail_midway() -> None:
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError("midway")
+
+    with pytest.raises(RuntimeError, match="midway"):
+        fail_midway()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -208,11 +208,14 @@ def test_damaged_config_says_how_to_write_it_again(tmp_path: Path) -> None:
 def test_any_difference_is_accepted_or_refused_in_one_sentence(change: dict[str, Any]) -> None:
     raw = yaml.safe_load((ROOT / "params.yaml").read_text())
     raw["variants"]["x"] = change
+    message = ""
     try:
         model = params.parse(raw).resolve("x").model
     except UserError as error:
-        assert str(error).startswith("variants.x.")
-        assert "\n" not in str(error)
+        message = str(error)
+    if message:
+        assert message.startswith("variants.x.")
+        assert "\n" not in message
     else:
         assert 28 % model.patch == 0
         assert model.dim % model.heads == 0

@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pipeline import params
 from pipeline.errors import UserError
-from pipeline.tracking import init_store, init_store_in, live, sync
+from pipeline.stages import report
 from pipeline.tracking import Tracker as DelayedTracker
+from pipeline.tracking import init_store, init_store_in, live, sync
 from pipeline.tracking.__main__ import main
 from pipeline.tracking.recorder import training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
@@ -36,8 +38,9 @@ KEYS = ("train_loss", "test_loss", "test_accuracy", "epoch_seconds")
 METRICS = {"n": 3, "test_accuracy_mean": 0.91, "test_accuracy_sd": 0.0125, "test_loss_mean": 0.3, "parameters": 26_000}
 EVALUATION = {"test_accuracy": 0.91, "test_loss": 0.3, "per_class_accuracy": {str(digit): 0.9 + 0.001 * digit for digit in range(10)}}
 TRAIN_FILES, EVALUATION_FILES = ("metrics.json", "epochs.csv", "run.json"), ("evaluation.json", "confusion.csv")
-# Epochs of 3 seeds and their means, then the numbers of metrics.json and of evaluation.json.
-ALL_POINTS = 4 * EPOCHS * 4 + len(METRICS) + 12
+# Epochs of 3 seeds and their means, then the numbers of metrics.json; those of evaluation.json.
+TRAIN_POINTS, EVALUATION_POINTS = 4 * EPOCHS * 4 + len(METRICS), 12
+ALL_POINTS = TRAIN_POINTS + EVALUATION_POINTS
 
 
 def make_run(variant: str = "base", training_id: str = "0123456789abcdef" * 2) -> dict[str, Any]:
@@ -66,7 +69,7 @@ def make_run(variant: str = "base", training_id: str = "0123456789abcdef" * 2) -
     }
 
 
-def Tracker(run: dict[str, Any], **keywords: Any) -> DelayedTracker:  # noqa: N802 (what most tests speak of)
+def Tracker(run: dict[str, Any], **keywords: Any) -> DelayedTracker:
     """A tracker that opens the store at once, however short the training."""
     return DelayedTracker(run, start_after=0.0, **keywords)
 
@@ -135,8 +138,8 @@ def read_store(uri: str) -> Content:
     return content
 
 
-def expected_points(training: str = "0123", variant: str = "base") -> Counter[tuple[str, str, int, float]]:
-    """From the rows by hand, with exact sums."""
+def expected_points(training: str = "0123", variant: str = "base", *, evaluated: bool = True) -> Counter[tuple[str, str, int, float]]:
+    """From the rows by hand, with exact sums; the evaluation's numbers are there only after a `sync`."""
     points: Counter[tuple[str, str, int, float]] = Counter()
     rows = make_rows()
     for row in rows:
@@ -146,6 +149,8 @@ def expected_points(training: str = "0123", variant: str = "base") -> Counter[tu
             total = sum(Fraction(row[column]) for row in rows if row.epoch == epoch)
             points[f"{training} {variant}", key, epoch, float(total) / len(SEEDS)] += 1
     points.update((f"{training} {variant}", key, 0, float(value)) for key, value in METRICS.items())
+    if not evaluated:
+        return points
     for key in ("test_accuracy", "test_loss"):
         points[f"{training} {variant}", f"evaluation.{key}", 0, EVALUATION[key]] += 1
     for digit, value in EVALUATION["per_class_accuracy"].items():
@@ -153,10 +158,10 @@ def expected_points(training: str = "0123", variant: str = "base") -> Counter[tu
     return points
 
 
-def assert_complete(uri: str) -> None:
+def assert_complete(uri: str, *, evaluated: bool = True) -> None:
     content = read_store(uri)
     assert content.statuses == dict.fromkeys(["0123 base", *(f"0123 base, seed {seed}" for seed in SEEDS)], "FINISHED")
-    assert content.points == expected_points()
+    assert content.points == expected_points(evaluated=evaluated)
 
 
 @pytest.fixture(scope="session")
@@ -202,7 +207,7 @@ def test_live_training_is_in_the_store_once_and_whole(project: Path, uri: str) -
     directory = write_training(project / "runs" / "base", make_run())
     assert track(make_run(), directory)
 
-    assert_complete(uri)
+    assert_complete(uri, evaluated=False)
     content = read_store(uri)
     parent, child = "0123 base", "0123 base, seed 7"
     assert content.params[parent] == {
@@ -219,16 +224,32 @@ def test_live_training_is_in_the_store_once_and_whole(project: Path, uri: str) -
     assert content.tags[parent].items() >= (shared | {"kind": "parent"}).items()
     assert content.tags[child].items() >= (shared | {"kind": "seed", "seed": "7", "mlflow.parentRunId": parent}).items()
     assert all(datasets == [("digits", "e" * 32, "training")] for datasets in content.datasets.values())
-    assert content.artifacts[parent] == {path.name: path.read_bytes() for path in directory.iterdir()}
+    assert content.artifacts[parent] == {name: (directory / name).read_bytes() for name in TRAIN_FILES}
     assert not any(content.artifacts[name] for name in content.artifacts if name != parent)
 
 
-def test_sync_after_live_changes_nothing(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    track(make_run(), write_training(project / "runs" / "base", make_run()))
+def test_sync_after_live_adds_the_evaluation_and_changes_nothing_else(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = write_training(project / "runs" / "base", make_run())
+    evaluation = {name: (directory / name).read_bytes() for name in EVALUATION_FILES}
+    for name in EVALUATION_FILES:  # the evaluate stage has not run yet
+        (directory / name).unlink()
+    track(make_run(), directory)
     before = read_store(uri)
     sync()
     assert capsys.readouterr().out == "base: complete\n"
     assert read_store(uri) == before
+
+    for name, content in evaluation.items():
+        (directory / name).write_bytes(content)
+    sync()
+    assert capsys.readouterr().out == f"base: {EVALUATION_POINTS} points, 2 files added\n"
+    assert_complete(uri)
+    after = read_store(uri)
+    assert after.artifacts["0123 base"] == before.artifacts["0123 base"] | evaluation
+    new_tags = {key for key in after.tags["0123 base"] if key not in before.tags["0123 base"]}
+    assert new_tags == {f"sha256.{name}" for name in EVALUATION_FILES}
+    assert after.tags["0123 base"].items() >= before.tags["0123 base"].items()
+    assert (after.params, after.datasets) == (before.params, before.datasets)
 
 
 def test_sync_makes_what_live_makes(
@@ -247,6 +268,8 @@ def test_sync_makes_what_live_makes(
     shutil.copyfile(empty_database, tmp_path / "live" / "mlflow.db")
     other = f"sqlite:///{tmp_path / 'live' / 'mlflow.db'}"
     track(make_run(), directory, uri=other)
+    sync(uri=other)
+    assert capsys.readouterr().out == f"base: {EVALUATION_POINTS} points, 2 files added\n"
     assert read_store(other) == synced
 
 
@@ -281,8 +304,17 @@ def test_sync_adds_only_what_is_missing(project: Path, uri: str, capsys: pytest.
 def test_a_new_training_of_a_variant_leaves_the_old_one_alone(project: Path, uri: str) -> None:
     directory = write_training(project / "runs" / "base", make_run())
     track(make_run(), directory)
+    sync()
+    before = read_store(uri)
+    shutil.rmtree(directory)
+    write_training(directory, make_run(training_id="fedc" * 8))
     track(make_run(training_id="fedc" * 8), directory)
-    assert read_store(uri).points == expected_points() + expected_points("fedc")
+    sync()
+    content = read_store(uri)
+    assert content.points == expected_points() + expected_points("fedc")
+    for name in before.statuses:
+        assert content.artifacts[name] == before.artifacts[name]
+        assert content.tags[name] == before.tags[name]
 
 
 def test_failed_training_that_goes_on_continues_its_runs(project: Path, uri: str) -> None:
@@ -301,7 +333,7 @@ def test_failed_training_that_goes_on_continues_its_runs(project: Path, uri: str
     }
 
     assert track(make_run(), directory)
-    assert_complete(uri)
+    assert_complete(uri, evaluated=False)
 
 
 def test_sync_leaves_out_the_evaluation_of_an_earlier_training(project: Path, uri: str) -> None:
@@ -342,13 +374,122 @@ from pipeline.tracking import Tracker, live
 from pipeline.training.records import EpochRow
 live.FLUSH_SECONDS = 0.1
 run, rows, metrics = json.load(sys.stdin)
-tracker = Tracker(run)
+tracker = Tracker(run, start_after=0.0)
 for row in rows:
     tracker.epoch(EpochRow(*row))
 if metrics is None:
     time.sleep(300)
 print(tracker.close("FINISHED", metrics=metrics))
 """
+
+
+def test_a_short_training_opens_no_store_and_is_left_to_sync(
+    tmp_path: Path, empty_database: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is said, written or imported for it: the import alone takes seconds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    code = CHILD.replace(", start_after=0.0", "") + "print([name for name in sys.modules if name.startswith('mlflow')])"
+    with child_training(code, make_run(), make_rows(), METRICS) as child:
+        output, errors = child.communicate(timeout=100)
+    assert (output, errors, child.returncode) == ("False\n[]\n", "", 0)
+    assert list(tmp_path.iterdir()) == []
+
+    shutil.copyfile(empty_database, tmp_path / "mlflow.db")
+    write_training(tmp_path / "runs" / "base", make_run())
+    sync()
+    assert capsys.readouterr().out == f"base: 4 runs, {ALL_POINTS} points, 5 files added, 4 runs set to finished\n"
+    assert_complete(f"sqlite:///{tmp_path / 'mlflow.db'}")
+
+
+def test_a_training_that_lasts_is_in_the_store_before_its_end(project: Path, uri: str) -> None:
+    rows = make_rows()
+    tracker = DelayedTracker(make_run(), start_after=0.5)
+    for row in rows[:5]:
+        tracker.epoch(row)
+    deadline = time.monotonic() + 60
+    while sum(read_store(uri).points.values()) < 5 * 4 + 4 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    content = read_store(uri)
+    assert sum(content.points.values()) == 5 * 4 + 4  # five rows, and the means of the first epoch
+    assert set(content.statuses.values()) == {"RUNNING"}
+    for row in rows[5:]:
+        tracker.epoch(row)
+    assert tracker.close("FINISHED", metrics=METRICS)
+    assert_complete(uri, evaluated=False)
+
+
+def test_a_short_training_that_fails_is_in_the_store(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`sync` never sees it: it leaves no files in runs/."""
+    tracker = DelayedTracker(make_run())
+    for row in make_rows()[:4]:
+        tracker.epoch(row)
+    assert tracker.close("FAILED")
+    assert capsys.readouterr() == ("", "")
+    content = read_store(uri)
+    assert content.statuses == dict.fromkeys(["0123 base", *(f"0123 base, seed {seed}" for seed in SEEDS)], "FAILED")
+    assert content.points == Counter({point: count for point, count in expected_points().items() if is_early(point)})
+
+
+def is_early(point: tuple[str, str, int, float]) -> bool:
+    """Whether the first four rows give it: epoch 1 of every seed and its means, and epoch 2 of the first seed."""
+    name, _, epoch, _ = point
+    return epoch == 1 or (epoch == 2 and name.endswith(f"seed {SEEDS[0]}"))
+
+
+def test_figures_are_kept_with_the_parent(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for variant, training in (("base", "0123456789abcdef" * 2), ("other", "fedc" * 8)):
+        write_training(project / "runs" / variant, make_run(variant, training))
+    folder = project / "pictures"
+    folder.mkdir()
+    for name in ("base.png", "removed.png"):
+        (folder / name).write_bytes(name.encode())
+    track(make_run(), project / "runs" / "base")
+    sync(figures=folder)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"base: {EVALUATION_POINTS} points, 3 files added"
+    assert lines[1].startswith(f"other: 4 runs, {ALL_POINTS} points, 5 files added")
+    content = read_store(uri)
+    pictures = {(name, path): data for name, files in content.artifacts.items() for path, data in files.items() if path.endswith(".png")}
+    assert pictures == {("0123 base", "figures/base.png"): b"base.png"}
+
+    for _ in range(2):
+        sync(figures=folder)
+        sync()
+        assert capsys.readouterr().out == "base: complete\nother: complete\n" * 2
+        assert read_store(uri) == content
+
+    (folder / "base.png").write_bytes(b"drawn again")
+    sync(figures=folder)
+    assert capsys.readouterr().out == "base: 1 file added\nother: complete\n"
+    assert read_store(uri).artifacts["0123 base"]["figures/base.png"] == b"drawn again"
+
+
+def test_the_report_stage_outlives_a_silent_server(
+    project: Path, uri: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, raw_params: dict[str, Any]
+) -> None:
+    """One line says what is wrong; the next report completes the store, and one more finds nothing to do."""
+    study = params.parse(raw_params | {"variants": {"base": {}}, "experiments": {}})
+    directory = write_training(project / "runs" / "base", make_run())
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with silent_server() as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        report.track(study)
+    sentence = f"MLflow is not up to date: MLflow at {address} does not answer; mend that, then run `make sync` again.\n"
+    assert capsys.readouterr() == (sentence, "")
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    report.track(study)
+    assert capsys.readouterr() == (f"base: 4 runs, {ALL_POINTS} points, 6 files added, 4 runs set to finished\n", "")
+    assert_complete(uri)
+    picture = (project / ".checkpoints" / "figures" / "base.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    files = {path.name: path.read_bytes() for path in directory.iterdir()}
+    content = read_store(uri)
+    assert content.artifacts["0123 base"] == files | {"figures/base.png": picture}
+    report.track(study)
+    assert capsys.readouterr().out == "base: complete\n"
+    assert read_store(uri) == content
 
 
 @pytest.mark.slow
@@ -367,7 +508,7 @@ def test_kill_and_resume_continue_one_run(project: Path, uri: str) -> None:
     assert "RUNNING" in killed.statuses.values()
 
     assert track(make_run(), directory)
-    assert_complete(uri)
+    assert_complete(uri, evaluated=False)
 
 
 @pytest.mark.slow
@@ -384,11 +525,8 @@ def test_first_users_in_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     content = read_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
     assert len(content.statuses) == 16
     assert set(content.statuses.values()) == {"FINISHED"}
-    evaluation = Counter({point: 1 for point in expected_points() if point[1].startswith("evaluation.")})
-    for number in range(4):
-        names = {point for point in expected_points(f"000{number}", f"v{number}") if not point[1].startswith("evaluation.")}
-        assert names == {point for point in content.points if point[0].startswith(f"000{number}")}
-    assert sum(content.points.values()) == 4 * (ALL_POINTS - len(evaluation))
+    expected = [expected_points(f"000{number}", f"v{number}", evaluated=False) for number in range(4)]
+    assert content.points == sum(expected, Counter())
     assert sorted(path.name for path in tmp_path.iterdir()) == [".checkpoints", "mlflow.db"]
 
 
@@ -512,7 +650,7 @@ def test_a_server_that_dies_midway(project: Path, capsys: pytest.CaptureFixture[
         assert capsys.readouterr().out == "base: complete\n"
         # A whole training over HTTP, live.
         assert track(make_run(training_id="fedc" * 8), directory)
-        assert read_store(address).points == expected_points() + expected_points("fedc")
+        assert read_store(address).points == expected_points() + expected_points("fedc", evaluated=False)
     assert not (project / "mlartifacts").exists()
 
 
@@ -538,8 +676,7 @@ def test_a_store_that_comes_back_gets_the_whole_run(
         other.execute("ROLLBACK")
     assert tracker.close("FINISHED", metrics=METRICS, artifacts=[directory / name for name in TRAIN_FILES])
     assert capsys.readouterr().err == "The MLflow store mlflow.db answers again and has this run.\n"
-    sync()
-    assert_complete(uri)
+    assert_complete(uri, evaluated=False)
 
 
 def test_a_damaged_database_is_named_and_left_as_it_is(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -646,7 +783,7 @@ def test_a_database_of_an_earlier_mlflow_is_migrated(tmp_path: Path, empty_datab
     engine.dispose()
     directory = write_training(tmp_path / "runs" / "base", make_run())
     assert track(make_run(), directory)
-    assert_complete(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert_complete(f"sqlite:///{tmp_path / 'mlflow.db'}", evaluated=False)
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, closing(sqlite3.connect(empty_database)) as fresh:
         query = "SELECT version_num FROM alembic_version"
         assert database.execute(query).fetchall() == fresh.execute(query).fetchall()
@@ -659,7 +796,7 @@ def test_unusual_folder_names(name: str, project: Path, monkeypatch: pytest.Monk
     shutil.move(project / "mlflow.db", folder)
     monkeypatch.chdir(folder)
     assert track(make_run(), write_training(folder / "runs" / "base", make_run()))
-    assert_complete(store_uri())
+    assert_complete(store_uri(), evaluated=False)
     assert len(list((folder / "mlartifacts").rglob("metrics.json"))) == 1
 
 

@@ -75,8 +75,9 @@ def check_reproduced(variant: str, last: list[EpochRow], losses: np.ndarray, acc
     for row, loss, accuracy in zip(last, losses, accuracies, strict=True):
         if not (math.isclose(row.test_loss, loss, rel_tol=1e-5) and math.isclose(row.test_accuracy, accuracy, abs_tol=1e-9)):
             raise UserError(
-                f"The weights of variant {variant}, seed {row.seed}, test at loss {loss:.6f} and accuracy {accuracy:.4f}, but its training ended at"
-                f" {row.test_loss:.6f} and {row.test_accuracy:.4f}: train it again with `dvc repro --force --single-item train@{variant}`.",
+                f"The weights of variant {variant}, seed {row.seed}, test at loss {loss:.6f} and accuracy {accuracy:.4f},"
+                f" but its training ended at {row.test_loss:.6f} and {row.test_accuracy:.4f}:"
+                f" train it again with `dvc repro --force --single-item train@{variant}`.",
                 status=1,
             )
 

@@ -92,10 +92,12 @@ class _Training:
         if self._failed:
             seeds = "; ".join(f"seed {seed} in epoch {epoch}" for seed, epoch in sorted(self._failed.items()))
             raise UserError(
-                f"The loss of variant {self._variant} was not finite: {seeds}. Lower train.learning_rate or change the variant in params.yaml.",
+                f"The loss of variant {self._variant} was not finite: {seeds}."
+                " Lower train.learning_rate or change the variant in params.yaml.",
                 status=1,
             )
-        assert self._facts is not None and self._tracker is not None
+        assert self._facts is not None
+        assert self._tracker is not None
         weights = checkpoint.load_weights(self._checkpoints, self._groups)
         directory = RUNS / self._variant
         metrics = results.write(directory, self._settings, weights, self._rows, parameters=self._facts.parameters, flops=self._facts.flops)
@@ -114,7 +116,8 @@ class _Training:
             self._facts = facts
             described = self._run | {"device_name": facts.device_name, "attention": facts.attention}
             self._run = _adopt(self._checkpoints / "run.json", described)
-            self._tracker = Tracker(self._run)
+            # On CUDA the processor has time to spare, so the run can be watched from the start.
+            self._tracker = Tracker(self._run, start_after=0.0) if self._run["device"] == "cuda" else Tracker(self._run)
 
     def _record(self, seeds: list[int], rows: list[EpochRow]) -> None:
         assert self._tracker is not None

@@ -1,4 +1,4 @@
-"""MLflow beside a running stage: a daemon thread writes, the stage never waits for it and never sees its faults."""
+"""MLflow beside a running training: a daemon thread writes, the training never waits for it and never sees its faults."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from pipeline.tracking.recorder import Recorder, TimedRow, now, training_lock
 from pipeline.tracking.store import Store, display_name, explain, locked, store_uri
 from pipeline.training.records import EpochRow
 
-# Opening the store takes five seconds of a core. A training that ends sooner than this is left to `sync`, which opens it once
-# for all of them; the report stage runs it.
-START_SECONDS = 20.0
+# Importing MLflow and opening the store takes five to seven seconds of a core, which on the CPU are seconds that training does not
+# get. So that they stay below 2 % of it, a training that ends sooner than this is left to `sync`, which opens the store once for
+# all of them; the report stage runs it.
+START_SECONDS = 180.0
 FLUSH_SECONDS = 5.0  # between two batches
 RETRY_SECONDS = (30.0, 600.0)  # after a fault: the first and the longest pause
 PATIENCE = 10.0  # `close` gives up after this long without an answer from the store ...
@@ -26,9 +27,7 @@ LONGEST_CLOSE = 60.0  # ... and after this long in any case
 class _Writer:
     """A thread that brings `_write` to success: again and again after faults, a last time when closing."""
 
-    def __init__(
-        self, run: Mapping[str, Any], uri: str | None, on_fault: str, write: Callable[[Recorder], bool], *, delay: float = 0.0
-    ) -> None:
+    def __init__(self, run: Mapping[str, Any], uri: str | None, on_fault: str, write: Callable[[Recorder], bool], *, delay: float) -> None:
         self._delay = delay
         self._skip = False
         self._run = run
@@ -64,7 +63,8 @@ class _Writer:
         return self._complete
 
     def _work(self) -> None:
-        if self._closing.wait(self._delay) and self._skip:
+        # Without a delay nothing is left out, even if `close` comes before this thread has got here.
+        if self._delay and self._closing.wait(self._delay) and self._skip:
             return
         pause = 0.0
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Completes an MLflow store from the files in runs/: the way back after tracking was down, and the way in after a clone."""
+"""Completes an MLflow store from the files in runs/: evaluations, short trainings, and all that was missed while it was down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Training(NamedTuple):
     run: dict[str, Any]
     rows: list[TimedRow]
     metrics: dict[str, Any]
-    evaluation: dict[str, Any]  # empty before the evaluate stage
+    evaluation: dict[str, Any]  # empty as long as the evaluate stage has not run on this training
     files: list[Path]
 
 

@@ -26,7 +26,8 @@ def variant_lock(path: Path, variant: str) -> Iterator[None]:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             raise UserError(
-                f"Another trainer (process {holder}) is working on variant {variant}: wait until it ends or end it, then run the command again."
+                f"Another trainer (process {holder}) is working on variant {variant}:"
+                " wait until it ends or end it, then run the command again."
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.files import write_text
 from pipeline.errors import UserError
+from pipeline.files import write_text
 
 
 class EpochRow(NamedTuple):

@@ -24,7 +24,6 @@ from pipeline.params import VariantSettings
 from pipeline.provenance import device_name
 from pipeline.training.records import EpochRow
 
-
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux inside Windows
 
@@ -163,7 +162,8 @@ def run(job: Job, groups: Sequence[list[int]], processes: int, handle: Callable[
 def _work(job: Job, pipe: Connection) -> None:
     """A worker's life: trains the groups that come through the pipe until None comes."""
     parent = multiprocessing.parent_process()
-    assert parent is not None and parent.pid is not None
+    assert parent is not None
+    assert parent.pid is not None
     die_with_parent(parent.pid)
     import torch
 

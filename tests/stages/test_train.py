@@ -196,7 +196,7 @@ def test_a_loss_that_is_not_finite_names_seed_and_epoch(tmp_path: Path, arrays: 
         blocks=30,
         dropout=0.0,
     )
-    status, out, err = finish(start(directory))
+    status, _, err = finish(start(directory))
     assert status == 1
     assert "The loss of variant tiny was not finite: seed " in err
     assert "in epoch" in err

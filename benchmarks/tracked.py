@@ -1,0 +1,63 @@
+"""One training of variant `base` in the working directory, with MLflow or without: `python -m benchmarks.tracked tracked|silent`.
+
+Prints a line of JSON: wall seconds; seconds that the end of the training waited for MLflow; processor seconds of the coordinating
+process, in which MLflow runs, and of the workers; whether MLflow has everything.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# Nothing here may import torch: the coordinating process of a training does not either.
+from pipeline.errors import UserError, run_command
+from pipeline.stages import paths, train
+from pipeline.tracking import Tracker
+from pipeline.training.records import EpochRow
+
+
+class _SilentTracker:
+    """Stands where the tracker stands and does nothing: the same training without MLflow."""
+
+    def __init__(self, run: Mapping[str, Any]) -> None:
+        pass
+
+    def epoch(self, row: EpochRow) -> None:
+        pass
+
+    def close(self, status: str, *, metrics: Mapping[str, Any] | None = None, artifacts: Sequence[Path] = ()) -> bool:
+        return False
+
+
+def main(argv: list[str]) -> None:
+    if argv not in (["tracked"], ["silent"]):
+        raise UserError("Usage: python -m benchmarks.tracked tracked|silent")
+    tracker = Tracker if argv == ["tracked"] else _SilentTracker
+    waited, complete = 0.0, False
+
+    class Timed(tracker):  # type: ignore[misc, valid-type]
+        def close(self, *arguments: Any, **options: Any) -> bool:
+            nonlocal waited, complete
+            start = time.perf_counter()
+            complete = super().close(*arguments, **options)
+            waited = time.perf_counter() - start
+            return complete
+
+    train.Tracker = Timed  # type: ignore[attr-defined]
+    shutil.rmtree(paths.CHECKPOINTS, ignore_errors=True)  # of the training before, which would leave nothing to train
+    start = time.perf_counter()
+    train.main(["base"])
+    result = {"wall": time.perf_counter() - start, "wait": waited, "complete": complete}
+    for name, who in (("coordinator", resource.RUSAGE_SELF), ("workers", resource.RUSAGE_CHILDREN)):
+        usage = resource.getrusage(who)
+        result[name] = usage.ru_utime + usage.ru_stime
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    run_command(main)
