@@ -420,7 +420,7 @@ def test_a_training_that_lasts_is_in_the_store_before_its_end(project: Path, uri
 
 
 def test_a_short_training_that_fails_is_in_the_store(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`sync` never sees it: it leaves no files in runs/."""
+    """`sync` does not see it: it leaves no files in runs/."""
     tracker = DelayedTracker(make_run())
     for row in make_rows()[:4]:
         tracker.epoch(row)
@@ -429,6 +429,16 @@ def test_a_short_training_that_fails_is_in_the_store(project: Path, uri: str, ca
     content = read_store(uri)
     assert content.statuses == dict.fromkeys(["0123 base", *(f"0123 base, seed {seed}" for seed in SEEDS)], "FAILED")
     assert content.points == Counter({point: count for point, count in expected_points().items() if is_early(point)})
+
+    # It is started again, goes on and is FINISHED soon: its runs are completed by `sync`.
+    tracker = DelayedTracker(make_run())
+    for row in make_rows():
+        tracker.epoch(row)
+    assert not tracker.close("FINISHED", metrics=METRICS)
+    assert read_store(uri) == content
+    write_training(project / "runs" / "base", make_run())
+    sync()
+    assert_complete(uri)
 
 
 def is_early(point: tuple[str, str, int, float]) -> bool:

@@ -1,0 +1,118 @@
+"""Rounds, their order and repeats; the command; the nested repositories."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import load, overheads, results, runner
+from benchmarks.results import Row
+from benchmarks.runner import Options
+from pipeline.errors import UserError
+from pipeline.provenance import device_name
+
+OPTIONS = Options(device="cpu", data=Path("none"), threads=1, warmup=1, threshold=0.05, attempts=3, steps=2, full_epochs=False)
+
+
+class _Machine:
+    """Answers instead of the timing processes; `foreign` gives each implementation's load, attempt by attempt."""
+
+    def __init__(self, foreign: dict[str, list[float]]) -> None:
+        self.foreign = foreign
+        self.asked: list[tuple[str, int | None]] = []
+
+    def measure(self, name: str, options: Options, steps: int | None) -> tuple[dict[str, Any], int]:
+        self.asked.append((name, steps))
+        loads = self.foreign.get(name, [])
+        foreign = loads.pop(0) if loads else 0.0
+        if name == "matrix":
+            return {"flops_per_second": 1e11, "foreign": foreign}, 0
+        timing = {"parameters": 10, "seeds": 1, "steps": steps or 469, "epoch_seconds": 3.0, "warmup_seconds": 1.0}
+        return timing | {"checkpoint_seconds": 0.0, "device_memory": 0, "foreign": foreign}, 123
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, machine: _Machine, options: Options, rounds: int) -> tuple[list[Row], list[float]]:
+    monkeypatch.setattr(runner, "measure", machine.measure)
+    monkeypatch.setattr(load, "wait_until_quiet", lambda threshold, *, patience: None)
+    return runner.run_rounds({"a": 8, "b": 60, "c": 60}, options, rounds, 0, lambda line: None)
+
+
+def test_every_round_times_each_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = _Machine({})
+    rows, rates = _run(monkeypatch, machine, OPTIONS, 6)
+    orders = [tuple(name for name, _ in machine.asked[i : i + 4]) for i in range(0, 24, 4)]
+    assert all(sorted(order) == ["a", "b", "c", "matrix"] for order in orders)
+    assert len(set(orders)) > 1
+    assert len(rates) == 6
+    assert all(row.kept and row.memory == 123 for row in rows)
+
+
+def test_disturbed_timings_are_kept_aside_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = _Machine({"a": [0.5, 0.06, 0.04], "b": [0.9] * 9, "matrix": [0.2, 0.0]})
+    rows, rates = _run(monkeypatch, machine, OPTIONS, 1)
+    loads = {name: [(row.foreign, row.kept) for row in rows if row.implementation == name] for name in "abc"}
+    assert loads == {"a": [(0.5, False), (0.06, False), (0.04, True)], "b": [(0.9, False)] * 3, "c": [(0.0, True)]}
+    assert len(rates) == 1
+    assert "b" not in results.summarize(rows)
+
+
+def test_steps_come_from_the_option_the_entry_or_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = dataclasses.replace(OPTIONS, steps=None)
+    for options, expected in ((OPTIONS, 2), (own, 8), (dataclasses.replace(own, full_epochs=True), None)):
+        machine = _Machine({})
+        _run(monkeypatch, machine, options, 1)
+        assert dict(machine.asked)["a"] == expected
+
+
+def test_a_failed_timing_ends_the_run_with_a_sentence() -> None:
+    with pytest.raises(UserError, match="Timing no-such failed with status 2"):
+        runner.measure("no-such", OPTIONS, 2)
+
+
+@pytest.mark.slow
+def test_a_timing_in_its_own_process() -> None:
+    result, peak = runner.measure("ours-thread", OPTIONS, 2)
+    assert (result["parameters"], result["steps"]) == (10_666, 2)
+    assert result["epoch_seconds"] == pytest.approx(result["seconds"] / 2 * 469)
+    assert 100 * 2**20 < peak < 4 * 2**30
+
+
+def test_unknown_names_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LAB_DEVICE", "cpu")
+    with pytest.raises(UserError, match="--only names 'tim-loader'"):
+        command.main(["--only", "tim-loader", "--out", str(tmp_path)])
+
+
+def test_page_is_written_again_from_the_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LAB_DEVICE", "cpu")
+    base = tmp_path / command._slug(device_name("cpu"))
+    with pytest.raises(UserError, match="missing"):
+        command.main(["--page", "--out", str(tmp_path)])
+    results.write(base.with_suffix(".csv"), [Row(1, 1, "ours-10", 10_666, 10, 120, 6.5, 2.0, 0.01, 2**20, 0.0, True)])
+    facts = {
+        "machine": "Some CPU", "device": "cpu", "threads": 2, "versions": {}, "data": "mnist", "commit": None, "dirty": None,
+        "date": "2026-01-02", "attention": "sdpa", "seed": 0, "threshold": 0.05, "quick": False, "rounds": 1,
+        "matrix_rates": [], "skipped": [],
+    }  # fmt: skip
+    base.with_suffix(".json").write_text(json.dumps(facts))
+    command.main(["--page", "--out", str(tmp_path)])
+    assert "6.50 [6.50 .. 6.50] *" in base.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("device", "slug"),
+    [("AMD EPYC (2 cores)", "amd-epyc-2-cores"), ("NVIDIA H200", "nvidia-h200"), ("Intel(R) i7 @ 2.6", "intel-r-i7-2-6")],
+)
+def test_file_names_of_machines(device: str, slug: str) -> None:
+    assert command._slug(device) == slug
+
+
+@pytest.mark.slow
+def test_fabricated_outputs_leave_dvc_nothing_to_do() -> None:
+    (seconds,) = overheads.noop_seconds(dataclasses.replace(OPTIONS, threshold=1.0), 2, 1)  # raises when a stage runs
+    assert seconds > 0

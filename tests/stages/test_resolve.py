@@ -1,0 +1,29 @@
+"""The resolve stage: one file a variant, equal bytes for equal settings, and nothing of variants that are gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.params import Params, load_variant
+from pipeline.stages.resolve import prune, write_configs
+
+
+def test_one_file_a_variant(tmp_path: Path, study: Params) -> None:
+    (tmp_path / "gone.json").write_text("{}")
+    write_configs(study, tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == set(study.variants)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for variant in study.variants:
+        assert load_variant(tmp_path / f"{variant}.json") == study.resolve(variant)
+    write_configs(study, tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_runs_of_variants_that_are_gone_are_removed(tmp_path: Path, study: Params) -> None:
+    for name in ("base", "gone"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "epochs.csv").touch()
+    (tmp_path / "a-file").touch()
+    assert prune(tmp_path, study) == ["gone"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file", "base"]
+    assert prune(tmp_path / "not-there", study) == []

@@ -1,0 +1,29 @@
+"""One tiny run with its numbers written down: a change of any of them is a change of what the laboratory computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.data.datasets import load
+from pipeline.params import DataSettings, Params, TrainSettings, VariantSettings
+from pipeline.training.engine import Trainer, set_reproducible
+
+# (train loss, test loss) of epochs 1 to 3: the published configuration with patches of 7 on scikit-learn's digits, seed 0.
+# Five digits hold on every processor; the last bits depend on its vector width.
+EXPECTED = []
+
+
+def test_losses_of_the_golden_run(arrays: Path, study: Params) -> None:
+    set_reproducible(torch.device("cpu"))
+    settings = VariantSettings(
+        data=DataSettings(dataset="digits"),
+        train=TrainSettings(seeds=(0,), epochs=3, batch_size=64, learning_rate=0.005),
+        model=study.resolve("patch-7").model,
+    )
+    trainer = Trainer(settings, load(arrays), [0], torch.device("cpu"))
+    while not trainer.done:
+        trainer.run_epoch()
+    assert [(row.train_loss, row.test_loss) for row in trainer.rows] == [pytest.approx(pair, rel=1e-4) for pair in EXPECTED]
