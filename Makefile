@@ -11,7 +11,7 @@ export VIRTUAL_ENV := $(VENV)
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup demo test test-fast lint types repro preview ui sync lock clean
+.PHONY: help setup demo test test-fast lint repro preview ui sync bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -54,9 +54,15 @@ test-fast: $(STAMP) ## the tests that take seconds
 lint: $(STAMP) ## ruff and mypy
 	@ruff check . && ruff format --check . && mypy
 
-lock: $(STAMP) ## rewrite requirements.lock from pyproject.toml
+bench: $(STAMP) ## this project beside its peers, into benchmarks/results (half an hour on a quiet machine)
+	@uv pip install --quiet --require-hashes -r requirements-bench.lock
+	@python -m benchmarks
+
+lock: $(STAMP) ## rewrite the locks from pyproject.toml
 	@uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-annotate --no-header --quiet --upgrade -o requirements.lock
+	@uv pip compile pyproject.toml --extra dev --extra bench --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-annotate --no-header --quiet -c requirements.lock -o requirements-bench.lock
 
 clean: ## remove the environment and everything that builds make
 	rm -rf .venv build

@@ -70,15 +70,11 @@ class LoadMeter:
         self.foreign = max(0.0, busy - own) / (wall * (os.cpu_count() or 1))
 
 
-def wait_until_quiet(threshold: float, *, patience: float) -> float:
-    """Waits until the other processes use less than `threshold` of the machine for a second, at most `patience` seconds.
-
-    Returns:
-        the share that they used in the last second looked at.
-    """
+def wait_until_quiet(threshold: float, *, patience: float) -> None:
+    """Waits until the other processes use no more than `threshold` of the machine for a second, at most `patience` seconds."""
     end = time.monotonic() + patience
-    while True:
+    while time.monotonic() < end:
         with LoadMeter() as meter:
             time.sleep(1)
-        if meter.foreign <= threshold or time.monotonic() > end:
-            return meter.foreign
+        if meter.foreign <= threshold:
+            return

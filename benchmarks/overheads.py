@@ -21,7 +21,7 @@ from pipeline.training.records import read_epochs
 # Long enough that the tracker logs while the training runs; the fixed cost of doing so weighs more than in the study.
 _TRACKED_EPOCHS = {"cpu": 10, "cuda": 300}
 _UP_TO_DATE = "up to date"
-_PATIENCE_SECONDS = 120.0
+_PATIENCE_SECONDS = 30.0
 
 
 def measure(options: Options, say: Callable[[str], None], *, repeats: int) -> list[dict[str, Any]]:

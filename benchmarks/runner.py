@@ -19,7 +19,7 @@ from pipeline.errors import UserError
 
 ROOT = Path(__file__).parent.parent
 _SAMPLE_SECONDS = 0.5
-_PATIENCE_SECONDS = 120.0
+_PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ def run_rounds(
         for position, name in enumerate(order, start=1):
             wanted = None if options.full_epochs or name == "matrix" else (options.steps or steps[name])
             for _ in range(options.attempts):
-                before = load.wait_until_quiet(options.threshold, patience=_PATIENCE_SECONDS)
+                load.wait_until_quiet(options.threshold, patience=_PATIENCE_SECONDS)
                 result, peak = measure(name, options, wanted)
-                kept = max(before, result["foreign"]) <= options.threshold
+                kept = result["foreign"] <= options.threshold
                 place = f"round {number}/{num_rounds}  {position:2}/{len(order)}  {name:24}"
-                disturbed = "" if kept else f"   not counted: other processes used {max(before, result['foreign']):.0%}"
+                disturbed = "" if kept else f"   not counted: other processes used {result['foreign']:.0%}"
                 if name == "matrix":
                     say(f"{place} {result['flops_per_second'] / 1e9:8.0f} GFLOP/s{disturbed}")
                     if kept:

@@ -40,7 +40,7 @@ class TrainSettings(_Settings):
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, strict=False)]
     epochs: Annotated[int, Field(ge=1, le=10_000)]
     batch_size: Annotated[int, Field(ge=1, le=60_000)]
-    learning_rate: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
     @field_validator("seeds")
     @classmethod
@@ -49,6 +49,26 @@ class TrainSettings(_Settings):
         if twice:
             raise ValueError(f"names seed {twice[0]} more than once; every seed is one run, so list each once")
         return seeds
+
+
+class TimingSettings(_Settings):
+    """How long the timing stage measures. `seconds` bounds all rounds together; `tokens` are counts of patches in a square grid."""
+
+    rounds: Annotated[int, Field(ge=1, le=1000)]
+    steps: Annotated[int, Field(ge=1, le=10_000)]
+    seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+    tokens: Annotated[tuple[int, ...], Field(min_length=2, strict=False)]
+
+    @field_validator("tokens")
+    @classmethod
+    def _grids(cls, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        possible = [n**2 for n in range(1, IMAGE_SIZE + 1) if IMAGE_SIZE % n == 0]
+        wrong = [count for count in tokens if count not in possible]
+        if wrong:
+            raise ValueError(f"holds {wrong[0]}, but square patches cut an image into {', '.join(map(str, possible))} tokens")
+        if list(tokens) != sorted(set(tokens)):
+            raise ValueError("has to be in rising order, each count once")
+        return tokens
 
 
 class ModelSettings(_Settings):
@@ -153,6 +173,7 @@ class Params(_Settings):
     base: ModelSettings
     variants: dict[str, dict[str, Any]]
     experiments: dict[str, ExperimentSettings]
+    timing: TimingSettings
     preview: str | None = None
 
     def resolve(self, variant: str) -> VariantSettings:

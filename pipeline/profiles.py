@@ -91,6 +91,7 @@ def publish(name: str, directory: Path) -> Path:
         (target / "runs" / variant).mkdir(parents=True)
         for file in _RUN_TEXT:
             shutil.copyfile(directory / "runs" / variant / file, target / "runs" / variant / file)
+    shutil.copyfile(directory / "timing" / "results.json", target / "timing" / "results.json")
     shutil.copyfile(directory / "dvc.lock", target / "dvc.lock")
     return target
 

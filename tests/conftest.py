@@ -13,6 +13,17 @@ from pipeline import params
 ROOT = Path(__file__).parent.parent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked cuda are skipped where torch sees no GPU."""
+    marked = [item for item in items if item.get_closest_marker("cuda")]
+    if marked:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
 @pytest.fixture(scope="session")
 def raw_params() -> dict[str, Any]:
     """The repository's params.yaml as plain YAML; copy before changing."""

@@ -67,6 +67,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory, raw_params: dict[str, A
         "data": {"dataset": "digits"},
         "train": {"seeds": [0, 1], "epochs": 1, "batch_size": 128, "learning_rate": 0.005},
         "base": raw_params["base"] | {"patch": 14, "blocks": 1},
+        "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [4, 16]},
         "variants": {"base": {}, "wide": {"mlp_dim": 48}},
         "experiments": {
             "width": {
@@ -88,7 +89,17 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
     """One story, because every step starts from the state that the step before it left."""
     path = repository.path
     first = repository.repro()
-    assert sorted(first) == ["evaluate@base", "evaluate@wide", "fetch", "prepare", "report", "resolve", "train@base", "train@wide"]
+    assert sorted(first) == [
+        "evaluate@base",
+        "evaluate@wide",
+        "fetch",
+        "prepare",
+        "report",
+        "resolve",
+        "timing",
+        "train@base",
+        "train@wide",
+    ]
     assert not list((path / ".checkpoints").glob("*/*/*.safetensors"))
 
     assert repository.repro() == []  # nothing changed, nothing runs

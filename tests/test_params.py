@@ -107,6 +107,12 @@ FAULTS = [
         ["curve"],
         "experiments.positions.figures.0 is 'curve', which is not a choice; the nearest is 'curves'.",
     ),
+    ("timing/rounds", 0, "timing.rounds is 0, but has to be at least 1; the nearest valid value is 1."),
+    ("timing/seconds", 0, "timing.seconds is 0, but has to be more than 0.0."),
+    ("timing/tokens", [4, 50], "timing.tokens holds 50, but square patches cut an image into 1, 4, 16, 49, 196, 784 tokens."),
+    ("timing/tokens", [16, 4], "timing.tokens has to be in rising order, each count once."),
+    ("timing/tokens", [4], "timing.tokens has too few entries; it needs at least 2."),
+    ("timing/round", 3, "timing.round is not a key of params.yaml; the nearest is 'rounds'."),
     ("trian", {}, "trian is not a key of params.yaml; the nearest is 'train'."),
 ]
 

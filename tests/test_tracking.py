@@ -372,6 +372,7 @@ CHILD = """
 import json, sys, time
 from pipeline.tracking import Tracker, live
 from pipeline.training.records import EpochRow
+live.PATIENCE, live.LONGEST_CLOSE = 90.0, 180.0  # a machine that is busy with other things is no fault of the store
 live.FLUSH_SECONDS = 0.1
 run, rows, metrics = json.load(sys.stdin)
 tracker = Tracker(run, start_after=0.0)
@@ -706,7 +707,7 @@ def test_a_disk_without_room(project: Path, uri: str) -> None:
     size = (project / "mlflow.db").stat().st_size
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
     with child_training(limit + CHILD, make_run(), make_rows() * 200, METRICS) as child:
-        output, errors = child.communicate(timeout=100)
+        output, errors = child.communicate(timeout=200)
     sentence = "The disk of the MLflow store mlflow.db is full or fails; training goes on, `make sync` will log this run later.\n"
     assert (output, errors, child.returncode) == ("False\n", sentence, 0)
     write_training(project / "runs" / "base", make_run())

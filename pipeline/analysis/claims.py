@@ -5,12 +5,16 @@ interval lies wholly where the claim puts it, "contradicted" when wholly where t
 A claim is supported when all its comparisons are (each on its own 95 % interval: an intersection-union test needs no
 adjustment), and contradicted when one is. As any one suffices for that, contradiction is read off the wider interval
 that covers all of the claim's comparisons at once (Bonferroni), which holds false contradictions at 5 % a claim.
+
+Claims about accuracy speak of trainings, and their unit is the seed. Claims about speed speak of the timing stage's interleaved
+rounds, and their unit is the round; recorded times of trainings judge nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -19,7 +23,7 @@ from pipeline.analysis.positions import nearness_correlation
 from pipeline.analysis.statistics import LEVEL, FloatArray, Interval, paired_difference, summarize
 
 Verdict = Literal["supported", "contradicted", "not decided"]
-Measure = Literal["accuracy", "test loss", "unsteadiness", "nearness correlation", "seconds"]
+Measure = Literal["accuracy", "test loss", "unsteadiness", "nearness correlation", "step time", "attention time", "saved bytes"]
 
 # At the constant learning rate one run's accuracy moves by up to 0.6 points from one epoch to the next (measured), so
 # a difference of half a point is less than what stopping an epoch earlier or later changes.
@@ -29,11 +33,16 @@ ACCURACY_MARGIN = 0.005
 LOSS_MARGIN = 0.02
 # Random vectors give 0 and the fixed table gives 1 of itself: half-way is where "resembles" begins.
 RESEMBLANCE_SHARE = 0.5
+# "About 1.3 times" is a figure with two digits read off a curve: 15 % either way, from 1.13 to 1.50, still rounds to it as people speak.
+ABOUT = 1.15
+# Nearer to the square than to the powers 1.5 and 2.5.
+SQUARE = (1.75, 2.25)
+FEWEST_ROUNDS = 3  # two rounds have an interval, too, but one that a single slow round makes up
 STEADY_EPOCHS = 10  # late epochs only: the first ones climb, which is learning and not unsteadiness
 
 
 class Evidence(Protocol):
-    """What a claim may ask of a variant; arrays are (seeds, epochs), accuracy a fraction, seconds of one epoch."""
+    """What a claim may ask of a variant; arrays are (seeds, epochs), accuracy a fraction."""
 
     @property
     def seeds(self) -> tuple[int, ...]: ...
@@ -42,8 +51,6 @@ class Evidence(Protocol):
     @property
     def test_loss(self) -> FloatArray: ...
     @property
-    def seconds(self) -> FloatArray: ...
-    @property
     def grid(self) -> int: ...
     @property
     def patch_positions(self) -> FloatArray:
@@ -51,11 +58,27 @@ class Evidence(Protocol):
         ...
 
 
+class Timings(Protocol):
+    """What a claim may ask of the timing stage's results. Everything is of the way in which the thesis computed, unless it says else."""
+
+    def ratio(self, slower: str, faster: str) -> FloatArray:
+        """(rounds,): step time of one variant divided by that of the other, of each undisturbed round.
+
+        Raises:
+            LookupError: one of them was not timed, or not with this study's settings; says so in a sentence's end.
+        """
+        ...
+
+    def exponent(self, measure: str) -> FloatArray:
+        """(rounds,) of a time, (1,) of bytes: the power of the token count with which it grows. Raises LookupError as `ratio` does."""
+        ...
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One measurable part of a claim: `rule` says how `variant` has to stand to `reference` in `measure`.
 
-    `bound` is in the measure's own unit (accuracy as a fraction); rules without a margin have none.
+    `bound` is in the measure's own unit (accuracy as a fraction), `between` the claim's two ends; rules without a margin have none.
     """
 
     rule: str
@@ -63,6 +86,7 @@ class Comparison:
     variant: str
     reference: str
     bound: float | None = None
+    between: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -109,8 +133,10 @@ class Judgement:
         return max(same, key=used) if self.verdict == "supported" else same[0]
 
 
-def _compare(rule: str, measure: Measure, *pairs: tuple[str, str], bound: float | None = None) -> tuple[Comparison, ...]:
-    return tuple(Comparison(rule, measure, variant, reference, bound) for variant, reference in pairs)
+def _compare(
+    rule: str, measure: Measure, *pairs: tuple[str, str], bound: float | None = None, between: tuple[float, float] | None = None
+) -> tuple[Comparison, ...]:
+    return tuple(Comparison(rule, measure, variant, reference, bound, between) for variant, reference in pairs)
 
 
 _SIMILAR = (("patch-7", "base"), ("patch-2", "base"), ("patch-7", "patch-2"))
@@ -118,7 +144,11 @@ _MARGIN_REASON = (
     "Half a point: at the constant learning rate the accuracy of one run moves by up to 0.6 points from one epoch to the "
     "next, so less than that cannot matter to whoever picks between the two."
 )
-_TIMING_REASON = "Epoch times of separate runs also measure the machine's other work; they can neither support nor contradict."
+_TIMING_REASON = (
+    "Judged on interleaved timings of training steps computed as published; epoch times of separate trainings also measure the machine's "
+    "other work and judge nothing."
+)
+_ABOUT_REASON = f" The claim's figure is a rounded one, so {100 * (ABOUT - 1):.0f} % either way (a factor of {ABOUT}) is still it."
 
 CLAIMS: dict[str, Claim] = {
     claim.id: claim
@@ -158,9 +188,10 @@ CLAIMS: dict[str, Claim] = {
             id="T4",
             source="thesis, 4.3",
             sentence="Without the class token an epoch is about 1.3 times faster, perhaps because of how the token is added.",
-            measured="The time of an epoch: class token added image by image, by one expand, and not at all.",
-            bound_reason=_TIMING_REASON,
-            comparisons=_compare("timing", "seconds", ("first", "cls-loop"), ("first", "base")),
+            measured="The time of a training step with the class token added image by image, as published, over that without one; "
+            "the timing page also has the token added by one expand.",
+            bound_reason=_TIMING_REASON + _ABOUT_REASON,
+            comparisons=_compare("ratio", "step time", ("cls-loop", "first"), between=(1.3 / ABOUT, 1.3 * ABOUT)),
         ),
         Claim(
             id="T5",
@@ -181,9 +212,36 @@ CLAIMS: dict[str, Claim] = {
             id="T6",
             source="thesis, 4.4",
             sentence="An epoch with patches of 14 pixels is the slowest, perhaps because of the linear embedding.",
-            measured="The time of an epoch with patches of 14 pixels against 7, 4 and 2.",
-            bound_reason=_TIMING_REASON,
-            comparisons=_compare("timing", "seconds", ("patch-14", "patch-7"), ("patch-14", "base"), ("patch-14", "patch-2")),
+            measured="The time of a training step with patches of 14 pixels over that with 7, 4 and 2.",
+            bound_reason=_TIMING_REASON + " Slowest means any ratio above 1.",
+            comparisons=_compare(
+                "ratio", "step time", ("patch-14", "patch-7"), ("patch-14", "base"), ("patch-14", "patch-2"), between=(1.0, math.inf)
+            ),
+        ),
+        Claim(
+            id="T7",
+            source="thesis, 4.1.2",
+            sentence="Cutting patches by tensor operations and attending to a batch at once make training 12 to 15 times faster "
+            "than nested loops.",
+            measured="The time of a training step with patches cut in three nested Python loops and attention computed image by image "
+            "and head by head, over that of the published code; the same network and weights, both with the class token added image "
+            "by image.",
+            bound_reason=_TIMING_REASON + _ABOUT_REASON,
+            comparisons=_compare("ratio", "step time", ("nested loops", "cls-loop"), between=(12 / ABOUT, 15 * ABOUT)),
+        ),
+        Claim(
+            id="T9",
+            source="thesis, 2.5 and 3.3",
+            sentence="The cost of attention grows with the square of the number of tokens.",
+            measured="The exponent of a power of the token count (least squares on logarithms, from 49 tokens on, as with fewer the calls "
+            "themselves are the cost), fitted to the time of one block's attention alone, forward and backward, and to the bytes "
+            "that it keeps for its backward pass.",
+            bound_reason=f"An exponent from {SQUARE[0]} to {SQUARE[1]} is nearer to 2 than to 1.5 or 2.5. Bytes are counted "
+            "and do not vary, so they have no interval.",
+            comparisons=(
+                *_compare("exponent", "attention time", ("attention", "tokens"), between=SQUARE),
+                *_compare("exponent", "saved bytes", ("attention", "tokens"), between=SQUARE),
+            ),
         ),
     )
 }
@@ -208,10 +266,13 @@ def unsteadiness(accuracy: FloatArray) -> FloatArray:
     return deviation
 
 
-def judge(claim: Claim, evidence: Mapping[str, Evidence]) -> Judgement:
-    """Judges one claim from the variants that there are; a comparison whose variant is missing stays undecided."""
+def judge(claim: Claim, evidence: Mapping[str, Evidence], timings: Timings | None = None) -> Judgement:
+    """Judges one claim from the variants and timings that there are; a comparison that lacks its own stays undecided."""
     wide = 1 - (1 - LEVEL) / len(claim.comparisons)
-    findings = tuple(_judge_comparison(comparison, evidence, wide) for comparison in claim.comparisons)
+    findings = tuple(
+        _judge_timing(comparison, timings, wide) if comparison.rule in TIMING_RULES else _judge_comparison(comparison, evidence, wide)
+        for comparison in claim.comparisons
+    )
     verdicts = {finding.verdict for finding in findings}
     verdict: Verdict = "contradicted" if "contradicted" in verdicts else "supported" if verdicts == {"supported"} else "not decided"
     return Judgement(claim, verdict, findings)
@@ -338,11 +399,47 @@ def _resembles(comparison: Comparison, variant: Evidence, reference: Evidence, w
     return _decide(comparison, values, None, region, wide)
 
 
-def _timing(comparison: Comparison, variant: Evidence, reference: Evidence, wide: float) -> Finding:
-    """Recorded times are shown and judge nothing: the runs were not interleaved."""
-    times = [float(np.median(evidence.seconds)) for evidence in (variant, reference)]
-    why = f"needs interleaved timings; the separate runs recorded a median of {times[0]:.3g} s and {times[1]:.3g} s an epoch"
-    return Finding(comparison, "not decided", why, len(variant.seeds))
+def _judge_timing(comparison: Comparison, timings: Timings | None, wide: float) -> Finding:
+    """Verdict on interleaved timings: a ratio of step times (on its logarithm, so that a ratio and its inverse are one), or an exponent."""
+    if timings is None:
+        return Finding(comparison, "not decided", "not timed: it needs the interleaved timings that `dvc repro timing` takes", 0)
+    ratio = comparison.rule == "ratio"
+    assert comparison.between is not None
+    low, high = comparison.between
+    try:
+        values = timings.ratio(comparison.variant, comparison.reference) if ratio else timings.exponent(comparison.measure)
+    except LookupError as error:
+        return Finding(comparison, "not decided", str(error.args[0]), 0)
+    if comparison.measure == "saved bytes":
+        (exact,) = values
+        inside = bool(low <= exact <= high)
+        why = f"an exact count, {'inside' if inside else 'outside'} the claimed range"
+        return Finding(comparison, "supported" if inside else "contradicted", why, 1, float(exact))
+    if len(values) < FEWEST_ROUNDS:
+        why = f"only {len(values)} undisturbed rounds of timings, where {FEWEST_ROUNDS} are the fewest that may judge"
+        return Finding(comparison, "not decided", why, len(values))
+    unit, back = (np.log, np.exp) if ratio else (float, float)
+    range_text = f"above {low:g}" if math.isinf(high) else f"between {low:.3g} and {high:.3g}"
+    region = _Region(
+        inside=lambda i: i.low > unit(low) and i.high < unit(high),
+        outside=lambda i: i.low > unit(high) or i.high < unit(low),
+        inside_text=f"the whole interval lies {range_text}",
+        outside_text=f"no part of the interval lies {range_text}",
+        between_text=f"the interval lies only in part {range_text}",
+    )
+    finding = _decide(comparison, np.log(values) if ratio else values, None, region, wide)
+    if finding.effect is None or finding.interval is None:
+        return finding
+    ends = replace(finding.interval, low=float(back(finding.interval.low)), high=float(back(finding.interval.high)))
+    return replace(finding, effect=float(back(finding.effect)), interval=ends)
+
+
+TIMING_RULES = ("ratio", "exponent")
+
+
+def is_timed(claim: Claim) -> bool:
+    """Whether the claim is judged on the timing stage's results."""
+    return all(comparison.rule in TIMING_RULES for comparison in claim.comparisons)
 
 
 RULES: dict[str, Callable[[Comparison, Evidence, Evidence, float], Finding]] = {
@@ -350,5 +447,4 @@ RULES: dict[str, Callable[[Comparison, Evidence, Evidence, float], Finding]] = {
     "less": _less,
     "more": _more,
     "resembles": _resembles,
-    "timing": _timing,
 }

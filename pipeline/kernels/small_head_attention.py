@@ -6,6 +6,7 @@ FLOP counter treat it like one of PyTorch's own.
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -21,8 +22,10 @@ except Exception as error:  # numba is absent, does not fit this Python or NumPy
 else:
     _unavailable = {}
 
-# Where the fused kernel wins: 7 times as fast as PyTorch's with 4 channels, 4 times with 8; with 16 PyTorch's is as fast.
+# Where the fused kernel wins on the CPU: 7 times as fast as PyTorch's with 4 channels, 4 times with 8; with 16 PyTorch's is as fast.
 FUSED_HEAD_DIMS = range(2, 9)
+CUDA_HEAD_DIMS = range(2, 33)
+CUDA_DTYPES = (torch.float32, torch.bfloat16)
 MOST_FUSED_TOKENS = 256
 _prepared: set[int] = set()
 
@@ -53,24 +56,49 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
         raise ValueError(f"Query, key and value must have one dtype, not {q.dtype}, {k.dtype} and {v.dtype}.")
     if 1 <= q.shape[1] <= MOST_FUSED_TOKENS and _fused(q.device.type, q.dtype, int(q.shape[3])):
         return torch.ops.lab.small_head_attention(q, k, v, scale)[0]
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (batch, head, token, channel)
+    if q.device.type == "cpu" and any(torch._C._functorch.is_batchedtensor(x) for x in (q, k, v)):
+        # PyTorch's CPU kernel has no batching rule: it would run seed by seed, with a warning.
+        return ((q @ k.mT * scale).softmax(-1) @ v).transpose(1, 2).contiguous()
     return F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2).contiguous()
 
 
 def attention_path(*, device: torch.device | str, head_dim: int, tokens: int, dtype: torch.dtype = torch.float32) -> str:
-    """Which kernel `attention` runs for such tensors: "fused-cpu" or "sdpa". LAB_ATTENTION=sdpa in the environment forces the latter."""
-    return "fused-cpu" if 1 <= tokens <= MOST_FUSED_TOKENS and _fused(torch.device(device).type, dtype, head_dim) else "sdpa"
+    """Which kernel `attention` runs for such tensors: "fused-cpu", "fused-cuda" or "sdpa".
+
+    LAB_ATTENTION=sdpa in the environment forces the last.
+    """
+    kind = torch.device(device).type
+    return f"fused-{kind}" if 1 <= tokens <= MOST_FUSED_TOKENS and _fused(kind, dtype, head_dim) else "sdpa"
 
 
-def why_not_fused(head_dim: int) -> str | None:
+def why_not_fused(head_dim: int, device: torch.device | str = "cpu") -> str | None:
     """Why the fused kernel cannot run on this machine for heads of this size, in words; None if it can."""
+    if torch.device(device).type == "cuda":
+        return _why_not_cuda()
     _can_run(head_dim)
     return _unavailable.get(None) or _unavailable.get(head_dim)
 
 
 def _fused(device_type: str, dtype: torch.dtype, head_dim: int) -> bool:
-    suits = device_type == "cpu" and dtype == torch.float32 and head_dim in FUSED_HEAD_DIMS
-    return suits and os.environ.get("LAB_ATTENTION") != "sdpa" and _can_run(head_dim)
+    if os.environ.get("LAB_ATTENTION") == "sdpa":
+        return False
+    if device_type == "cuda":
+        return dtype in CUDA_DTYPES and head_dim in CUDA_HEAD_DIMS and _why_not_cuda() is None
+    return device_type == "cpu" and dtype == torch.float32 and head_dim in FUSED_HEAD_DIMS and _can_run(head_dim)
+
+
+@functools.cache
+def _why_not_cuda() -> str | None:
+    try:
+        from pipeline.kernels import cuda  # noqa: F401 (not before it is needed: importing triton takes time)
+    except Exception as error:  # triton is absent or broken
+        return f"triton cannot be used: {type(error).__name__}: {error}"
+    if not torch.cuda.is_available():
+        return "torch sees no GPU."
+    if torch.cuda.get_device_capability() < (7, 0):
+        return "Triton needs a GPU of compute capability 7.0 or higher."
+    return None
 
 
 def _can_run(head_dim: int) -> bool:
@@ -111,8 +139,28 @@ def _backward(
     return cpu.backward(grad, q, k, v, out, statistics, scale)
 
 
+@torch.library.impl(_NAME, "cuda")
+def _forward_cuda(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    from pipeline.kernels import cuda
+
+    return cuda.forward(q, k, v, scale)
+
+
+@torch.library.impl(_BACKWARD, "cuda")
+def _backward_cuda(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, statistics: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    from pipeline.kernels import cuda
+
+    return cuda.backward(grad, q, k, v, out, statistics, scale)
+
+
 @torch.library.register_fake(_NAME)
 def _(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    if q.device.type == "cuda":
+        from pipeline.kernels import cuda
+
+        return q.new_empty(q.shape), cuda.empty_statistics(q)
     batch, tokens, heads, _ = q.shape
     return q.new_empty(q.shape), q.new_empty(cpu.statistics_shape(batch, tokens, heads))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -333,3 +333,69 @@ def variant_curves(variant: str, epochs_csv: Path, out_png: Path) -> None:
         png = _png(figure)
     with replacing(out_png) as temporary:
         temporary.write_bytes(png)
+
+
+def shares(panels: Sequence[tuple[str, Sequence[tuple[str, Mapping[str, float]]]]], theme: Theme) -> bytes:
+    """PNG: bars of equal length, cut into the shares of their parts, with their milliseconds at the end.
+
+    Args:
+        panels: (title, [(label of a bar, seconds of each part)]), the same parts and labels in all.
+    """
+    with _style(theme):
+        figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
+        parts = list(panels[0][1][0][1])
+        colours = [*_COLOURS[theme], _INK[theme], _MUTED[theme]]
+        for axes, (title, bars) in zip(figure.subplots(1, len(panels), sharey=True), panels, strict=True):
+            places = np.arange(len(bars))
+            totals = np.array([sum(seconds.values()) for _, seconds in bars])
+            left = np.zeros(len(bars))
+            for part, colour in zip(parts, colours, strict=True):
+                width = 100 * np.array([seconds[part] for _, seconds in bars]) / totals
+                axes.barh(places, width, left=left, color=colour, height=0.68, linewidth=0, label=part)
+                left += width
+            for place, total in zip(places, totals, strict=True):
+                axes.text(102, place, f"{1e3 * total:#.3g}".rstrip(".") + " ms", va="center", fontsize=9.5)
+            axes.set_title(title)
+            axes.set_xlabel("% of a step")
+            axes.set_xlim(0, 128)
+            axes.set_xticks([0, 25, 50, 75, 100])
+            axes.set_yticks(places, [label for label, _ in bars])
+            axes.set_ylim(len(bars) - 0.5, -0.5)
+            axes.grid(False)
+            sns.despine(ax=axes, left=True)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, columnspacing=1.4)
+        return _png(figure)
+
+
+def growth(panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[float], Sequence[float]]]]], theme: Theme) -> bytes:
+    """PNG: lines on two logarithmic axes, with a dotted line of slope 2 through the end of the highest of each panel.
+
+    Args:
+        panels: (title, [(label, x, y)]), the same labels in all.
+    """
+    with _style(theme):
+        figure = Figure(figsize=(WIDTH, 3.7), layout="constrained")
+        for axes, (title, lines) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+            for i, (label, x, y) in enumerate(lines):
+                colour = _COLOURS[theme][i // 2]
+                dash = "-" if i % 2 == 0 else (0, (3.5, 1.8))
+                axes.plot(x, y, color=colour, marker=_MARKERS[i % len(_MARKERS)], linestyle=dash, label=label, markeredgewidth=0)
+            highest = max(lines, key=lambda line: line[2][-1])
+            counts = np.array(highest[1], dtype=np.float64)
+            axes.plot(counts, highest[2][-1] * (counts / counts[-1]) ** 2, color=_MUTED[theme], linestyle=":", linewidth=1.2, zorder=1)
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            smallest = min(min(line[2]) for line in lines)
+            axes.set_ylim(0.6 * smallest, 1.8 * highest[2][-1])
+            axes.set_title(title)
+            axes.set_xlabel("tokens")
+            axes.xaxis.set_major_locator(FixedLocator(list(counts)))
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+            sns.despine(ax=axes, left=True)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=_legend_columns(labels), columnspacing=1.4)
+        return _png(figure)

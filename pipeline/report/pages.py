@@ -13,12 +13,12 @@ import jinja2
 import numpy as np
 
 from pipeline.analysis import positions, statistics
-from pipeline.analysis.claims import CLAIMS, Comparison, Finding, judge
+from pipeline.analysis.claims import CLAIMS, Comparison, Finding, is_timed, judge
 from pipeline.analysis.statistics import FloatArray, Interval, Summary
 from pipeline.errors import UserError
 from pipeline.files import replacing
 from pipeline.params import ExperimentSettings, ModelSettings, Params
-from pipeline.report import figures, results
+from pipeline.report import figures, results, timing
 from pipeline.report.results import VariantResult
 
 REPORTS = Path("reports")
@@ -38,7 +38,7 @@ class Figure:
 
 
 def write(params: Params, root: Path = Path()) -> list[Path]:
-    """Writes `reports/README.md`, a page per experiment and the figures; removes pages and figures of experiments that are gone.
+    """Writes `reports/README.md`, a page per experiment, the timing page where timings are there, and the figures; removes old ones.
 
     Everything is computed before the first file changes.
 
@@ -53,9 +53,10 @@ def write(params: Params, root: Path = Path()) -> list[Path]:
         with replacing(root / path) as temporary:
             temporary.write_bytes(content)
     pages = root / REPORTS / "experiments"
-    for old in (*pages.glob("*.md"), *(pages / "figures").glob("*.png")):
+    timings = (root / REPORTS / "timing.md", *(root / REPORTS / "timing").glob("*.png"))
+    for old in (*pages.glob("*.md"), *(pages / "figures").glob("*.png"), *timings):
         if old.relative_to(root) not in files:
-            old.unlink()
+            old.unlink(missing_ok=True)
     return list(files)
 
 
@@ -66,9 +67,16 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
             if claim not in CLAIMS:
                 raise UserError(f"experiments.{name}.claims names {claim!r}, but the claims are {', '.join(CLAIMS)}.")
     runs = results.load(params, root)
-    judgements = {claim: judge(CLAIMS[claim], runs) for claim in CLAIMS if any(claim in e.claims for e in params.experiments.values())}
+    timings = timing.load(params, root)
+    places = {claim: f"experiments/{name}.md" for name, e in reversed(params.experiments.items()) for claim in e.claims}
+    if timings is not None:
+        places = dict.fromkeys(timing.CLAIMS, "timing.md") | places
+    judgements = {claim: judge(CLAIMS[claim], runs, timings) for claim in CLAIMS if claim in places}
     environment = _environment()
     files: dict[str, bytes] = {}
+    if timings is not None:
+        timed = [judgement for judgement in judgements.values() if is_timed(judgement.claim)]
+        files |= timing.render(timings, timed, environment, params.preview)
     for name, experiment in params.experiments.items():
         lines = [figures.Line(experiment.label(v), runs[v].epochs, v == experiment.baseline) for v in experiment.variants]
         shown: list[Figure] = []
@@ -92,6 +100,7 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
             figures=shown,
             commits=sorted({str(runs[v].run["git_commit"]) for v in experiment.variants if runs[v].run.get("git_commit")}),
             dirty=any(runs[v].run.get("git_dirty") for v in experiment.variants),
+            timed=timings is not None and any(is_timed(CLAIMS[claim]) for claim in experiment.claims),
             label=experiment.label,
             nats=_nats,
             correlation=_correlation,
@@ -104,10 +113,8 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         dataset=DATASETS[params.data.dataset],
         train=params.train,
         base=_base_sentence(params.base),
-        judgements=[
-            (judgement, next(name for name, e in params.experiments.items() if claim in e.claims))
-            for claim, judgement in judgements.items()
-        ],
+        judgements=[(judgement, places[claim]) for claim, judgement in judgements.items()],
+        timed=timings is not None,
         leaderboard=_leaderboard(runs),
         experiments=params.experiments,
         data=data,
@@ -179,6 +186,9 @@ _SHOW: dict[str, tuple[Callable[[float], str], str]] = {
     "unsteadiness": (lambda value: signed(100 * value, 3), " points"),
     "test loss": (_nats, " nats"),
     "nearness correlation": (_correlation, ""),
+    "step time": (lambda value: f"{value:#.3g}", " times"),
+    "attention time": (lambda value: f"{value:.2f}", ""),
+    "saved bytes": (lambda value: f"{value:.2f}", ""),
 }
 
 
@@ -192,8 +202,12 @@ def effect(finding: Finding) -> str:
 
 def compared(comparison: Comparison, label: Callable[[str], str]) -> str:
     """What was compared, in words: `first patch - cls, accuracy`."""
-    join = " against " if comparison.rule in ("resembles", "timing") else f" {MINUS} "
-    measure = {"seconds": "epoch time", "unsteadiness": "unsteadiness of accuracy"}.get(comparison.measure, comparison.measure)
+    join = {"resembles": " against ", "exponent": " against ", "ratio": " / "}.get(comparison.rule, f" {MINUS} ")
+    measure = {
+        "unsteadiness": "unsteadiness of accuracy",
+        "attention time": "exponent of its time",
+        "saved bytes": "exponent of the bytes it keeps",
+    }.get(comparison.measure, comparison.measure)
     return f"{label(comparison.variant)}{join}{label(comparison.reference)}, {measure}"
 
 
@@ -203,6 +217,9 @@ def margin(comparison: Comparison) -> str:
         return f"within {100 * comparison.bound:g} points" if comparison.measure == "accuracy" else f"within {comparison.bound:g} nats"
     if comparison.rule == "resembles" and comparison.bound is not None:
         return f"at least {100 * comparison.bound:g} % of the table's"
+    if comparison.between is not None:
+        low, high = comparison.between
+        return f"above {low:g}" if math.isinf(high) else f"from {low:.3g} to {high:.3g}"
     return {"less": "below 0", "more": "above 0"}.get(comparison.rule, "-")
 
 

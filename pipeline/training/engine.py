@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from pipeline.data.datasets import Dataset
 from pipeline.models import build
 from pipeline.params import ModelSettings, VariantSettings
 from pipeline.training.records import EpochRow
+from pipeline.training.step import Driver, EvaluationStep, TrainingStep, batch_sizes, make_driver
 
 EVALUATION_BATCH = 500
 
@@ -58,6 +58,7 @@ def set_reproducible(device: torch.device) -> None:
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # all that is read here was written
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
@@ -175,6 +176,7 @@ class Trainer:
         epoch: epochs done.
         rows: what `epochs.csv` will hold, in order of epochs, then seeds.
         failed: seed to the epoch in which its loss stopped being finite; such a seed gets no further rows.
+        driver: how the steps are run.
     """
 
     def __init__(self, settings: VariantSettings, dataset: Dataset, seeds: Sequence[int], device: torch.device) -> None:
@@ -186,8 +188,17 @@ class Trainer:
         self.epoch = 0
         self.rows: list[EpochRow] = []
         self.failed: dict[int, int] = {}
-        self._train = _to_device(dataset.train_images, dataset.train_labels, device)
-        self._test = _to_device(dataset.test_images, dataset.test_labels, device)
+        self.driver = make_driver(device)
+        images, labels = _to_device(dataset.train_images, dataset.train_labels, device)
+        self._num_images = len(labels)
+        self._total = torch.zeros(len(seeds), dtype=torch.float64, device=device)
+        self._steps = {
+            size: TrainingStep(self.stack, self.optimizer, images, labels, self._total, size)
+            for size in batch_sizes(len(labels), settings.train.batch_size)
+        }
+        self._test_labels = torch.from_numpy(dataset.test_labels).long().to(device)
+        test_images = torch.from_numpy(dataset.test_images).to(device)
+        self._evaluator = Evaluator(self.stack, test_images, self._test_labels, num_seeds=len(seeds), driver=self.driver)
 
     @property
     def done(self) -> bool:
@@ -196,12 +207,15 @@ class Trainer:
     def run_epoch(self) -> list[EpochRow]:
         """Trains and tests one epoch. Returns the rows of the seeds that are still finite."""
         self.epoch += 1
+        self.stack.train(True)
+        for step in self._steps.values():
+            self.driver.prepare(step)
         self._synchronize()
         start = time.perf_counter()
         train_loss = self._train_epoch().tolist()  # waits for the device: the seconds below are the epoch's
         seconds = time.perf_counter() - start
-        test_loss, predictions = evaluate(self.stack, *self._test, num_seeds=len(self.seeds))
-        accuracy = (predictions == self._test[1]).double().mean(1)
+        test_loss, predictions = self._evaluator()
+        accuracy = (predictions == self._test_labels).double().mean(1)
         rows = []
         for seed, train, test, share in zip(self.seeds, train_loss, test_loss.tolist(), accuracy.tolist(), strict=True):
             if seed in self.failed:
@@ -215,18 +229,13 @@ class Trainer:
 
     def _train_epoch(self) -> Tensor:
         """One pass over the training images; the mean loss of each seed (seed,), float64."""
-        images, labels = self._train
-        batch_size = self.settings.train.batch_size
-        orders = torch.stack([epoch_order(seed, self.epoch, len(labels)) for seed in self.seeds]).to(self.device)
-        total = torch.zeros(len(self.seeds), dtype=torch.float64, device=self.device)
-        self.stack.train(True)
-        for index in orders.split(batch_size, dim=1):  # (seed, batch)
-            loss = _cross_entropy(self.stack(_pixels(images[index])), labels[index])  # (seed, batch)
-            # Seeds share no weight: the gradient of the sum is each seed's own gradient.
-            loss.mean(1).sum().backward()
-            self.optimizer.step()
-            total += loss.detach().sum(1)
-        return total / len(labels)
+        orders = torch.stack([epoch_order(seed, self.epoch, self._num_images) for seed in self.seeds]).to(self.device)
+        self._total.zero_()
+        for index in orders.split(self.settings.train.batch_size, dim=1):  # (seed, batch)
+            step = self._steps[index.shape[1]]
+            step.index.copy_(index)
+            self.driver.run(step)
+        return self._total / self._num_images
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
@@ -246,32 +255,42 @@ class Trainer:
         self.epoch, self.rows, self.failed = epoch, list(rows), dict(failed)
 
 
-@torch.no_grad()
-def evaluate(stack: Stack, images: Tensor, labels: Tensor, *, num_seeds: int) -> tuple[Tensor, Tensor]:
-    """Loss and predictions on images (image, 28, 28) uint8 with labels (image,).
+class Evaluator:
+    """Tests a stack on images (image, 28, 28) uint8 with labels (image,).
 
-    Returns:
-        mean cross-entropy (seed,) float64, predicted classes (seed, image) int64.
+    Args:
+        stack: the models.
+        images, labels: on the stack's device.
+        num_seeds: models in the stack.
+        driver: how the steps are run.
     """
-    stack.train(False)
-    total = torch.zeros(num_seeds, dtype=torch.float64, device=labels.device)
-    predictions = []
-    for batch_images, batch_labels in zip(images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
-        shared = (num_seeds, *batch_images.shape)
-        logits = stack(_pixels(batch_images.expand(shared)))  # (seed, batch, class)
-        total += _cross_entropy(logits, batch_labels.expand(num_seeds, -1)).sum(1)
-        predictions.append(logits.argmax(2))
-    return total / len(labels), torch.cat(predictions, dim=1)
+
+    def __init__(self, stack: Stack, images: Tensor, labels: Tensor, *, num_seeds: int, driver: Driver) -> None:
+        self._stack = stack
+        self._driver = driver
+        self._total = torch.zeros(num_seeds, dtype=torch.float64, device=labels.device)
+        self._places = torch.arange(len(labels), device=labels.device)
+        sizes = batch_sizes(len(labels), EVALUATION_BATCH)
+        self._steps = {size: EvaluationStep(stack, images, labels, self._total, size) for size in sizes}
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """Mean cross-entropy (seed,) float64, predicted classes (seed, image) int64."""
+        self._stack.train(False)
+        for step in self._steps.values():
+            self._driver.prepare(step)
+        self._total.zero_()
+        predictions = []
+        for index in self._places.split(EVALUATION_BATCH):
+            step = self._steps[len(index)]
+            step.index.copy_(index)
+            self._driver.run(step)
+            predictions.append(step.predicted.clone())
+        return self._total / len(self._places), torch.cat(predictions, dim=1)
 
 
-def _pixels(images: Tensor) -> Tensor:
-    """uint8 (seed, batch, 28, 28) to [0, 1] (seed, batch, 1, 28, 28), torchvision's ToTensor."""
-    return images.unsqueeze(2).float() / 255
-
-
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """(seed, batch, class), (seed, batch) to the loss of each image (seed, batch)."""
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+def evaluate(stack: Stack, images: Tensor, labels: Tensor, *, num_seeds: int) -> tuple[Tensor, Tensor]:
+    """What `Evaluator` gives, once."""
+    return Evaluator(stack, images, labels, num_seeds=num_seeds, driver=Driver())()
 
 
 def _to_device(images: np.ndarray, labels: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -61,11 +61,14 @@ class Started:
 
 @dataclass(frozen=True)
 class Epoch:
+    """`note`, once a group: how the steps are driven, where that is worth a line."""
+
     seeds: list[int]
     epoch: int
     rows: list[EpochRow]
     failed: dict[int, int]
     checkpoint_seconds: float
+    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -179,11 +182,13 @@ def _work(job: Job, pipe: Connection) -> None:
             trainer = Trainer(job.settings, dataset, seeds, torch.device(job.device))
             warning = checkpoint.restore(job.checkpoints, trainer)
             pipe.send(Started(seeds, trainer.epoch, trainer.rows, warning, _facts(job)))
+            first = trainer.epoch + 1
             while not trainer.done:
                 rows = trainer.run_epoch()
                 start = time.perf_counter()
                 checkpoint.save(job.checkpoints, trainer)
-                pipe.send(Epoch(seeds, trainer.epoch, rows, trainer.failed, time.perf_counter() - start))
+                note = trainer.driver.note if trainer.epoch == first else None
+                pipe.send(Epoch(seeds, trainer.epoch, rows, trainer.failed, time.perf_counter() - start, note))
             pipe.send(Done(seeds, trainer.failed))
     except UserError as error:
         pipe.send(Broken(seeds, str(error), True))

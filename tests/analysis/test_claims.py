@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.analysis.claims import ACCURACY_MARGIN, CLAIMS, RULES, Claim, Comparison, judge, unsteadiness
+from pipeline.analysis.claims import ACCURACY_MARGIN, CLAIMS, RULES, TIMING_RULES, Claim, Comparison, judge, unsteadiness
 from pipeline.analysis.positions import nearness_correlation
 from pipeline.params import load
 
@@ -183,6 +183,9 @@ def test_the_claims_speak_of_variants_that_the_study_has(request: pytest.Fixture
     params = load(request.config.rootpath / "params.yaml")
     for claim in CLAIMS.values():
         for comparison in claim.comparisons:
-            assert {comparison.variant, comparison.reference} <= params.variants.keys()
-            assert comparison.rule in RULES
+            if comparison.rule in TIMING_RULES:
+                assert comparison.between is not None
+            else:
+                assert {comparison.variant, comparison.reference} <= params.variants.keys()
+                assert comparison.rule in RULES
     assert {claim for experiment in params.experiments.values() for claim in experiment.claims} <= CLAIMS.keys()

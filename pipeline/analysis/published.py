@@ -1,0 +1,126 @@
+"""The thesis's model computed as its author published it, and as the implementation it started from does it (claim T7).
+
+Both take a model of `pipeline.models` and replace how it is computed, never what: the weights are the model's own values, so
+equal images give equal logits (a test compares them), and a ratio of times is the price of the loops alone. Written anew from
+the description. The implementation it started from also has an MLP four times as wide and a softmax before the loss; those are
+another network, not another way of computing this one, and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.models import VisionTransformer
+from pipeline.models.attention import FullAttention, SlicedAttention
+from pipeline.models.encoder import EncoderBlock
+from pipeline.models.vit import PatchEmbedding
+
+
+def as_published(model: VisionTransformer) -> VisionTransformer:
+    """Changes `model` in place: one head after the other in a Python loop, scores and weights as tensors of their own.
+
+    Returns:
+        the model.
+    """
+    for block in _blocks(model):
+        block.attention = LoopedAttention(block.attention, by_image=False)  # type: ignore[assignment]
+    return model
+
+
+def as_nested_loops(model: VisionTransformer) -> VisionTransformer:
+    """Changes `model` in place: patches cut one by one, attention image by image and head by head.
+
+    Returns:
+        the model.
+    """
+    model.embedding = LoopedEmbedding(model.embedding)  # type: ignore[assignment]
+    for block in _blocks(model):
+        block.attention = LoopedAttention(block.attention, by_image=True)  # type: ignore[assignment]
+    return model
+
+
+class LoopedEmbedding(nn.Module):
+    """Cuts each patch of each image by itself, in three nested loops; then one linear layer."""
+
+    def __init__(self, embedding: PatchEmbedding) -> None:
+        super().__init__()
+        self.patch = embedding.patch
+        bias = embedding.project.bias
+        assert bias is not None
+        self.project = _linear(embedding.project.weight.flatten(1), bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channel, height, width) to (batch, patch, dim), patches in row-major order."""
+        p, side = self.patch, images.shape[-1] // self.patch
+        patches = torch.zeros(len(images), side**2, images.shape[1] * p**2, device=images.device)
+        for i, image in enumerate(images):
+            for row in range(side):
+                for column in range(side):
+                    patches[i, row * side + column] = image[:, row * p : (row + 1) * p, column * p : (column + 1) * p].flatten()
+        return self.project(patches)
+
+
+class LoopedAttention(nn.Module):
+    """Attention with linear layers of each head's own, visited one after the other and concatenated.
+
+    Args:
+        attention: whose weights are copied; heads see slices of the token or the whole of it, as there.
+        by_image: whether the images of a batch, too, are visited one after the other.
+    """
+
+    def __init__(self, attention: SlicedAttention | FullAttention, *, by_image: bool) -> None:
+        super().__init__()
+        self.by_image = by_image
+        self.heads = attention.heads
+        self.sliced = isinstance(attention, SlicedAttention)
+        if isinstance(attention, SlicedAttention):
+            weight, bias = attention.weight, attention.bias
+            self.out: nn.Module = nn.Identity()
+        else:
+            weight, bias = (tensor.unflatten(0, (3, attention.heads, -1)) for tensor in (attention.qkv.weight, attention.qkv.bias))
+            self.out = attention.out
+        self.query, self.key, self.value = (nn.ModuleList(map(_linear, *pair)) for pair in zip(weight, bias, strict=True))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, token, dim) to (batch, token, dim)."""
+        heads = torch.stack([self._attend(image) for image in tokens]) if self.by_image else self._attend(tokens)
+        return self.out(heads)
+
+    def _attend(self, tokens: Tensor) -> Tensor:
+        """(..., token, dim) to the heads' results beside each other, (..., token, dim)."""
+        parts = tokens.chunk(self.heads, dim=-1) if self.sliced else [tokens] * self.heads
+        layers = zip(parts, self.query, self.key, self.value, strict=True)
+        return torch.cat([weigh(query(part), key(part), value(part)) for part, query, key, value in layers], dim=-1)
+
+
+def weigh(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(d)) v of one head (Vaswani et al. 2017, equation 1), every step a tensor of its own.
+
+    Args:
+        query, key, value: (..., token, head_dim).
+    """
+    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5  # (..., token, token)
+    return scores.softmax(-1) @ value
+
+
+def looped_weigh(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """`weigh` head after head, for tensors (batch, token, head, head_dim); the result has the same shape."""
+    heads = zip(query.unbind(2), key.unbind(2), value.unbind(2), strict=True)
+    return torch.stack([weigh(*head) for head in heads], dim=2)
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device=weight.device)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
+    return layer
+
+
+def _blocks(model: VisionTransformer) -> Iterator[EncoderBlock]:
+    for block in model.blocks:
+        assert isinstance(block, EncoderBlock)
+        yield block

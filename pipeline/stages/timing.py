@@ -1,0 +1,47 @@
+"""DVC stage `timing`: what the claims about speed speak of, timed side by side; timing/results.json."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import time
+from pathlib import Path
+
+from pipeline.data.datasets import load as load_data
+from pipeline.errors import UserError, run_command
+from pipeline.files import write_json
+from pipeline.params import load as load_params
+from pipeline.provenance import git_state
+from pipeline.stages.paths import ARRAYS
+from pipeline.training.workers import choose_device
+
+RESULTS = Path("timing/results.json")
+
+
+def main(argv: list[str]) -> None:
+    argparse.ArgumentParser(prog="python -m pipeline.stages.timing", description=__doc__).parse_args(argv)
+    # The profiler's library reads it when torch is imported; without it a machine without a GPU gets lines that look like faults.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    params = load_params()
+    dataset = load_data(ARRAYS)
+    device = choose_device()
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    begin = time.monotonic()
+    import torch  # takes seconds, so not before the input is known to be there
+
+    from pipeline.analysis import timing
+
+    def say(line: str) -> None:
+        print(f"timing, {time.monotonic() - begin:5.1f} s: {line}", flush=True)
+
+    try:
+        results = timing.measure(params, dataset, torch.device(device), say)
+    except FloatingPointError:
+        raise UserError("The loss of a timed model was not finite: lower train.learning_rate in params.yaml.", status=1) from None
+    commit, dirty = git_state()
+    write_json(RESULTS, {"started": started, "git_commit": commit, "git_dirty": dirty, **results})
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,196 @@
+"""A step with static inputs and outputs, and the two ways to drive it: op by op, or as a CUDA graph captured once.
+
+A step reads the places of its images from a buffer, and leaves what it computes in buffers, so that its launches are the same
+every time. A captured step costs the host one launch; the host does not wait for the device before the epoch's end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from pipeline.training.engine import Adam, Stack
+
+WARM_UP = 3  # steps before a capture: they compile kernels and let libraries allocate what they keep
+
+
+class Step(Protocol):
+    """Work on the images whose places are in `index`."""
+
+    index: Tensor
+
+    def __call__(self) -> None: ...
+
+    def changed(self) -> Iterator[Tensor]:
+        """Every tensor that a call changes and a later one reads."""
+        ...
+
+    def discard(self) -> None:
+        """Drops what a call that failed half-way may have left."""
+        ...
+
+
+class TrainingStep:
+    """Forward, backward and update on one batch a seed; adds the batch's losses to `total`.
+
+    Args:
+        images, labels: all training images (image, 28, 28) uint8 and labels (image,) int64.
+        total: (seed,) float64.
+        batch_size: images a seed.
+    """
+
+    def __init__(self, stack: Stack, optimizer: Adam, images: Tensor, labels: Tensor, total: Tensor, batch_size: int) -> None:
+        self._stack, self._optimizer = stack, optimizer
+        self._images, self._labels, self._total = images, labels, total
+        self.index = torch.zeros((len(total), batch_size), dtype=torch.int64, device=labels.device)
+
+    def __call__(self) -> None:
+        loss = _cross_entropy(self._stack(_pixels(self._images[self.index])), self._labels[self.index])  # (seed, batch)
+        # Seeds share no weight: the gradient of the sum is each seed's own gradient.
+        loss.mean(1).sum().backward()
+        self._optimizer.step()
+        self._total += loss.detach().sum(1)
+
+    def changed(self) -> Iterator[Tensor]:
+        yield from self._stack.state().values()
+        yield from self._optimizer.state().values()
+        yield self._total
+
+    def discard(self) -> None:
+        for parameter in self._stack.parameters:
+            parameter.grad = None
+
+
+class EvaluationStep:
+    """Loss and predictions of all seeds on one batch; adds the losses to `total`.
+
+    Args:
+        images, labels, total: as for `TrainingStep`.
+        batch_size: images, the same for every seed.
+
+    Attributes:
+        predicted: classes (seed, batch) int64 of the last call.
+    """
+
+    def __init__(self, stack: Stack, images: Tensor, labels: Tensor, total: Tensor, batch_size: int) -> None:
+        self._stack, self._images, self._labels, self._total = stack, images, labels, total
+        self.index = torch.zeros(batch_size, dtype=torch.int64, device=labels.device)
+        self.predicted = torch.zeros((len(total), batch_size), dtype=torch.int64, device=labels.device)
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        num_seeds = len(self._total)
+        images, labels = self._images[self.index], self._labels[self.index]
+        logits = self._stack(_pixels(images.expand(num_seeds, *images.shape)))  # (seed, batch, class)
+        self._total += _cross_entropy(logits, labels.expand(num_seeds, -1)).sum(1)
+        self.predicted.copy_(logits.argmax(2))
+
+    def changed(self) -> Iterator[Tensor]:
+        yield self._total
+
+    def discard(self) -> None:
+        pass
+
+
+class Driver:
+    """Runs steps op by op.
+
+    Attributes:
+        note: what a user may want to know of how steps are driven, in one sentence; None where there is no choice.
+        seconds: wall time of preparations so far.
+    """
+
+    def __init__(self, note: str | None = None) -> None:
+        self.note = note
+        self.seconds = 0.0
+
+    def prepare(self, step: Step) -> None:
+        """Whatever has to happen once before `step` is run; its results do not depend on it."""
+
+    def run(self, step: Step) -> None:
+        step()
+
+
+class GraphDriver(Driver):
+    """Captures a step as a CUDA graph and replays it; a step that cannot be captured runs op by op, and `note` says why."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stream = torch.cuda.Stream()
+        self._pool = torch.cuda.graph_pool_handle()  # one for all: no graph leaves a result in it
+        self._graphs: dict[Step, torch.cuda.CUDAGraph | None] = {}
+
+    def prepare(self, step: Step) -> None:
+        if step in self._graphs:
+            return
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        try:
+            self._graphs[step] = self._capture(step)
+        except Exception as error:  # a step may meet anything that cannot be captured, each with an error class of its own
+            self._graphs[step] = None
+            step.discard()
+            self.note = f"No CUDA graph, every operation is launched by itself: {type(error).__name__}: {str(error).splitlines()[0]}"
+        torch.cuda.synchronize()
+        self.seconds += time.perf_counter() - start
+
+    def run(self, step: Step) -> None:
+        graph = self._graphs.get(step)
+        if graph is None:
+            step()
+        else:
+            graph.replay()
+
+    def _capture(self, step: Step) -> torch.cuda.CUDAGraph:
+        # Warm-up and capture share a stream: what a library keeps for each stream then exists before the capture.
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            rehearse(step)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            step()  # recorded, not executed
+        return graph
+
+
+def rehearse(step: Step) -> None:
+    """Runs a step a few times and takes back what it changed."""
+    before = [tensor.clone() for tensor in step.changed()]
+    try:
+        for _ in range(WARM_UP):
+            step()
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(step.changed(), before, strict=True):
+                tensor.copy_(value)
+
+
+def make_driver(device: torch.device) -> Driver:
+    """Graphs on CUDA, unless the environment variable LAB_GRAPHS is 0."""
+    if device.type != "cuda":
+        return Driver()
+    if os.environ.get("LAB_GRAPHS") == "0":
+        return Driver("No CUDA graph, every operation is launched by itself: LAB_GRAPHS is 0.")
+    return GraphDriver()
+
+
+def batch_sizes(num_images: int, batch_size: int) -> set[int]:
+    """Sizes that occur when images are cut into batches of which the last may be smaller."""
+    return {min(batch_size, num_images), num_images % batch_size or min(batch_size, num_images)}
+
+
+def _pixels(images: Tensor) -> Tensor:
+    """uint8 (seed, batch, 28, 28) to [0, 1] (seed, batch, 1, 28, 28), torchvision's ToTensor."""
+    return images.unsqueeze(2).float() / 255
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """(seed, batch, class), (seed, batch) to the loss of each image (seed, batch)."""
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)

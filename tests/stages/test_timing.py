@@ -1,0 +1,85 @@
+"""The timing stage as `dvc repro` starts it, on scikit-learn's digits; and the report that reads what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline import params
+from pipeline.errors import UserError
+from pipeline.report import pages, timing
+from pipeline.stages import timing as stage
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw_params: dict[str, Any]) -> Path:
+    raw = raw_params | {
+        "data": {"dataset": "digits"},
+        "train": raw_params["train"] | {"batch_size": 4},
+        "timing": {"rounds": 3, "steps": 1, "seconds": 30, "tokens": [4, 16, 49, 196]},
+    }
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_without_data_it_says_what_to_run(root: Path) -> None:
+    with pytest.raises(UserError, match="dvc repro"):
+        stage.main([])
+    assert not (root / "timing").exists()
+
+
+@pytest.mark.slow
+def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path) -> None:
+    (root / "data").mkdir()
+    (root / "data/arrays").symlink_to(arrays)
+    result = subprocess.run(
+        [sys.executable, "-m", "pipeline.stages.timing"],
+        env={**os.environ, "LAB_DEVICE": "cpu", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert all(line.startswith("timing,") for line in lines)
+    assert sum("others used" in line for line in lines) >= 1
+    raw = json.loads((root / stage.RESULTS).read_text())
+    assert stage.RESULTS == timing.RESULTS
+    assert raw["dataset"]["name"] == "digits"
+    settings = params.load()
+    found = timing.load(settings)
+    assert found is not None
+    assert not found.changed
+    # Kept bytes are counted and not timed: the same on every machine, and as published near the square of the tokens.
+    assert 1.5 < found.exponent("saved bytes")[0] < 2.1
+    if any(entry["attention"] == "fused-cpu" for entry in raw["measurements"]):
+        assert found.exponent("saved bytes", "fast")[0] == pytest.approx(1, abs=0.15)
+    files = timing.render(found, [], pages._environment(), "A test.")
+    text = files["timing.md"].decode()
+    assert "> A test." in text
+    assert all(name in text for name in ("class token by loop", "14 x 14", "| 196 |"))
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_is_one_sentence(root: Path, arrays: Path) -> None:
+    (root / "data").mkdir()
+    (root / "data/arrays").symlink_to(arrays)
+    with pytest.MonkeyPatch.context() as patch:
+        from pipeline.analysis import timing as measuring
+
+        def fail(self: Any) -> float:
+            raise FloatingPointError
+
+        patch.setattr(measuring.FastSteps, "__call__", fail)
+        with pytest.raises(UserError, match=r"not finite: lower train\.learning_rate"):
+            stage.main([])
+    assert not (root / stage.RESULTS).exists()

@@ -1,0 +1,153 @@
+"""The engine on a GPU: against the CPU, graphs against single operations, resumes, and what a step holds in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.data.datasets import Dataset
+from pipeline.params import DataSettings, ModelSettings, Params, TrainSettings, VariantSettings
+from pipeline.training.engine import Trainer, set_reproducible
+from pipeline.training.step import GraphDriver
+
+pytestmark = pytest.mark.cuda
+SEEDS = [0, 1, 2]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"attention": "full", "norm": "post", "final_norm": True, "activation": "relu"},
+    {"dropout": 0.1, "embed": "conv"},
+    {"pool": "attention", "cls_insert": "none", "position": "sinusoidal"},
+    {"pool": "max", "cls_insert": "none", "position": "sincos2d"},
+    {"cls_insert": "loop", "position": "none"},
+    {"patch": 2, "pool": "mean"},
+]
+
+
+@pytest.fixture(autouse=True)
+def _reproducible() -> Iterator[None]:
+    set_reproducible(torch.device("cuda"))
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module")
+def dataset() -> Dataset:
+    """1,000 + 300 pictures of blobs whose place depends on the class."""
+    rng = np.random.default_rng(0)
+    arrays: list[np.ndarray] = []
+    for count in (1000, 300):
+        labels = rng.integers(0, 10, count).astype(np.uint8)
+        images = rng.integers(0, 60, (count, 28, 28)).astype(np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            row, column = divmod(int(label), 4)
+            image[7 * row : 7 * row + 7, 7 * column : 7 * column + 7] += 150
+        arrays += [images, labels]
+    return Dataset("blobs", *arrays, digest="0" * 64)
+
+
+def settings(study: Params, *, batch_size: int = 64, epochs: int = 2, **model: Any) -> VariantSettings:
+    return VariantSettings(
+        data=DataSettings(dataset="digits"),
+        train=TrainSettings(seeds=SEEDS, epochs=epochs, batch_size=batch_size, learning_rate=0.005),
+        model=ModelSettings.model_validate(study.base.model_dump() | model),
+    )
+
+
+def trained(chosen: VariantSettings, dataset: Dataset, device: str = "cuda", seeds: list[int] = SEEDS) -> Trainer:
+    trainer = Trainer(chosen, dataset, seeds, torch.device(device))
+    while not trainer.done:
+        trainer.run_epoch()
+    return trainer
+
+
+def assert_bitwise(a: Trainer, b: Trainer) -> None:
+    assert [row[:5] for row in a.rows] == [row[:5] for row in b.rows]
+    for name, value in a.state().items():
+        assert torch.equal(b.state()[name], value), name
+
+
+def test_fifty_steps_follow_the_cpu(study: Params, dataset: Dataset) -> None:
+    """An epoch of one batch is a step, so an epoch's training loss is that step's."""
+    small = Dataset(
+        "blobs", dataset.train_images[:128], dataset.train_labels[:128], dataset.test_images[:64], dataset.test_labels[:64], digest="0" * 64
+    )
+    chosen = settings(study, batch_size=128, epochs=50)
+    gpu = trained(chosen, small)
+    for seed in SEEDS:
+        cpu = trained(chosen, small, "cpu", [seed])
+        ours = [row for row in gpu.rows if row.seed == seed]
+        assert len(ours) == 50
+        for a, b in zip(ours, cpu.rows, strict=True):
+            assert a.train_loss == pytest.approx(b.train_loss, abs=1e-4), a.epoch
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("seeds", [[1], SEEDS], ids=["alone", "stack"])
+def test_graphs_change_no_bit(
+    study: Params, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], seeds: list[int]
+) -> None:
+    chosen = settings(study, **options)
+    graphs = trained(chosen, dataset, seeds=seeds)
+    assert isinstance(graphs.driver, GraphDriver)
+    assert graphs.driver.note is None
+    assert len(graphs.driver._graphs) == 3  # full and last batch of the training; 300 test images are one
+    assert graphs.driver.seconds > 0
+    monkeypatch.setenv("LAB_GRAPHS", "0")
+    eager = trained(chosen, dataset, seeds=seeds)
+    assert "LAB_GRAPHS" in (eager.driver.note or "")
+    assert_bitwise(graphs, eager)
+
+
+def test_repeat_and_resume_are_bitwise(study: Params, dataset: Dataset) -> None:
+    chosen = settings(study, epochs=3, dropout=0.1)
+    unbroken = trained(chosen, dataset)
+    first = Trainer(chosen, dataset, SEEDS, torch.device("cuda"))
+    first.run_epoch()
+    resumed = Trainer(chosen, dataset, SEEDS, torch.device("cuda"))
+    resumed.load(first.state(), epoch=first.epoch, rows=first.rows, failed=first.failed)
+    while not resumed.done:
+        resumed.run_epoch()
+    assert_bitwise(resumed, unbroken)
+    assert_bitwise(trained(chosen, dataset), unbroken)
+
+
+def test_a_step_that_cannot_be_captured_runs_and_says_why(study: Params, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = settings(study, epochs=1)
+    expected = trained(chosen, dataset)
+    trainer = Trainer(chosen, dataset, SEEDS, torch.device("cuda"))
+    step = trainer.optimizer.step
+
+    def waits() -> None:
+        step()
+        torch.cuda.current_stream().synchronize()  # not allowed during a capture
+
+    monkeypatch.setattr(trainer.optimizer, "step", waits)
+    while not trainer.done:
+        trainer.run_epoch()
+    assert (trainer.driver.note or "").startswith("No CUDA graph")
+    assert_bitwise(trainer, expected)
+
+
+def test_the_host_does_not_wait_inside_an_epoch(study: Params, dataset: Dataset) -> None:
+    trainer = Trainer(settings(study, epochs=2), dataset, SEEDS, torch.device("cuda"))
+    trainer.run_epoch()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in trainer._steps.values():
+            trainer.driver.run(step)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert bool(trainer._total.isfinite().all())
+
+
+def test_memory_does_not_grow_with_epochs(study: Params, dataset: Dataset) -> None:
+    trainer = Trainer(settings(study, epochs=6), dataset, SEEDS, torch.device("cuda"))
+    held = []
+    for _ in range(6):
+        trainer.run_epoch()
+        held.append(torch.cuda.memory_allocated())
+    assert max(held[2:]) <= held[1]

@@ -1,0 +1,108 @@
+"""Steps with static inputs: what a rehearsal leaves behind, and how a driver is chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pipeline.params import ModelSettings, Params
+from pipeline.training.engine import Adam, Stack
+from pipeline.training.step import EvaluationStep, TrainingStep, batch_sizes, make_driver, rehearse
+
+CPU = torch.device("cpu")
+
+
+def make(study: Params, seeds: list[int]) -> tuple[Stack, TrainingStep, EvaluationStep, Tensor]:
+    settings = ModelSettings.model_validate(study.base.model_dump() | {"patch": 14, "blocks": 1, "dropout": 0.1})
+    stack = Stack(settings, seeds, CPU)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (20, 28, 28), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, 10, (20,), generator=generator)
+    total = torch.zeros(len(seeds), dtype=torch.float64)
+    training = TrainingStep(stack, Adam(stack.parameters, learning_rate=0.005), images, labels, total, 8)
+    return stack, training, EvaluationStep(stack, images, labels, total, 5), total
+
+
+@pytest.mark.parametrize("seeds", [[3], [0, 1]])
+def test_a_rehearsal_leaves_no_trace(study: Params, seeds: list[int]) -> None:
+    """Capturing a graph runs the step a few times: weights, moments, counters of dropout and sums must not show it."""
+    results = []
+    for rehearsed in (False, True):
+        stack, training, evaluation, total = make(study, seeds)
+        for step in range(4):
+            stack.train(True)
+            if rehearsed:
+                rehearse(training)
+            training.index.copy_(torch.arange(8 * len(seeds)).view(len(seeds), 8) % 20)
+            training()
+            if rehearsed and step == 2:
+                stack.train(False)
+                rehearse(evaluation)
+        results.append([tensor.clone() for tensor in training.changed()])
+        assert any(bool(tensor.any()) for tensor in results[-1])
+        assert bool((total > 0).all())
+    for plain, rehearsal in zip(*results, strict=True):
+        assert torch.equal(plain, rehearsal)
+
+
+def test_a_rehearsal_that_fails_takes_back_what_it_changed(study: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack, training, _, _ = make(study, [0, 1])
+    stack.train(True)
+    before = [tensor.clone() for tensor in training.changed()]
+    calls: list[int] = []
+    real = training._optimizer.step
+
+    def fail() -> None:
+        real()
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(training._optimizer, "step", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        rehearse(training)
+    for a, b in zip(training.changed(), before, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_step_that_failed_half_way_leaves_no_gradient(study: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients left over would be added to the next step's."""
+    results = []
+    for failing in (False, True):
+        stack, training, _, _ = make(study, [0, 1])
+        stack.train(False)  # without dropout, whose counter the failed call moves
+        if failing:
+            with monkeypatch.context() as patch:
+                patch.setattr(training._optimizer, "step", lambda: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    training()
+            training.discard()
+        training()
+        results.append([value.clone() for value in stack.state().values()])
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_step_changes_only_what_it_names(study: Params) -> None:
+    stack, training, evaluation, _ = make(study, [0, 1])
+    constants: dict[str, Any] = {name: value.clone() for name, value in stack._buffers.items() if not name.endswith("calls")}
+    stack.train(True)
+    training()
+    stack.train(False)
+    weights = [value.clone() for value in stack.state().values()]
+    evaluation()
+    assert all(torch.equal(a, b) for a, b in zip(stack.state().values(), weights, strict=True))
+    assert all(torch.equal(stack._buffers[name], value) for name, value in constants.items())
+
+
+@pytest.mark.parametrize(("images", "size", "sizes"), [(300, 64, {64, 44}), (128, 64, {64}), (10, 64, {10}), (65, 64, {64, 1})])
+def test_batch_sizes_are_those_of_a_split(images: int, size: int, sizes: set[int]) -> None:
+    assert batch_sizes(images, size) == sizes == {len(part) for part in torch.arange(images).split(size)}
+
+
+def test_the_cpu_has_nothing_to_say() -> None:
+    driver = make_driver(CPU)
+    assert (driver.note, driver.seconds) == (None, 0.0)
