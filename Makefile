@@ -8,6 +8,8 @@ STAMP := $(VENV)/.installed
 # Stages call `python`; it has to be the environment's.
 export PATH := $(BIN):$(PATH)
 export VIRTUAL_ENV := $(VENV)
+# Without bytecode every stage would compile torch, MLflow and DVC anew, which takes longer than a small training.
+unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 

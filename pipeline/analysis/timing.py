@@ -8,6 +8,7 @@ data loader's share is in no number. Nothing here draws or judges: `measure` ret
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import time
@@ -48,7 +49,7 @@ GROUPS = ("attention", "linear layers", "layer norm", "activation", "patches and
 # Share of the machine. One core of twenty doing something else does not show in a step; more of them share its caches.
 THRESHOLD = 0.05
 CPU_GROWTH_BATCH = 16  # 784 tokens as published keep 64 MB an image for the backward pass: 1 GB, where 128 images take 8 GB
-PROFILED_STEPS = 3
+PROFILED_STEPS = 3  # one where params ask for few steps: the profiler's bookkeeping takes a second for each
 ORDER_SEED = 0
 
 Way = Literal["published", "fast", "nested loops"]
@@ -350,13 +351,13 @@ def profile(entry: Entry, params: Params, dataset: Dataset, device: torch.device
 
     (warm, *rest) = batches(dataset, entry.batch, steps + 1, device)
     cuda = device.type == "cuda"
-    with _labels(model):
+    with _labels(model), _no_collection():
         step(*warm)
         with profiler(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as recorded:
             for images, labels in rest:
                 step(images, labels)
             synchronize(device)
-    groups, operators = _by_part(recorded.events() or [], cuda=cuda)
+        groups, operators = _by_part(recorded.events() or [], cuda=cuda)
     return {
         "seconds": sum(groups.values()) / 1e6 / steps,
         "groups": {group: groups[group] / 1e6 / steps for group in GROUPS},
@@ -386,6 +387,16 @@ def _labels(model: VisionTransformer) -> Iterator[None]:
         for owner, name, label in parts:
             stack.enter_context(_label(owner, name, label))
         yield
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection while the block lasts: it would count as some part's time, and goes through every recorded event."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextlib.contextmanager
@@ -465,7 +476,7 @@ def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) ->
     profiled = [entry for entry in listed if entry.way != "nested loops"]
     profiled = [entry for entry in profiled if entry.kind == "step" or (entry.kind == "growth" and entry.subject == largest)]
     for entry in profiled:
-        steps = min(PROFILED_STEPS if entry.kind == "step" else 1, settings.steps)
+        steps = PROFILED_STEPS if entry.kind == "step" and settings.steps >= 10 else 1
         profiles[entry.name] = profile(entry, params, dataset, device, steps)
     say(f"{len(profiles)} profiles taken")
     return {

@@ -119,6 +119,8 @@ def load(params: Params, root: Path = Path()) -> Timings | None:
         profiled = all(profile["groups"] for profile in raw["profiles"].values())
         models = {e["subject"]: ModelSettings.model_validate(e["model"]) for e in measurements.values() if e["kind"] == "step"}
         steps = {f"step/{way}/{subject}" for way in WAYS for subject in {**INSERTIONS, **PATCHES}}
+        most = max((entry["tokens"] for entry in measurements.values() if entry["kind"] == "growth"), default=0)
+        steps |= {f"growth/{way}/{most}" for way in WAYS}
         if not complete or not profiled or not steps <= measurements.keys() & raw["profiles"].keys():
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -300,10 +302,12 @@ def _token_growth(timings: Timings) -> list[str]:
         times = [float(np.median(timings.seconds(entry["name"]))) for entry in (first, last)]
         kept = [entry["saved_bytes"] for entry in (alone[0], alone[-1])]
         growth = last["tokens"] / first["tokens"]
+        profile = timings.raw["profiles"][last["name"]]
         sentences.append(
             f"{SPOKEN[way]}, from {first['tokens']} to {last['tokens']} tokens ({growth:g} times as many, "
             f"{growth**2:,.0f} times the pairs) a step takes {_digits(times[1] / times[0])} times as long, and attention keeps "
-            f"{_digits(kept[1] / kept[0])} times the bytes for its backward pass."
+            f"{_digits(kept[1] / kept[0])} times the bytes for its backward pass. With {last['tokens']} tokens attention is "
+            f"{profile['groups']['attention'] / profile['seconds']:.0%} of the profiled step."
         )
     return sentences
 

@@ -83,6 +83,8 @@ class _Training:
             case workers.Epoch():
                 self.progress.epoch(message.seeds, message.epoch, message.rows)
                 self._record(message.seeds, message.rows)
+                if message.note:
+                    self.progress.say(message.note)
             case workers.Done():
                 self._failed |= message.failed
                 self.progress.finished(message.seeds, self._last.get(message.seeds[0], []))
