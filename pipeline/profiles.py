@@ -66,6 +66,9 @@ def lay_out(name: str) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
     stages["vars"] = [{"code": "../.."}]
+    for stage in stages["stages"].values():
+        stage = stage.get("do", stage)
+        stage["deps"] = [file for dep in stage["deps"] for file in _files(dep)]
     _write_changed(directory / "dvc.yaml", yaml.safe_dump(stages, sort_keys=False))
     _write_changed(directory / "params.yaml", source.read_text(encoding="utf-8"))
     _write_changed(directory / ".dvcignore", (ROOT / ".dvcignore").read_text(encoding="utf-8"))
@@ -74,6 +77,15 @@ def lay_out(name: str) -> Path:
         _dvc(directory, "config", "core.analytics", "false")
         _dvc(directory, "config", "core.check_update", "false")
     return directory
+
+
+def _files(dep: str) -> list[str]:
+    """A dependency's source files. DVC's ignore file does not reach outside its repository, so a folder would bring its bytecode."""
+    place = dep.removeprefix("${code}/")
+    if place == dep or not (ROOT / place).is_dir():
+        return [dep]
+    files = (path for path in (ROOT / place).rglob("*") if path.suffix in (".py", ".j2"))
+    return sorted(f"${{code}}/{path.relative_to(ROOT).as_posix()}" for path in files)
 
 
 def reproduce(directory: Path) -> None:

@@ -20,7 +20,7 @@ def test_an_unknown_profile_is_answered_with_the_known_ones() -> None:
 
 def test_laid_out_twice_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "profiles").symlink_to(ROOT / "profiles")
-    for name in ("dvc.yaml", ".dvcignore"):
+    for name in ("dvc.yaml", ".dvcignore", "pipeline"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.setattr(profiles, "ROOT", tmp_path)
     directory = profiles.lay_out("demo")
@@ -29,4 +29,15 @@ def test_laid_out_twice_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()} == files
     stages = yaml.safe_load((directory / "dvc.yaml").read_text())
     assert stages["vars"] == [{"code": "../.."}]
-    assert stages["stages"] == yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    ours, theirs = (yaml.safe_load((place / "dvc.yaml").read_text())["stages"] for place in (directory, ROOT))
+    assert ours.keys() == theirs.keys()
+    for name, stage in theirs.items():
+        copy = ours[name]
+        deps, original = copy.get("do", copy).pop("deps"), stage.get("do", stage).pop("deps")
+        assert copy == stage
+        # The same dependencies, folders of code as their source files: bytecode is no reason to train again.
+        assert not any("__pycache__" in dep for dep in deps)
+        for dep in original:
+            assert any(file == dep or file.startswith(f"{dep}/") for file in deps), dep
+        assert all((ROOT / dep.removeprefix("${code}/")).is_file() for dep in deps if dep.startswith("${code}"))
+    assert "${code}/pipeline/models/vit.py" in ours["train"]["do"]["deps"]
