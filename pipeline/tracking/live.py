@@ -14,10 +14,10 @@ from pipeline.tracking.recorder import Recorder, TimedRow, now, training_lock
 from pipeline.tracking.store import Store, display_name, explain, locked, store_uri
 from pipeline.training.records import EpochRow
 
-# Importing MLflow and opening the store takes five to seven seconds of a core, which on the CPU are seconds that training does not
-# get. So that they stay below 2 % of it, a training that ends sooner than this is left to `sync`, which opens the store once for
-# all of them; the report stage runs it.
-START_SECONDS = 180.0
+# Importing MLflow, opening the store and logging take about three seconds of a core, which on the CPU are seconds that training
+# does not get. So that they stay below 2 % of two cores' work, a training that is FINISHED sooner than this is left to `sync`, which
+# opens the store once for all of them; the report stage runs it.
+START_SECONDS = 90.0
 FLUSH_SECONDS = 5.0  # between two batches
 RETRY_SECONDS = (30.0, 600.0)  # after a fault: the first and the longest pause
 PATIENCE = 10.0  # `close` gives up after this long without an answer from the store ...
