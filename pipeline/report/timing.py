@@ -249,7 +249,7 @@ def _class_token(timings: Timings) -> list[str]:
 
 
 def _cause(loop_over_expand: Ratio, expand_over_none: Ratio) -> str:
-    if loop_over_expand.low is None or expand_over_none.low is None or expand_over_none.high is None:
+    if loop_over_expand.low is None or loop_over_expand.high is None or expand_over_none.low is None or expand_over_none.high is None:
         return "One round cannot tell more."
     if loop_over_expand.low > 1:
         rest = (
@@ -258,7 +258,9 @@ def _cause(loop_over_expand: Ratio, expand_over_none: Ratio) -> str:
             else f"the token itself changes the time by a factor of {_digits(expand_over_none.value)}."
         )
         return f"The loop is what costs ({show_ratio(loop_over_expand)} times the expand); {rest}"
-    return f"The loop is not what costs: it takes {show_ratio(loop_over_expand)} times the expand's time."
+    if loop_over_expand.high < 1:
+        return f"The loop is not what costs: it takes {show_ratio(loop_over_expand)} times the expand's time."
+    return f"Whether the loop costs more than the expand ({show_ratio(loop_over_expand)} times) these rounds cannot tell."
 
 
 def _patch_14(timings: Timings) -> list[str]:

@@ -213,8 +213,12 @@ def test_numbers_of_the_page_are_those_of_the_file(study: Params, tmp_path: Path
 def test_answers_follow_the_numbers(study: Params, tmp_path: Path) -> None:
     text, _ = page(study, tmp_path, loop=1.3, expand=1.0, noise=0.002)
     assert "The loop is what costs (1.3" in text
-    text, _ = page(study, tmp_path, loop=1.3, expand=1.3)
+    text, _ = page(study, tmp_path, loop=1.3, expand=1.5)
     assert "The loop is not what costs" in text
+    text, _ = page(study, tmp_path, loop=1.3, expand=1.3, noise=0.2)
+    assert "Whether the loop costs more" in text
+    text, _ = page(study, tmp_path, rounds=1)
+    assert "One round cannot tell more" in text
     text, _ = page(study, tmp_path, patch_14=0.2)
     assert "As published, 14 x 14 is not the slowest (that is 2 x 2)" in text
     text, _ = page(study, tmp_path, patch_14=20.0)
