@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent
 # The code that decides what a training computes; dvc.yaml names the same paths as the train stage's dependencies.
 TRAINING_CODE = ("data/datasets.py", "kernels", "models", "training", "stages/train.py")
 # What a pipeline run itself rewrites does not make the tree "dirty": dirty means that the commit does not say what ran.
-_GENERATED = ("dvc.lock", "configs", "runs", "reports")
+_GENERATED = ("dvc.lock", "configs", "runs", "reports", "timing")
 
 
 def code_hash() -> str:

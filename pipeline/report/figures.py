@@ -354,7 +354,8 @@ def shares(panels: Sequence[tuple[str, Sequence[tuple[str, Mapping[str, float]]]
                 axes.barh(places, width, left=left, color=colour, height=0.68, linewidth=0, label=part)
                 left += width
             for place, total in zip(places, totals, strict=True):
-                axes.text(102, place, f"{1e3 * total:#.3g}".rstrip(".") + " ms", va="center", fontsize=9.5)
+                number = f"{1e3 * total:#.3g}" if total < 0.09995 else f"{1e3 * total:,.0f}"
+                axes.text(102, place, f"{number} ms", va="center", fontsize=9.5)
             axes.set_title(title)
             axes.set_xlabel("% of a step")
             axes.set_xlim(0, 128)
