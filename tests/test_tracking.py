@@ -632,6 +632,7 @@ def mlflow_server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_server_that_dies_midway(project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Over HTTP: half a training is logged, the server is killed, comes back, and `sync` adds the other half."""
     monkeypatch.setattr(live, "FLUSH_SECONDS", 0.1)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # a server that lives may be slow on a busy machine: not this test's fault
     directory = write_training(project / "runs" / "base", make_run())
     (project / "server").mkdir()
     shutil.copyfile(project / "mlflow.db", project / "server" / "mlflow.db")
@@ -652,6 +653,8 @@ def test_a_server_that_dies_midway(project: Path, capsys: pytest.CaptureFixture[
             tracker.epoch(row)
         assert not close_within_bound(tracker)
         assert capsys.readouterr().err == f"MLflow at {address} does not answer; training goes on, `make sync` will log this run later.\n"
+    monkeypatch.setattr(live, "PATIENCE", 60.0)
+    monkeypatch.setattr(live, "LONGEST_CLOSE", 120.0)
     with mlflow_server(project / "server", port):
         sync()
         assert capsys.readouterr().out == f"base: {ALL_POINTS - 36} points, 5 files added, 4 runs set to finished\n"
