@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 
@@ -18,6 +19,18 @@ class UserError(Exception):
         self.status = status
 
 
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES}
+
+
+def disk_sentence(error: Exception) -> str | None:
+    """What to tell of a file that cannot be written, or None when the error is of another kind."""
+    # safetensors gives the system's message inside an error class of its own.
+    inside = any(text in str(error) for text in ("No space left", "File too large", "Read-only file", "Permission denied"))
+    if (isinstance(error, OSError) and error.errno in _DISK) or inside:
+        return f"A file cannot be written ({error}): make room or mend its permissions, then run the command again; it goes on from there."
+    return None
+
+
 def run_command(main: Callable[[list[str]], int | None]) -> None:
     """Runs a command's `main(argv)` and exits with its status; a `UserError` is printed as its sentence alone."""
     try:
@@ -27,6 +40,12 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
         status = error.status
     except BrokenPipeError:
         status = 141
+    except OSError as error:
+        sentence = disk_sentence(error)
+        if sentence is None:
+            raise
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
+        status = 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr, flush=True)
         status = 130

@@ -24,7 +24,7 @@ from pipeline import params
 from pipeline.errors import UserError
 from pipeline.stages import report
 from pipeline.tracking import Tracker as DelayedTracker
-from pipeline.tracking import init_store, init_store_in, live, sync
+from pipeline.tracking import init_store, live, sync
 from pipeline.tracking.__main__ import main
 from pipeline.tracking.recorder import training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
@@ -846,15 +846,6 @@ def test_command_init(project: Path, uri: str, capsys: pytest.CaptureFixture[str
     experiment = Store(uri).call("get_experiment_by_name", "vit-ablations/digits")
     assert experiment.artifact_location == (project / "mlartifacts").as_uri()
     main(["init"])
-
-
-def test_init_store_in_another_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    shutil.copyfile(ROOT / "profiles" / "demo" / "params.yaml", tmp_path / "params.yaml")
-    init_store_in(tmp_path)
-    experiment = Store(f"sqlite:///{tmp_path / 'mlflow.db'}").call("get_experiment_by_name", "vit-ablations/digits")
-    assert experiment.artifact_location == (tmp_path / "mlartifacts").as_uri()
-    assert capsys.readouterr() == ("", "")
 
 
 def test_command_ui_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ A training is one parent run with a nested child run per seed. A run is FINISHED
 """
 
 from pipeline.tracking.live import Tracker
-from pipeline.tracking.store import init_store, init_store_in
+from pipeline.tracking.store import init_store
 from pipeline.tracking.sync import sync
 
-__all__ = ["Tracker", "init_store", "init_store_in", "sync"]
+__all__ = ["Tracker", "init_store", "sync"]

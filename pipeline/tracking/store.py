@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from pipeline import params
-
 EXPERIMENT = "vit-ablations/{dataset}"
 # MLflow reads these when it is imported or at each call. What the user has set wins, telemetry excepted.
 # No retries: MLflow would repeat a POST blindly and so double a run that a slow server did create; the callers here look first.
@@ -196,17 +194,6 @@ def init_store(dataset: str, *, uri: str | None = None) -> Store:
     store = Store(store_uri(uri))
     store.experiment(dataset)
     return store
-
-
-def init_store_in(directory: Path) -> None:
-    """Makes the local store of a pipeline that will run in `directory`, if it has none. Never raises: a line says what is wrong."""
-    if os.environ.get("MLFLOW_TRACKING_URI") or (directory / "mlflow.db").exists():
-        return
-    uri = sqlite_uri(directory / "mlflow.db")
-    try:
-        init_store(params.load(directory / "params.yaml").data.dataset, uri=uri)
-    except Exception as error:
-        print(f"{explain(error, uri)}; the pipeline goes on without it.", file=sys.stderr, flush=True)
 
 
 def _make_database(path: Path) -> None:

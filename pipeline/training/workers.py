@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, disk_sentence
 from pipeline.params import VariantSettings
 from pipeline.provenance import device_name
 from pipeline.training.records import EpochRow
@@ -194,8 +194,9 @@ def _work(job: Job, pipe: Connection) -> None:
         pipe.send(Broken(seeds, str(error), True))
     except (KeyboardInterrupt, EOFError, BrokenPipeError):
         pass
-    except Exception:
-        pipe.send(Broken(seeds, f"Training seeds {seeds} failed:\n{traceback.format_exc()}", False))
+    except Exception as error:
+        sentence = disk_sentence(error)
+        pipe.send(Broken(seeds, sentence or f"Training seeds {seeds} failed:\n{traceback.format_exc()}", sentence is not None))
 
 
 def _facts(job: Job) -> Facts:

@@ -191,6 +191,22 @@ def test_a_loss_that_is_not_finite_names_seed_and_epoch(tmp_path: Path, arrays: 
     assert not (directory / "runs").exists()
 
 
+@pytest.mark.slow
+def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path, arrays: Path, study: Params) -> None:
+    """The kernel refuses files over 20 kB, so the first checkpoint does not fit."""
+    directory = lay_out(tmp_path, arrays, study, epochs=2, seeds=(0,))
+    command = f"ulimit -f 20; exec {sys.executable} -m pipeline.stages.train tiny"
+    result = subprocess.run(
+        ["bash", "-c", command], cwd=directory, env={**os.environ, "LAB_DEVICE": "cpu"}, capture_output=True, text=True, timeout=200
+    )
+    assert result.returncode == 2, result.stderr
+    assert "error: A file cannot be written" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list((directory / ".checkpoints").rglob("*.tmp"))
+    status, _, err = finish(start(directory))
+    assert status == 0, err
+
+
 def test_bad_calls_end_with_a_sentence(tmp_path: Path) -> None:
     for arguments, sentence in ([], "Usage"), (["nothing"], "configs/nothing.json is missing"):
         result = subprocess.run(
