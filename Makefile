@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup demo test test-fast lint repro preview ui sync bench lock clean
+.PHONY: help setup demo list test test-fast lint repro preview compare ui sync bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -40,6 +40,12 @@ preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publish
 
 repro: $(STAMP) ## the full study: dvc repro
 	@dvc repro
+
+list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml
+	@python -m pipeline.catalogue
+
+compare: $(STAMP) ## two commits: BASE=<rev> [HEAD=<rev>] [SOURCE=mlflow] [IN=folder]
+	@python -m pipeline.compare $(BASE) $(HEAD) $(if $(SOURCE),--source $(SOURCE)) $(if $(IN),--in $(IN))
 
 ui: $(STAMP) ## MLflow's pages on the root's store; on a profile's with IN=build/demo
 	@cd $(or $(IN),.) && python -m pipeline.tracking ui

@@ -31,8 +31,9 @@ _MATRIX_SIDE = 2048
 
 # The thesis's configuration (chapter 4.1.1 and its published code), whatever params.yaml says today.
 THESIS = ModelSettings(
-    patch=4, dim=32, heads=8, blocks=3, mlp_dim=32, attention="sliced", position="learned", pool="cls", cls_insert="expand",
-    norm="pre", final_norm=False, activation="gelu", embed="linear", dropout=0.0,
+    architecture="vit", patch=4, dim=32, heads=8, blocks=3, mlp_dim=32, attention="sliced", position="learned", pool="cls",
+    cls_insert="expand", cls_init="normal", norm="pre", norm_eps=1e-5, final_norm=False, residual="input", score_scale=True, memory=0,
+    activation="gelu", embed="linear", dropout=0.0, attention_dropout=0.0, mlp_dropout=0.0,
 )  # fmt: skip
 FULL = THESIS.model_copy(update={"attention": "full", "final_norm": True})
 FIRST = THESIS.model_copy(update={"pool": "first", "cls_insert": "none"})

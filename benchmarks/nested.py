@@ -41,10 +41,11 @@ def repository() -> Iterator[Path]:
 def write_params(
     directory: Path, variants: dict[str, dict[str, Any]], *, seeds: int, epochs: int, learning_rate: float = 0.005
 ) -> params.Params:
-    """params.yaml of the demo's data and base with other variants, in experiments of up to five."""
-    raw = yaml.safe_load((ROOT / "profiles" / "demo" / "params.yaml").read_text(encoding="utf-8"))
-    raw["train"] |= {"seeds": list(range(seeds)), "epochs": epochs, "learning_rate": learning_rate}
-    raw["variants"] = variants
+    """params.yaml of the root's base with the demo's data and other variants, in experiments of up to five."""
+    raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    raw |= {"preview": "A benchmark.", "data": {"dataset": "digits"}, "claims": {}, "variants": variants}
+    raw["train"] |= {"seeds": list(range(seeds)), "epochs": epochs, "batch_size": 64, "learning_rate": learning_rate}
+    raw["timing"] |= {"rounds": 3, "steps": 5, "seconds": 4, "tokens": [4, 16, 49]}
     baseline, *others = variants
     raw["experiments"] = {
         f"group-{i}": {
@@ -89,6 +90,8 @@ def copy_results(directory: Path, settings: params.Params) -> None:
     for variant in list(settings.variants)[1:]:
         target = directory / "runs" / variant
         shutil.copytree(directory / "runs" / "base", target, dirs_exist_ok=True)
+        shutil.copytree(directory / "evaluations" / "base", directory / "evaluations" / variant, dirs_exist_ok=True)
+        shutil.copyfile(directory / "predictions" / "base.npz", directory / "predictions" / f"{variant}.npz")
         run = json.loads((target / "run.json").read_text(encoding="utf-8"))
         run |= {"variant": variant, "stage": f"train@{variant}", "config": settings.resolve(variant).model_dump(mode="json")}
         (target / "run.json").write_text(json.dumps(run), encoding="utf-8")

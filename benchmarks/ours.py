@@ -24,7 +24,11 @@ _FEW_TEST_IMAGES = 100  # an epoch ends with a test, which is not timed here
 
 def variant(model: ModelSettings, num_seeds: int, epochs: int) -> VariantSettings:
     """The thesis's way of training, for seeds 0, 1, ..."""
-    train = TrainSettings(seeds=tuple(range(num_seeds)), epochs=epochs, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
+    train = TrainSettings(
+        seeds=tuple(range(num_seeds)), epochs=epochs, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE, optimizer="adam", momentum=0.0,
+        weight_decay=0.0, clip_norm=None, schedule="constant", warmup=0.0, train_images=None, epoch_images=None, augment="none",
+        divergence="stop",
+    )  # fmt: skip
     return VariantSettings(data=DataSettings(dataset="mnist"), train=train, model=model)
 
 
@@ -80,7 +84,7 @@ def time_processes(model: ModelSettings, dataset: Dataset, num_seeds: int, *, pr
         images.write(kept, directory / "arrays")
         start = time.perf_counter()
         job = workers.Job(settings, directory / "arrays", directory / "checkpoints", "cpu")
-        workers.run(job, workers.make_groups(settings.train.seeds, "cpu"), processes, handle)
+        workers.run(job, workers.make_groups(settings.train.seeds, "cpu", stackable=model.stackable), processes, handle)
     seconds = makespan([durations[seed] for seed in settings.train.seeds], processes)
     mean_checkpoint = sum(checkpoints) / len(checkpoints)
     return Timing(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from benchmarks import images, results
+from benchmarks.accuracy import STEPS
 from benchmarks.loops import EPOCH_STEPS, LOADER_PROCESSES
 from benchmarks.measure import FULL, IMPLEMENTATIONS, epoch_flops
 from benchmarks.results import Row, Summary
+from pipeline.analysis.statistics import paired_difference
 from pipeline.models import build, count_parameters
 
 _OURS = {"cpu": "ours-10", "cuda": "stack-10"}
@@ -66,6 +68,7 @@ def render(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
         _bars(rows, facts),
         _profile(facts),
         _overheads(summaries, facts),
+        _accuracy(facts),
         _growth(name, facts),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -218,6 +221,28 @@ def _overhead_text(entry: Mapping[str, Any]) -> str:
     if entry["unit"] == "share":
         return f"{middle:.2%} [{low:.2%} .. {high:.2%}]"
     return f"{middle:.2f} {entry['unit']} [{low:.2f} .. {high:.2f}]"
+
+
+def _accuracy(facts: Mapping[str, Any]) -> str:
+    measured = facts.get("accuracy")
+    if not measured:
+        return ""
+    fused, plain = measured["accuracy"]["fused"], measured["accuracy"]["sdpa"]
+    difference = paired_difference(fused, plain)
+    interval = difference.interval
+    text = (
+        f"The thesis's configuration on {measured['images']:,} images, {measured['epochs']} epochs, seeds 0 to {measured['seeds'] - 1}, with the "
+        "fused attention and with PyTorch's `scaled_dot_product_attention`: the same weights, orders and batches. "
+        f"Mean test accuracy {100 * mean(fused):.2f} % and {100 * mean(plain):.2f} %, a difference of {100 * difference.mean:+.2f} points"
+        + (f" [{100 * interval.low:+.2f}, {100 * interval.high:+.2f}]" if interval else "")
+        + " (bar: within 0.3). "
+        f"Largest difference of a loss in the first {STEPS} steps: {max(measured['loss_difference']):.1e} (bar: 1e-4); later the two drift apart, "
+        "as any two orders of summation do."
+    )
+    columns = zip(fused, plain, measured["loss_difference"], strict=True)
+    body = [(str(seed), f"{a:.2%}", f"{b:.2%}", f"{d:.1e}") for seed, (a, b, d) in enumerate(columns)]
+    table = _grid(("seed", "fused attention", "PyTorch's attention", f"largest loss difference, first {STEPS} steps"), body)
+    return "\n".join(["## Accuracy does not move", "", text, "", *table])
 
 
 def _growth(name: str, facts: Mapping[str, Any]) -> str:

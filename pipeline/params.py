@@ -35,12 +35,41 @@ class DataSettings(_Settings):
 
 
 class TrainSettings(_Settings):
-    """How every variant is trained. Units: `epochs` passes, `batch_size` images, `learning_rate` Adam's step."""
+    """How a variant is trained; params.yaml gives unit and source of each option.
+
+    Attributes:
+        learning_rate: the schedule's largest.
+        clip_norm: largest L2 norm of one seed's gradient, over all its weights; None leaves gradients as they are.
+        warmup: share of all steps in which the learning rate rises linearly from 0.
+        train_images: size of the random subset of the training images that a seed sees; None is all of them.
+        epoch_images: images shown in an epoch, the subset repeated or cut; None is the whole training set's number.
+        divergence: whether a loss that is not finite ends the training with an error, or is recorded as a result.
+    """
 
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, strict=False)]
     epochs: Annotated[int, Field(ge=1, le=10_000)]
     batch_size: Annotated[int, Field(ge=1, le=60_000)]
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    optimizer: Literal["adam", "radam", "sgd"]
+    momentum: Annotated[float, Field(ge=0, lt=1)]
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+    schedule: Literal["constant", "linear", "warmup_linear", "noam", "cosine"]
+    warmup: Annotated[float, Field(ge=0, lt=1)]
+    train_images: Annotated[int, Field(ge=1)] | None
+    epoch_images: Annotated[int, Field(ge=1)] | None
+    augment: Literal["none", "affine"]
+    divergence: Literal["stop", "record"]
+
+    @model_validator(mode="after")
+    def _possible(self) -> TrainSettings:
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(f"momentum: {self.momentum} is SGD's, and {self.optimizer} has its own; set it to 0.0, or optimizer to sgd")
+        if self.schedule in ("warmup_linear", "noam") and not self.warmup:
+            raise ValueError(f"warmup: {self.schedule} needs a share of the steps to warm up in, for example 0.1")
+        if self.schedule in ("constant", "linear") and self.warmup:
+            raise ValueError(f"warmup: {self.schedule} has none; set it to 0.0, or schedule to warmup_linear")
+        return self
 
     @field_validator("seeds")
     @classmethod
@@ -74,6 +103,7 @@ class TimingSettings(_Settings):
 class ModelSettings(_Settings):
     """The vision transformer's options; docs/architecture.md and params.yaml give unit and source of each."""
 
+    architecture: Literal["vit"]
     patch: Annotated[int, Field(ge=1, le=IMAGE_SIZE)]
     dim: Annotated[int, Field(ge=1, le=4096)]
     heads: Annotated[int, Field(ge=1, le=256)]
@@ -83,11 +113,23 @@ class ModelSettings(_Settings):
     position: Literal["learned", "sinusoidal", "sincos2d", "none"]
     pool: Literal["cls", "first", "mean", "max", "attention"]
     cls_insert: Literal["expand", "loop", "none"]
-    norm: Literal["pre", "post"]
+    cls_init: Literal["normal", "zeros"]
+    norm: Literal["pre", "post", "none"]
+    norm_eps: Annotated[float, Field(gt=0, lt=1)]
     final_norm: bool
+    residual: Literal["input", "normalized", "none"]
+    score_scale: bool
+    memory: Annotated[int, Field(ge=0, le=4096)]
     activation: Literal["gelu", "relu"]
     embed: Literal["linear", "conv"]
     dropout: Annotated[float, Field(ge=0, lt=1)]
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)]
+    mlp_dropout: Annotated[float, Field(ge=0, lt=1)]
+
+    @property
+    def stackable(self) -> bool:
+        """Whether the seeds of a GPU train together as one stack."""
+        return True
 
     @property
     def has_cls(self) -> bool:
@@ -122,7 +164,38 @@ class ModelSettings(_Settings):
             raise ValueError(
                 f"position: {self.position} needs a dim divisible by {divisor}, and {self.dim} is not; the nearest is {nearest}"
             )
+        if self.residual == "normalized" and self.norm != "pre":
+            raise ValueError(f"residual: normalized starts from the norm before the MLP, but norm is {self.norm}; set norm to pre")
         return self
+
+
+_NUM_WIDTHS = {"cnn": 2, "lenet": 4, "mlp": None, "rnn": 1, "lstm": 1}
+
+
+class BaselineSettings(_Settings):
+    """A network that is not a transformer. `widths`: channels or units of its layers, from the input on.
+
+    cnn: channels of its two blocks; lenet: channels of its two convolutions and units of its two hidden layers; mlp: units of
+    each hidden layer; rnn, lstm: units of the one recurrent layer, which reads an image as 28 rows of 28 pixels.
+    """
+
+    architecture: Literal["cnn", "lenet", "mlp", "rnn", "lstm"]
+    widths: Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(min_length=1, strict=False)]
+
+    @property
+    def stackable(self) -> bool:
+        """Batch norm's running statistics and torch's recurrent layers cannot be stacked; such models train seed by seed."""
+        return self.architecture in ("lenet", "mlp")
+
+    @model_validator(mode="after")
+    def _possible(self) -> BaselineSettings:
+        wanted = _NUM_WIDTHS[self.architecture]
+        if wanted is not None and len(self.widths) != wanted:
+            raise ValueError(f"widths: {self.architecture} has {wanted} of them, not {len(self.widths)}")
+        return self
+
+
+AnyModelSettings = Annotated[ModelSettings | BaselineSettings, Field(discriminator="architecture")]
 
 
 class VariantSettings(_Settings):
@@ -130,7 +203,7 @@ class VariantSettings(_Settings):
 
     data: DataSettings
     train: TrainSettings
-    model: ModelSettings
+    model: AnyModelSettings
 
     def to_json(self) -> str:
         """Canonical text: sorted keys, one trailing newline, equal for equal settings."""
@@ -142,15 +215,109 @@ class VariantSettings(_Settings):
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
-Figure = Literal["curves", "epoch_time", "position_similarity"]
+Measure = Literal[
+    "accuracy",
+    "test loss",
+    "train loss",
+    "unsteadiness",
+    "first-epoch loss",
+    "gradient norm",
+    "divergence",
+    "accuracy lost to shifts",
+    "attention entropy",
+    "ink correlation",
+    "nearness correlation",
+    "ensemble accuracy",
+    "step time",
+    "attention time",
+    "saved bytes",
+]
+Rule = Literal["equivalent", "less", "more", "at least", "resembles", "ratio", "exponent"]
+Figure = Literal["curves", "epoch_time", "position_similarity", "measure", "data_size", "shifts", "attention_maps"]
+SHIFTS = (1, 2, 3, 4)  # pixels
+
+
+# The measures of the timing stage, and the one rule for each.
+TIMED: dict[str, tuple[Measure, ...]] = {"ratio": ("step time",), "exponent": ("attention time", "saved bytes")}
+
+
+class ComparisonSettings(_Settings):
+    """One measurable part of a claim: `rule` says how `variant` has to stand to `reference` in `measure`.
+
+    Attributes:
+        minus: a second pair (variant, reference), whose difference is taken from the first pair's: a difference of differences.
+        bound: the margin, in the measure's own unit (accuracy as a fraction).
+        between: the claim's two ends, for `ratio` and `exponent`.
+    """
+
+    rule: Rule
+    measure: Measure
+    variant: str
+    reference: str | None = None
+    minus: Annotated[tuple[str, str], Field(strict=False)] | None = None
+    bound: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    between: Annotated[tuple[float, float], Field(strict=False)] | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> ComparisonSettings:
+        if (self.reference is None) != (self.rule == "at least"):
+            raise ValueError(f"reference: {'at least compares with its bound alone' if self.reference else f'{self.rule} needs one'}")
+        if self.variant == self.reference:
+            raise ValueError(f"reference: {self.reference} cannot be compared with itself")
+        if self.rule in TIMED:
+            if self.bound is not None:
+                raise ValueError(f"bound: {self.rule} has none; give the two ends between which it has to lie")
+            if self.between is None or not self.between[0] < self.between[1]:
+                raise ValueError(f"between: {self.rule} needs two ends in rising order, for example [1.0, .inf]")
+            if self.measure not in TIMED[self.rule]:
+                raise ValueError(f"measure: {self.rule} judges {' or '.join(TIMED[self.rule])}, not {self.measure}")
+        elif self.between is not None:
+            raise ValueError(f"between: {self.rule} has none; give a bound instead")
+        for rule, measures in TIMED.items():
+            if self.measure in measures and self.rule != rule:
+                raise ValueError(f"rule: {self.rule} is not for {self.measure}; use {rule}")
+        if self.rule in ("equivalent", "at least", "resembles") and self.bound is None:
+            raise ValueError(f"bound: {self.rule} needs one")
+        if self.rule == "equivalent" and self.bound is not None and self.bound <= 0:
+            raise ValueError("bound: equivalent needs one above 0")
+        if (self.rule == "resembles") != (self.measure == "nearness correlation"):
+            raise ValueError("rule: resembles and the measure nearness correlation belong together")
+        if self.measure == "ensemble accuracy" and self.rule != "at least":
+            raise ValueError("rule: ensemble accuracy is one number a variant; use at least")
+        if self.minus is not None and self.rule not in ("equivalent", "less", "more"):
+            raise ValueError(f"minus: {self.rule} compares one pair only")
+        return self
+
+
+class ClaimSettings(_Settings):
+    """A sentence somebody wrote, and what would show it right or wrong.
+
+    Attributes:
+        measured: what the comparisons measure, in words.
+        margin: why the bounds are what they are.
+    """
+
+    source: Annotated[str, Field(min_length=1)]
+    sentence: Annotated[str, Field(min_length=1)]
+    measured: Annotated[str, Field(min_length=1)]
+    margin: Annotated[str, Field(min_length=1)]
+    comparisons: Annotated[tuple[ComparisonSettings, ...], Field(min_length=1, strict=False)]
 
 
 class ExperimentSettings(_Settings):
+    """A question, and the variants and claims that answer it.
+
+    Attributes:
+        measure: what its table and its tests are about, besides accuracy.
+        labels: what the page calls a variant, where not by its name.
+    """
+
     title: Annotated[str, Field(min_length=1)]
     question: Annotated[str, Field(min_length=1)]
     source: Annotated[str, Field(min_length=1)]
     baseline: str
     variants: Annotated[tuple[str, ...], Field(min_length=2, strict=False)]
+    measure: Measure = "accuracy"
     labels: dict[str, str] = {}
     figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves", "epoch_time")
     claims: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -173,6 +340,7 @@ class Params(_Settings):
     base: ModelSettings
     variants: dict[str, dict[str, Any]]
     experiments: dict[str, ExperimentSettings]
+    claims: dict[str, ClaimSettings]
     timing: TimingSettings
     preview: str | None = None
 
@@ -183,16 +351,56 @@ class Params(_Settings):
             UserError: the name is unknown, or base and difference together are impossible.
         """
         if variant not in self.variants:
-            raise UserError(f"There is no variant {variant!r}{_nearest(variant, self.variants)}.")
-        merged = self.base.model_dump() | self.variants[variant]
+            raise UserError(f"There is no variant {variant!r}{nearest(variant, self.variants)}.")
+        difference = self.variants[variant]
+        key = f"variants.{variant}"
+        architecture = difference.get("architecture", "vit")
+        if architecture != "vit" and str(architecture) not in _NUM_WIDTHS:
+            choices = ["vit", *_NUM_WIDTHS]
+            raise UserError(f"{key}.architecture is {architecture!r}, which is not a choice{nearest(architecture, choices)}.")
+        model: type[ModelSettings | BaselineSettings] = ModelSettings if architecture == "vit" else BaselineSettings
+        for name in difference:
+            if name not in _OVERRIDES and name not in model.model_fields:
+                if name == "seeds":
+                    raise UserError(
+                        f"{key}.seeds is not for a variant to change: pairing needs the same seeds everywhere; set train.seeds."
+                    )
+                if name in ModelSettings.model_fields:
+                    raise UserError(f"{key}.{name} is an option of the vision transformer, which {architecture} does not have; remove it.")
+                if name in BaselineSettings.model_fields:
+                    raise UserError(f"{key}.{name} is not an option of the vision transformer; remove it, or set architecture.")
+                raise UserError(f"{key}.{name} is not an option of a variant{nearest(name, [*model.model_fields, *sorted(_OVERRIDES)])}.")
+        own = {name: value for name, value in difference.items() if name in model.model_fields}
         try:
-            model = ModelSettings.model_validate(merged)
+            settings = model.model_validate(self.base.model_dump() | own if model is ModelSettings else own)
+            changed = {name: value for name, value in difference.items() if name in _OVERRIDES}
+            train = TrainSettings.model_validate(self.train.model_dump() | changed)
         except ValidationError as error:
-            raise UserError(_sentence(error, f"variants.{variant}", ModelSettings)) from None
-        return VariantSettings(data=self.data, train=self.train, model=model)
+            raise UserError(_sentence(error, key, model)) from None
+        return VariantSettings(data=self.data, train=train, model=settings)
+
+    def probed(self, probe: Literal["shifts", "attention"]) -> tuple[str, ...]:
+        """The variants, in order, whose trained models an experiment or a claim wants tested under shifts, or for their attention."""
+        figure = {"shifts": "shifts", "attention": "attention_maps"}[probe]
+        measures = {"shifts": ("accuracy lost to shifts",), "attention": ("attention entropy", "ink correlation")}[probe]
+        named: set[str | None] = set()
+        for experiment in self.experiments.values():
+            if figure in experiment.figures or experiment.measure in measures:
+                named |= {*experiment.variants, experiment.baseline}
+        for claim in self.claims.values():
+            for comparison in claim.comparisons:
+                if comparison.measure in measures:
+                    named |= {comparison.variant, comparison.reference, *(comparison.minus or ())}
+        chosen = (variant for variant in self.variants if variant in named)
+        if probe == "attention":
+            return tuple(variant for variant in chosen if isinstance(self.resolve(variant).model, ModelSettings))
+        return tuple(chosen)
 
 
-class _Loader(yaml.SafeLoader):
+_OVERRIDES = TrainSettings.model_fields.keys() - {"seeds"}
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml reads the catalogue ten times as fast
     """YAML 1.2's floats (5e-3 is a number), and a key given twice is an error instead of the last one winning."""
 
 
@@ -208,7 +416,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     for key_node, _ in node.value:
         key = loader.construct_object(key_node)
         if key_node.tag != "tag:yaml.org,2002:merge" and key in seen:
-            raise UserError(f"params.yaml line {key_node.start_mark.line + 1}: the key {key!r} is given twice; keep one of them.")
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice; keep one of them", key_node.start_mark)
         seen.add(key)
     loader.flatten_mapping(node)
     return loader.construct_mapping(node, deep=True)
@@ -223,26 +431,34 @@ def load(path: str | Path = "params.yaml") -> Params:
     Raises:
         UserError: one sentence about the first fault, with the path of its key.
     """
-    path = Path(path)
+    return parse(read(Path(path)))
+
+
+def read(path: Path, *, shown: str | None = None) -> Any:
+    """What a YAML file holds, unchecked. `shown`: what a fault calls the file, where not by its name.
+
+    Raises:
+        UserError: there is no such file, or it is not YAML; the sentence names the line.
+    """
+    shown = shown or path.name
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"There is no {path.name} in {path.parent.resolve().name}/: run the command from the repository's root.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path.name} cannot be read: {error}.") from None
+        raise UserError(f"{shown} cannot be read: {error}.") from None
     try:
-        raw = yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path.name}{where} is not valid YAML: {getattr(error, 'problem', None) or error}.") from None
-    return parse(raw)
+        raise UserError(f"{shown}{where} is not valid YAML: {getattr(error, 'problem', None) or error}.") from None
 
 
 def parse(raw: Any) -> Params:
     """Checks what params.yaml holds (a mapping, as YAML gives it). Raises UserError as `load` does."""
     if not isinstance(raw, Mapping):
-        raise UserError("params.yaml has to be a mapping with the keys data, train, base, variants and experiments.")
+        raise UserError("params.yaml has to be a mapping with the keys data, train, base, variants, experiments and claims.")
     raw = dict(raw)
     variants = raw.get("variants")
     if isinstance(variants, Mapping):
@@ -261,10 +477,10 @@ def parse(raw: Any) -> Params:
 def _check_names(params: Params) -> None:
     if not params.variants:
         raise UserError("variants is empty in params.yaml; name at least one, for example `base: {}`.")
-    for kind, names in (("variants", params.variants), ("experiments", params.experiments)):
+    for kind, names in (("variants", params.variants), ("experiments", params.experiments), ("claims", params.claims)):
         for name in names:
             if not _NAME.fullmatch(name):
-                better = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "variant-1"
+                better = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or f"{kind[:-1]}-1"
                 raise UserError(f"{kind}.{name}: a name may hold letters, digits, '-' and '_' only; {better} would do.")
     lowered: dict[str, str] = {}
     for name in params.variants:
@@ -277,7 +493,7 @@ def _check_names(params: Params) -> None:
         key = f"experiments.{name}"
         for variant in (*experiment.variants, experiment.baseline):
             if variant not in params.variants:
-                raise UserError(f"{key} names the variant {variant!r}, which variants does not have{_nearest(variant, params.variants)}.")
+                raise UserError(f"{key} names the variant {variant!r}, which variants does not have{nearest(variant, params.variants)}.")
         if experiment.baseline not in experiment.variants:
             raise UserError(
                 f"{key}.baseline is {experiment.baseline!r}, which is not among its variants; add it there or choose one of them."
@@ -287,15 +503,19 @@ def _check_names(params: Params) -> None:
             raise UserError(f"{key}.variants names {twice[0]!r} more than once; list each variant once.")
         for variant in experiment.labels:
             if variant not in experiment.variants:
-                raise UserError(f"{key}.labels names {variant!r}, which is not among its variants{_nearest(variant, experiment.variants)}.")
+                raise UserError(f"{key}.labels names {variant!r}, which is not among its variants{nearest(variant, experiment.variants)}.")
+        for claim in experiment.claims:
+            if claim not in params.claims:
+                raise UserError(f"{key}.claims names {claim!r}, which claims does not have{nearest(claim, params.claims)}.")
 
 
-def _nearest(value: object, choices: Iterable[str]) -> str:
+def nearest(value: object, choices: Iterable[str]) -> str:
+    """The end of a sentence about a wrong name: the valid one that looks most like it, else all of them when they are few."""
     choices = [str(choice) for choice in choices]
     close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     if close:
         return f"; the nearest is {close[0]!r}"
-    return f"; the choices are {', '.join(choices)}" if len(choices) <= 16 else ""
+    return f"; the choices are {', '.join(choices)}" if 0 < len(choices) <= 16 else ""
 
 
 def _sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> str:
@@ -307,17 +527,17 @@ def _sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> st
     kind, given, context = fault["type"], fault["input"], fault.get("ctx", {})
     if kind == "extra_forbidden":
         owner = _model_at(model, location[:-1])
-        return f"{key} is not a key of params.yaml{_nearest(location[-1], owner.model_fields)}."
+        return f"{key} is not a key of params.yaml{nearest(location[-1], owner.model_fields)}."
     if kind == "missing":
         return f"{key} is missing from params.yaml; give it a value."
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
-        return f"{key} is {given!r}, which is not a choice{_nearest(given, choices)}."
+        return f"{key} is {given!r}, which is not a choice{nearest(given, choices)}."
     if kind == "value_error":
         message = str(context["error"])
         inner = message.split(": ", 1)
         # Messages of a whole model start with the key they are about.
-        if len(inner) == 2 and inner[0] in ModelSettings.model_fields:
+        if len(inner) == 2 and inner[0] in _KEYS:
             return f"{key + '.' if key else ''}{inner[0]}: {inner[1]}."
         return f"{key} {message}."
     bounds = {
@@ -329,10 +549,12 @@ def _sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> st
     if kind in bounds:
         bound = next(iter(context.values()))
         allowed = bounds[kind].format(gt=bound, ge=bound, lt=bound, le=bound)
-        nearest = f"; the nearest valid value is {bound}" if kind.endswith("equal") else ""
-        return f"{key} is {given!r}, but has to be {allowed}{nearest}."
+        closest = f"; the nearest valid value is {bound}" if kind.endswith("equal") else ""
+        return f"{key} is {given!r}, but has to be {allowed}{closest}."
     if kind == "too_short":
         return f"{key} has too few entries; it needs at least {context['min_length']}."
+    if kind == "too_long":
+        return f"{key} has too many entries; it takes at most {context['max_length']}."
     expected = {
         "int_type": "a whole number", "float_type": "a number", "bool_type": "true or false", "string_type": "text",
         "dict_type": "a mapping", "model_type": "a mapping", "tuple_type": "a list", "int_from_float": "a whole number",
@@ -341,6 +563,11 @@ def _sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> st
     if expected:
         return f"{key} is {given!r}, but has to be {expected}."
     return f"{key} is {given!r}: {fault['msg']}."
+
+
+_KEYS = frozenset().union(
+    *(settings.model_fields for settings in (ModelSettings, BaselineSettings, TrainSettings, ComparisonSettings)),
+)
 
 
 def _model_at(model: type[BaseModel], location: list[str]) -> type[BaseModel]:

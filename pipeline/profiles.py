@@ -1,9 +1,9 @@
-"""Profiles: the same pipeline with other params.yaml, in a nested DVC repository under build/ that leaves the root's files alone.
+"""Profiles: the same pipeline on another scale, in a nested DVC repository under build/ that leaves the root's files alone.
 
     python -m pipeline.profiles run NAME [--publish]
 
-runs profiles/NAME/params.yaml in build/NAME; `--publish` then copies the pages and the text files of runs/ to reports/NAME, where
-git keeps them.
+lays profiles/NAME/params.yaml over the root's params.yaml and runs the result in build/NAME; `--publish` then copies the pages and
+the text files of runs/ and evaluations/ to reports/NAME, where git keeps them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from pipeline import params
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_text
+from pipeline.params import nearest
 
 ROOT = Path(__file__).parent.parent
-_RUN_TEXT = ("epochs.csv", "metrics.json", "run.json", "model.sha256", "evaluation.json", "confusion.csv")
+_RUN_TEXT = ("epochs.csv", "metrics.json", "run.json", "model.sha256")
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline.profiles", description="Runs the pipeline with another params.yaml, in build/NAME."
+        prog="python -m pipeline.profiles", description="Runs the pipeline with profiles/NAME laid over params.yaml, in build/NAME."
     )
     commands = parser.add_subparsers(required=True, dest="command")
     run = commands.add_parser("run", help="dvc repro in build/NAME")
@@ -55,13 +58,9 @@ def lay_out(name: str) -> Path:
     """Makes or refreshes the nested repository build/NAME: a DVC repository without SCM whose dvc.yaml is the root's own.
 
     Raises:
-        UserError: there is no such profile, or its params.yaml is wrong.
+        UserError: there is no such profile, or it or the root's params.yaml is wrong.
     """
-    source = ROOT / "profiles" / name / "params.yaml"
-    if not source.is_file():
-        names = sorted(path.parent.name for path in (ROOT / "profiles").glob("*/params.yaml"))
-        raise UserError(f"There is no profile {name!r}; the choices are {', '.join(names)}.")
-    params.load(source)
+    settings = read(name)
     directory = ROOT / "build" / name
     directory.mkdir(parents=True, exist_ok=True)
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
@@ -70,13 +69,95 @@ def lay_out(name: str) -> Path:
         stage = stage.get("do", stage)
         stage["deps"] = [file for dep in stage["deps"] for file in _files(dep)]
     _write_changed(directory / "dvc.yaml", yaml.safe_dump(stages, sort_keys=False))
-    _write_changed(directory / "params.yaml", source.read_text(encoding="utf-8"))
+    header = f"# Generated from params.yaml and profiles/{name}/params.yaml of the root: change those, not this file.\n"
+    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, default_flow_style=None, width=140)
+    _write_changed(directory / "params.yaml", header + text)
     _write_changed(directory / ".dvcignore", (ROOT / ".dvcignore").read_text(encoding="utf-8"))
     if not (directory / ".dvc").is_dir():
         _dvc(directory, "init", "--no-scm", "--quiet")
         _dvc(directory, "config", "core.analytics", "false")
         _dvc(directory, "config", "core.check_update", "false")
+    for template in (ROOT / ".dvc" / "plots").glob("*.json"):
+        _write_changed(directory / ".dvc" / "plots" / template.name, template.read_text(encoding="utf-8"))
     return directory
+
+
+def read(name: str) -> dict[str, Any]:
+    """The full params.yaml of a profile, checked: the root's with the profile's overlay on it.
+
+    Raises:
+        UserError: there is no such profile, or it or the root's params.yaml is wrong.
+    """
+    source = ROOT / "profiles" / name / "params.yaml"
+    if not source.is_file():
+        names = sorted(path.parent.name for path in (ROOT / "profiles").glob("*/params.yaml"))
+        raise UserError(f"There is no profile {name!r}; the choices are {', '.join(names)}.")
+    study = params.read(ROOT / "params.yaml")
+    params.parse(study)  # so that a fault found after the overlay is the overlay's
+    shown = f"profiles/{name}/params.yaml"
+    change = params.read(source, shown=shown)
+    try:
+        return overlay(study, change)
+    except UserError as error:
+        raise UserError(f"In {shown}: {error}") from None
+
+
+def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
+    """A study with a profile's change laid over it; both as YAML gives them, the study already checked.
+
+    Mappings are merged key by key; lists and scalars take the study's place. The change's own keys `variants_kept` or
+    `variants_left_out` name the variants that stay or go. With a variant goes its place in experiments, and an experiment left
+    with fewer than two variants or without its baseline goes too. Claims stay: what they say of a variant that is gone is not run.
+
+    Raises:
+        UserError: the change names what the study does not have, or what comes of it is not a valid params.yaml.
+    """
+    if not isinstance(change, Mapping):
+        raise UserError("a profile has to be a mapping of what it changes, for example `train: {epochs: 3}`.")
+    lists = {key: change[key] for key in ("variants_kept", "variants_left_out") if key in change}
+    if len(lists) == 2:
+        raise UserError("variants_kept and variants_left_out are both given; one says it all, so remove the other.")
+    merged = _merge(study, {key: value for key, value in change.items() if key not in lists})
+    params.parse(merged)
+    for key, names in lists.items():
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise UserError(f"{key} is {names!r}, but has to be a list of variants' names.")
+        for name in names:
+            if name not in study["variants"]:
+                raise UserError(f"{key} names the variant {name!r}, which params.yaml does not have{nearest(name, study['variants'])}.")
+        merged["variants"] = {
+            name: difference for name, difference in merged["variants"].items() if (name in names) == (key == "variants_kept")
+        }
+    if not merged["variants"]:
+        raise UserError(f"{next(iter(lists))} leaves no variant; keep at least one.")
+    merged["experiments"] = _experiments(merged["experiments"], merged["variants"])
+    return merged
+
+
+def _merge(old: Any, new: Any, path: tuple[str, ...] = ()) -> Any:
+    if not isinstance(old, Mapping):
+        return new
+    where = ".".join(path)
+    if not isinstance(new, Mapping):
+        raise UserError(f"{where} is {new!r}, but params.yaml has a mapping there; name the keys of it that change.")
+    for key in new:
+        # Elsewhere a new key may be an option that was left at its default; the schema knows, and names the nearest.
+        if path in (("variants",), ("experiments",), ("claims",)) and key not in old:
+            raise UserError(f"{where}.{key} is not in the root's params.yaml, where it would have to be added{nearest(key, old)}.")
+    return {**old, **{key: _merge(old.get(key), value, (*path, str(key))) for key, value in new.items()}}
+
+
+def _experiments(experiments: Mapping[str, Any], variants: Mapping[str, Any]) -> dict[str, Any]:
+    """The experiments that can still be told with these variants, each without what it says of others."""
+    told = {}
+    for name, experiment in experiments.items():
+        left = [variant for variant in experiment["variants"] if variant in variants]
+        if len(left) < 2 or experiment["baseline"] not in left:
+            continue
+        told[name] = {**experiment, "variants": left}
+        if "labels" in experiment:
+            told[name]["labels"] = {variant: label for variant, label in experiment["labels"].items() if variant in variants}
+    return told
 
 
 def _files(dep: str) -> list[str]:
@@ -94,17 +175,21 @@ def reproduce(directory: Path) -> None:
 
 
 def publish(name: str, directory: Path) -> Path:
-    """Copies the pages, and of each run the text files, to reports/NAME in the root. Returns that folder."""
+    """Copies the pages, the text files of runs and evaluations, and dvc.lock to reports/NAME in the root. Returns that folder."""
     target = ROOT / "reports" / name
-    if target.exists():
-        shutil.rmtree(target)
-    shutil.copytree(directory / "reports", target)
+    fresh = target.with_name(f".{name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    shutil.copytree(directory / "reports", fresh)
+    shutil.copytree(directory / "evaluations", fresh / "evaluations")
     for variant in params.load(directory / "params.yaml").variants:
-        (target / "runs" / variant).mkdir(parents=True)
+        (fresh / "runs" / variant).mkdir(parents=True)
         for file in _RUN_TEXT:
-            shutil.copyfile(directory / "runs" / variant / file, target / "runs" / variant / file)
-    shutil.copyfile(directory / "timing" / "results.json", target / "timing" / "results.json")
-    shutil.copyfile(directory / "dvc.lock", target / "dvc.lock")
+            shutil.copyfile(directory / "runs" / variant / file, fresh / "runs" / variant / file)
+    shutil.copyfile(directory / "timing" / "results.json", fresh / "timing" / "results.json")
+    shutil.copyfile(directory / "dvc.lock", fresh / "dvc.lock")
+    # What was published before goes only once all of the new is there.
+    shutil.rmtree(target, ignore_errors=True)
+    fresh.rename(target)
     return target
 
 

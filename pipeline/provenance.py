@@ -6,20 +6,32 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
 # The code that decides what a training computes; dvc.yaml names the same paths as the train stage's dependencies.
 TRAINING_CODE = ("data/datasets.py", "kernels", "models", "training", "stages/train.py")
+# The code that decides what an evaluation of stored weights finds; the evaluate stage's dependencies.
+EVALUATION_CODE = (
+    "data/datasets.py",
+    "kernels",
+    "models",
+    "training/engine.py",
+    "training/step.py",
+    "analysis/attention.py",
+    "analysis/statistics.py",
+    "stages/evaluate.py",
+)
 # What a pipeline run itself rewrites does not make the tree "dirty": dirty means that the commit does not say what ran.
-_GENERATED = ("dvc.lock", "configs", "runs", "reports", "timing")
+_GENERATED = ("dvc.lock", "configs", "runs", "evaluations", "predictions", "reports", "timing", "benchmarks/results")
 
 
-def code_hash() -> str:
-    """sha256 over names and bytes of the code that decides a training's result."""
+def code_hash(entries: Sequence[str] = TRAINING_CODE) -> str:
+    """sha256 over names and bytes of the code that decides a result: files and folders of the package."""
     digest = hashlib.sha256()
-    for entry in TRAINING_CODE:
+    for entry in entries:
         path = PACKAGE / entry
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             content = file.read_bytes()
@@ -37,9 +49,19 @@ def git_state() -> tuple[str | None, bool | None]:
     return commit, bool(status)
 
 
-def _git(*arguments: str) -> str | None:
+def committed(directory: Path) -> tuple[str | None, set[str]]:
+    """The commit that is checked out, and the files below `directory` that are exactly as it has them; (None, none) without git."""
+    commit = _git("rev-parse", "HEAD", cwd=directory)
+    known = _git("ls-tree", "-r", "-z", "--name-only", "HEAD", cwd=directory)
+    changed = _git("diff", "--name-only", "-z", "--relative", "HEAD", cwd=directory)
+    if commit is None or known is None or changed is None:
+        return None, set()
+    return commit, {*known.split("\0")} - {*changed.split("\0")}
+
+
+def _git(*arguments: str, cwd: Path = PACKAGE) -> str | None:
     try:
-        result = subprocess.run(["git", *arguments], cwd=PACKAGE, capture_output=True, text=True, timeout=30)
+        result = subprocess.run(["git", *arguments], cwd=cwd, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() if result.returncode == 0 else None

@@ -65,7 +65,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory, raw_params: dict[str, A
     raw = {
         "preview": "A test.",
         "data": {"dataset": "digits"},
-        "train": {"seeds": [0, 1], "epochs": 1, "batch_size": 128, "learning_rate": 0.005},
+        "train": raw_params["train"] | {"seeds": [0, 1], "epochs": 1},
         "base": raw_params["base"] | {"patch": 14, "blocks": 1},
         "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [4, 16]},
         "variants": {"base": {}, "wide": {"mlp_dim": 48}},
@@ -76,6 +76,16 @@ def repository(tmp_path_factory: pytest.TempPathFactory, raw_params: dict[str, A
                 "source": "a test",
                 "baseline": "base",
                 "variants": ["base", "wide"],
+                "claims": ["W1"],
+            },
+        },
+        "claims": {
+            "W1": {
+                "source": "a test",
+                "sentence": "Width does not matter.",
+                "measured": "Test accuracy.",
+                "margin": "A guess.",
+                "comparisons": [{"rule": "equivalent", "measure": "accuracy", "variant": "wide", "reference": "base", "bound": 0.9}],
             },
         },
     }
@@ -90,8 +100,7 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
     path = repository.path
     first = repository.repro()
     assert sorted(first) == [
-        "evaluate@base",
-        "evaluate@wide",
+        "evaluate",
         "fetch",
         "prepare",
         "report",
@@ -105,16 +114,24 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
     assert repository.repro() == []  # nothing changed, nothing runs
     report = (path / "reports" / "README.md").read_bytes()
 
+    evaluated = {name: (path / "evaluations" / name / "seeds.csv").stat().st_mtime_ns for name in ("base", "wide")}
     repository.edit(variants={"deep": {"blocks": 2}})  # a variant added: it alone
-    assert sorted(repository.repro()) == ["evaluate@deep", "report", "resolve", "train@deep"]
+    assert sorted(repository.repro()) == ["evaluate", "report", "resolve", "train@deep"]
+    assert evaluated == {name: (path / "evaluations" / name / "seeds.csv").stat().st_mtime_ns for name in evaluated}
 
-    repository.edit(variants={"deep": {"blocks": 2, "final_norm": True}})  # edited: it alone
-    assert sorted(repository.repro()) == ["evaluate@deep", "report", "resolve", "train@deep"]
+    repository.edit(variants={"deep": {"blocks": 2, "optimizer": "radam"}})  # edited: it alone
+    assert sorted(repository.repro()) == ["evaluate", "report", "resolve", "train@deep"]
+
+    claims = repository.params()["claims"]
+    claims["W1"]["comparisons"][0]["bound"] = 1e-6  # a claim's bound: judged anew, nothing trained
+    repository.edit(claims=claims)
+    assert sorted(repository.repro()) == ["evaluate", "report"]
+    assert evaluated == {name: (path / "evaluations" / name / "seeds.csv").stat().st_mtime_ns for name in evaluated}
 
     repository.edit(base={"blocks": 3}, variants={"wide": {"mlp_dim": 48, "blocks": 1}})  # `wide` pins the base's old value
     changed = repository.repro()
     assert "train@base" in changed
-    assert not {"train@wide", "train@deep", "evaluate@wide", "evaluate@deep"} & set(changed)
+    assert not {"train@wide", "train@deep"} & set(changed)
 
     repository.edit(base={"blocks": 1}, variants={"wide": {"mlp_dim": 48}, "deep": None})  # removed, and base as it was: from the cache
     assert not {"train@wide", "train@deep"} & set(repository.repro())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.data.datasets import load
-from pipeline.params import DataSettings, Params, TrainSettings, VariantSettings
+from pipeline.params import DataSettings, Params, VariantSettings
 from pipeline.training.engine import Trainer, set_reproducible
 
 # (train loss, test loss) of epochs 1 to 3: the published configuration with patches of 7 on scikit-learn's digits, seed 0.
@@ -20,7 +20,7 @@ def test_losses_of_the_golden_run(arrays: Path, study: Params) -> None:
     set_reproducible(torch.device("cpu"))
     settings = VariantSettings(
         data=DataSettings(dataset="digits"),
-        train=TrainSettings(seeds=(0,), epochs=3, batch_size=64, learning_rate=0.005),
+        train=study.train.model_copy(update={"seeds": (0,), "epochs": 3, "batch_size": 64, "learning_rate": 0.005}),
         model=study.resolve("patch-7").model,
     )
     trainer = Trainer(settings, load(arrays), [0], torch.device("cpu"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,20 +22,23 @@ from pipeline.errors import UserError
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("path", ["params.yaml", "profiles/demo/params.yaml", "profiles/preview/params.yaml"])
-def test_shipped_files_are_valid(path: str) -> None:
-    loaded = params.load(ROOT / path)
-    assert len(loaded.variants) == 13
-
-
-def test_profiles_change_the_study_only_in_scale(study: params.Params) -> None:
-    for name in ("demo", "preview"):
-        profile = params.load(ROOT / "profiles" / name / "params.yaml")
-        assert profile.base == study.base
-        assert profile.variants == study.variants
-        assert profile.experiments == study.experiments
-        assert profile.preview
+def test_the_study_is_valid_and_in_use(study: params.Params, raw_params: dict[str, Any]) -> None:
     assert study.preview is None
+    used = {variant for experiment in study.experiments.values() for variant in experiment.variants}
+    assert used == set(study.variants) == set(raw_params["variants"])
+    # A claim belongs to an experiment, unless the timing page judges it.
+    told = {claim for experiment in study.experiments.values() for claim in experiment.claims}
+    timed = {name for name, claim in study.claims.items() if all(part.rule in params.TIMED for part in claim.comparisons)}
+    assert told | timed == set(study.claims)
+
+
+def test_how_long_the_study_takes_to_validate(record_property: Callable[[str, object], None]) -> None:
+    """A figure to read, not a bound: `pytest -s` prints it."""
+    start = time.perf_counter()
+    loaded = params.load(ROOT / "params.yaml")
+    seconds = time.perf_counter() - start
+    record_property("seconds", seconds)
+    print(f"params.yaml: {len(loaded.variants)} variants validated in {seconds:.2f} s")
 
 
 def test_full_study_is_the_published_configuration(study: params.Params) -> None:
@@ -45,9 +50,27 @@ def test_full_study_is_the_published_configuration(study: params.Params) -> None
 
 def test_variant_is_base_plus_its_difference(study: params.Params) -> None:
     first = study.resolve("first").model
+    assert isinstance(first, params.ModelSettings)
     assert first.pool == "first"
     assert first.num_tokens == 49
     assert first.model_dump() == study.base.model_dump() | {"pool": "first", "cls_insert": "none"}
+
+
+def test_a_variant_trains_its_own_way(study: params.Params) -> None:
+    """Its difference may change how it is trained, in everything but the seeds."""
+    best = study.resolve("best").train
+    changed = {name: value for name, value in study.variants["best"].items() if name in params.TrainSettings.model_fields}
+    assert {"epochs", "schedule", "warmup", "augment"} <= changed.keys()
+    assert best.model_dump() == study.train.model_dump() | changed
+    assert best.seeds == study.train.seeds
+
+
+def test_another_network_takes_nothing_of_the_transformer(study: params.Params) -> None:
+    model = study.resolve("cnn-1000").model
+    assert model == params.BaselineSettings(architecture="cnn", widths=(12, 26))
+    assert not model.stackable
+    assert study.resolve("mlp").model.stackable
+    assert study.resolve("cnn-1000").train.train_images == 1000
 
 
 def edit(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -70,7 +93,56 @@ FAULTS = [
     ("base/dim", 32.0, "base.dim is 32.0, but has to be a whole number."),
     ("variants/x", {"pool": "clss"}, "variants.x.pool is 'clss', which is not a choice; the nearest is 'cls'."),
     ("variants/x", {"pool": 7}, "variants.x.pool is 7, which is not a choice; the choices are cls, first, mean, max, attention."),
-    ("variants/x", {"pol": "cls"}, "variants.x.pol is not a key of params.yaml; the nearest is 'pool'."),
+    ("variants/x", {"pol": "cls"}, "variants.x.pol is not an option of a variant; the nearest is 'pool'."),
+    ("variants/x", {"epoch": 3}, "variants.x.epoch is not an option of a variant; the nearest is 'epochs'."),
+    ("variants/x", {"epochs": 0}, "variants.x.epochs is 0, but has to be at least 1; the nearest valid value is 1."),
+    ("variants/x", {"memory": -1}, "variants.x.memory is -1, but has to be at least 0; the nearest valid value is 0."),
+    ("variants/x", {"norm_eps": 1}, "variants.x.norm_eps is 1, but has to be less than 1.0."),
+    (
+        "variants/x",
+        {"seeds": [0]},
+        "variants.x.seeds is not for a variant to change: pairing needs the same seeds everywhere; set train.seeds.",
+    ),
+    ("variants/x", {"momentum": 0.9}, "variants.x.momentum: 0.9 is SGD's, and adam has its own; set it to 0.0, or optimizer to sgd."),
+    (
+        "variants/x",
+        {"schedule": "warmup_linear"},
+        "variants.x.warmup: warmup_linear needs a share of the steps to warm up in, for example 0.1.",
+    ),
+    ("variants/x", {"warmup": 0.1}, "variants.x.warmup: constant has none; set it to 0.0, or schedule to warmup_linear."),
+    (
+        "variants/x",
+        {"residual": "normalized", "norm": "none"},
+        "variants.x.residual: normalized starts from the norm before the MLP, but norm is none; set norm to pre.",
+    ),
+    (
+        "variants/x",
+        {"architecture": "lstn", "widths": [3]},
+        "variants.x.architecture is 'lstn', which is not a choice; the nearest is 'lstm'.",
+    ),
+    ("variants/x", {"architecture": "vitt", "patch": 7}, "variants.x.architecture is 'vitt', which is not a choice; the nearest is 'vit'."),
+    ("variants/x", {"architecture": ["cnn"]}, "variants.x.architecture is ['cnn'], which is not a choice"),
+    ("variants/x", {"architecture": "mlp"}, "variants.x.widths is missing from params.yaml; give it a value."),
+    ("variants/x", {"architecture": "mlp", "widths": []}, "variants.x.widths has too few entries; it needs at least 1."),
+    (
+        "variants/x",
+        {"architecture": "mlp", "widths": [0]},
+        "variants.x.widths.0 is 0, but has to be at least 1; the nearest valid value is 1.",
+    ),
+    ("variants/x", {"architecture": "mlp", "widths": 13}, "variants.x.widths is 13, but has to be a list."),
+    ("variants/x", {"architecture": "cnn", "widths": [12]}, "variants.x.widths: cnn has 2 of them, not 1."),
+    ("variants/x", {"architecture": "lstm", "widths": [38, 38]}, "variants.x.widths: lstm has 1 of them, not 2."),
+    (
+        "variants/x",
+        {"architecture": "mlp", "widths": [13], "patch": 7},
+        "variants.x.patch is an option of the vision transformer, which mlp does not have; remove it.",
+    ),
+    ("variants/x", {"widths": [13]}, "variants.x.widths is not an option of the vision transformer; remove it, or set architecture."),
+    (
+        "variants/x",
+        {"architecture": "mlp", "widths": [13], "wdth": 7},
+        "variants.x.wdth is not an option of a variant; the nearest is 'widths'.",
+    ),
     (
         "variants/x",
         {"cls_insert": "none"},
@@ -93,6 +165,19 @@ FAULTS = [
     ("train/epochs", 0, "train.epochs is 0, but has to be at least 1; the nearest valid value is 1."),
     ("train/epochs", "thirty", "train.epochs is 'thirty', but has to be a whole number."),
     ("train/learning_rate", float("nan"), "train.learning_rate is nan, but has to be"),
+    ("train/momentum", 0.9, "train.momentum: 0.9 is SGD's, and adam has its own; set it to 0.0, or optimizer to sgd."),
+    ("train/schedule", "noam", "train.warmup: noam needs a share of the steps to warm up in, for example 0.1."),
+    ("train/schedule", "cosin", "train.schedule is 'cosin', which is not a choice; the nearest is 'cosine'."),
+    ("train/warmup", 0.1, "train.warmup: constant has none; set it to 0.0, or schedule to warmup_linear."),
+    ("train/warmup", 1.0, "train.warmup is 1.0, but has to be less than 1.0."),
+    ("train/clip_norm", 0.0, "train.clip_norm is 0.0, but has to be more than 0.0."),
+    ("train/clip_norm", math.inf, "train.clip_norm is inf, but has to be a finite number."),
+    ("train/weight_decay", -0.1, "train.weight_decay is -0.1, but has to be at least 0.0; the nearest valid value is 0.0."),
+    ("train/train_images", 0, "train.train_images is 0, but has to be at least 1; the nearest valid value is 1."),
+    ("train/epoch_images", "all", "train.epoch_images is 'all', but has to be a whole number."),
+    ("train/augment", "affin", "train.augment is 'affin', which is not a choice; the nearest is 'affine'."),
+    ("train/divergence", "go on", "train.divergence is 'go on', which is not a choice; the choices are stop, record."),
+    ("base/architecture", "cnn", "base.architecture is 'cnn', which is not a choice; the choices are vit."),
     ("data/dataset", "mnst", "data.dataset is 'mnst', which is not a choice; the nearest is 'mnist'."),
     (
         "experiments/positions/baseline",
@@ -107,6 +192,19 @@ FAULTS = [
         ["curve"],
         "experiments.positions.figures.0 is 'curve', which is not a choice; the nearest is 'curves'.",
     ),
+    (
+        "experiments/positions/claims",
+        ["T1", "T99"],
+        "experiments.positions.claims names 'T99', which claims does not have; the nearest is 'T9'.",
+    ),
+    (
+        "experiments/positions/measure",
+        "acuracy",
+        "experiments.positions.measure is 'acuracy', which is not a choice; the nearest is 'accuracy'.",
+    ),
+    ("claims/T1/margin", "", "claims.T1.margin is '', but has to be text that is not empty."),
+    ("claims/T1/bound", 0.1, "claims.T1.bound is not a key of params.yaml"),
+    ("claims/T1/comparisons", [], "claims.T1.comparisons has too few entries; it needs at least 1."),
     ("timing/rounds", 0, "timing.rounds is 0, but has to be at least 1; the nearest valid value is 1."),
     ("timing/seconds", 0, "timing.seconds is 0, but has to be more than 0.0."),
     ("timing/tokens", [4, 50], "timing.tokens holds 50, but square patches cut an image into 1, 4, 16, 49, 196, 784 tokens."),
@@ -129,8 +227,69 @@ def test_a_fault_is_one_sentence_with_its_key(raw_params: dict[str, Any], path: 
     assert "\n" not in message
 
 
+PAIR = {"rule": "less", "measure": "accuracy", "variant": "first", "reference": "base"}
+WRONG_COMPARISONS = [
+    ({"rule": "equivalent"}, "bound: equivalent needs one."),
+    ({"rule": "equivalent", "bound": 0.0}, "bound: equivalent needs one above 0."),
+    ({"rule": "equivalent", "bound": math.nan}, "bound is nan, but has to be a finite number."),
+    ({"reference": None}, "reference: less needs one."),
+    ({"reference": "first"}, "reference: first cannot be compared with itself."),
+    ({"rule": "at least", "bound": 0.9}, "reference: at least compares with its bound alone."),
+    ({"rule": "at least", "reference": None}, "bound: at least needs one."),
+    ({"rule": "lesss"}, "rule is 'lesss', which is not a choice; the nearest is 'less'."),
+    ({"measure": "loss"}, "measure is 'loss', which is not a choice; the nearest is 'test loss'."),
+    ({"between": [0.0, 1.0]}, "between: less has none; give a bound instead."),
+    ({"rule": "ratio", "measure": "step time"}, "between: ratio needs two ends in rising order, for example [1.0, .inf]."),
+    (
+        {"rule": "ratio", "measure": "step time", "between": [2.0, 1.0]},
+        "between: ratio needs two ends in rising order, for example [1.0, .inf].",
+    ),
+    ({"rule": "ratio", "measure": "step time", "between": [1.0]}, "between.1 is missing from params.yaml; give it a value."),
+    ({"rule": "ratio", "measure": "step time", "between": [1.0, 2.0, 3.0]}, "between has too many entries; it takes at most 2."),
+    (
+        {"rule": "ratio", "measure": "step time", "between": [1.0, 2.0], "bound": 0.1},
+        "bound: ratio has none; give the two ends between which it has to lie.",
+    ),
+    ({"rule": "ratio", "between": [1.0, 2.0]}, "measure: ratio judges step time, not accuracy."),
+    ({"rule": "exponent", "between": [1.0, 2.0]}, "measure: exponent judges attention time or saved bytes, not accuracy."),
+    ({"measure": "step time"}, "rule: less is not for step time; use ratio."),
+    ({"measure": "saved bytes"}, "rule: less is not for saved bytes; use exponent."),
+    ({"rule": "resembles", "bound": 0.5}, "rule: resembles and the measure nearness correlation belong together."),
+    ({"measure": "nearness correlation"}, "rule: resembles and the measure nearness correlation belong together."),
+    ({"measure": "ensemble accuracy"}, "rule: ensemble accuracy is one number a variant; use at least."),
+    (
+        {"rule": "ratio", "measure": "step time", "between": [1.0, 2.0], "minus": ["cnn", "base"]},
+        "minus: ratio compares one pair only.",
+    ),
+    ({"minus": ["cnn"]}, "minus.1 is missing from params.yaml; give it a value."),
+    ({"bond": 0.1}, "bond is not a key of params.yaml; the nearest is 'bound'."),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), WRONG_COMPARISONS)
+def test_a_comparison_that_cannot_be_judged_is_refused(raw_params: dict[str, Any], change: dict[str, Any], sentence: str) -> None:
+    raw = copy.deepcopy(raw_params)
+    raw["claims"]["T3"]["comparisons"].append(PAIR | change)
+    with pytest.raises(UserError) as caught:
+        params.parse(raw)
+    assert str(caught.value) == f"claims.T3.comparisons.1.{sentence}"
+
+
+def test_a_claims_name_is_one_that_a_page_can_link_to(raw_params: dict[str, Any]) -> None:
+    raw = raw_params | {"claims": raw_params["claims"] | {"T 1": raw_params["claims"]["T1"]}}
+    with pytest.raises(UserError, match=r"^claims\.T 1: a name may hold letters, digits, '-' and '_' only; T-1 would do\.$"):
+        params.parse(raw)
+
+
+def test_a_claim_may_speak_of_what_is_not_there(raw_params: dict[str, Any]) -> None:
+    """It is "not run", so that a part of the study can be kept without its claims being rewritten."""
+    raw = copy.deepcopy(raw_params)
+    raw["claims"]["T3"]["comparisons"].append(PAIR | {"variant": "gone"})
+    assert params.parse(raw).claims["T3"].comparisons[1].variant == "gone"
+
+
 def test_missing_keys_are_named(raw_params: dict[str, Any]) -> None:
-    for key in ("data", "train", "base", "variants", "experiments"):
+    for key in ("data", "train", "base", "variants", "experiments", "claims", "timing"):
         raw = {name: value for name, value in raw_params.items() if name != key}
         with pytest.raises(UserError, match=f"^{key} is missing from params.yaml"):
             params.parse(raw)
@@ -142,7 +301,7 @@ def test_missing_keys_are_named(raw_params: dict[str, Any]) -> None:
         ("", "has to be a mapping with the keys"),
         ("- 1", "has to be a mapping with the keys"),
         ("base: {a: [}", "params.yaml line 1 is not valid YAML"),
-        ("base: {}\nbase: {}", "line 2: the key 'base' is given twice"),
+        ("base: {}\nbase: {}", "params.yaml line 2 is not valid YAML: the key 'base' is given twice; keep one of them."),
         ("base:\n\tpatch: 4", "params.yaml line 2 is not valid YAML"),
     ],
 )
@@ -171,7 +330,8 @@ def test_yaml_numbers_are_those_of_yaml_1_2(tmp_path: Path, raw_params: dict[str
 def test_a_variant_with_nothing_behind_its_name_is_the_base(raw_params: dict[str, Any]) -> None:
     raw = copy.deepcopy(raw_params)
     raw["variants"]["again"] = None
-    assert params.parse(raw).resolve("again").model == params.parse(raw).base
+    parsed = params.parse(raw)
+    assert parsed.resolve("again").model == parsed.base
 
 
 def test_config_round_trip_and_hash(tmp_path: Path, study: params.Params) -> None:
@@ -186,6 +346,57 @@ def test_config_round_trip_and_hash(tmp_path: Path, study: params.Params) -> Non
     assert len(hashes) == len(study.variants)
 
 
+def changed_hashes(raw: dict[str, Any], path: str, value: Any) -> set[str]:
+    """The variants whose settings are others after one key of params.yaml changed: those that DVC trains again."""
+    before = params.parse(raw)
+    raw = copy.deepcopy(raw)
+    edit(path, value)(raw)
+    after = params.parse(raw)
+    return {variant for variant in raw["variants"] if before.resolve(variant).config_hash != after.resolve(variant).config_hash}
+
+
+def test_a_change_reaches_the_variants_that_it_decides(raw_params: dict[str, Any]) -> None:
+    """... and no others. Which those are is read off params.yaml as plain YAML."""
+    variants: dict[str, dict[str, Any]] = raw_params["variants"]
+    networks = {name for name, change in variants.items() if "architecture" in change}
+    assert {"cnn", "mlp", "lstm", "cnn-300"} <= networks
+
+    def without(key: str) -> set[str]:
+        return {name for name, change in variants.items() if key not in change}
+
+    assert changed_hashes(raw_params, "base/activation", "relu") == without("activation") - networks
+    assert changed_hashes(raw_params, "base/blocks", 4) == without("blocks") - networks
+    assert changed_hashes(raw_params, "train/learning_rate", 0.004) == without("learning_rate")
+    assert changed_hashes(raw_params, "train/epochs", 31) == without("epochs")
+    assert changed_hashes(raw_params, "train/seeds", [0, 1]) == set(variants)
+    assert changed_hashes(raw_params, "variants/mlp/widths", [14]) == {"mlp"}
+    for path, value in (
+        ("claims/T3/comparisons", [PAIR]),
+        ("experiments/positions/title", "Another"),
+        ("timing/rounds", 2),
+        ("preview", "A part."),
+    ):
+        assert changed_hashes(raw_params, path, value) == set()
+
+
+def test_probed_are_the_variants_that_a_figure_or_claim_asks_about(raw_params: dict[str, Any], study: params.Params) -> None:
+    networks = study.experiments["networks"]
+    assert set(study.probed("shifts")) == set(networks.variants)
+    # Entropy of a claim, maps of an experiment, and only of transformers.
+    assert {"heads-1-no-scale", *study.experiments["attention-maps"].variants} == set(study.probed("attention"))
+    raw = copy.deepcopy(raw_params)
+    raw["experiments"] = {"networks": raw["experiments"]["networks"] | {"figures": ["curves"], "measure": "accuracy", "claims": []}}
+    raw["claims"] = {}
+    assert params.parse(raw).probed("shifts") == params.parse(raw).probed("attention") == ()
+    raw["experiments"]["networks"]["measure"] = "attention entropy"
+    transformers = {name for name in networks.variants if "architecture" not in raw["variants"][name]}
+    assert set(params.parse(raw).probed("attention")) == transformers
+    raw["experiments"]["networks"]["measure"] = "accuracy"
+    shifted = PAIR | {"measure": "accuracy lost to shifts", "variant": "gone", "reference": "relu", "minus": ["cnn", "mean"]}
+    raw["claims"] = {"X": raw_params["claims"]["T3"] | {"comparisons": [shifted]}}
+    assert params.parse(raw).probed("shifts") == ("mean", "relu", "cnn")  # in the order of params.yaml
+
+
 def test_damaged_config_says_how_to_write_it_again(tmp_path: Path) -> None:
     path = tmp_path / "base.json"
     with pytest.raises(UserError, match="is missing: run `dvc repro resolve` first"):
@@ -196,32 +407,36 @@ def test_damaged_config_says_how_to_write_it_again(tmp_path: Path) -> None:
             params.load_variant(path)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.dictionaries(
-        st.sampled_from(list(params.ModelSettings.model_fields)),
-        st.one_of(
-            st.none(),
-            st.booleans(),
-            st.integers(-3, 40),
-            st.floats(allow_nan=True),
-            st.text(max_size=6),
-            st.lists(st.integers(), max_size=2),
-        ),
-        max_size=4,
-    )
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 40),
+    st.floats(allow_nan=True),
+    st.text(max_size=6),
+    st.lists(st.integers(), max_size=2),
+    st.sampled_from(["cnn", "lstm", "mlp", "sgd", "noam", "post", "none", "normalized", 0.1, [12, 26]]),
 )
-def test_any_difference_is_accepted_or_refused_in_one_sentence(change: dict[str, Any]) -> None:
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text())
-    raw["variants"]["x"] = change
+OPTIONS = sorted({*params.ModelSettings.model_fields, *params.BaselineSettings.model_fields, *params.TrainSettings.model_fields})
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(change=st.dictionaries(st.sampled_from(OPTIONS), ANYTHING, max_size=4))
+def test_any_difference_is_accepted_or_refused_in_one_sentence(raw_params: dict[str, Any], change: dict[str, Any]) -> None:
+    raw = raw_params | {"variants": {"x": change}, "experiments": {}, "claims": {}}
     message = ""
     try:
-        model = params.parse(raw).resolve("x").model
+        parsed = params.parse(raw)
+        settings = parsed.resolve("x")
     except UserError as error:
         message = str(error)
     if message:
         assert message.startswith("variants.x.")
+        assert message.endswith(".")
         assert "\n" not in message
-    else:
-        assert 28 % model.patch == 0
-        assert model.dim % model.heads == 0
+        return
+    taken = settings.model.model_dump(mode="json") | settings.train.model_dump(mode="json")
+    assert {name: taken[name] for name in change} == change
+    if isinstance(settings.model, params.ModelSettings):
+        assert 28 % settings.model.patch == 0
+        assert settings.model.dim % settings.model.heads == 0
+    assert params.VariantSettings.model_validate_json(settings.to_json()) == settings

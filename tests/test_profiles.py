@@ -1,43 +1,238 @@
-"""Profiles: a nested repository that leaves the root alone."""
+"""Profiles: overlays on the study's params.yaml, and a nested repository that leaves the root alone."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from pipeline import profiles
+from pipeline import params, profiles
 from pipeline.errors import UserError
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_an_unknown_profile_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"There is no profile 'dmo'; the choices are demo, preview\."):
-        profiles.lay_out("dmo")
-
-
-def test_laid_out_twice_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root of its own: the repository's params.yaml, profiles and dvc.yaml, and a build/ and reports/ that may be written to."""
+    (tmp_path / "profiles").mkdir()
+    for path in (ROOT / "profiles").glob("*/params.yaml"):
+        copied = tmp_path / "profiles" / path.parent.name / path.name
+        copied.parent.mkdir()
+        copied.write_bytes(path.read_bytes())
+    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     for name in ("dvc.yaml", ".dvcignore", "pipeline"):
         (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / ".dvc").mkdir()
+    if (ROOT / ".dvc" / "plots").is_dir():
+        (tmp_path / ".dvc" / "plots").symlink_to(ROOT / ".dvc" / "plots")
     monkeypatch.setattr(profiles, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_an_unknown_profile_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UserError, match=r"There is no profile 'dmo'; the choices are demo, preview\."):
+        profiles.read("dmo")
+
+
+@pytest.mark.parametrize("name", ["demo", "preview"])
+def test_shipped_profiles_change_the_study_only_in_scale(name: str, study: params.Params) -> None:
+    profile = params.parse(profiles.read(name))
+    assert profile.preview
+    assert profile.base == study.base
+    assert profile.claims == study.claims
+    assert [variant for variant in study.variants if variant in profile.variants] == list(profile.variants)
+    scale = {"seeds", "epochs", "batch_size", "epoch_images"}
+    for variant in profile.variants:
+        ours, theirs = profile.resolve(variant), study.resolve(variant)
+        assert ours.model == theirs.model
+        assert ours.train.model_dump(exclude=scale) == theirs.train.model_dump(exclude=scale)
+        assert ours.train.model_dump(include=scale) == profile.train.model_dump(include=scale)
+    for experiment, told in profile.experiments.items():
+        assert set(told.variants) == set(study.experiments[experiment].variants) & set(profile.variants)
+
+
+def test_the_preview_leaves_out_one_variant(study: params.Params) -> None:
+    assert study.variants.keys() - profiles.read("preview")["variants"].keys() == {"lab-196"}
+
+
+def test_a_merge_replaces_lists_and_keeps_what_is_not_named(raw_params: dict[str, Any]) -> None:
+    before = copy.deepcopy(raw_params)
+    change = {
+        "train": {"seeds": [3], "epochs": 2},
+        "variants": {"best": {"epochs": 3}, "base": {"memory": 4}},
+        "claims": {"T3": {"margin": "None."}},
+    }
+    merged = profiles.overlay(raw_params, change)
+    assert raw_params == before
+    assert merged["train"] == before["train"] | {"seeds": [3], "epochs": 2}
+    assert merged["variants"] == before["variants"] | {"best": before["variants"]["best"] | {"epochs": 3}, "base": {"memory": 4}}
+    assert merged["claims"] == before["claims"] | {"T3": before["claims"]["T3"] | {"margin": "None."}}
+    assert {key: merged[key] for key in ("base", "experiments", "timing")} == {
+        key: before[key] for key in ("base", "experiments", "timing")
+    }
+    assert profiles.overlay(raw_params, {}) == before
+
+
+NAMES = sorted(yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))["variants"])
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(kept=st.sets(st.sampled_from(NAMES), min_size=1))
+def test_whatever_variants_are_kept_the_study_still_makes_sense(raw_params: dict[str, Any], kept: set[str]) -> None:
+    overlaid = profiles.overlay(raw_params, {"variants_kept": sorted(kept)})
+    assert overlaid == profiles.overlay(raw_params, {"variants_left_out": sorted(set(NAMES) - kept)})
+    assert set(overlaid["variants"]) == kept
+    checked = params.parse(overlaid)
+    for name, experiment in raw_params["experiments"].items():
+        left = [variant for variant in experiment["variants"] if variant in kept]
+        assert (name in checked.experiments) == (len(left) >= 2 and experiment["baseline"] in kept)
+        if name in checked.experiments:
+            assert checked.experiments[name].variants == tuple(left)
+            assert checked.experiments[name].labels.items() <= experiment["labels"].items()
+    assert set(checked.claims) == set(raw_params["claims"])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (None, "a profile has to be a mapping of what it changes, for example `train: {epochs: 3}`."),
+        (["train"], "a profile has to be a mapping of what it changes, for example `train: {epochs: 3}`."),
+        ({"trian": {"epochs": 3}}, "trian is not a key of params.yaml; the nearest is 'train'."),
+        ({"train": {"epoch": 3}}, "train.epoch is not a key of params.yaml; the nearest is 'epochs'."),
+        ({"train": {"epochs": 0}}, "train.epochs is 0, but has to be at least 1; the nearest valid value is 1."),
+        ({"train": None}, "train is None, but params.yaml has a mapping there; name the keys of it that change."),
+        ({"variants": {"best": None}}, "variants.best is None, but params.yaml has a mapping there; name the keys of it that change."),
+        (
+            {"variants": {"bset": {"epochs": 3}}},
+            "variants.bset is not in the root's params.yaml, where it would have to be added; the nearest is 'best'.",
+        ),
+        ({"variants": {"best": {"epoch": 3}}}, "variants.best.epoch is not an option of a variant; the nearest is 'epochs'."),
+        (
+            {"experiments": {"position": {"title": "x"}}},
+            "experiments.position is not in the root's params.yaml, where it would have to be added; the nearest is 'positions'.",
+        ),
+        ({"experiments": {"positions": {"variants": 3}}}, "experiments.positions.variants is 3, but has to be a list."),
+        ({"claims": {"T99": {}}}, "claims.T99 is not in the root's params.yaml, where it would have to be added; the nearest is 'T9'."),
+        (
+            {"variants_kept": ["base", "frist"]},
+            "variants_kept names the variant 'frist', which params.yaml does not have; the nearest is 'first'.",
+        ),
+        ({"variants_left_out": "base"}, "variants_left_out is 'base', but has to be a list of variants' names."),
+        ({"variants_left_out": NAMES}, "variants_left_out leaves no variant; keep at least one."),
+        ({"variants_kept": []}, "variants_kept leaves no variant; keep at least one."),
+        (
+            {"variants_kept": ["base"], "variants_left_out": ["first"]},
+            "variants_kept and variants_left_out are both given; one says it all, so remove the other.",
+        ),
+    ],
+)
+def test_a_wrong_overlay_is_one_sentence(raw_params: dict[str, Any], change: Any, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        profiles.overlay(raw_params, change)
+    assert str(caught.value) == sentence
+
+
+def test_a_fault_names_the_file_that_it_is_in(root: Path) -> None:
+    overlay, study = root / "profiles" / "demo" / "params.yaml", root / "params.yaml"
+    shipped = overlay.read_text()
+    overlay.write_text(shipped + "\ntiming:\n  rounds: 1\n")
+    with pytest.raises(UserError, match=r"^profiles/demo/params\.yaml line \d+ is not valid YAML: the key 'timing' is given twice"):
+        profiles.read("demo")
+    overlay.write_text(shipped.replace("epochs:", "epoch:"))
+    with pytest.raises(UserError, match=r"^In profiles/demo/params\.yaml: train\.epoch is not a key"):
+        profiles.read("demo")
+    study.write_text(study.read_text().replace("epochs: 30 ", "epochs: 0 "))
+    with pytest.raises(UserError, match=r"^train\.epochs is 0"):  # the root's own, whatever the overlay says
+        profiles.read("demo")
+
+
+def test_laying_out_writes_what_has_changed_and_nothing_else(root: Path) -> None:
     directory = profiles.lay_out("demo")
     files = {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
     assert profiles.lay_out("demo") == directory
     assert {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()} == files
+
+    generated = (directory / "params.yaml").read_text()
+    assert generated.startswith("# Generated from params.yaml and profiles/demo/params.yaml of the root")
+    assert params.read(directory / "params.yaml") == profiles.read("demo")
+    assert yaml.safe_load(generated) == profiles.read("demo")  # no number that YAML's versions read differently
+
     stages = yaml.safe_load((directory / "dvc.yaml").read_text())
     assert stages["vars"] == [{"code": "../.."}]
     ours, theirs = (yaml.safe_load((place / "dvc.yaml").read_text())["stages"] for place in (directory, ROOT))
     assert ours.keys() == theirs.keys()
     for name, stage in theirs.items():
-        copy = ours[name]
-        deps, original = copy.get("do", copy).pop("deps"), stage.get("do", stage).pop("deps")
-        assert copy == stage
+        copied = ours[name]
+        deps, original = copied.get("do", copied).pop("deps"), stage.get("do", stage).pop("deps")
+        assert copied == stage
         # The same dependencies, folders of code as their source files: bytecode is no reason to train again.
         assert not any("__pycache__" in dep for dep in deps)
         for dep in original:
             assert any(file == dep or file.startswith(f"{dep}/") for file in deps), dep
         assert all((ROOT / dep.removeprefix("${code}/")).is_file() for dep in deps if dep.startswith("${code}"))
         assert name != "train" or "${code}/pipeline/models/vit.py" in deps
+
+    study = root / "params.yaml"
+    study.write_text("# A comment is no change.\n" + study.read_text())
+    profiles.lay_out("demo")
+    assert {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()} == files
+    study.write_text(study.read_text().replace("\n  dim: 32 ", "\n  dim: 64 "))
+    profiles.lay_out("demo")
+    assert params.load(directory / "params.yaml").base.dim == 64
+
+
+@pytest.fixture
+def finished(root: Path) -> Path:
+    """build/demo as a finished `dvc repro` leaves it, with few bytes in each file."""
+    directory = root / "build" / "demo"
+    settings = yaml.safe_dump(profiles.read("demo"))
+    variants = profiles.read("demo")["variants"]
+    texts = {
+        "params.yaml": settings,
+        "dvc.lock": "lock",
+        "reports/README.md": "page",
+        "reports/timing/growth.png": "",
+        "timing/results.json": "{}",
+    }
+    texts["evaluations/curves.csv"] = "curves"
+    for variant in variants:
+        texts |= {f"runs/{variant}/{file}": f"{variant} {file}" for file in ("epochs.csv", "metrics.json", "run.json", "model.sha256")}
+        texts |= {
+            f"evaluations/{variant}/{file}": f"{variant} {file}" for file in ("seeds.csv", "metrics.json", "confusion.csv", "inputs.json")
+        }
+        texts |= {f"runs/{variant}/{file}": "large" for file in ("model.safetensors", "steps.npz")}
+        texts[f"predictions/{variant}.npz"] = "large"
+    for name, text in texts.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return directory
+
+
+def test_published_are_the_pages_and_the_text_of_runs_and_evaluations(root: Path, finished: Path) -> None:
+    stale = root / "reports" / "demo" / "runs" / "gone" / "epochs.csv"
+    stale.parent.mkdir(parents=True)
+    stale.touch()
+    target = profiles.publish("demo", finished)
+    assert target == root / "reports" / "demo"
+    assert [path.name for path in (root / "reports").iterdir()] == ["demo"]
+    published = {path.relative_to(target).as_posix(): path.read_text() for path in target.rglob("*") if path.is_file()}
+    source = {path.relative_to(finished).as_posix(): path.read_text() for path in finished.rglob("*") if path.is_file()}
+    expected = {name.removeprefix("reports/"): text for name, text in source.items() if text != "large" and name != "params.yaml"}
+    assert published == expected
+
+
+def test_a_publication_that_fails_leaves_the_last_one(root: Path, finished: Path) -> None:
+    target = profiles.publish("demo", finished)
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    (finished / "runs" / "mean" / "run.json").unlink()
+    (finished / "reports" / "README.md").write_text("another page")
+    with pytest.raises(FileNotFoundError):
+        profiles.publish("demo", finished)
+    assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from torch import nn
 
+from pipeline.models.attention import attention_kernel
+from pipeline.models.baselines import build_baseline
 from pipeline.models.flops import count_flops
-from pipeline.models.vit import VisionTransformer
-from pipeline.params import ModelSettings
+from pipeline.models.vit import VisionTransformer, attention_maps
+from pipeline.params import AnyModelSettings, ModelSettings
 
-__all__ = ["VisionTransformer", "build", "count_flops", "count_parameters"]
+__all__ = ["VisionTransformer", "attention_kernel", "attention_maps", "build", "count_flops", "count_parameters"]
 
 
-def build(settings: ModelSettings) -> nn.Module:
+def build(settings: AnyModelSettings) -> nn.Module:
     """An untrained model with torch's global generator as its source of initial weights.
 
     Returns:
         A module that maps images (batch, 1, 28, 28) in [0, 1] to logits (batch, 10).
     """
-    return VisionTransformer(settings)
+    return VisionTransformer(settings) if isinstance(settings, ModelSettings) else build_baseline(settings)
 
 
 def count_parameters(model: nn.Module) -> int:

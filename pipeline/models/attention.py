@@ -1,4 +1,4 @@
-"""Multi-head self-attention, on whole tokens or on slices of them."""
+"""Multi-head self-attention, on whole tokens or on slices of them, with or without memory slots."""
 
 from __future__ import annotations
 
@@ -8,55 +8,127 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.kernels import attention
+from pipeline.kernels import attention, attention_path, small_head_attention, why_not_fused
+from pipeline.models.dropout import Dropout
+from pipeline.params import AnyModelSettings, ModelSettings
 
 
-class FullAttention(nn.Module):
-    """Multi-head attention over the whole token (Vaswani et al. 2017, section 3.2.2), with output projection.
+class _Attention(nn.Module):
+    """What both kinds share: everything but the projections.
 
     Args:
         dim: width of a token.
         heads: number of heads, each of dim / heads channels.
+        memory: learned key and value slots of each head, which every token may attend to beside the tokens: K = [W_k X, M_k],
+            V = [W_v X, M_v], queries unchanged (Cornia et al. 2020, "Meshed-memory transformer", section 3.1). Both start from
+            N(0, 1).
+        score_scale: whether scores are divided by the root of a head's width.
+        dropout: probability of an attention weight's being set to zero in training.
     """
 
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(self, dim: int, heads: int, *, memory: int = 0, score_scale: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.out = nn.Linear(dim, dim)
+        self.scale = (dim // heads) ** -0.5 if score_scale else 1.0
+        self.memory = nn.Parameter(torch.randn(memory, 2, heads, dim // heads)) if memory else None  # (slot, key or value, ...)
+        self.dropout = Dropout(dropout)
+
+    def project(self, tokens: Tensor) -> Tensor:
+        """(batch, token, dim) to queries, keys and values, (batch, token, 3 * dim)."""
+        raise NotImplementedError
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, token, dim) to (batch, token, dim)."""
-        return self.out(_attend(self.qkv(tokens), self.heads))
+        query, key, value = self._heads(tokens)
+        if self.training and self.dropout.probability:
+            weight = self.dropout(self._weigh(query[:, : tokens.shape[1]], key))
+            return (weight @ value.transpose(1, 2)).transpose(1, 2).flatten(2)
+        heads = attention(query, key, value, scale=self.scale).flatten(2)
+        return heads if self.memory is None else heads[:, : tokens.shape[1]]
+
+    def weights(self, tokens: Tensor) -> Tensor:
+        """The attention weights without dropout: (batch, token, dim) to (batch, head, query token, key token), memory slots last."""
+        query, key, _ = self._heads(tokens)
+        return self._weigh(query[:, : tokens.shape[1]], key)
+
+    def _heads(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        """Query, key and value, each (batch, token + memory, head, head_dim).
+
+        The fused kernel takes all three in one shape, so queries of zeros stand beside the memory's keys and values. What they
+        attend to is dropped, and with it their gradient: they change nothing but cost a few rows, far less than another kernel.
+        """
+        qkv = self.project(tokens)
+        if self.memory is not None:
+            rows = F.pad(self.memory.flatten(1), (tokens.shape[-1], 0))  # (memory, 3 * dim)
+            qkv = torch.cat([qkv, rows.expand(tokens.shape[0], -1, -1)], dim=1)
+        return qkv.unflatten(-1, (3, self.heads, -1)).unbind(-3)
+
+    def _weigh(self, query: Tensor, key: Tensor) -> Tensor:
+        """(batch, token, head, head_dim) each, to weights (batch, head, query token, key token)."""
+        return ((query.transpose(1, 2) * self.scale) @ key.permute(0, 2, 3, 1)).softmax(-1)
 
 
-class SlicedAttention(nn.Module):
-    """Attention in which head i sees slice i of the token alone, without output projection (the thesis's published code).
+class FullAttention(_Attention):
+    """Multi-head attention over the whole token (Vaswani et al. 2017, section 3.2.2), with output projection.
 
-    Args:
-        dim: width of a token.
-        heads: number of heads; head i has its own dim/heads x dim/heads maps to query, key and value.
+    Weights start as those of `torch.nn.MultiheadAttention`. Arguments: see `_Attention`.
     """
 
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
+    def __init__(self, dim: int, heads: int, *, memory: int = 0, score_scale: bool = True, dropout: float = 0.0) -> None:
+        super().__init__(dim, heads, memory=memory, score_scale=score_scale, dropout=dropout)
+        self.qkv = nn.utils.skip_init(nn.Linear, dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+        nn.init.xavier_uniform_(self.qkv.weight)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def project(self, tokens: Tensor) -> Tensor:
+        return self.qkv(tokens)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, token, dim) to (batch, token, dim)."""
+        return self.out(super().forward(tokens))
+
+
+class SlicedAttention(_Attention):
+    """Attention in which head i sees slice i of the token alone, without output projection (the thesis's published code).
+
+    Head i has its own dim/heads x dim/heads maps to query, key and value. Arguments: see `_Attention`.
+    """
+
+    eye: Tensor
+
+    def __init__(self, dim: int, heads: int, *, memory: int = 0, score_scale: bool = True, dropout: float = 0.0) -> None:
+        super().__init__(dim, heads, memory=memory, score_scale=score_scale, dropout=dropout)
         head_dim = dim // heads
         bound = 1 / math.sqrt(head_dim)  # nn.Linear's own initialisation, for a layer of head_dim inputs
         self.weight = nn.Parameter(torch.empty(3, heads, head_dim, head_dim).uniform_(-bound, bound))  # (qkv, head, out, in)
         self.bias = nn.Parameter(torch.empty(3, heads, head_dim).uniform_(-bound, bound))
         self.register_buffer("eye", torch.eye(heads)[:, None, :, None], persistent=False)  # (head, 1, head, 1)
 
-    eye: Tensor
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, token, dim) to (batch, token, dim)."""
+    def project(self, tokens: Tensor) -> Tensor:
         # One product with the block-diagonal matrix beats heads small ones: a 4 x 4 product is all overhead.
         dense = (self.weight[..., None, :] * self.eye).flatten(0, 2).flatten(1)  # (3 * dim, dim)
-        return _attend(F.linear(tokens, dense, self.bias.flatten()), self.heads)
+        return F.linear(tokens, dense, self.bias.flatten())
 
 
-def _attend(qkv: Tensor, heads: int) -> Tensor:
-    """(batch, token, 3 * dim) to (batch, token, dim)."""
-    query, key, value = qkv.unflatten(-1, (3, heads, -1)).unbind(-3)  # each (batch, token, head, head_dim)
-    return attention(query, key, value, scale=query.shape[-1] ** -0.5).flatten(-2)
+def attention_kernel(settings: AnyModelSettings, device: torch.device | str) -> str:
+    """What computes the attention of a model in training.
+
+    Returns:
+        "fused-cpu" or "fused-cuda"; "sdpa", PyTorch's own, where that is the choice (large heads, long sequences,
+        LAB_ATTENTION=sdpa); "sdpa: WHY" where the fused kernel would run, but cannot on this machine; "explicit: attention
+        dropout", because no fused kernel draws our masks; "none" for a model without attention.
+    """
+    if not isinstance(settings, ModelSettings):
+        return "none"
+    if settings.attention_dropout:
+        return "explicit: attention dropout"
+    kind = torch.device(device).type
+    head_dim, tokens = settings.dim // settings.heads, settings.num_tokens + settings.memory
+    path = attention_path(device=kind, head_dim=head_dim, tokens=tokens)
+    fused = {"cpu": small_head_attention.FUSED_HEAD_DIMS, "cuda": small_head_attention.CUDA_HEAD_DIMS}.get(kind, range(0))
+    if path != "sdpa" or head_dim not in fused or tokens > small_head_attention.MOST_FUSED_TOKENS:
+        return path
+    reason = why_not_fused(head_dim, kind)  # None where LAB_ATTENTION forbids a kernel that could run
+    return f"sdpa: {reason}" if reason else "sdpa"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pipeline.models.encoder import Dropout, EncoderBlock
+from pipeline.models.dropout import Dropout
+from pipeline.models.encoder import EncoderBlock
 from pipeline.models.positions import sincos2d_table, sinusoidal_table
 from pipeline.params import IMAGE_SIZE, NUM_CHANNELS, NUM_CLASSES, ModelSettings
 
@@ -41,7 +42,8 @@ class PatchEmbedding(nn.Module):
 class VisionTransformer(nn.Module):
     """ViT (Dosovitskiy et al. 2021) at the size of the thesis; `settings` says which choice is taken where.
 
-    Weights start as torch's layers start theirs; class token, learned positions and the pooling query from N(0, 1), as published.
+    Weights start as torch's layers start theirs; class token (unless `cls_init` says zeros), learned positions and the pooling query
+    from N(0, 1), as published.
     """
 
     position: Tensor | None
@@ -51,27 +53,15 @@ class VisionTransformer(nn.Module):
         dim = settings.dim
         self.settings = settings
         self.embedding = PatchEmbedding(settings.patch, dim, conv=settings.embed == "conv")
-        self.cls_token = nn.Parameter(torch.randn(1, dim)) if settings.has_cls else None
+        start = torch.zeros if settings.cls_init == "zeros" else torch.randn
+        self.cls_token = nn.Parameter(start(1, dim)) if settings.has_cls else None
         if settings.position == "learned":
             self.position = nn.Parameter(torch.randn(settings.num_tokens, dim))
         else:
             self.register_buffer("position", _table(settings), persistent=False)
         self.dropout = Dropout(settings.dropout)
-        self.blocks = nn.Sequential(
-            *(
-                EncoderBlock(
-                    dim,
-                    settings.heads,
-                    settings.mlp_dim,
-                    attention=settings.attention,
-                    norm=settings.norm,
-                    activation=settings.activation,
-                    dropout=settings.dropout,
-                )
-                for _ in range(settings.blocks)
-            )
-        )
-        self.norm = nn.LayerNorm(dim) if settings.final_norm else nn.Identity()
+        self.blocks = nn.Sequential(*(EncoderBlock(settings) for _ in range(settings.blocks)))
+        self.norm = nn.LayerNorm(dim, eps=settings.norm_eps) if settings.final_norm else nn.Identity()
         self.pool_query = nn.Parameter(torch.randn(dim)) if settings.pool == "attention" else None
         self.head = nn.Linear(dim, NUM_CLASSES)
 
@@ -81,12 +71,16 @@ class VisionTransformer(nn.Module):
 
     def encode(self, images: Tensor) -> Tensor:
         """(batch, 1, 28, 28) to the encoder's output (batch, token, dim); the class token, if any, comes first."""
+        return self.norm(self.blocks(self.embed(images)))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """(batch, 1, 28, 28) to the first block's input (batch, token, dim)."""
         if images.dim() != 4 or images.shape[1:] != (NUM_CHANNELS, IMAGE_SIZE, IMAGE_SIZE):
             raise ValueError(f"images have to be (batch, {NUM_CHANNELS}, {IMAGE_SIZE}, {IMAGE_SIZE}), not {tuple(images.shape)}")
         tokens = self._add_cls(self.embedding(images))  # (batch, token, dim)
         if self.position is not None:
             tokens = tokens + self.position
-        return self.norm(self.blocks(self.dropout(tokens)))
+        return self.dropout(tokens)
 
     def _add_cls(self, tokens: Tensor) -> Tensor:
         if self.cls_token is None:
@@ -111,6 +105,37 @@ class VisionTransformer(nn.Module):
                 assert self.pool_query is not None
                 weight = (patches @ self.pool_query * patches.shape[-1] ** -0.5).softmax(-1)  # (batch, patch)
                 return (weight[..., None] * patches).sum(1)
+
+
+@torch.no_grad()
+def attention_maps(module: nn.Module, images: Tensor) -> Tensor:
+    """The attention weights of every block, those of a model that is evaluated.
+
+    Args:
+        module: a vision transformer; it is left as it was, training or not.
+        images: (batch, 1, 28, 28) in [0, 1].
+
+    Returns:
+        (block, batch, head, query token, key token). The class token, if any, is the first token; memory slots are the last
+        keys. A row, which is one query's weights, sums to 1.
+
+    Raises:
+        ValueError: `module` is another model.
+    """
+    if not isinstance(module, VisionTransformer):
+        raise ValueError(f"Attention maps are of vision transformers, and {type(module).__name__} is none.")
+    training = module.training
+    module.eval()
+    try:
+        tokens = module.embed(images)
+        maps = []
+        for block in module.blocks:
+            assert isinstance(block, EncoderBlock)
+            maps.append(block.attention_weights(tokens))
+            tokens = block(tokens)
+    finally:
+        module.train(training)
+    return torch.stack(maps)
 
 
 def _table(settings: ModelSettings) -> Tensor | None:

@@ -43,7 +43,7 @@ def train(variant: str, settings: VariantSettings) -> None:
     run = _describe(variant, settings, device)
     identity = "-".join(run[key][:12] for key in ("config_hash", "code_hash", "data_digest")) + f"-{device}"
     checkpoints = CHECKPOINTS / variant / identity
-    groups = workers.make_groups(settings.train.seeds, device)
+    groups = workers.make_groups(settings.train.seeds, device, stackable=settings.model.stackable)
     training = _Training(variant, settings, run, checkpoints, groups)
     processes = workers.choose_processes() if device == "cpu" else 1
     with training.progress:
@@ -75,6 +75,8 @@ class _Training:
         """Takes one message of a worker."""
         match message:
             case workers.Started():
+                if self._tracker is None and len(self._groups) > 1 and self._run["device"] == "cuda":
+                    self.progress.say("This network cannot be stacked: its seeds train one after another.")
                 self._start(message.facts)
                 if message.warning:
                     self.progress.say(f"{message.warning}: seeds {message.seeds} start from the beginning.")
@@ -95,14 +97,14 @@ class _Training:
             seeds = "; ".join(f"seed {seed} in epoch {epoch}" for seed, epoch in sorted(self._failed.items()))
             raise UserError(
                 f"The loss of variant {self._variant} was not finite: {seeds}."
-                " Lower train.learning_rate or change the variant in params.yaml.",
+                " Lower train.learning_rate or change the variant in params.yaml; with `divergence: record` it is a result like any other.",
                 status=1,
             )
         assert self._facts is not None
         assert self._tracker is not None
-        weights = checkpoint.load_weights(self._checkpoints, self._groups)
+        tensors = checkpoint.load_seeds(self._checkpoints, self._groups)
         directory = RUNS / self._variant
-        metrics = results.write(directory, self._settings, weights, self._rows, parameters=self._facts.parameters, flops=self._facts.flops)
+        metrics = results.write(directory, self._settings, tensors, self._rows, parameters=self._facts.parameters, flops=self._facts.flops)
         write_json(directory / "run.json", self._run | {"finished": _now()})
         artifacts = [directory / name for name in ("metrics.json", "epochs.csv", "run.json")]
         self._tracker.close("FINISHED", metrics=metrics, artifacts=artifacts)

@@ -4,10 +4,18 @@ Tracking never stops science: whatever happens to the store, training and report
 `python -m pipeline.tracking sync` (`make sync`) completes the store later from the files in runs/.
 
 A training is one parent run with a nested child run per seed. A run is FINISHED in MLflow only when all its points are there.
+A value that is not finite is logged as it is: MLflow keeps NaN, and the largest float in infinity's place.
+
+The newest finished run of each variant and seed at a commit, newest first, in MLflow's own filter language:
+
+    attributes.status = 'FINISHED' and tags.kind = 'seed' and tags.commits LIKE '%COMMIT%'
+
+`newest_runs(commit)` asks for just that.
 """
 
 from pipeline.tracking.live import Tracker
+from pipeline.tracking.query import RUNS_OF_COMMIT, SeedRun, newest_runs
 from pipeline.tracking.store import init_store
 from pipeline.tracking.sync import sync
 
-__all__ = ["Tracker", "init_store", "sync"]
+__all__ = ["RUNS_OF_COMMIT", "SeedRun", "Tracker", "init_store", "newest_runs", "sync"]

@@ -129,7 +129,7 @@ class Tracker:
 
         Args:
             metrics: content of metrics.json.
-            artifacts: files to keep with the parent run; pictures go to figures/.
+            artifacts: files to keep with the parent run.
 
         Returns:
             Whether the store has everything; if not, one line has said so, or does now, or it is left to `sync`.

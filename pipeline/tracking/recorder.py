@@ -9,6 +9,7 @@ import getpass
 import hashlib
 import json
 import math
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,15 +23,17 @@ from typing import Any, NamedTuple
 from pipeline.tracking.store import Store
 from pipeline.training.records import EpochRow
 
-# Files of runs/VARIANT/ that are kept with the parent run.
-ARTIFACTS = ("run.json", "metrics.json", "epochs.csv", "evaluation.json", "confusion.csv")
-EPOCH_KEYS = ("train_loss", "test_loss", "test_accuracy", "epoch_seconds")  # in the order of EpochRow's last four fields
+EPOCH_KEYS = ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "epoch_seconds")  # in the order of EpochRow, from train_loss on
+# The tag that holds, separated by spaces, the commits a run belongs to: the one that it ran at, where all that decides it was
+# committed, and those that `sync` has found to hold its files.
+COMMITS = "commits"
 # What the train stage writes into run.json, but for "finished".
 REQUIRED = {
     "training_id", "variant", "stage", "config", "config_hash", "code_hash", "data_digest", "dataset", "git_commit", "git_dirty",
     "device", "device_name", "attention", "versions", "seeds", "started",
 }  # fmt: skip
 _BATCH = 1000  # MLflow's limit of metrics in one log_batch
+_MAX_COMMITS = 190  # MLflow allows a tag 8,000 characters
 
 
 class TimedRow(NamedTuple):
@@ -131,24 +134,41 @@ class Recorder:
         self._log_epochs(self._parent, means)
 
     def summary(self, values: Mapping[str, Any], prefix: str = "") -> None:
-        """Adds numbers, nested ones under dotted names, to the parent run; those it has already are left alone."""
-        flat = {key: float(value) for key, value in flatten(values, prefix)}
-        new = {key: value for key, value in flat.items() if key not in self._parent.metrics or not _same(value, self._parent.metrics[key])}
-        self._log(self._parent, [(key, value, now(), 0) for key, value in new.items()])
-        self._parent.metrics |= new
+        """Adds numbers, nested ones under dotted names, to the parent run; those it has already, and None, are left out."""
+        self._summary(self._parent, values, prefix)
 
-    def files(self, paths: Sequence[Path]) -> None:
-        """Adds files to the parent run, pictures under figures/. A file is sent again only when its content has changed."""
+    def seed_summary(self, seed: int, values: Mapping[str, Any], prefix: str = "") -> None:
+        """Adds numbers to the run of a seed that has rows."""
+        self._summary(self._children[seed], values, prefix)
+
+    def _summary(self, run: _Run, values: Mapping[str, Any], prefix: str) -> None:
+        flat = {key: float(value) for key, value in flatten(values, prefix) if value is not None}
+        new = {key: value for key, value in flat.items() if key not in run.metrics or not _same(value, run.metrics[key])}
+        self._log(run, [(key, value, now(), 0) for key, value in new.items()])
+        run.metrics |= new
+
+    def belongs_to(self, commit: str) -> None:
+        """Notes on every run that the commit's files are this training's."""
+        for run in (self._parent, *self._children.values()):
+            commits = run.tags.get(COMMITS, "").split()
+            if commit not in commits:
+                self._set_tag(run, COMMITS, " ".join([*commits, commit][-_MAX_COMMITS:]))
+
+    def files(self, paths: Sequence[Path], folder: str | None = None) -> None:
+        """Adds files to the parent run, or to a folder of it. A file is sent again only when its content has changed."""
         for path in paths:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            key = f"sha256.{path.name}"
+            key = f"sha256.{folder}/{path.name}" if folder else f"sha256.{path.name}"
             if self._parent.tags.get(key) == digest:
                 continue
-            self._store.call("log_artifact", self._parent.id, str(path), artifact_path="figures" if path.suffix == ".png" else None)
+            self._store.call("log_artifact", self._parent.id, str(path), artifact_path=folder)
             # Last, so that a tag always speaks of a file that has arrived.
-            self._store.call("set_tag", self._parent.id, key, digest)
-            self._parent.tags = {**self._parent.tags, key: digest}
+            self._set_tag(self._parent, key, digest)
             self.added.files += 1
+
+    def _set_tag(self, run: _Run, key: str, value: str) -> None:
+        self._store.call("set_tag", run.id, key, value)
+        run.tags = {**run.tags, key: value}
 
     def finish(self, status: str, ended: int) -> bool:
         """Sets the final status, and says whether the store is complete.
@@ -163,6 +183,9 @@ class Recorder:
         whole = set(self._children) >= set(self._seeds) and all(child.status == "FINISHED" for child in self._children.values())
         if whole and self._covered(self._parent) and self._parent.status != "FINISHED":
             self._terminate(self._parent, "FINISHED", ended)
+        # Not before now: what is left of a training that was given up belongs to no commit.
+        if self.finished and self._run["git_dirty"] is False:
+            self.belongs_to(self._run["git_commit"])
         return self.finished
 
     def _covered(self, run: _Run) -> bool:
@@ -316,5 +339,11 @@ def training_lock(run: Mapping[str, Any]) -> Path:
     return Path.cwd() / ".checkpoints" / f"mlflow-{run['training_id']}.lock"
 
 
-def _same(a: float, b: float) -> bool:
-    return a == b or (math.isnan(a) and math.isnan(b))
+def _same(value: float, stored: float) -> bool:
+    """Whether a store gives `stored` for `value`: an SQL store has the largest float in infinity's place."""
+    return value == restored(stored) or (math.isnan(value) and math.isnan(stored))
+
+
+def restored(stored: float) -> float:
+    """The value that was logged: infinite where a store has the largest float."""
+    return math.copysign(math.inf, stored) if abs(stored) == sys.float_info.max else stored

@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import csv
 import json
-import math
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from pipeline.errors import UserError
-from pipeline.tracking.recorder import ARTIFACTS, REQUIRED, Added, Recorder, TimedRow, milliseconds, training_lock
+from pipeline.provenance import committed
+from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, milliseconds, training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
 from pipeline.training.records import read_epochs
+
+PICTURES = Path(".checkpoints/figures")  # where the report stage draws them
+# Kept with the parent run: files of runs/VARIANT, and in a folder `evaluation` those of evaluations/VARIANT.
+_FILES = ("run.json", "metrics.json", "epochs.csv")
+_EVALUATION_FILES = ("metrics.json", "seeds.csv", "confusion.csv")
+
+
+class _Evaluation(NamedTuple):
+    metrics: dict[str, Any]
+    seeds: dict[int, dict[str, float]]
+    files: list[Path]
 
 
 class _Training(NamedTuple):
     run: dict[str, Any]
     rows: list[TimedRow]
     metrics: dict[str, Any]
-    evaluation: dict[str, Any]  # empty as long as the evaluate stage has not run on this training
+    evaluation: _Evaluation | None  # as long as the evaluate stage has not run on this training: None
     files: list[Path]
+    pictures: list[Path]
+    commit: str | None  # the one checked out, where it has these files
 
 
-def sync(runs_dir: Path = Path("runs"), *, uri: str | None = None, figures: Path | None = None) -> None:
+def sync(runs_dir: Path = Path("runs"), *, uri: str | None = None, figures: Path = PICTURES) -> None:
     """Adds what the store lacks of every finished training under `runs_dir`, and prints a line for each.
 
     Args:
-        figures: a folder with VARIANT.png, a picture to keep with the variant's run.
+        runs_dir: its sibling `evaluations` holds the evaluations.
+        figures: a folder with VARIANT.png, a picture to keep with the variant's run; one drawn before the training is left out.
 
     Raises:
         UserError: the store cannot be used, or files of a training are damaged (all others have been logged by then).
@@ -34,13 +50,15 @@ def sync(runs_dir: Path = Path("runs"), *, uri: str | None = None, figures: Path
     if not directories:
         print(f"There is no finished training in {runs_dir}/ yet: run `make demo` or `dvc repro` first.")
         return
+    commit, unchanged = committed(runs_dir)
     address = store_uri(uri)
     damaged: list[str] = []
     try:
         store = Store(address)
         for directory in directories:
             try:
-                training = _read(directory, figures)
+                held = {f"{directory.name}/run.json", f"{directory.name}/epochs.csv"} <= unchanged
+                training = _read(directory, figures, commit if held else None)
             except (UserError, OSError, ValueError, KeyError, TypeError) as error:
                 print(f"{directory.name}: left out, {error}", flush=True)
                 damaged.append(str(directory))
@@ -60,13 +78,20 @@ def _complete(store: Store, training: _Training) -> Added:
     recorder = Recorder(store, training.run)
     recorder.add(training.rows)
     recorder.summary(training.metrics)
-    recorder.summary(training.evaluation, "evaluation.")
+    if (evaluation := training.evaluation) is not None:
+        recorder.summary(evaluation.metrics, "evaluation.")
+        for seed, values in evaluation.seeds.items():
+            recorder.seed_summary(seed, values, "evaluation.")
+        recorder.files(evaluation.files, "evaluation")
     recorder.files(training.files)
+    recorder.files(training.pictures, "figures")
     recorder.finish("FINISHED", milliseconds(training.run["finished"]))
+    if training.commit is not None:
+        recorder.belongs_to(training.commit)
     return recorder.added
 
 
-def _read(directory: Path, figures: Path | None) -> _Training:
+def _read(directory: Path, figures: Path, commit: str | None) -> _Training:
     """The files of a training. Raises UserError, OSError, ValueError, KeyError or TypeError when one is damaged."""
     run = _read_json(directory / "run.json")
     if missing := sorted({*REQUIRED, "finished"} - run.keys()):
@@ -79,19 +104,35 @@ def _read(directory: Path, figures: Path | None) -> _Training:
     expected = [(seed, epoch) for seed in run["seeds"] for epoch in range(1, run["config"]["train"]["epochs"] + 1)]
     if sorted((timed.row.seed, timed.row.epoch) for timed in rows) != sorted(expected):
         raise ValueError("epochs.csv does not have exactly the seeds and epochs of run.json")
-    metrics = _read_json(directory / "metrics.json")
-    files = [path for name in ARTIFACTS if (path := directory / name).exists()]
-    evaluation: dict[str, Any] = {}
-    if (path := directory / "evaluation.json").exists():
-        evaluation = _read_json(path)
-        # Between two stages the file can still be that of the training before; then both its numbers are off.
-        same = math.isclose(evaluation["test_accuracy"], metrics["test_accuracy_mean"], abs_tol=1e-9)
-        if not (same and math.isclose(evaluation["test_loss"], metrics["test_loss_mean"], rel_tol=1e-4)):
-            evaluation = {}
-            files = [path for path in files if path.name not in ("evaluation.json", "confusion.csv")]
-    if figures is not None and (picture := figures / f"{directory.name}.png").exists():
-        files.append(picture)
-    return _Training(run, rows, metrics, evaluation, files)
+    picture = figures / f"{directory.name}.png"
+    is_current = picture.exists() and picture.stat().st_mtime >= (directory / "run.json").stat().st_mtime
+    return _Training(
+        run,
+        rows,
+        _read_json(directory / "metrics.json"),
+        _read_evaluation(directory, run["seeds"]),
+        [directory / name for name in _FILES],
+        [picture] if is_current else [],
+        commit,
+    )
+
+
+def _read_evaluation(directory: Path, seeds: list[int]) -> _Evaluation | None:
+    """What the evaluate stage found; None where it has not been here since these weights were trained."""
+    folder = directory.parent.parent / "evaluations" / directory.name
+    if not (folder / "inputs.json").exists():
+        return None
+    weights = (directory / "model.sha256").read_text(encoding="utf-8").split()[0]
+    if _read_json(folder / "inputs.json")["weights"] != weights:
+        return None
+    with (folder / "seeds.csv").open(newline="", encoding="utf-8") as file:
+        values = {int(row.pop("seed")): {name: float(value) for name, value in row.items()} for row in csv.DictReader(file)}
+    if sorted(values) != sorted(seeds):
+        raise ValueError("evaluations/ does not have exactly the seeds of run.json")
+    metrics = _read_json(folder / "metrics.json")
+    columns = [name for name in next(iter(values.values())) if name not in metrics]
+    means = {name: fmean(row[name] for row in values.values()) for name in columns}
+    return _Evaluation(means | metrics, values, [folder / name for name in _EVALUATION_FILES])
 
 
 def _read_json(path: Path) -> dict[str, Any]:

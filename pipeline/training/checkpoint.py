@@ -90,13 +90,13 @@ def _read(directory: Path, seeds: list[int], load_file: Callable[[Path], dict[st
         raise _Unusable(f"{path} is damaged") from None
 
 
-def load_weights(directory: Path, groups: list[list[int]]) -> dict[int, dict[str, np.ndarray]]:
-    """The weights of each seed, without seed dimension, from the last checkpoints of all groups.
+def load_seeds(directory: Path, groups: list[list[int]]) -> dict[int, dict[str, np.ndarray]]:
+    """All tensors of each seed, without seed dimension, from the last checkpoints of all groups; `model.*` and `trace.*` among them.
 
     Raises:
         UserError: a checkpoint was damaged after it was written.
     """
-    weights: dict[int, dict[str, np.ndarray]] = {}
+    parts: dict[int, dict[str, np.ndarray]] = {}
     for seeds in groups:
         try:
             tensors, content = _read(directory, seeds, safetensors.numpy.load_file)
@@ -104,5 +104,5 @@ def load_weights(directory: Path, groups: list[list[int]]) -> dict[int, dict[str
             raise UserError(f"{fault}: run the same command again; its seeds {seeds} are trained anew.") from None
         assert content["seeds"] == seeds
         for i, seed in enumerate(seeds):
-            weights[seed] = {name.removeprefix("model."): value[i] for name, value in tensors.items() if name.startswith("model.")}
-    return weights
+            parts[seed] = {name: value[i] for name, value in tensors.items() if name.startswith(("model.", "trace.")) and value.ndim}
+    return parts

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from pipeline.data.datasets import Dataset
 from pipeline.models import build
-from pipeline.params import ModelSettings, VariantSettings
+from pipeline.params import AnyModelSettings, VariantSettings
+from pipeline.training.optimizers import Optimizer, make_optimizer
 from pipeline.training.records import EpochRow
-from pipeline.training.step import Driver, EvaluationStep, TrainingStep, batch_sizes, make_driver
+from pipeline.training.step import Driver, EvaluationStep, Trace, TrainingStep, batch_sizes, make_driver
 
 EVALUATION_BATCH = 500
 
@@ -34,17 +35,32 @@ def derive_seed(seed: int, purpose: str) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def initial_model(settings: ModelSettings, seed: int) -> nn.Module:
+def initial_model(settings: AnyModelSettings, seed: int) -> nn.Module:
     """The untrained model of a seed, on the CPU; leaves torch's global generator as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "init"))
         return build(settings)
 
 
-def epoch_order(seed: int, epoch: int, num_images: int) -> Tensor:
-    """The order (num_images,) in which a seed sees the training images in an epoch; the same on every device."""
+def subset(seed: int, num_images: int, size: int) -> Tensor:
+    """The places (size,) of a seed's random subset of the training images; a smaller one is part of a larger one."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, "subset"))
+    return torch.randperm(num_images, generator=generator)[:size]
+
+
+def epoch_order(seed: int, epoch: int, num_images: int, *, train_images: int | None = None, epoch_images: int | None = None) -> Tensor:
+    """The places of the training images that a seed sees in an epoch, in order; the same on every device.
+
+    Args:
+        num_images: of the training set.
+        train_images: size of the seed's subset; None is all.
+        epoch_images: length of the order; the images are gone through in new random orders until it is reached. None is `num_images`.
+    """
     generator = torch.Generator().manual_seed(derive_seed(seed, f"order/{epoch}"))
-    return torch.randperm(num_images, generator=generator)
+    available, length = train_images or num_images, epoch_images or num_images
+    rounds = [torch.randperm(available, generator=generator) for _ in range(math.ceil(length / available))]
+    order = torch.cat(rounds)[:length]
+    return order if train_images is None else subset(seed, num_images, train_images)[order]
 
 
 def set_reproducible(device: torch.device) -> None:
@@ -73,7 +89,7 @@ class Stack:
         device: where the weights live.
     """
 
-    def __init__(self, settings: ModelSettings, seeds: Sequence[int], device: torch.device) -> None:
+    def __init__(self, settings: AnyModelSettings, seeds: Sequence[int], device: torch.device) -> None:
         models = [initial_model(settings, seed) for seed in seeds]
         self.module = models[0].to(device)
         self.single = len(seeds) == 1
@@ -119,50 +135,6 @@ class Stack:
             value.copy_(state[name])
 
 
-class Adam:
-    """Adam (Kingma and Ba 2015, algorithm 1) on all weights in one fused call; elementwise, so it fits stacks as it is.
-
-    `torch.optim.Adam(fused=True)` does the same arithmetic (a test compares them bitwise), but importing what it needs takes
-    longer than a demo's training.
-
-    Args:
-        parameters: leaf tensors; `step` takes their gradients and clears them.
-        learning_rate: the step size, constant.
-    """
-
-    def __init__(self, parameters: Sequence[Tensor], *, learning_rate: float) -> None:
-        self._parameters = list(parameters)
-        self._learning_rate = learning_rate
-        self._means = [torch.zeros_like(parameter, memory_format=torch.preserve_format) for parameter in self._parameters]
-        self._squares = [torch.zeros_like(parameter, memory_format=torch.preserve_format) for parameter in self._parameters]
-        # One counter for all would do, but the fused call wants one a tensor.
-        self._steps = [torch.zeros((), dtype=torch.float32, device=parameter.device) for parameter in self._parameters]
-
-    @torch.no_grad()
-    def step(self) -> None:
-        """One update from the gradients, which are then None."""
-        gradients = []
-        for parameter in self._parameters:
-            assert parameter.grad is not None
-            gradients.append(parameter.grad)
-            parameter.grad = None
-        torch._foreach_add_(self._steps, 1)
-        torch._fused_adam_(
-            self._parameters, gradients, self._means, self._squares, [], self._steps,
-            lr=self._learning_rate, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False,
-        )  # fmt: skip
-
-    def state(self) -> dict[str, Tensor]:
-        """Moments and step counts, by name."""
-        named = {"mean": self._means, "square": self._squares, "step": self._steps}
-        return {f"{name}.{i}": tensor for name, tensors in named.items() for i, tensor in enumerate(tensors)}
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over what `state` gave."""
-        for name, tensor in self.state().items():
-            tensor.copy_(state[name])
-
-
 class Trainer:
     """Trains one group of seeds of one variant.
 
@@ -175,7 +147,8 @@ class Trainer:
     Attributes:
         epoch: epochs done.
         rows: what `epochs.csv` will hold, in order of epochs, then seeds.
-        failed: seed to the epoch in which its loss stopped being finite; such a seed gets no further rows.
+        failed: seed to the epoch in which its loss stopped being finite; such a seed gets no further rows. Stays empty where
+            settings.train.divergence is `record`: such a loss is then a result like any other.
         driver: how the steps are run.
     """
 
@@ -184,7 +157,14 @@ class Trainer:
         self.seeds = list(seeds)
         self.device = device
         self.stack = Stack(settings.model, seeds, device)
-        self.optimizer = Adam(self.stack.parameters, learning_rate=settings.train.learning_rate)
+        train = settings.train
+        self._epoch_images = train.epoch_images or len(dataset.train_labels)
+        self._steps_per_epoch = math.ceil(self._epoch_images / train.batch_size)
+        total_steps = train.epochs * self._steps_per_epoch
+        self.optimizer = make_optimizer(
+            train, self.stack.parameters, num_seeds=len(seeds), stacked=not self.stack.single, total_steps=total_steps
+        )
+        self.trace = Trace.empty(len(seeds), total_steps, device)
         self.epoch = 0
         self.rows: list[EpochRow] = []
         self.failed: dict[int, int] = {}
@@ -192,9 +172,10 @@ class Trainer:
         images, labels = _to_device(dataset.train_images, dataset.train_labels, device)
         self._num_images = len(labels)
         self._total = torch.zeros(len(seeds), dtype=torch.float64, device=device)
+        augment_key = torch.tensor([derive_seed(seed, "augment") for seed in seeds], device=device) if train.augment == "affine" else None
         self._steps = {
-            size: TrainingStep(self.stack, self.optimizer, images, labels, self._total, size)
-            for size in batch_sizes(len(labels), settings.train.batch_size)
+            size: TrainingStep(self.stack, self.optimizer, images, labels, self._total, self.trace, size, augment_key)
+            for size in batch_sizes(self._epoch_images, train.batch_size)
         }
         self._test_labels = torch.from_numpy(dataset.test_labels).long().to(device)
         test_images = torch.from_numpy(dataset.test_images).to(device)
@@ -216,26 +197,35 @@ class Trainer:
         seconds = time.perf_counter() - start
         test_loss, predictions = self._evaluator()
         accuracy = (predictions == self._test_labels).double().mean(1)
+        done = self.epoch * self._steps_per_epoch
+        norm = self.trace.gradient_norm[:, done - self._steps_per_epoch : done].double().mean(1)
+        columns = (train_loss, test_loss.tolist(), accuracy.tolist(), norm.tolist())
         rows = []
-        for seed, train, test, share in zip(self.seeds, train_loss, test_loss.tolist(), accuracy.tolist(), strict=True):
+        for seed, train, test, share, size in zip(self.seeds, *columns, strict=True):
             if seed in self.failed:
                 continue
-            if math.isfinite(train) and math.isfinite(test):
-                rows.append(EpochRow(seed, self.epoch, train, test, share, seconds))
+            if self.settings.train.divergence == "record" or (math.isfinite(train) and math.isfinite(test)):
+                rows.append(EpochRow(seed, self.epoch, train, test, share, size, seconds))
             else:
                 self.failed[seed] = self.epoch
         self.rows += rows
         return rows
 
     def _train_epoch(self) -> Tensor:
-        """One pass over the training images; the mean loss of each seed (seed,), float64."""
-        orders = torch.stack([epoch_order(seed, self.epoch, self._num_images) for seed in self.seeds]).to(self.device)
+        """One epoch; the mean loss of each seed (seed,), float64."""
+        train = self.settings.train
+        orders = torch.stack(
+            [
+                epoch_order(seed, self.epoch, self._num_images, train_images=train.train_images, epoch_images=train.epoch_images)
+                for seed in self.seeds
+            ]
+        ).to(self.device)
         self._total.zero_()
-        for index in orders.split(self.settings.train.batch_size, dim=1):  # (seed, batch)
+        for index in orders.split(train.batch_size, dim=1):  # (seed, batch)
             step = self._steps[index.shape[1]]
             step.index.copy_(index)
             self.driver.run(step)
-        return self._total / self._num_images
+        return self._total / self._epoch_images
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
@@ -243,16 +233,17 @@ class Trainer:
 
     def state(self) -> dict[str, Tensor]:
         """All tensors that the rest of the training depends on, on the CPU."""
-        tensors = {f"model.{name}": value for name, value in self.stack.state().items()}
-        tensors |= {f"optimizer.{name}": value for name, value in self.optimizer.state().items()}
+        tensors = {f"{prefix}.{name}": value for prefix, part in self._parts().items() for name, value in part.state().items()}
         return {name: value.to("cpu", copy=True).contiguous() for name, value in tensors.items()}
 
     def load(self, tensors: Mapping[str, Tensor], *, epoch: int, rows: Sequence[EpochRow], failed: Mapping[int, int]) -> None:
         """Goes back to where `state`, `epoch`, `rows` and `failed` were taken; continuing from there is bitwise the same."""
-        for part in (self.stack, self.optimizer):
-            prefix = "model." if part is self.stack else "optimizer."
-            part.load({name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)})
+        for prefix, part in self._parts().items():
+            part.load({name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")})
         self.epoch, self.rows, self.failed = epoch, list(rows), dict(failed)
+
+    def _parts(self) -> dict[str, Stack | Optimizer | Trace]:
+        return {"model": self.stack, "optimizer": self.optimizer, "trace": self.trace}
 
 
 class Evaluator:

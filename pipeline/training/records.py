@@ -20,6 +20,7 @@ class EpochRow(NamedTuple):
         train_loss: mean cross-entropy (nats) over the epoch's training images, each before its own batch's update.
         test_loss: mean cross-entropy (nats) over the test images after the epoch.
         test_accuracy: fraction of the test images.
+        gradient_norm: L2 norm of the seed's gradient over all its weights, before clipping; mean over the epoch's steps.
         seconds: wall time of the epoch's training, without test and checkpoint; of the whole stack when seeds share one.
     """
 
@@ -28,6 +29,7 @@ class EpochRow(NamedTuple):
     train_loss: float
     test_loss: float
     test_accuracy: float
+    gradient_norm: float
     seconds: float
 
 

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from pipeline.errors import UserError
 from pipeline.files import replacing, sha256, write_json, write_text
-from pipeline.params import VariantSettings
+from pipeline.params import NUM_CLASSES, VariantSettings
 from pipeline.training.records import EpochRow, write_epochs
 
 if TYPE_CHECKING:
@@ -22,22 +22,28 @@ if TYPE_CHECKING:
 
 WEIGHTS = "model.safetensors"
 SIDECAR = "model.sha256"
+STEPS = "steps.npz"
+
+
+def is_diverged(train_loss: float) -> bool:
+    """Whether a seed's last train loss is not finite, or no better than that of a guess among the ten classes."""
+    return not train_loss < math.log(NUM_CLASSES)
 
 
 def write(
     directory: Path,
     settings: VariantSettings,
-    weights: dict[int, dict[str, np.ndarray]],
+    tensors: dict[int, dict[str, np.ndarray]],
     rows: Sequence[EpochRow],
     *,
     parameters: int,
     flops: int,
 ) -> dict[str, Any]:
-    """Writes model.safetensors with its sha256, epochs.csv and metrics.json.
+    """Writes model.safetensors with its sha256, steps.npz, epochs.csv and metrics.json.
 
     Args:
         directory: `runs/VARIANT`.
-        weights: of each seed, the tensors without a seed dimension.
+        tensors: of each seed, as `checkpoint.load_seeds` gives them.
         rows: every epoch of every seed.
         parameters, flops: of the model, for metrics.json.
 
@@ -45,25 +51,31 @@ def write(
         what metrics.json holds.
     """
     seeds = settings.train.seeds
-    stacked = {name: np.stack([weights[seed][name] for seed in seeds]) for name in weights[seeds[0]]}
+    stacked = {name: np.stack([tensors[seed][name] for seed in seeds]) for name in tensors[seeds[0]]}
+    weights = {name.removeprefix("model."): value for name, value in stacked.items() if name.startswith("model.")}
     with replacing(directory / WEIGHTS) as temporary:
-        save_file(stacked, temporary, metadata={"seeds": json.dumps(seeds)})
+        save_file(weights, temporary, metadata={"seeds": json.dumps(seeds)})
+    with replacing(directory / STEPS) as temporary, temporary.open("wb") as file:
+        np.savez(file, seeds=np.array(seeds), loss=stacked["trace.loss"], gradient_norm=stacked["trace.gradient_norm"])
     write_text(directory / SIDECAR, f"{sha256(directory / WEIGHTS)}  {WEIGHTS}\n")
     place = {seed: i for i, seed in enumerate(seeds)}
     rows = sorted(rows, key=lambda row: (place[row.seed], row.epoch))
     write_epochs(directory / "epochs.csv", rows)
     last = [row for row in rows if row.epoch == settings.train.epochs]
-    metrics: dict[str, Any] = {"n": len(last)}
+    metrics: dict[str, Any] = {"n": len(last), "diverged": sum(is_diverged(row.train_loss) for row in last)}
     for name in ("test_accuracy", "test_loss", "train_loss"):
-        values = [float(getattr(row, name)) for row in last]
-        mean = math.fsum(values) / len(values)
-        metrics[f"{name}_mean"] = mean
-        metrics[f"{name}_sd"] = (
-            math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)) if len(values) > 1 else 0.0
-        )
+        values = [value for row in last if math.isfinite(value := float(getattr(row, name)))]
+        metrics[f"{name}_mean"], metrics[f"{name}_sd"] = _mean_sd(values) if values else (None, None)
     metrics |= {"parameters": parameters, "flops": flops}
     write_json(directory / "metrics.json", metrics)
     return metrics
+
+
+def _mean_sd(values: Sequence[float]) -> tuple[float, float]:
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return mean, 0.0
+    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def load_weights(directory: Path, settings: VariantSettings) -> dict[str, Tensor]:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pipeline.training.augment import affine
+
 if TYPE_CHECKING:
-    from pipeline.training.engine import Adam, Stack
+    from pipeline.training.engine import Stack
+    from pipeline.training.optimizers import Optimizer
 
 WARM_UP = 3  # steps before a capture: they compile kernels and let libraries allocate what they keep
 
@@ -37,30 +41,84 @@ class Step(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Trace:
+    """What every step of a training leaves behind.
+
+    Attributes:
+        loss: (seed, step) float32, mean of the step's batch.
+        gradient_norm: (seed, step) float32, L2, before clipping.
+        step: () int64, steps done; a tensor, so that a captured step counts.
+    """
+
+    loss: Tensor
+    gradient_norm: Tensor
+    step: Tensor
+
+    @classmethod
+    def empty(cls, num_seeds: int, num_steps: int, device: torch.device) -> Trace:
+        loss, norm = torch.zeros((2, num_seeds, num_steps), dtype=torch.float32, device=device).unbind()
+        return cls(loss.contiguous(), norm.contiguous(), torch.zeros((), dtype=torch.int64, device=device))
+
+    def append(self, loss: Tensor, gradient_norm: Tensor) -> None:
+        """Keeps both (seed,) of one step."""
+        # The rehearsal of a step before its capture may count past the end of a training of one or two steps.
+        place = self.step.clamp(max=self.loss.shape[1] - 1).view(1)
+        self.loss.index_copy_(1, place, loss[:, None].float())
+        self.gradient_norm.index_copy_(1, place, gradient_norm[:, None])
+        self.step.add_(1)
+
+    def state(self) -> dict[str, Tensor]:
+        """All of it, by name."""
+        return {"loss": self.loss, "gradient_norm": self.gradient_norm, "step": self.step}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over what `state` gave."""
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])
+
+
 class TrainingStep:
-    """Forward, backward and update on one batch a seed; adds the batch's losses to `total`.
+    """Forward, backward and update on one batch a seed; adds the batch's losses to `total` and the step to `trace`.
 
     Args:
         images, labels: all training images (image, 28, 28) uint8 and labels (image,) int64.
         total: (seed,) float64.
         batch_size: images a seed.
+        augment_key: (seed,) int64, the seeds' keys of the random augmentation; None leaves images as they are.
     """
 
-    def __init__(self, stack: Stack, optimizer: Adam, images: Tensor, labels: Tensor, total: Tensor, batch_size: int) -> None:
-        self._stack, self._optimizer = stack, optimizer
+    def __init__(
+        self,
+        stack: Stack,
+        optimizer: Optimizer,
+        images: Tensor,
+        labels: Tensor,
+        total: Tensor,
+        trace: Trace,
+        batch_size: int,
+        augment_key: Tensor | None = None,
+    ) -> None:
+        self._stack, self._optimizer, self._trace = stack, optimizer, trace
         self._images, self._labels, self._total = images, labels, total
+        self._augment_key = augment_key
         self.index = torch.zeros((len(total), batch_size), dtype=torch.int64, device=labels.device)
 
     def __call__(self) -> None:
-        loss = _cross_entropy(self._stack(_pixels(self._images[self.index])), self._labels[self.index])  # (seed, batch)
+        images = _pixels(self._images[self.index])
+        if self._augment_key is not None:
+            images = affine(images.squeeze(2), self._augment_key, self._trace.step).unsqueeze(2)
+        loss = _cross_entropy(self._stack(images), self._labels[self.index])  # (seed, batch)
+        mean = loss.mean(1)
         # Seeds share no weight: the gradient of the sum is each seed's own gradient.
-        loss.mean(1).sum().backward()
-        self._optimizer.step()
+        mean.sum().backward()
+        self._trace.append(mean.detach(), self._optimizer.step())
         self._total += loss.detach().sum(1)
 
     def changed(self) -> Iterator[Tensor]:
         yield from self._stack.state().values()
         yield from self._optimizer.state().values()
+        yield from self._trace.state().values()
         yield self._total
 
     def discard(self) -> None:
@@ -140,6 +198,8 @@ class GraphDriver(Driver):
             self.note = f"No CUDA graph, every operation is launched by itself: {type(error).__name__}: {str(error).splitlines()[0]}"
         torch.cuda.synchronize()
         self.seconds += time.perf_counter() - start
+        if all(graph is not None for graph in self._graphs.values()):
+            self.note = f"Steps run as CUDA graphs, captured in {self.seconds:.1f} s, which no epoch's time contains."
 
     def run(self, step: Step) -> None:
         graph = self._graphs.get(step)

@@ -116,9 +116,9 @@ def choose_processes() -> int:
     return int(wanted)
 
 
-def make_groups(seeds: Sequence[int], device: str) -> list[list[int]]:
-    """The seeds that share a stack: all of them on CUDA; each its own on the CPU, where a stack gains nothing."""
-    return [list(seeds)] if device == "cuda" else [[seed] for seed in seeds]
+def make_groups(seeds: Sequence[int], device: str, *, stackable: bool) -> list[list[int]]:
+    """The seeds that share a stack: all of them on CUDA where the model allows it; each its own on the CPU, where a stack gains nothing."""
+    return [list(seeds)] if device == "cuda" and stackable else [[seed] for seed in seeds]
 
 
 def run(job: Job, groups: Sequence[list[int]], processes: int, handle: Callable[[Message], None]) -> None:
@@ -179,6 +179,7 @@ def _work(job: Job, pipe: Connection) -> None:
         set_reproducible(torch.device(job.device))
         dataset = load(job.arrays)
         while (seeds := pipe.recv()) is not None:
+            check_size(job.settings, len(dataset.train_labels))
             trainer = Trainer(job.settings, dataset, seeds, torch.device(job.device))
             warning = checkpoint.restore(job.checkpoints, trainer)
             pipe.send(Started(seeds, trainer.epoch, trainer.rows, warning, _facts(job)))
@@ -199,13 +200,20 @@ def _work(job: Job, pipe: Connection) -> None:
         pipe.send(Broken(seeds, sentence or f"Training seeds {seeds} failed:\n{traceback.format_exc()}", sentence is not None))
 
 
+def check_size(settings: VariantSettings, num_images: int) -> None:
+    """Raises UserError where a variant asks for a larger subset than the training set has images."""
+    wanted = settings.train.train_images
+    if wanted is not None and wanted > num_images:
+        raise UserError(
+            f"train_images is {wanted:,}, but {settings.data.dataset} has {num_images:,} training images; lower it in params.yaml."
+        )
+
+
 def _facts(job: Job) -> Facts:
-    from pipeline.kernels import attention_path
-    from pipeline.models import build, count_flops, count_parameters
+    from pipeline.models import attention_kernel, build, count_flops, count_parameters
 
     model = job.settings.model
-    path = attention_path(device=job.device, head_dim=model.dim // model.heads, tokens=model.num_tokens)
-    return Facts(path, count_parameters(build(model)), count_flops(model), device_name(job.device))
+    return Facts(attention_kernel(model, job.device), count_parameters(build(model)), count_flops(model), device_name(job.device))
 
 
 def die_with_parent(parent: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pipeline.models.encoder import Dropout
+from pipeline.models.dropout import Dropout
 
 
 def dropout(probability: float, seed: int = 0) -> Dropout:

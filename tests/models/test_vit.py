@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.models import build, count_parameters
-from pipeline.models.attention import FullAttention, SlicedAttention
+from pipeline.models.attention import FullAttention
 from pipeline.models.encoder import EncoderBlock
 from pipeline.models.vit import PatchEmbedding
 from pipeline.params import ModelSettings, Params
@@ -63,17 +63,6 @@ def test_wrong_images_are_refused_with_their_shape(study: Params) -> None:
         build(study.base)(torch.rand(2, 3, 28, 28))
 
 
-def test_full_attention_equals_torch() -> None:
-    torch.manual_seed(0)
-    ours = FullAttention(32, 8).double()
-    theirs = nn.MultiheadAttention(32, 8, batch_first=True).double()
-    copy_attention(ours, theirs)
-    tokens = torch.randn(5, 50, 32, dtype=torch.float64)
-    expected, _ = theirs(tokens, tokens, tokens)
-    torch.testing.assert_close(ours(tokens), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(ours.float()(tokens.float()).double(), expected, rtol=0, atol=1e-6)
-
-
 def copy_attention(ours: FullAttention, theirs: nn.MultiheadAttention) -> None:
     assert theirs.in_proj_weight is not None
     theirs.load_state_dict(
@@ -88,9 +77,9 @@ def copy_attention(ours: FullAttention, theirs: nn.MultiheadAttention) -> None:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("activation", ["gelu", "relu"])
-def test_encoder_equals_torch(norm: str, activation: str) -> None:
+def test_encoder_equals_torch(study: Params, norm: str, activation: str) -> None:
     torch.manual_seed(0)
-    blocks = [EncoderBlock(32, 8, 64, attention="full", norm=norm, activation=activation, dropout=0.0) for _ in range(3)]  # type: ignore[arg-type]
+    blocks = [EncoderBlock(settings(study, mlp_dim=64, attention="full", norm=norm, activation=activation)) for _ in range(3)]
     layer = nn.TransformerEncoderLayer(32, 8, 64, dropout=0.0, activation=activation, batch_first=True, norm_first=norm == "pre")
     theirs = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
     for ours, other in zip(blocks, theirs.layers, strict=True):
@@ -105,24 +94,59 @@ def test_encoder_equals_torch(norm: str, activation: str) -> None:
     torch.testing.assert_close(encoder.double()(tokens.double()), reference, rtol=0, atol=1e-12)
 
 
-def test_sliced_attention_equals_its_heads_one_by_one() -> None:
-    """The published description: head i maps slice i of the token by three linear layers of its own, and nothing follows."""
+def test_mlp_is_two_convolutions_of_one_token(study: Params) -> None:
+    """The feed-forward part, written as two convolutions of kernel 1 (Vaswani et al. 2017, section 3.3)."""
     torch.manual_seed(0)
-    attention = SlicedAttention(32, 8).double()
-    tokens = torch.randn(3, 17, 32, dtype=torch.float64)
-    outputs = []
-    for head, piece in enumerate(tokens.split(4, dim=-1)):
-        query, key, value = (piece @ attention.weight[i, head].T + attention.bias[i, head] for i in range(3))
-        outputs.append((query @ key.transpose(1, 2) / 2).softmax(-1) @ value)
-    torch.testing.assert_close(attention(tokens), torch.cat(outputs, -1), rtol=0, atol=1e-12)
+    mlp = EncoderBlock(settings(study, mlp_dim=64, activation="relu")).mlp.double()
+    first, second = nn.Conv1d(32, 64, 1).double(), nn.Conv1d(64, 32, 1).double()
+    for convolution, linear in ((first, mlp[0]), (second, mlp[2])):
+        convolution.load_state_dict({"weight": linear.weight[..., None], "bias": linear.bias})  # type: ignore[operator, index, dict-item]
+    tokens = torch.randn(3, 50, 32, dtype=torch.float64)
+    convolved = second(first(tokens.mT).relu()).mT
+    torch.testing.assert_close(mlp(tokens), convolved, rtol=0, atol=1e-12)
+    a, b = (
+        torch.autograd.grad(out.square().sum(), list(layers))
+        for out, layers in ((mlp(tokens), mlp.parameters()), (convolved, [*first.parameters(), *second.parameters()]))
+    )
+    for mine, other in zip(a, b, strict=True):
+        torch.testing.assert_close(mine, other.view(mine.shape), rtol=1e-12, atol=1e-12)
 
 
-def test_sliced_attention_starts_as_its_linear_layers_would() -> None:
+@pytest.mark.parametrize("residual", ["input", "none"])
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+def test_block_follows_its_formula(study: Params, norm: str, residual: str) -> None:
     torch.manual_seed(0)
-    values = torch.cat([SlicedAttention(32, 8).weight.detach().flatten() for _ in range(50)])
-    reference = torch.cat([nn.Linear(4, 4).weight.detach().flatten() for _ in range(1200)])
-    assert values.abs().max() <= reference.abs().max() * 1.001
-    assert abs(values.std() / reference.std() - 1) < 0.02
+    block = EncoderBlock(settings(study, norm=norm, residual=residual, norm_eps=0.01)).double()
+    x = torch.randn(3, 50, 32, dtype=torch.float64)
+
+    def normed(x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / (centred.square().mean(-1, keepdim=True) + 0.01).sqrt()  # a new norm's weights are ones and zeros
+
+    keep = float(residual == "input")
+    expected = x
+    for f in (block.attention, block.mlp):
+        match norm:
+            case "pre":
+                expected = keep * expected + f(normed(expected))
+            case "post":
+                expected = normed(keep * expected + f(expected))
+            case _:
+                expected = keep * expected + f(expected)
+    torch.testing.assert_close(block(x), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_without_norms_a_block_has_no_weights_of_them(study: Params) -> None:
+    with_norms, without = (count_parameters(build(settings(study, norm=norm))) for norm in ("pre", "none"))
+    assert with_norms - without == 3 * 2 * 2 * 32  # blocks, norms, weight and bias
+
+
+@pytest.mark.parametrize("cls_init", ["normal", "zeros"])
+def test_class_token_starts_as_asked(study: Params, cls_init: str) -> None:
+    torch.manual_seed(0)
+    token = build(settings(study, dim=1024, cls_init=cls_init)).cls_token.detach()  # type: ignore[union-attr, operator]
+    expected = {"normal": 1.0, "zeros": 0.0}[cls_init]
+    assert abs(token.std() - expected) < 0.1
 
 
 @pytest.mark.parametrize("patch", [2, 4, 7, 14])

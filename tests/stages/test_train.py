@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from pipeline.files import sha256
 from pipeline.models import build
-from pipeline.params import DataSettings, ModelSettings, Params, TrainSettings, VariantSettings
+from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
 from pipeline.training import results
 
 SEEDS = (0, 1, 2)
@@ -38,7 +38,7 @@ def lay_out(
     """A working directory in which the stage `train tiny` can run."""
     settings = VariantSettings(
         data=DataSettings(dataset="digits"),
-        train=TrainSettings(seeds=seeds, epochs=epochs, batch_size=64, learning_rate=learning_rate),
+        train=study.train.model_copy(update={"seeds": seeds, "epochs": epochs, "batch_size": 64, "learning_rate": learning_rate}),
         model=ModelSettings.model_validate(study.base.model_dump() | {"patch": 14, "blocks": 1, "dropout": 0.1} | model),
     )
     (directory / "configs").mkdir(parents=True)
@@ -98,6 +98,7 @@ def test_files_of_a_run(unbroken: Path, study: Params) -> None:
         "model.safetensors",
         "model.sha256",
         "run.json",
+        "steps.npz",
     ]
     metrics = json.loads((directory / "metrics.json").read_text())
     with (directory / "epochs.csv").open() as file:

@@ -11,7 +11,7 @@ import torch
 
 from pipeline.data.datasets import Dataset
 from pipeline.errors import UserError
-from pipeline.params import DataSettings, ModelSettings, Params, TrainSettings, VariantSettings
+from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
 from pipeline.training import checkpoint
 from pipeline.training.engine import Trainer
 
@@ -23,7 +23,7 @@ def make(study: Params) -> object:
     dataset = Dataset("noise", images, labels, images[:32], labels[:32], digest="0" * 64)
     settings = VariantSettings(
         data=DataSettings(dataset="digits"),
-        train=TrainSettings(seeds=(0, 1), epochs=4, batch_size=40, learning_rate=0.005),
+        train=study.train.model_copy(update={"seeds": (0, 1), "epochs": 4, "batch_size": 40, "learning_rate": 0.005}),
         model=ModelSettings.model_validate(study.base.model_dump() | {"patch": 14, "blocks": 1, "dropout": 0.1}),
     )
     return lambda: Trainer(settings, dataset, [0, 1], torch.device("cpu"))
@@ -84,16 +84,18 @@ def test_damage_is_noticed_and_leaves_the_trainer_at_the_start(tmp_path: Path, m
     assert other.epoch == 0
     assert all(torch.equal(other.state()[name], value) for name, value in before.items())
     with pytest.raises(UserError, match="run the same command again"):
-        checkpoint.load_weights(tmp_path, [[0, 1]])
+        checkpoint.load_seeds(tmp_path, [[0, 1]])
 
 
 def test_weights_of_each_seed(tmp_path: Path, make: object) -> None:
     trainer: Trainer = make()  # type: ignore[operator]
     trainer.run_epoch()
     checkpoint.save(tmp_path, trainer)
-    weights = checkpoint.load_weights(tmp_path, [[0, 1]])
+    weights = checkpoint.load_seeds(tmp_path, [[0, 1]])
     state = trainer.stack.state()
     assert list(weights) == [0, 1]
     for i in (0, 1):
-        assert weights[i].keys() == state.keys()
-        assert all(np.array_equal(weights[i][name], state[name][i].numpy()) for name in state)
+        assert weights[i].keys() == {f"model.{name}" for name in state} | {"trace.loss", "trace.gradient_norm"}
+        assert all(np.array_equal(weights[i][f"model.{name}"], state[name][i].numpy()) for name in state)
+        assert (weights[i]["trace.loss"][:3] > 0).all()  # three steps of one epoch
+        assert not weights[i]["trace.loss"][3:].any()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pipeline.data.datasets import Dataset
-from pipeline.params import DataSettings, ModelSettings, Params, TrainSettings, VariantSettings
+from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.step import GraphDriver
 
@@ -52,7 +52,7 @@ def dataset() -> Dataset:
 def settings(study: Params, *, batch_size: int = 64, epochs: int = 2, **model: Any) -> VariantSettings:
     return VariantSettings(
         data=DataSettings(dataset="digits"),
-        train=TrainSettings(seeds=SEEDS, epochs=epochs, batch_size=batch_size, learning_rate=0.005),
+        train=study.train.model_copy(update={"seeds": SEEDS, "epochs": epochs, "batch_size": batch_size, "learning_rate": 0.005}),
         model=ModelSettings.model_validate(study.base.model_dump() | model),
     )
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from pipeline.data.datasets import Dataset
-from pipeline.params import DataSettings, ModelSettings, Params, TrainSettings, VariantSettings
-from pipeline.training.engine import Adam, Trainer, derive_seed, epoch_order, evaluate, initial_model
+from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
+from pipeline.training.engine import Trainer, derive_seed, epoch_order, evaluate, initial_model, subset
 
 CPU = torch.device("cpu")
 
@@ -45,7 +45,7 @@ def variant(
 ) -> VariantSettings:
     return VariantSettings(
         data=DataSettings(dataset="digits"),
-        train=TrainSettings(seeds=seeds, epochs=epochs, batch_size=64, learning_rate=learning_rate),
+        train=study.train.model_copy(update={"seeds": seeds, "epochs": epochs, "batch_size": 64, "learning_rate": learning_rate}),
         model=ModelSettings.model_validate(study.base.model_dump() | {"patch": 7, "blocks": 2} | model),
     )
 
@@ -100,20 +100,6 @@ def test_a_stack_follows_its_seeds(study: Params, dataset: Dataset, changes: dic
     assert len(set(losses)) == 3  # seeds differ from each other
 
 
-def test_adam_equals_torch() -> None:
-    torch.manual_seed(0)
-    parameters = [torch.randn(5, 3), torch.randn(7)]
-    ours, theirs = ([p.clone().requires_grad_() for p in parameters] for _ in range(2))
-    optimizers = Adam(ours, learning_rate=0.005), torch.optim.Adam(theirs, lr=0.005, fused=True)
-    for step in range(20):
-        for leaves, optimizer in zip((ours, theirs), optimizers, strict=True):
-            torch.stack([(p * p).sum() * (step + 1) for p in leaves]).sum().backward()
-            optimizer.step()
-            for p in leaves:
-                p.grad = None
-    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
 def test_every_option_runs_in_a_stack(study: Params, dataset: Dataset) -> None:
     for changes in (
         {"pool": "max", "cls_insert": "none"},
@@ -121,6 +107,9 @@ def test_every_option_runs_in_a_stack(study: Params, dataset: Dataset) -> None:
         {"cls_insert": "loop", "position": "none"},
         {"pool": "mean", "position": "sincos2d"},
         {"pool": "first", "cls_insert": "none"},
+        {"memory": 4, "score_scale": False},
+        {"residual": "none", "norm": "none"},
+        {"residual": "normalized", "attention_dropout": 0.1, "mlp_dropout": 0.1},
     ):
         settings = variant(study, epochs=1, **changes)
         stack, alone = trained(settings, dataset, [0, 1]), trained(settings, dataset, [1])
@@ -189,6 +178,70 @@ def test_orders_are_permutations_that_differ_by_seed_and_epoch() -> None:
         assert torch.equal(order.sort().values, torch.arange(1000))
         assert not any(torch.equal(order, other) for other in orders[:i])
     assert torch.equal(epoch_order(0, 1, 1000), orders[0])
+
+
+@pytest.mark.parametrize("changes", [{"schedule": "cosine", "warmup": 0.2, "optimizer": "radam", "clip_norm": 0.5}, {"augment": "affine"}])
+def test_resume_is_bitwise_with_every_way_of_training(study: Params, dataset: Dataset, changes: dict[str, Any]) -> None:
+    settings = variant(study)
+    settings = settings.model_copy(update={"train": settings.train.model_copy(update=changes)})
+    unbroken, first, resumed = trained(settings, dataset, [0, 1]), *(Trainer(settings, dataset, [0, 1], CPU) for _ in range(2))
+    first.run_epoch()
+    resumed.load(first.state(), epoch=first.epoch, rows=first.rows, failed=first.failed)
+    while not resumed.done:
+        resumed.run_epoch()
+    assert all(torch.equal(resumed.state()[name], value) for name, value in unbroken.state().items())
+    alone = trained(settings, dataset, [1])
+    assert alone.rows[-1].train_loss == pytest.approx(unbroken.rows[-1].train_loss, rel=1e-3)
+
+
+def test_an_epoch_of_a_subset_shows_as_many_images_as_ever() -> None:
+    order = epoch_order(0, 1, 1000, train_images=30)
+    assert len(order) == 1000
+    assert set(order.tolist()) == set(subset(0, 1000, 30).tolist())
+    counts = torch.bincount(order, minlength=1000)
+    assert set(counts[subset(0, 1000, 30)].tolist()) == {33, 34}  # gone through again and again, never one more than one other
+    assert len(epoch_order(0, 1, 1000, epoch_images=250)) == 250
+    assert len(set(epoch_order(0, 1, 1000, epoch_images=250).tolist())) == 250
+
+
+def test_a_smaller_subset_is_part_of_a_larger_one_and_seeds_differ() -> None:
+    small, large = (set(subset(0, 1000, size).tolist()) for size in (30, 300))
+    assert small < large
+    assert small != set(subset(1, 1000, 30).tolist())
+
+
+def test_gradient_norms_and_losses_of_every_step(study: Params, dataset: Dataset) -> None:
+    """Against the norm torch's own clipping reports, step by step."""
+    settings = variant(study, seeds=(3,), epochs=1)
+    trainer = trained(settings, dataset, [3])
+    model = initial_model(settings.model, 3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+    images, labels = torch.from_numpy(dataset.train_images), torch.from_numpy(dataset.train_labels).long()
+    for step, index in enumerate(epoch_order(3, 1, len(labels)).split(64)):
+        loss = nn.functional.cross_entropy(model(images[index].unsqueeze(1) / 255), labels[index])
+        optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), math.inf)
+        optimizer.step()
+        assert trainer.trace.loss[0, step].item() == pytest.approx(loss.item(), rel=1e-4)
+        assert trainer.trace.gradient_norm[0, step].item() == pytest.approx(norm.item(), rel=1e-3)
+    assert trainer.rows[0].gradient_norm == pytest.approx(trainer.trace.gradient_norm.double().mean().item())
+
+
+def test_a_divergence_that_is_recorded_is_a_result(study: Params, dataset: Dataset) -> None:
+    settings = variant(study)
+    settings = settings.model_copy(update={"train": settings.train.model_copy(update={"divergence": "record"})})
+    trainer = Trainer(settings, dataset, [0, 1, 2], CPU)
+    trainer.run_epoch()
+    with torch.no_grad():
+        trainer.stack.parameters[0][1].fill_(math.nan)
+    while not trainer.done:
+        trainer.run_epoch()
+    assert trainer.failed == {}
+    broken = [row for row in trainer.rows if row.seed == 1]
+    assert [math.isfinite(row.train_loss) for row in broken] == [True, False, False]
+    assert broken[-1].test_accuracy == pytest.approx(float((dataset.test_labels == 0).mean()))
+    assert trainer.rows[-1].test_loss == pytest.approx(trained(variant(study), dataset, [2]).rows[-1].test_loss, rel=1e-3)
 
 
 def test_derived_seeds_do_not_collide() -> None:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from pipeline.params import ModelSettings, Params
-from pipeline.training.engine import Adam, Stack
-from pipeline.training.step import EvaluationStep, TrainingStep, batch_sizes, make_driver, rehearse
+from pipeline.training.engine import Stack
+from pipeline.training.optimizers import make_optimizer
+from pipeline.training.step import EvaluationStep, Trace, TrainingStep, batch_sizes, make_driver, rehearse
 
 CPU = torch.device("cpu")
 
@@ -22,7 +23,8 @@ def make(study: Params, seeds: list[int]) -> tuple[Stack, TrainingStep, Evaluati
     images = torch.randint(0, 256, (20, 28, 28), generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, 10, (20,), generator=generator)
     total = torch.zeros(len(seeds), dtype=torch.float64)
-    training = TrainingStep(stack, Adam(stack.parameters, learning_rate=0.005), images, labels, total, 8)
+    optimizer = make_optimizer(study.train, stack.parameters, num_seeds=len(seeds), stacked=len(seeds) > 1, total_steps=20)
+    training = TrainingStep(stack, optimizer, images, labels, total, Trace.empty(len(seeds), 20, CPU), 8, torch.tensor(seeds))
     return stack, training, EvaluationStep(stack, images, labels, total, 5), total
 
 
@@ -55,11 +57,12 @@ def test_a_rehearsal_that_fails_takes_back_what_it_changed(study: Params, monkey
     calls: list[int] = []
     real = training._optimizer.step
 
-    def fail() -> None:
-        real()
+    def fail() -> Tensor:
+        norm = real()
         calls.append(1)
         if len(calls) == 2:
             raise RuntimeError("out of memory")
+        return norm
 
     monkeypatch.setattr(training._optimizer, "step", fail)
     with pytest.raises(RuntimeError, match="out of memory"):

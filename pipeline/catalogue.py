@@ -1,0 +1,140 @@
+"""The catalogue: params.yaml checked and listed, without training anything.
+
+    python -m pipeline.catalogue
+
+lists the variants with what differs from the base, their experiments, claims and parameters, then the experiments and the claims:
+tables on a terminal, elsewhere one line each, however long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import yaml
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipeline.errors import run_command
+from pipeline.params import TIMED, ComparisonSettings, Params, load, nearest
+
+# A wider cell pushes the rest of its line to the right, so that one long one does not widen every line.
+_PADDED = 40
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant. `difference`: what params.yaml says of it, in its own words."""
+
+    variant: str
+    parameters: int
+    difference: str
+    experiments: tuple[str, ...]
+    claims: tuple[str, ...]
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.catalogue", description="Checks params.yaml and lists what it holds.")
+    parser.parse_args(argv)
+    params = load()
+    console = Console()
+    for title, header, lines in sections(params):
+        show(console, title, header, lines)
+    seeds = len(params.train.seeds)
+    print(
+        f"params.yaml is valid: {len(params.variants)} variants with {seeds} seed{'s' if seeds > 1 else ''} each, "
+        f"{len(params.experiments)} experiments, {len(params.claims)} claims."
+    )
+    sys.stdout.flush()
+    for warning in oddities(params):
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def rows(params: Params) -> list[Row]:
+    """The variants in the order of params.yaml."""
+    return [
+        Row(
+            variant=variant,
+            parameters=_count(params, variant),
+            difference=yaml.safe_dump(change, default_flow_style=True, sort_keys=False, width=sys.maxsize).strip().strip("{}"),
+            experiments=tuple(name for name, experiment in params.experiments.items() if variant in experiment.variants),
+            claims=tuple(name for name, claim in params.claims.items() if any(variant in named(part) for part in claim.comparisons)),
+        )
+        for variant, change in params.variants.items()
+    ]
+
+
+def named(comparison: ComparisonSettings) -> set[str]:
+    """The names that stand in a comparison."""
+    return {name for name in (comparison.variant, comparison.reference, *(comparison.minus or ())) if name is not None}
+
+
+def oddities(params: Params) -> list[str]:
+    """What is valid and yet probably not meant, one sentence each."""
+    found = []
+    timed = {measure for measures in TIMED.values() for measure in measures}
+    for claim, settings in params.claims.items():
+        # The timing stage measures things that are no variants, and has its own names for them.
+        names = {name for part in settings.comparisons if part.measure not in timed for name in named(part)}
+        found += [
+            f'claim {claim} speaks of {name!r}, which variants does not have{nearest(name, params.variants)}; it will read "not run".'
+            for name in sorted(names - params.variants.keys())
+        ]
+    shown = {variant for experiment in params.experiments.values() for variant in experiment.variants}
+    unseen = [variant for variant in params.variants if variant not in shown]
+    if unseen:
+        found.append(f"no experiment has {', '.join(unseen)}: trained, and on no experiment's page.")
+    return found
+
+
+def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]:
+    """Title, header and lines of the three lists."""
+    variants: list[Sequence[str]] = [
+        (row.variant, f"{row.parameters:,}", ", ".join(row.experiments), ", ".join(row.claims), row.difference) for row in rows(params)
+    ]
+    experiments: list[Sequence[str]] = [
+        (name, str(len(of.variants)), of.baseline, of.measure, ", ".join(of.claims), of.title) for name, of in params.experiments.items()
+    ]
+    claims: list[Sequence[str]] = [(name, of.source, str(len(of.comparisons)), of.sentence) for name, of in params.claims.items()]
+    return [
+        ("Variants", ("variant", "parameters", "experiments", "claims", "differs from base"), variants),
+        ("Experiments", ("experiment", "variants", "baseline", "measure", "claims", "title"), experiments),
+        ("Claims", ("claim", "source", "comparisons", "sentence"), claims),
+    ]
+
+
+def show(console: Console, title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """A table on a terminal, where long cells wrap; elsewhere aligned lines, and no cell is ever cut or wrapped."""
+    numbers = [bool(lines) and all(line[column].replace(",", "").isdigit() for line in lines) for column in range(len(header))]
+    if console.is_terminal:
+        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        for name, number in zip(header, numbers, strict=True):
+            table.add_column(name, justify="right" if number else "left", overflow="fold")
+        for line in lines:
+            table.add_row(*(Text(cell) for cell in line))  # Text: a list in brackets is not markup
+        console.print(table)
+        return
+    table_lines = [header, *([cell or "-" for cell in line] for line in lines)]
+    widths = [min(_PADDED, max(len(line[column]) for line in table_lines)) for column in range(len(header))]
+    for line in table_lines:
+        cells = (cell.rjust(width) if number else cell.ljust(width) for cell, width, number in zip(line, widths, numbers, strict=True))
+        print("  ".join(cells).rstrip())
+    print()
+
+
+def _count(params: Params, variant: str) -> int:
+    """Trained scalars of a variant's model, which is built without memory for them."""
+    import torch
+
+    from pipeline.models import build, count_parameters
+
+    with torch.device("meta"):
+        return count_parameters(build(params.resolve(variant).model))
+
+
+if __name__ == "__main__":
+    run_command(main)

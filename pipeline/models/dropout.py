@@ -1,0 +1,45 @@
+"""Dropout by counter, and the random bits it draws."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Dropout(nn.Module):
+    """Dropout whose mask is a function of (key, call, element), not of a generator's hidden state.
+
+    So a seed's masks are the same alone and in a stack, on any device, and after a resume: the call counter is a buffer and
+    travels with the weights. Counter-based random numbers: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+
+    Args:
+        probability: share of the elements that are set to zero; the others are divided by 1 - probability.
+    """
+
+    key: Tensor
+    calls: Tensor
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+        if probability:
+            self.register_buffer("key", torch.randint(2**31, ()))
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        if not self.training or not self.probability:
+            return x
+        index = torch.arange(x.numel(), device=x.device).view(x.shape)
+        bits = mix(mix(index + self.key) + self.calls)
+        self.calls += 1
+        keep = bits >= int(self.probability * 2**32)
+        return x * keep / (1 - self.probability)
+
+
+def mix(bits: Tensor) -> Tensor:
+    """A bijection of 32-bit words whose output bits each depend on all input bits (multiply and xor-shift, Steele et al. 2014)."""
+    bits = bits & 0xFFFFFFFF
+    for multiplier, shift in ((0x7FEB352D, 15), (0x2C1B3C6D, 16)):  # both below 2^31: the int64 product cannot overflow
+        bits = ((bits ^ (bits >> shift)) * multiplier) & 0xFFFFFFFF
+    return bits ^ (bits >> 16)

@@ -1,0 +1,118 @@
+"""The runs of a commit, read back from an MLflow store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.errors import UserError
+from pipeline.tracking.recorder import COMMITS, EPOCH_KEYS, restored
+from pipeline.tracking.store import EXPERIMENT, Store, explain, store_uri
+
+# The finished runs of a commit's seeds; with `attributes.start_time DESC`, the first of a variant and seed is its newest.
+RUNS_OF_COMMIT = f"attributes.status = 'FINISHED' and tags.kind = 'seed' and tags.{COMMITS} LIKE '%{{commit}}%'"
+_THREADS = 8  # histories are asked for one by one, and a server takes its time for each
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """One seed of one training. Numbers are those of the text files, to the last bit.
+
+    Attributes:
+        metrics: the last value of each: those of EPOCH_KEYS after the last epoch, evaluation.NAME; and of the training as a whole
+            parameters and flops.
+        params: the settings by dotted key, as text.
+        tags: among others training.id, data.digest, device, device.name, attention, git.commit, git.dirty and versions.NAME.
+        curves: one value an epoch, by EPOCH_KEYS.
+        started: milliseconds since 1970.
+    """
+
+    run_id: str
+    dataset: str
+    variant: str
+    seed: int
+    config_hash: str
+    code_hash: str
+    metrics: dict[str, float]
+    params: dict[str, str]
+    tags: dict[str, str]
+    curves: dict[str, list[float]]
+    started: int
+
+
+def newest_runs(commit: str, *, dataset: str | None = None, uri: str | None = None) -> list[SeedRun]:
+    """The newest finished run of each variant and seed that belongs to a commit, ordered by data set, variant and seed.
+
+    A run belongs to the commit that it ran at, if nothing that decides it was uncommitted then, and to every commit that was
+    checked out while `sync` (`make sync`, and the report stage) found its files in runs/ as that commit has them. The filter is
+    `RUNS_OF_COMMIT`; it can be typed into the search field of MLflow's pages as it is.
+
+    Args:
+        commit: 40 hexadecimal digits.
+        dataset: runs on this data set alone.
+        uri: address of the store; by default MLFLOW_TRACKING_URI or the SQLite file of the working directory.
+
+    Raises:
+        UserError: the store cannot be read.
+    """
+    address = store_uri(uri)
+    try:
+        store = Store(address)
+        name = EXPERIMENT.format(dataset=dataset or "%")
+        experiments = [experiment.experiment_id for experiment in store.call("search_experiments", filter_string=f"name LIKE '{name}'")]
+        newest: dict[tuple[str, str, int], Any] = {}
+        for run in _search(store, experiments, RUNS_OF_COMMIT.format(commit=commit)):
+            newest.setdefault((run.data.params["data.dataset"], run.data.tags["variant"], int(run.data.tags["seed"])), run)
+        sizes = {
+            run.info.run_id: {key: run.data.metrics[key] for key in ("parameters", "flops") if key in run.data.metrics}
+            for run in _search(store, experiments, f"tags.kind = 'parent' and tags.{COMMITS} LIKE '%{commit}%'")
+        }
+        with ThreadPoolExecutor(_THREADS) as pool:
+            curves = list(pool.map(lambda run: _curves(store, run.info.run_id), newest.values()))
+    except Exception as error:
+        raise UserError(f"{explain(error, address)}; mend that, then run the command again.") from None
+    return [
+        SeedRun(
+            run_id=run.info.run_id,
+            dataset=place[0],
+            variant=place[1],
+            seed=place[2],
+            config_hash=run.data.tags["config.hash"],
+            code_hash=run.data.tags["code.hash"],
+            metrics={
+                key: restored(value) for key, value in (run.data.metrics | sizes.get(run.data.tags["mlflow.parentRunId"], {})).items()
+            },
+            params=run.data.params,
+            tags=run.data.tags,
+            curves=curve,
+            started=run.info.start_time,
+        )
+        for (place, run), curve in sorted(zip(newest.items(), curves, strict=True), key=lambda pair: pair[0][0])
+    ]
+
+
+def _search(store: Store, experiments: list[str], filter_string: str) -> Iterator[Any]:
+    """Runs, the newest first; of those that started in the same moment, the same order every time."""
+    token = None
+    while experiments:
+        page = store.call(
+            "search_runs",
+            experiments,
+            filter_string=filter_string,
+            order_by=["attributes.start_time DESC", "attributes.run_id ASC"],
+            max_results=1000,
+            page_token=token,
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _curves(store: Store, run_id: str) -> dict[str, list[float]]:
+    return {
+        key: [restored(point.value) for point in sorted(store.call("get_metric_history", run_id, key), key=lambda point: point.step)]
+        for key in EPOCH_KEYS
+    }

@@ -1,0 +1,41 @@
+"""Learning rates, step by step."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pipeline.params import TrainSettings
+
+
+def table(settings: TrainSettings, total_steps: int) -> Tensor:
+    """The learning rate of every step (total_steps,), float64.
+
+    With T = total_steps, w = max(1, round(warmup T)) steps of warm-up, steps counted by t = 0 .. T - 1, and the share of the
+    decay that is done, d = max(0, t - (w - 1)) / (T - (w - 1)), the rate is `learning_rate` times
+
+        constant               1
+        linear, warmup_linear  min(1, (t + 1) / w) (1 - d)
+        noam                   min((t + 1) / w, sqrt(w / (t + 1)))
+        cosine                 min(1, (t + 1) / w) (1 + cos(pi d)) / 2
+
+    So a warm-up rises from 1 / w, not from 0, and is at its peak, exactly `learning_rate`, in its last step, t = w - 1; a decay
+    would reach 0 at t = T, after the last step; and a warm-up of one step is the same as none. noam is equation 3 of Vaswani et
+    al. 2017, scaled so that its peak is `learning_rate`; cosine is equation 5 of Loshchilov and Hutter 2017 without restarts.
+    """
+    count = torch.arange(1, total_steps + 1, dtype=torch.float64)  # t + 1
+    warm_up = max(1, round(settings.warmup * total_steps))
+    rise = count / warm_up
+    done = (count - warm_up).clamp(min=0) / (total_steps + 1 - warm_up)
+    match settings.schedule:
+        case "constant":
+            share = torch.ones_like(count)
+        case "linear" | "warmup_linear":
+            share = rise.clamp(max=1) * (1 - done)
+        case "noam":
+            share = torch.minimum(rise, (warm_up / count).sqrt())
+        case "cosine":
+            share = rise.clamp(max=1) * (1 + torch.cos(math.pi * done)) / 2
+    return settings.learning_rate * share

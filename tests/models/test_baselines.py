@@ -1,0 +1,142 @@
+"""The other networks: their size, their formulas written out, and equal results from equal seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pipeline.models import build, count_parameters
+from pipeline.params import BaselineSettings, Params
+
+NAMES = ["cnn", "lenet", "mlp", "rnn", "lstm"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def baseline(study: Params, name: str) -> BaselineSettings:
+    settings = study.resolve(name).model
+    assert isinstance(settings, BaselineSettings)
+    return settings
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_size_is_the_transformer_s_within_five_percent(study: Params, name: str) -> None:
+    assert abs(count_parameters(build(baseline(study, name))) / count_parameters(build(study.base)) - 1) <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("architecture", "widths", "expected"),
+    [
+        ("lenet", (6, 16, 120, 84), 61_706),  # the widths of 1998, every map connected to every other
+        ("mlp", (128,), 101_770),  # 784 * 128 + 128 + 128 * 10 + 10
+        ("mlp", (300, 100), 266_610),
+        ("cnn", (12, 26), 10_794),  # 120 + 24 + 1,308 + 24 + 2,834 + 52 + 6,110 + 52 + 270
+        ("rnn", (128,), 21_514),  # (28 + 128 + 2) * 128 + 1,290
+        ("lstm", (128,), 82_186),  # 4 * (28 + 128 + 2) * 128 + 1,290
+    ],
+)
+def test_size_at_other_widths(architecture: str, widths: tuple[int, ...], expected: int) -> None:
+    settings = BaselineSettings.model_validate({"architecture": architecture, "widths": widths})
+    assert count_parameters(build(settings)) == expected
+
+
+def normalize(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """By the batch's own mean and variance, channel by channel."""
+    centred = x - x.mean((0, 2, 3), keepdim=True)
+    scaled = centred / (centred.square().mean((0, 2, 3), keepdim=True) + 1e-5).sqrt()
+    return scaled * weight[:, None, None] + bias[:, None, None]
+
+
+def convolutional(p: list[Tensor], x: Tensor) -> Tensor:
+    for layer, stride in enumerate((1, 2, 1, 2)):
+        weight, bias, scale, shift = p[4 * layer : 4 * layer + 4]
+        x = normalize(F.conv2d(x, weight, bias, stride=stride, padding=1).relu(), scale, shift)
+    assert x.shape[2:] == (7, 7)
+    return x.mean((2, 3)) @ p[16].T + p[17]
+
+
+def halved(x: Tensor) -> Tensor:
+    return (x[..., ::2, ::2] + x[..., 1::2, ::2] + x[..., ::2, 1::2] + x[..., 1::2, 1::2]) / 4
+
+
+def lenet(p: list[Tensor], x: Tensor) -> Tensor:
+    x = halved(F.conv2d(F.pad(x, (2, 2, 2, 2)), p[0], p[1]).tanh())
+    x = halved(F.conv2d(x, p[2], p[3]).tanh()).flatten(1)
+    for layer in (4, 6):
+        x = (x @ p[layer].T + p[layer + 1]).tanh()
+    return x @ p[8].T + p[9]
+
+
+def perceptron(p: list[Tensor], x: Tensor) -> Tensor:
+    return (x.flatten(1) @ p[0].T + p[1]).relu() @ p[2].T + p[3]
+
+
+def elman(p: list[Tensor], x: Tensor) -> Tensor:
+    state = torch.zeros(len(x), len(p[1]), dtype=x.dtype)
+    for row in range(28):
+        state = (x[:, 0, row] @ p[0].T + p[2] + state @ p[1].T + p[3]).tanh()
+    return state @ p[4].T + p[5]
+
+
+def long_short_term(p: list[Tensor], x: Tensor) -> Tensor:
+    width = p[1].shape[1]
+    state, cell = torch.zeros(2, len(x), width, dtype=x.dtype)
+    for row in range(28):
+        gates = x[:, 0, row] @ p[0].T + p[2] + state @ p[1].T + p[3]
+        enter, forget, new, leave = gates.split(width, dim=1)
+        cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
+        state = leave.sigmoid() * cell.tanh()
+    return state @ p[4].T + p[5]
+
+
+@pytest.mark.parametrize(
+    ("name", "formula"), [("cnn", convolutional), ("lenet", lenet), ("mlp", perceptron), ("rnn", elman), ("lstm", long_short_term)]
+)
+def test_equals_its_formula(study: Params, name: str, formula: Any) -> None:
+    torch.manual_seed(0)
+    model = build(baseline(study, name)).double()
+    images = torch.rand(4, 1, 28, 28, dtype=torch.float64)
+    parameters = list(model.parameters())
+    logits, expected = model(images), formula(parameters, images)
+    assert logits.shape == (4, 10)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-11)
+    gradients = [torch.autograd.grad(result.square().sum(), parameters) for result in (logits, expected)]
+    for actual, reference in zip(*gradients, strict=True):
+        torch.testing.assert_close(actual, reference, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_seeds_give_equal_networks_bitwise(study: Params, name: str) -> None:
+    """Weights, results and gradients, after the training pass that batch norm learns from too."""
+    results = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        model = build(baseline(study, name))
+        weights = [value.clone() for value in model.state_dict().values()]
+        images = torch.rand(8, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+        loss = model(images).square().sum()
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            tested = model.eval()(images)
+        results.append([*weights, loss.detach(), *gradients, tested, *model.state_dict().values()])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_in_evaluation_an_image_is_classified_alone(study: Params) -> None:
+    """Batch norm's running statistics serve then: a picture's logits do not depend on its neighbours."""
+    torch.manual_seed(0)
+    model = build(baseline(study, "cnn"))
+    images = torch.rand(8, 1, 28, 28)
+    model(images)
+    model.eval()
+    torch.testing.assert_close(model(images)[:1], model(images[:1]), rtol=0, atol=1e-6)

@@ -1,0 +1,132 @@
+"""The catalogue: every variant, experiment and claim is there in full, and what is probably not meant is said."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from pipeline import catalogue, params
+from pipeline.models import build
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def listed(study: params.Params) -> list[catalogue.Row]:
+    return catalogue.rows(study)
+
+
+def test_parameters_are_those_of_the_built_model(study: params.Params, listed: list[catalogue.Row]) -> None:
+    counted = {row.variant: row.parameters for row in listed}
+    assert list(counted) == list(study.variants)
+    for variant in ("base", "patch-2", "full-attention", "memory-4", "lab", "cnn", "lenet", "mlp", "rnn", "lstm"):
+        state = [parameter.numel() for parameter in build(study.resolve(variant).model).parameters()]
+        assert counted[variant] == sum(state), variant
+    # By hand. Embedding 16 x 32 + 32, class token 32, positions 50 x 32; a block: two norms of 64, eight heads of three 4 x 4
+    # matrices with biases, an MLP of 32 x 32 + 32 twice; the head 32 x 10 + 10.
+    assert counted["base"] == 544 + 32 + 1600 + 3 * (2 * 64 + 8 * 3 * (16 + 4) + 2 * 1056) + 330
+
+
+def test_a_row_says_what_the_variant_is_and_who_speaks_of_it(raw_params: dict[str, Any], listed: list[catalogue.Row]) -> None:
+    rows = {row.variant: row for row in listed}
+    for name, difference in raw_params["variants"].items():
+        assert yaml.safe_load("{" + rows[name].difference + "}") == difference
+        assert rows[name].experiments == tuple(key for key, of in raw_params["experiments"].items() if name in of["variants"])
+    assert rows["cnn-1000"].claims == ("T8",)
+    assert rows["cnn"].claims == ("T8", "K4")  # T8's as the second pair of a difference of differences
+    assert rows["cls-loop"].claims == ("T4", "T7")
+    assert rows["patch-14"].claims == ("T5", "T6")
+
+
+def test_the_shipped_study_has_no_oddities(study: params.Params) -> None:
+    assert catalogue.oddities(study) == []
+
+
+def test_a_claim_about_nothing_and_a_variant_on_no_page_are_told(raw_params: dict[str, Any]) -> None:
+    raw = copy.deepcopy(raw_params)
+    del raw["variants"]["sinusoidal"]
+    for name in ("positions", "attention-maps"):
+        raw["experiments"][name]["variants"].remove("sinusoidal")
+    raw["variants"] |= {"lonely": {"heads": 2}, "alone": {}}
+    assert catalogue.oddities(params.parse(raw)) == [
+        *(
+            f"claim {claim} speaks of 'sinusoidal', which variants does not have; the nearest is 'sincos2d'; it will read \"not run\"."
+            for claim in ("T1", "T2", "T10")
+        ),
+        "no experiment has lonely, alone: trained, and on no experiment's page.",
+    ]
+
+
+def run(directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.catalogue"],
+        cwd=directory,
+        env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_pipe_gets_a_whole_line_each(study: params.Params, listed: list[catalogue.Row]) -> None:
+    result = run(ROOT)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    for row in listed:
+        (line,) = (line for line in lines if line.startswith(f"{row.variant} ") and f" {row.parameters:,}  " in line)
+        for text in (row.difference, ", ".join(row.experiments), ", ".join(row.claims)):
+            assert text in line
+    for name, experiment in study.experiments.items():
+        assert any(line.startswith(f"{name} ") and line.endswith(f"  {experiment.title}") for line in lines)
+    for claim, of in study.claims.items():
+        assert any(line.startswith(f"{claim} ") and line.endswith(f"  {of.sentence}") for line in lines)
+    assert lines[-1] == (
+        f"params.yaml is valid: {len(study.variants)} variants with {len(study.train.seeds)} seeds each, "
+        f"{len(study.experiments)} experiments, {len(study.claims)} claims."
+    )
+    assert not any(line != line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_gets_tables_that_lose_nothing(study: params.Params, width: int) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=width, color_system=None)
+    for title, header, lines in catalogue.sections(study):
+        screen.seek(0)
+        screen.truncate()
+        catalogue.show(console, title, header, lines)
+        shown = screen.getvalue()
+        assert title in shown
+        assert all(len(line) <= width for line in shown.splitlines())
+        assert "…" not in shown
+        # Cells wrap side by side, so count letters: none is missing.
+        letters = re.sub(r"\W", "", "".join([title, *header, *(cell for line in lines for cell in line)]))
+        assert sorted(re.sub(r"\W", "", shown)) == sorted(letters)
+
+
+def test_a_wrong_file_is_one_sentence(tmp_path: Path, raw_params: dict[str, Any]) -> None:
+    raw = copy.deepcopy(raw_params)
+    raw["base"]["patch"] = 5
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw))
+    result = run(tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr == "error: base.patch: 5 does not divide the image's side of 28 pixels; the nearest that does is 4.\n"
+
+
+def test_oddities_go_to_standard_error(tmp_path: Path, raw_params: dict[str, Any]) -> None:
+    raw = copy.deepcopy(raw_params)
+    raw["variants"]["lonely"] = {"heads": 2}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw))
+    result = run(tmp_path)
+    assert result.returncode == 0
+    assert result.stderr == "warning: no experiment has lonely: trained, and on no experiment's page.\n"

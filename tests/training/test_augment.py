@@ -1,0 +1,129 @@
+"""Augmentation: scipy's affine map for known draws, and random numbers that know nothing but key, step and place."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage, stats
+from torch import Tensor
+
+from pipeline.training.augment import MAX_ROTATION, MAX_SCALE, MAX_SHIFT, affine, draw, warp
+
+KEYS = torch.tensor([5, 2**31 - 1, 2**62 + 12345])
+STEP = torch.tensor(17)
+
+
+def pictures(num_seeds: int, batch: int) -> Tensor:
+    """Random pixels with an empty border, as MNIST's have."""
+    images = torch.rand((num_seeds, batch, 28, 28), generator=torch.Generator().manual_seed(0))
+    images[..., :4, :] = images[..., -4:, :] = images[..., :, :4] = images[..., :, -4:] = 0
+    return images
+
+
+def test_no_draw_changes_nothing() -> None:
+    images = torch.rand(2, 3, 28, 28)
+    torch.testing.assert_close(warp(images, torch.zeros(2, 3, 4)), images, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        (1.0, 0.0, 0.0, 0.0),
+        (0.0, 1.0, 0.0, 0.0),
+        (0.0, -1.0, 0.0, 0.0),
+        (0.0, 0.0, 1.0, 0.0),
+        (0.0, 0.0, 0.0, -0.5),
+        (-0.7, 0.4, 0.9, -0.3),
+    ],
+    ids=str,
+)
+def test_is_scipys_affine_map(draws: tuple[float, ...]) -> None:
+    """With coordinates in pixels (row, column) about the centre: out = scale R in + shift, and scipy wants its inverse."""
+    image = pictures(1, 1)
+    rotation, scale, right, down = draws
+    angle = 2 * math.atan(rotation * math.tan(math.radians(MAX_ROTATION) / 2))
+    # (row, column), rows counted downwards: a positive angle turns what is right of the centre downwards.
+    turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+    inverse = np.linalg.inv((1 + scale * MAX_SCALE) * turn)
+    centre = np.full(2, 13.5)
+    shift = MAX_SHIFT * np.array([down, right])
+    expected = ndimage.affine_transform(
+        image[0, 0].double().numpy(), inverse, centre - inverse @ (centre + shift), order=1, mode="grid-constant", cval=0.0
+    )
+    ours = warp(image, torch.tensor([[draws]]))[0, 0].double().numpy()
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=2e-5)
+    assert abs(ours - image[0, 0].numpy()).max() > 0.1
+
+
+def test_a_whole_pixel_to_the_right_and_two_down() -> None:
+    image = pictures(1, 1)
+    moved = warp(image, torch.tensor([[[0.0, 0.0, 1 / MAX_SHIFT, 2 / MAX_SHIFT]]]))
+    torch.testing.assert_close(moved[0, 0], torch.roll(image[0, 0], (2, 1), (0, 1)), rtol=0, atol=1e-5)
+
+
+def test_a_positive_rotation_is_clockwise() -> None:
+    image = torch.zeros(1, 1, 28, 28)
+    image[..., 13:15, 22:26] = 1  # right of the centre
+    turned = warp(image, torch.tensor([[[1.0, 0.0, 0.0, 0.0]]]))[0, 0]
+    row = (turned.sum(1) * torch.arange(28)).sum() / turned.sum()
+    assert float(row) - 13.5 == pytest.approx(10.0 * math.sin(math.radians(MAX_ROTATION)), abs=0.05)
+
+
+def test_draws_are_uniform_and_independent() -> None:
+    steps = [draw(KEYS, torch.tensor(step), 500) for step in range(40)]
+    numbers = torch.stack(steps).double()  # (step, seed, image, draw)
+    assert float(numbers.min()) >= -1
+    assert float(numbers.max()) < 1
+    for column in numbers.flatten(0, 2).T:
+        assert stats.kstest(column.numpy(), stats.uniform(-1, 2).cdf).pvalue > 1e-4
+    bound = 5 / 20_000**0.5  # five standard errors of a correlation of nothing
+    pairs = [
+        (numbers[1:], numbers[:-1]),
+        (numbers[:, 1:], numbers[:, :-1]),
+        (numbers[:, :, 1:], numbers[:, :, :-1]),
+        (numbers[..., 1:], numbers[..., :-1]),
+    ]
+    for a, b in pairs:
+        assert abs(float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1])) < bound
+
+
+def test_the_largest_draw_is_the_largest_change() -> None:
+    """Each named limit is reached, and the angle is as good as uniform."""
+    uniform = draw(KEYS, STEP, 20_000)[..., 0].flatten().double()
+    degrees = 2 * torch.rad2deg(torch.atan(uniform * math.tan(math.radians(MAX_ROTATION) / 2)))
+    assert float(degrees.abs().max()) == pytest.approx(MAX_ROTATION, rel=1e-3)
+    assert float((degrees / MAX_ROTATION - uniform).abs().max()) < 0.001
+
+
+def test_alone_and_in_a_stack_are_bitwise_the_same() -> None:
+    images = pictures(3, 20)
+    stacked = affine(images, KEYS, STEP)
+    for seed in range(3):
+        assert torch.equal(affine(images[seed : seed + 1], KEYS[seed : seed + 1], STEP)[0], stacked[seed])
+    assert torch.equal(affine(images[:, :7], KEYS, STEP), stacked[:, :7])  # nor does the batch's size matter
+
+
+def test_other_steps_places_and_keys_give_other_images() -> None:
+    image = pictures(1, 1).expand(3, 6, 28, 28)
+    now, later = affine(image, KEYS, STEP), affine(image, KEYS, STEP + 1)
+    seen = torch.cat([now, later]).flatten(0, 1).flatten(1)
+    assert len(torch.unique(seen, dim=0)) == len(seen) == 36
+    assert torch.equal(affine(image, KEYS, STEP), now)
+
+
+def test_pixels_stay_in_range_and_ink_in_the_image() -> None:
+    ones = torch.zeros(3, 300, 28, 28)
+    ones[..., 7:21, 7:21] = 1  # corners 10 pixels from the centre, as a digit's may be
+    result = affine(ones, KEYS, STEP)
+    assert result.dtype == torch.float32
+    assert float(result.min()) >= 0
+    assert float(result.max()) <= 1
+    border = torch.ones(28, 28, dtype=torch.bool)
+    border[1:-1, 1:-1] = False
+    assert not result[..., border].any()
+    ink = result.sum((2, 3)) / 14**2
+    assert float(ink.min()) > (1 - MAX_SCALE) ** 2 - 0.02
+    assert float(ink.max()) < (1 + MAX_SCALE) ** 2 + 0.02

@@ -1,0 +1,308 @@
+"""Optimisers against torch.optim, stacks against single models, and what a captured step must not do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pipeline.params import Params, TrainSettings
+from pipeline.training import schedules
+from pipeline.training.optimizers import Optimizer, make_optimizer
+
+SHAPES = [(33, 17), (7,), (2, 3, 5), ()]
+STEPS = 20
+OPTIONS: list[dict[str, Any]] = [
+    {"optimizer": "adam"},
+    {"optimizer": "adam", "weight_decay": 0.05, "clip_norm": 20.0, "schedule": "cosine", "warmup": 0.2},
+    {"optimizer": "radam"},
+    {"optimizer": "radam", "weight_decay": 0.05, "clip_norm": 20.0, "schedule": "noam", "warmup": 0.2},
+    {"optimizer": "sgd"},
+    {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01, "clip_norm": 20.0, "schedule": "linear"},
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As in training; fused updates share out even the smallest tensor, which on a busy machine takes seconds."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def train(study: Params, **options: Any) -> TrainSettings:
+    return TrainSettings.model_validate(study.train.model_dump() | {"learning_rate": 0.005} | options)
+
+
+def weights(seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+def gradients(seed: int, step: int) -> list[Tensor]:
+    """Norms from about 5 to 50, so that a bound of 20 clips some steps and some seeds."""
+    generator = torch.Generator().manual_seed(1000 * seed + step + 1)
+    size = 10 ** float(torch.rand((), generator=generator) - 0.7)
+    return [size * torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+class Run:
+    """One optimiser on one model, or on a stack."""
+
+    def __init__(self, settings: TrainSettings, seeds: Sequence[int], *, stacked: bool, device: str = "cpu") -> None:
+        self.seeds, self.stacked = list(seeds), stacked
+        self.parameters = [tensor.to(device).requires_grad_() for tensor in self._joined(weights)]
+        self.optimizer: Optimizer = make_optimizer(settings, self.parameters, num_seeds=len(self.seeds), stacked=stacked, total_steps=STEPS)
+
+    def _joined(self, make: Callable[[int], list[Tensor]]) -> list[Tensor]:
+        models = [make(seed) for seed in self.seeds]
+        return [torch.stack(tensors) for tensors in zip(*models, strict=True)] if self.stacked else models[0]
+
+    def step(self, number: int, make: Callable[[int, int], list[Tensor]] = gradients) -> Tensor:
+        for parameter, gradient in zip(self.parameters, self._joined(lambda seed: make(seed, number)), strict=True):
+            parameter.grad = gradient.to(parameter.device)
+        norm = self.optimizer.step()
+        assert norm.shape == (len(self.seeds),)
+        assert norm.dtype == torch.float32
+        assert all(parameter.grad is None for parameter in self.parameters)
+        return norm.cpu()
+
+    def of(self, seed: int) -> list[Tensor]:
+        return [parameter.detach()[self.seeds.index(seed)] if self.stacked else parameter.detach() for parameter in self.parameters]
+
+
+def torchs(settings: TrainSettings, make: Callable[[list[Tensor]], torch.optim.Optimizer]) -> tuple[list[Tensor], list[Tensor]]:
+    """Weights of seed 3 after all steps of an optimiser of torch's, and the norms before clipping."""
+    parameters = [tensor.requires_grad_() for tensor in weights(3)]
+    optimizer = make(parameters)
+    norms = []
+    for number, rate in enumerate(schedules.table(settings, STEPS).tolist()):
+        for parameter, gradient in zip(parameters, gradients(3, number), strict=True):
+            parameter.grad = gradient
+        norms.append(torch.nn.utils.clip_grad_norm_(parameters, settings.clip_norm or math.inf))
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+    return [parameter.detach() for parameter in parameters], norms
+
+
+def reference(settings: TrainSettings, *, fused: bool) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
+    decay = settings.weight_decay
+    if settings.optimizer == "adam":
+        # AdamW without decay is Adam.
+        return lambda p: torch.optim.AdamW(p, weight_decay=decay, fused=fused) if decay else torch.optim.Adam(p, fused=fused)
+    if settings.optimizer == "radam":
+        return lambda p: torch.optim.RAdam(p, weight_decay=decay, decoupled_weight_decay=True)
+    return lambda p: torch.optim.SGD(p, momentum=settings.momentum, weight_decay=decay, fused=fused)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_is_torchs(study: Params, options: dict[str, Any]) -> None:
+    settings = train(study, **options)
+    ours = Run(settings, [3], stacked=False)
+    norms = [ours.step(number) for number in range(STEPS)]
+    expected, expected_norms = torchs(settings, reference(settings, fused=False))
+    for a, b in zip(ours.of(3), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6)
+    torch.testing.assert_close(torch.cat(norms), torch.stack(expected_norms))
+    moved = [float((a - b).abs().max()) for a, b in zip(ours.of(3), weights(3), strict=True)]
+    assert min(moved) > 0
+    assert max(moved) > 0.01
+    if settings.clip_norm is not None:
+        clipped = torch.cat(norms) > settings.clip_norm
+        assert bool(clipped.any())
+        assert not bool(clipped.all())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "adam"},
+        {"optimizer": "adam", "weight_decay": 0.05, "schedule": "cosine", "warmup": 0.2},
+        {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01, "schedule": "linear"},
+    ],
+    ids=str,
+)
+def test_is_torchs_fused_update_bitwise(study: Params, options: dict[str, Any]) -> None:
+    """Where nothing is clipped. The rate is a tensor here and a number there."""
+    settings = train(study, **options)
+    ours = Run(settings, [3], stacked=False)
+    for number in range(STEPS):
+        ours.step(number)
+    expected, _ = torchs(settings, reference(settings, fused=True))
+    for a, b in zip(ours.of(3), expected, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_stack_is_its_seeds(study: Params, options: dict[str, Any]) -> None:
+    settings = train(study, **options)
+    seeds = [3, 1, 4]
+    stack, alone = Run(settings, seeds, stacked=True), [Run(settings, [seed], stacked=False) for seed in seeds]
+    for number in range(STEPS):
+        norm = stack.step(number)
+        torch.testing.assert_close(norm, torch.cat([run.step(number) for run in alone]))
+    for run in alone:
+        for a, b in zip(stack.of(run.seeds[0]), run.of(run.seeds[0]), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_what_is_not_finite_stays_with_its_seed(study: Params, options: dict[str, Any], wrong: float) -> None:
+    def broken(seed: int, step: int) -> list[Tensor]:
+        result = gradients(seed, step)
+        if seed == 0 and step == 2:
+            result[0][5, 5] = wrong
+        return result
+
+    settings = train(study, **options)
+    healthy, ill = Run(settings, [0, 1, 2], stacked=True), Run(settings, [0, 1, 2], stacked=True)
+    for number in range(6):
+        expected, norm = healthy.step(number), ill.step(number, broken)
+        assert torch.equal(norm[1:], expected[1:])
+        if number == 2:
+            assert not bool(norm[0].isfinite())
+            assert torch.equal(norm[0], torch.tensor(wrong)) or math.isnan(wrong)
+        else:
+            assert torch.equal(norm[0], expected[0])
+    assert not all(bool(tensor.isfinite().all()) for tensor in ill.of(0))
+    for seed in (1, 2):
+        for a, b in zip(ill.of(seed), healthy.of(seed), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_large_gradient_is_clipped_although_its_square_is_none(study: Params) -> None:
+    """1e25 is a float32, its square is not: the norm is still right, and the update points along the gradient."""
+    settings = train(study, optimizer="sgd", clip_norm=1.0, learning_rate=1.0)
+    run = Run(settings, [3], stacked=False)
+    norm = run.step(0, lambda seed, step: [1e25 * gradient for gradient in gradients(seed, step)])
+    exact = torch.cat([gradient.flatten().double() for gradient in gradients(3, 0)])
+    assert float(norm) == pytest.approx(1e25 * float(exact.norm()), rel=1e-6)
+    moved = torch.cat([(b - a).flatten() for a, b in zip(run.of(3), weights(3), strict=True)])
+    torch.testing.assert_close(moved.double(), exact / exact.norm(), rtol=0, atol=1e-6)
+
+
+def test_no_gradient_at_all_is_not_scaled(study: Params) -> None:
+    run = Run(train(study, optimizer="sgd", clip_norm=1.0), [3], stacked=False)
+    norm = run.step(0, lambda seed, step: [torch.zeros(shape) for shape in SHAPES])
+    assert norm.tolist() == [0.0]
+    assert all(torch.equal(a, b) for a, b in zip(run.of(3), weights(3), strict=True))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_resume_is_bitwise(study: Params, options: dict[str, Any], stacked: bool) -> None:
+    settings, seeds = train(study, **options), [3, 1] if stacked else [3]
+    unbroken, first, resumed = (Run(settings, seeds, stacked=stacked) for _ in range(3))
+    for number in range(STEPS):
+        unbroken.step(number)
+    for number in range(8):
+        first.step(number)
+    resumed.optimizer.load({name: tensor.clone() for name, tensor in first.optimizer.state().items()})
+    with torch.no_grad():
+        for a, b in zip(resumed.parameters, first.parameters, strict=True):
+            a.copy_(b)
+    for number in range(8, STEPS):
+        resumed.step(number)
+    for a, b in zip(resumed.parameters, unbroken.parameters, strict=True):
+        assert torch.equal(a, b)
+    for name, tensor in unbroken.optimizer.state().items():
+        assert torch.equal(resumed.optimizer.state()[name], tensor), name
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_rehearsal_at_the_end_leaves_no_trace(study: Params, options: dict[str, Any]) -> None:
+    """A resume may capture its step with the last step ahead: the rehearsal counts beyond it and is taken back."""
+    settings = train(study, **options)
+    plain, rehearsed = Run(settings, [3], stacked=False), Run(settings, [3], stacked=False)
+    for number in range(STEPS - 1):
+        plain.step(number)
+        rehearsed.step(number)
+    held = [*rehearsed.parameters, *rehearsed.optimizer.state().values()]
+    before = [tensor.detach().clone() for tensor in held]
+    for _ in range(3):
+        rehearsed.step(0)
+    with torch.no_grad():
+        for tensor, value in zip(held, before, strict=True):
+            tensor.copy_(value)
+    plain.step(STEPS - 1)
+    rehearsed.step(STEPS - 1)
+    for a, b in zip(rehearsed.of(3), plain.of(3), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_state_is_changed_in_place(study: Params) -> None:
+    """A captured step goes on with the tensors it was captured with."""
+    for options in OPTIONS:
+        run = Run(train(study, **options), [3], stacked=False)
+        places = {name: tensor.data_ptr() for name, tensor in run.optimizer.state().items()}
+        run.step(0)
+        run.optimizer.load({name: tensor.clone() for name, tensor in run.optimizer.state().items()})
+        assert {name: tensor.data_ptr() for name, tensor in run.optimizer.state().items()} == places
+        assert int(run.optimizer.state()["step"]) == 1
+
+
+class HostReads(TorchDispatchMode):
+    """Counts how often a number is taken out of a tensor; on a GPU the host waits for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("stacked", [False, True])
+def test_the_host_reads_no_tensor(study: Params, options: dict[str, Any], stacked: bool) -> None:
+    run = Run(train(study, **options), [3, 1] if stacked else [3], stacked=stacked)
+    for parameter in run.parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    with HostReads() as reads:
+        run.optimizer.step()
+    assert reads.count == 0
+    with HostReads() as reads:  # what the optimiser's own comment warns of
+        torch.arange(3)[run.optimizer.state()["step"]]
+    assert reads.count == 1
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_captured_step_follows_the_cpu_through_the_schedule(study: Params, options: dict[str, Any], stacked: bool) -> None:
+    settings, seeds = train(study, **options), [3, 1] if stacked else [3]
+    cpu, gpu = Run(settings, seeds, stacked=stacked), Run(settings, seeds, stacked=stacked, device="cuda")
+    fed = [torch.zeros_like(parameter) for parameter in gpu.parameters]
+
+    def step() -> Tensor:
+        for parameter, gradient in zip(gpu.parameters, fed, strict=True):
+            parameter.grad = gradient.clone()
+        return gpu.optimizer.step()
+
+    held = [*gpu.parameters, *gpu.optimizer.state().values()]
+    before = [tensor.detach().clone() for tensor in held]
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    with torch.no_grad():
+        for tensor, value in zip(held, before, strict=True):
+            tensor.copy_(value)
+    with torch.cuda.graph(graph, stream=stream):
+        captured = step()
+    for number in range(STEPS):
+        norm = cpu.step(number)
+        for target, gradient in zip(fed, cpu._joined(lambda seed, number=number: gradients(seed, number)), strict=True):
+            target.copy_(gradient)
+        graph.replay()
+        torch.testing.assert_close(captured.cpu(), norm)
+    for a, b in zip(gpu.parameters, cpu.parameters, strict=True):
+        torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=2e-5, atol=2e-6)

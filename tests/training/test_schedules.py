@@ -1,0 +1,110 @@
+"""Schedules against their published formulas, torch's own, and what every one of them has to be."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from pipeline.params import Params, TrainSettings
+from pipeline.training import schedules
+
+RATE = 0.005
+ALL = [("constant", 0.0), ("linear", 0.0), ("warmup_linear", 0.1), ("noam", 0.1), ("cosine", 0.0), ("cosine", 0.1)]
+TOTALS = [1, 2, 3, 7, 100, 469]
+
+
+def train(study: Params, schedule: str, warmup: float = 0.0) -> TrainSettings:
+    fields = study.train.model_dump() | {"schedule": schedule, "warmup": warmup, "learning_rate": RATE}
+    return TrainSettings.model_validate(fields)
+
+
+def rates(study: Params, schedule: str, warmup: float, total: int) -> list[float]:
+    table = schedules.table(train(study, schedule, warmup), total)
+    assert table.shape == (total,)
+    assert table.dtype == torch.float64
+    return table.tolist()
+
+
+def torchs(total: int, make: Callable[[torch.optim.Optimizer], Any]) -> list[float]:
+    """The rates that a scheduler of torch gives in `total` steps."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=RATE)
+    scheduler = make(optimizer)
+    seen = []
+    for _ in range(total):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+@pytest.mark.parametrize("total", TOTALS)
+@pytest.mark.parametrize(("schedule", "warmup"), ALL)
+def test_rises_to_the_learning_rate_and_never_again(study: Params, schedule: str, warmup: float, total: int) -> None:
+    table = rates(study, schedule, warmup, total)
+    peak = max(1, round(warmup * total)) - 1
+    assert all(0 < rate <= RATE for rate in table)
+    assert table[peak] == RATE
+    rising, falling = table[: peak + 1], table[peak:]
+    assert all(a < b for a, b in itertools.pairwise(rising))
+    if schedule == "constant":
+        assert set(table) == {RATE}
+    else:
+        assert all(a > b for a, b in itertools.pairwise(falling))
+
+
+@pytest.mark.parametrize("total", TOTALS)
+def test_linear_and_cosine_are_torchs(study: Params, total: int) -> None:
+    linear = torchs(total, lambda o: lr_scheduler.LinearLR(o, start_factor=1.0, end_factor=0.0, total_iters=total))
+    assert rates(study, "linear", 0.0, total) == pytest.approx(linear, rel=1e-9)
+    cosine = torchs(total, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=total))
+    assert rates(study, "cosine", 0.0, total) == pytest.approx(cosine, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize(("total", "warmup"), [(100, 0.1), (469, 0.1), (3, 0.5), (10, 0.99), (10, 0.01)])
+def test_warm_ups_are_torchs_in_sequence(study: Params, total: int, warmup: float) -> None:
+    """A rise of w steps that ends in the peak, then the schedule without warm-up on the steps from the peak on."""
+    w = max(1, round(warmup * total))
+    rest = total - w + 1
+
+    def sequence(decay: Callable[[torch.optim.Optimizer], Any]) -> list[float]:
+        rise = torchs(w, lambda o: lr_scheduler.LambdaLR(o, lambda t: (t + 1) / w))
+        return rise[:-1] + torchs(rest, decay)
+
+    linear = sequence(lambda o: lr_scheduler.LinearLR(o, start_factor=1.0, end_factor=0.0, total_iters=rest))
+    assert rates(study, "warmup_linear", warmup, total) == pytest.approx(linear, rel=1e-9)
+    cosine = sequence(lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=rest))
+    assert rates(study, "cosine", warmup, total) == pytest.approx(cosine, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize(("total", "warmup", "dim"), [(100, 0.1, 512), (1407, 0.1, 32), (2, 0.4, 32)])
+def test_noam_is_the_papers_up_to_scale(study: Params, total: int, warmup: float, dim: int) -> None:
+    w = max(1, round(warmup * total))
+    paper = [dim**-0.5 * min(step**-0.5, step * w**-1.5) for step in range(1, total + 1)]
+    factor = RATE / max(paper)
+    assert rates(study, "noam", warmup, total) == pytest.approx([rate * factor for rate in paper], rel=1e-12)
+
+
+def test_the_first_step_learns_and_the_last_one_ends_near_zero(study: Params) -> None:
+    table = rates(study, "warmup_linear", 0.1, 1000)
+    assert table[0] == pytest.approx(RATE / 100)
+    assert table[-1] == pytest.approx(RATE / 901)
+    assert rates(study, "linear", 0.0, 1000)[-1] == pytest.approx(RATE / 1000)
+    assert rates(study, "cosine", 0.0, 1000)[500] == pytest.approx(RATE / 2)
+    assert rates(study, "cosine", 0.0, 1000)[-1] == pytest.approx(RATE * math.sin(math.pi / 2000) ** 2)
+
+
+@pytest.mark.parametrize(("schedule", "without"), [("warmup_linear", "linear"), ("cosine", "cosine")])
+def test_a_warm_up_of_one_step_is_none(study: Params, schedule: str, without: str) -> None:
+    assert rates(study, schedule, 0.001, 50) == rates(study, without, 0.0, 50)
+
+
+def test_the_learning_rate_is_a_factor(study: Params) -> None:
+    small = train(study, "cosine", 0.1)
+    large = small.model_copy(update={"learning_rate": 4 * RATE})
+    assert torch.equal(schedules.table(large, 77), 4 * schedules.table(small, 77))
