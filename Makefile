@@ -50,8 +50,8 @@ compare: $(STAMP) ## two commits: BASE=<rev> [HEAD=<rev>] [SOURCE=mlflow] [IN=fo
 ui: $(STAMP) ## MLflow's pages on the root's store; on a profile's with IN=build/demo
 	@cd $(or $(IN),.) && python -m pipeline.tracking ui
 
-sync: $(STAMP) ## bring the MLflow store up to date from runs/, without doubles
-	@python -m pipeline.tracking sync
+sync: $(STAMP) ## bring the MLflow store up to date from runs/, without doubles; a profile's with IN=build/preview
+	@cd $(or $(IN),.) && python -m pipeline.tracking sync
 
 test: $(STAMP) ## the whole test suite
 	@pytest -n 2 --dist worksteal

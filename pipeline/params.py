@@ -322,6 +322,13 @@ class ExperimentSettings(_Settings):
     figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves", "epoch_time")
     claims: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
+    @field_validator("measure")
+    @classmethod
+    def _of_each_seed(cls, measure: Measure) -> Measure:
+        if measure == "ensemble accuracy" or any(measure in timed for timed in TIMED.values()):
+            raise ValueError(f"is {measure}, which is no measure of each seed and stands in claims only; name another, such as accuracy")
+        return measure
+
     def label(self, variant: str) -> str:
         """What the experiment's page calls the variant."""
         return self.labels.get(variant, variant)

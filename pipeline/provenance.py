@@ -49,14 +49,19 @@ def git_state() -> tuple[str | None, bool | None]:
     return commit, bool(status)
 
 
-def committed(directory: Path) -> tuple[str | None, set[str]]:
-    """The commit that is checked out, and the files below `directory` that are exactly as it has them; (None, none) without git."""
-    commit = _git("rev-parse", "HEAD", cwd=directory)
-    known = _git("ls-tree", "-r", "-z", "--name-only", "HEAD", cwd=directory)
-    changed = _git("diff", "--name-only", "-z", "--relative", "HEAD", cwd=directory)
-    if commit is None or known is None or changed is None:
+def committed(files: Sequence[Path]) -> tuple[str | None, set[Path]]:
+    """The commit that is checked out around the first file, and the files whose content it holds, under whatever name.
+
+    So a profile's files in build/ are found where they were published. (None, none) without git.
+    """
+    cwd = files[0].resolve().parent
+    commit = _git("rev-parse", "HEAD", cwd=cwd)
+    tree = _git("ls-tree", "-r", "--full-tree", "HEAD", cwd=cwd)
+    ids = _git("hash-object", "--", *(str(file.resolve()) for file in files), cwd=cwd)
+    if commit is None or tree is None or ids is None:
         return None, set()
-    return commit, {*known.split("\0")} - {*changed.split("\0")}
+    held = {line.split(maxsplit=3)[2] for line in tree.splitlines()}
+    return commit, {file for file, id in zip(files, ids.split(), strict=True) if id in held}
 
 
 def _git(*arguments: str, cwd: Path = PACKAGE) -> str | None:

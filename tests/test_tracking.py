@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -19,12 +20,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from pipeline import params
 from pipeline.errors import UserError
 from pipeline.stages import report
+from pipeline.tracking import RUNS_OF_COMMIT, SeedRun, init_store, live, newest_runs, sync
 from pipeline.tracking import Tracker as DelayedTracker
-from pipeline.tracking import init_store, live, sync
 from pipeline.tracking.__main__ import main
 from pipeline.tracking.recorder import training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
@@ -34,12 +36,25 @@ pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy i
 
 ROOT = Path(__file__).parents[1]
 SEEDS, EPOCHS = [3, 0, 7], 4
-KEYS = ("train_loss", "test_loss", "test_accuracy", "epoch_seconds")
+KEYS = ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "epoch_seconds")
 METRICS = {"n": 3, "test_accuracy_mean": 0.91, "test_accuracy_sd": 0.0125, "test_loss_mean": 0.3, "parameters": 26_000}
-EVALUATION = {"test_accuracy": 0.91, "test_loss": 0.3, "per_class_accuracy": {str(digit): 0.9 + 0.001 * digit for digit in range(10)}}
-TRAIN_FILES, EVALUATION_FILES = ("metrics.json", "epochs.csv", "run.json"), ("evaluation.json", "confusion.csv")
-# Epochs of 3 seeds and their means, then the numbers of metrics.json; those of evaluation.json.
-TRAIN_POINTS, EVALUATION_POINTS = 4 * EPOCHS * 4 + len(METRICS), 12
+EVALUATION = {
+    "test_accuracy": 0.91,
+    "test_loss": 0.3,
+    "ensemble_accuracy": 0.93,
+    "per_class_accuracy": {str(digit): 0.9 + 0.001 * digit for digit in range(10)},
+}
+SEED_EVALUATION = {  # by column: a number of each seed
+    "test_accuracy": [0.9, 0.91, 0.92],
+    "test_loss": [0.31, 0.3, 0.29],
+    "shift_1": [0.81, 0.62, 0.7],
+    "attention_entropy": [2.25, 3.5, 3.0],
+}
+TRAIN_FILES, EVALUATION_FILES = ("metrics.json", "epochs.csv", "run.json"), ("metrics.json", "seeds.csv", "confusion.csv")
+# Epochs of 3 seeds and their means, then the numbers of metrics.json.
+TRAIN_POINTS = 5 * EPOCHS * 4 + len(METRICS)
+# Of the evaluation's metrics.json, and of seeds.csv: for each seed, and the means of the columns that metrics.json lacks.
+EVALUATION_POINTS = 13 + 3 * 4 + 2
 ALL_POINTS = TRAIN_POINTS + EVALUATION_POINTS
 
 
@@ -77,7 +92,15 @@ def Tracker(run: dict[str, Any], **keywords: Any) -> DelayedTracker:
 def make_rows() -> list[EpochRow]:
     """In the order in which seeds side by side end their epochs; numbers whose sums are not exact."""
     return [
-        EpochRow(seed, epoch, 2.3 / epoch + 0.1 * seed, 2.1 / epoch + 0.07 * seed, 1 - 0.3 / epoch - 0.011 * seed, 0.1 * epoch + 0.3 * seed)
+        EpochRow(
+            seed=seed,
+            epoch=epoch,
+            train_loss=2.3 / epoch + 0.1 * seed,
+            test_loss=2.1 / epoch + 0.07 * seed,
+            test_accuracy=1 - 0.3 / epoch - 0.011 * seed,
+            gradient_norm=0.7 / epoch + 0.013 * seed,
+            seconds=0.1 * epoch + 0.3 * seed,
+        )
         for epoch in range(1, EPOCHS + 1)
         for seed in SEEDS
     ]
@@ -89,9 +112,27 @@ def write_training(directory: Path, run: dict[str, Any]) -> Path:
     write_epochs(directory / "epochs.csv", sorted(make_rows(), key=lambda row: (SEEDS.index(row.seed), row.epoch)))
     (directory / "metrics.json").write_text(json.dumps(METRICS))
     (directory / "run.json").write_text(json.dumps(run | {"finished": "2026-01-02T04:04:05+00:00"}))
-    (directory / "evaluation.json").write_text(json.dumps(EVALUATION))
-    (directory / "confusion.csv").write_text("actual,predicted,count\n0,0,5\n")
+    (directory / "model.sha256").write_text(f"{'a' * 64}  model.safetensors\n")
+    evaluation = evaluation_of(directory)
+    evaluation.mkdir(parents=True, exist_ok=True)
+    (evaluation / "inputs.json").write_text(json.dumps({"weights": "a" * 64}))
+    (evaluation / "metrics.json").write_text(json.dumps(EVALUATION))
+    rows = [[seed, *values] for seed, *values in zip(SEEDS, *SEED_EVALUATION.values(), strict=True)]
+    (evaluation / "seeds.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in [["seed", *SEED_EVALUATION], *rows]))
+    (evaluation / "confusion.csv").write_text("actual,predicted,count\n0,0,5\n")
     return directory
+
+
+def evaluation_of(directory: Path) -> Path:
+    """Where the evaluation of a folder of runs/ lies."""
+    return directory.parents[1] / "evaluations" / directory.name
+
+
+def artifacts_of(directory: Path) -> dict[str, bytes]:
+    """The files that MLflow keeps of a training and its evaluation."""
+    return {name: (directory / name).read_bytes() for name in TRAIN_FILES} | {
+        f"evaluation/{name}": (evaluation_of(directory) / name).read_bytes() for name in EVALUATION_FILES
+    }
 
 
 def track(run: dict[str, Any], directory: Path, **keywords: Any) -> bool:
@@ -132,7 +173,7 @@ def read_store(uri: str) -> Content:
         content.datasets[name] = inputs
         for key in run.data.metrics:
             content.points.update((name, key, metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, key))
-        entries = client.list_artifacts(run.info.run_id) + client.list_artifacts(run.info.run_id, "figures")
+        entries = [entry for folder in (None, "figures", "evaluation") for entry in client.list_artifacts(run.info.run_id, folder)]
         files = [entry.path for entry in entries if not entry.is_dir]
         content.artifacts[name] = {path: Path(client.download_artifacts(run.info.run_id, path)).read_bytes() for path in files}
     return content
@@ -151,8 +192,14 @@ def expected_points(training: str = "0123", variant: str = "base", *, evaluated:
     points.update((f"{training} {variant}", key, 0, float(value)) for key, value in METRICS.items())
     if not evaluated:
         return points
-    for key in ("test_accuracy", "test_loss"):
+    for key in ("test_accuracy", "test_loss", "ensemble_accuracy"):
         points[f"{training} {variant}", f"evaluation.{key}", 0, EVALUATION[key]] += 1
+    for key, values in SEED_EVALUATION.items():
+        if key not in EVALUATION:
+            points[f"{training} {variant}", f"evaluation.{key}", 0, float(sum(map(Fraction, values)) / 3)] += 1
+        points.update(
+            (f"{training} {variant}, seed {seed}", f"evaluation.{key}", 0, value) for seed, value in zip(SEEDS, values, strict=True)
+        )
     for digit, value in EVALUATION["per_class_accuracy"].items():
         points[f"{training} {variant}", f"evaluation.per_class_accuracy.{digit}", 0, value] += 1
     return points
@@ -230,24 +277,21 @@ def test_live_training_is_in_the_store_once_and_whole(project: Path, uri: str) -
 
 def test_sync_after_live_adds_the_evaluation_and_changes_nothing_else(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     directory = write_training(project / "runs" / "base", make_run())
-    evaluation = {name: (directory / name).read_bytes() for name in EVALUATION_FILES}
-    for name in EVALUATION_FILES:  # the evaluate stage has not run yet
-        (directory / name).unlink()
+    evaluation_of(directory).rename(project / "later")  # the evaluate stage has not run yet
     track(make_run(), directory)
     before = read_store(uri)
     sync()
     assert capsys.readouterr().out == "base: complete\n"
     assert read_store(uri) == before
 
-    for name, content in evaluation.items():
-        (directory / name).write_bytes(content)
+    (project / "later").rename(evaluation_of(directory))
     sync()
-    assert capsys.readouterr().out == f"base: {EVALUATION_POINTS} points, 2 files added\n"
+    assert capsys.readouterr().out == f"base: {EVALUATION_POINTS} points, 3 files added\n"
     assert_complete(uri)
     after = read_store(uri)
-    assert after.artifacts["0123 base"] == before.artifacts["0123 base"] | evaluation
+    assert after.artifacts["0123 base"] == artifacts_of(directory)
     new_tags = {key for key in after.tags["0123 base"] if key not in before.tags["0123 base"]}
-    assert new_tags == {f"sha256.{name}" for name in EVALUATION_FILES}
+    assert new_tags == {f"sha256.evaluation/{name}" for name in EVALUATION_FILES}
     assert after.tags["0123 base"].items() >= before.tags["0123 base"].items()
     assert (after.params, after.datasets) == (before.params, before.datasets)
 
@@ -258,7 +302,7 @@ def test_sync_makes_what_live_makes(
     directory = write_training(project / "runs" / "base", make_run())
     sync()
     synced = read_store(uri)
-    assert capsys.readouterr().out == f"base: 4 runs, {ALL_POINTS} points, 5 files added, 4 runs set to finished\n"
+    assert capsys.readouterr().out == f"base: 4 runs, {ALL_POINTS} points, 6 files added, 4 runs set to finished\n"
     assert_complete(uri)
     sync()
     assert capsys.readouterr().out == "base: complete\n"
@@ -269,7 +313,7 @@ def test_sync_makes_what_live_makes(
     other = f"sqlite:///{tmp_path / 'live' / 'mlflow.db'}"
     track(make_run(), directory, uri=other)
     sync(uri=other)
-    assert capsys.readouterr().out == f"base: {EVALUATION_POINTS} points, 2 files added\n"
+    assert capsys.readouterr().out == f"base: {EVALUATION_POINTS} points, 3 files added\n"
     assert read_store(other) == synced
 
 
@@ -286,8 +330,8 @@ def test_sync_adds_only_what_is_missing(project: Path, uri: str, capsys: pytest.
 
     sync()
     lines = capsys.readouterr().out.splitlines()
-    logged = 2 * 3 * 4 + len(METRICS)
-    assert lines[0] == f"base: 1 run, {ALL_POINTS - logged} points, 5 files added, 4 runs set to finished"
+    logged = 2 * 3 * 5 + len(METRICS)
+    assert lines[0] == f"base: 1 run, {ALL_POINTS - logged} points, 6 files added, 4 runs set to finished"
     assert lines[1].startswith(f"other: 4 runs, {ALL_POINTS} points")
     content = read_store(uri)
     assert content.points == expected_points() + expected_points("fedc", "other")
@@ -297,7 +341,7 @@ def test_sync_adds_only_what_is_missing(project: Path, uri: str, capsys: pytest.
     [seed_run] = store.call("search_runs", [store.experiment("digits")], filter_string="tags.variant = 'other' and tags.seed = '7'")
     store.call("delete_run", seed_run.info.run_id)
     sync()
-    assert capsys.readouterr().out.splitlines() == ["base: complete", f"other: 1 run, {EPOCHS * 4} points added, 1 run set to finished"]
+    assert capsys.readouterr().out.splitlines() == ["base: complete", f"other: 1 run, {EPOCHS * 5 + 4} points added, 1 run set to finished"]
     assert read_store(uri) == content
 
 
@@ -338,7 +382,7 @@ def test_failed_training_that_goes_on_continues_its_runs(project: Path, uri: str
 
 def test_sync_leaves_out_the_evaluation_of_an_earlier_training(project: Path, uri: str) -> None:
     directory = write_training(project / "runs" / "base", make_run())
-    (directory / "evaluation.json").write_text(json.dumps(EVALUATION | {"test_accuracy": 0.87}))
+    (evaluation_of(directory) / "inputs.json").write_text(json.dumps({"weights": "b" * 64}))
     sync()
     content = read_store(uri)
     assert not any(key.startswith("evaluation.") for _, key, _, _ in content.points)
@@ -399,7 +443,7 @@ def test_a_short_training_opens_no_store_and_is_left_to_sync(
     shutil.copyfile(empty_database, tmp_path / "mlflow.db")
     write_training(tmp_path / "runs" / "base", make_run())
     sync()
-    assert capsys.readouterr().out == f"base: 4 runs, {ALL_POINTS} points, 5 files added, 4 runs set to finished\n"
+    assert capsys.readouterr().out == f"base: 4 runs, {ALL_POINTS} points, 6 files added, 4 runs set to finished\n"
     assert_complete(f"sqlite:///{tmp_path / 'mlflow.db'}")
 
 
@@ -409,10 +453,10 @@ def test_a_training_that_lasts_is_in_the_store_before_its_end(project: Path, uri
     for row in rows[:5]:
         tracker.epoch(row)
     deadline = time.monotonic() + 60
-    while sum(read_store(uri).points.values()) < 5 * 4 + 4 and time.monotonic() < deadline:
+    while sum(read_store(uri).points.values()) < 5 * 5 + 5 and time.monotonic() < deadline:
         time.sleep(0.1)
     content = read_store(uri)
-    assert sum(content.points.values()) == 5 * 4 + 4  # five rows, and the means of the first epoch
+    assert sum(content.points.values()) == 5 * 5 + 5  # five rows, and the means of the first epoch
     assert set(content.statuses.values()) == {"RUNNING"}
     for row in rows[5:]:
         tracker.epoch(row)
@@ -458,8 +502,8 @@ def test_figures_are_kept_with_the_parent(project: Path, uri: str, capsys: pytes
     track(make_run(), project / "runs" / "base")
     sync(figures=folder)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"base: {EVALUATION_POINTS} points, 3 files added"
-    assert lines[1].startswith(f"other: 4 runs, {ALL_POINTS} points, 5 files added")
+    assert lines[0] == f"base: {EVALUATION_POINTS} points, 4 files added"
+    assert lines[1].startswith(f"other: 4 runs, {ALL_POINTS} points, 6 files added")
     content = read_store(uri)
     pictures = {(name, path): data for name, files in content.artifacts.items() for path, data in files.items() if path.endswith(".png")}
     assert pictures == {("0123 base", "figures/base.png"): b"base.png"}
@@ -491,16 +535,188 @@ def test_the_report_stage_outlives_a_silent_server(
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     report.track(study)
-    assert capsys.readouterr() == (f"base: 4 runs, {ALL_POINTS} points, 6 files added, 4 runs set to finished\n", "")
+    assert capsys.readouterr() == (f"base: 4 runs, {ALL_POINTS} points, 7 files added, 4 runs set to finished\n", "")
     assert_complete(uri)
     picture = (project / ".checkpoints" / "figures" / "base.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
-    files = {path.name: path.read_bytes() for path in directory.iterdir()}
     content = read_store(uri)
-    assert content.artifacts["0123 base"] == files | {"figures/base.png": picture}
+    assert content.artifacts["0123 base"] == artifacts_of(directory) | {"figures/base.png": picture}
     report.track(study)
     assert capsys.readouterr().out == "base: complete\n"
     assert read_store(uri) == content
+
+
+def test_sync_by_hand_keeps_the_pictures_that_a_report_has_drawn(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """But for one of an earlier training, which the next report will draw anew."""
+    folder = project / ".checkpoints" / "figures"
+    folder.mkdir(parents=True)
+    for variant, training in (("base", "0123456789abcdef" * 2), ("other", "fedc" * 8)):
+        directory = write_training(project / "runs" / variant, make_run(variant, training))
+        (folder / f"{variant}.png").write_bytes(variant.encode())
+        drawn = (directory / "run.json").stat().st_mtime + (5 if variant == "base" else -5)
+        os.utime(folder / f"{variant}.png", (drawn, drawn))
+    main(["sync"])
+    content = read_store(uri)
+    assert content.artifacts["0123 base"]["figures/base.png"] == b"base"
+    assert "figures/other.png" not in content.artifacts["fedc other"]
+    capsys.readouterr()
+    main(["sync"])
+    assert capsys.readouterr().out == "base: complete\nother: complete\n"
+
+
+def write_diverged(directory: Path, run: dict[str, Any]) -> None:
+    """A training whose second seed diverges to infinity in epoch 2, and is no number from then on."""
+    write_training(directory, run)
+    rows = []
+    for row in make_rows():
+        if row.seed == SEEDS[1] and row.epoch >= 2:
+            value = math.inf if row.epoch == 2 else math.nan
+            row = row._replace(train_loss=value, test_loss=value, gradient_norm=value, test_accuracy=0.1)
+        rows.append(row)
+    write_epochs(directory / "epochs.csv", sorted(rows, key=lambda row: (SEEDS.index(row.seed), row.epoch)))
+    (directory / "metrics.json").write_text(json.dumps(METRICS | {"diverged": 1, "test_loss_mean": None}))
+    seeds = evaluation_of(directory) / "seeds.csv"
+    seeds.write_text(seeds.read_text().replace("0.91,0.3,", "0.1,inf,"))
+    (evaluation_of(directory) / "metrics.json").write_text(json.dumps(EVALUATION | {"test_loss": None}))
+
+
+def assert_diverged(runs: list[SeedRun]) -> None:
+    good, bad = (next(run for run in runs if run.seed == seed) for seed in SEEDS[:2])
+    assert bad.curves["train_loss"] == pytest.approx([2.3 + 0.1 * SEEDS[1], math.inf, math.nan, math.nan], nan_ok=True, rel=0)
+    assert bad.curves["gradient_norm"][1:3] == pytest.approx([math.inf, math.nan], nan_ok=True)
+    assert bad.curves["test_accuracy"][1:] == [0.1, 0.1, 0.1]
+    assert math.isnan(bad.metrics["test_loss"])
+    assert bad.metrics["evaluation.test_loss"] == math.inf
+    assert good.curves["train_loss"] == [row.train_loss for row in make_rows() if row.seed == SEEDS[0]]
+    assert all(math.isfinite(value) for value in good.metrics.values())
+
+
+def test_a_training_that_diverged(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run() | {"git_dirty": False}
+    write_diverged(project / "runs" / "base", run)
+    sync()
+    capsys.readouterr()
+    before = read_store(uri)
+    assert set(before.statuses.values()) == {"FINISHED"}
+    sync()
+    assert capsys.readouterr().out == "base: complete\n"
+    after = read_store(uri)
+    assert sorted(map(repr, after.points.elements())) == sorted(map(repr, before.points.elements()))
+    keys = {key for name, key, _, _ in after.points if name == "0123 base"}
+    assert "diverged" in keys
+    assert not {"test_loss_mean", "evaluation.test_loss"} & keys
+    assert_diverged(newest_runs(run["git_commit"]))
+
+
+def test_settings_of_every_architecture_are_params(project: Path, uri: str, study: params.Params) -> None:
+    settings = study.resolve("cnn")
+    config = settings.model_dump(mode="json")
+    config["train"] |= {"seeds": SEEDS, "epochs": EPOCHS}
+    write_training(project / "runs" / "cnn", make_run("cnn") | {"config": config})
+    sync()
+    found = read_store(uri).params["0123 cnn, seed 0"]
+    assert found.items() >= {
+        "model.architecture": "cnn", "model.widths": "[12, 26]", "train.optimizer": "adam", "train.clip_norm": "None", "train.epochs": "4",
+    }.items()  # fmt: skip
+    assert {key for key in found if key.startswith("model.")} == {"model.architecture", "model.widths"}
+    assert {key.removeprefix("train.") for key in found if key.startswith("train.")} == set(params.TrainSettings.model_fields)
+
+
+def test_the_newest_runs_of_a_commit(project: Path, uri: str) -> None:
+    """Trained there, with nothing uncommitted, finished, the newest: once through our query, once through the documented filter."""
+    commit, other = "1" * 40, "2" * 40
+    trainings = [
+        ("base", "2026-01-02T03:04:05+00:00", {"git_commit": commit, "git_dirty": False}),
+        ("base", "2026-01-03T03:04:05+00:00", {"git_commit": commit, "git_dirty": False, "config_hash": "9" * 64}),
+        ("base", "2026-01-04T03:04:05+00:00", {"git_commit": commit, "git_dirty": True}),
+        ("base", "2026-01-05T03:04:05+00:00", {"git_commit": other, "git_dirty": False}),
+        ("wide", "2026-01-02T03:04:05+00:00", {"git_commit": commit, "git_dirty": False}),
+        ("gone", "2026-01-02T03:04:05+00:00", {"git_commit": None, "git_dirty": None}),
+    ]
+    for number, (variant, started, known) in enumerate(trainings):
+        directory = project / f"side{number}" / "runs" / variant
+        run = make_run(variant, f"000{number}" * 8) | known | {"started": started}
+        write_training(directory, run)
+        if variant == "wide":
+            assert track(run, directory)
+            assert {run.variant for run in newest_runs(commit)} == {"base", "wide"}
+        sync(directory.parent)
+    tracker = Tracker(make_run("base", "fedc" * 8) | {"git_commit": commit, "git_dirty": False, "started": "2026-01-06T03:04:05+00:00"})
+    for row in make_rows():
+        if row.seed == 3 or row.epoch < 3:
+            tracker.epoch(row)
+    assert tracker.close("FAILED")
+
+    found = newest_runs(commit)
+    assert [(run.dataset, run.variant, run.seed) for run in found] == [("digits", v, s) for v in ("base", "wide") for s in sorted(SEEDS)]
+    for run in found:
+        assert run.tags["training.id"][:4] == {"base": "0001", "wide": "0004"}[run.variant]
+        rows = [row for row in make_rows() if row.seed == run.seed]
+        expected = {key: [row[column] for row in rows] for column, key in enumerate(KEYS, start=2)}
+        assert run.curves == expected
+        assert {key: run.metrics[key] for key in KEYS} == {key: values[-1] for key, values in expected.items()}
+        assert run.params["model.dim"] == "32"
+        assert run.metrics["parameters"] == METRICS["parameters"]
+        assert run.metrics["evaluation.shift_1"] == SEED_EVALUATION["shift_1"][SEEDS.index(run.seed)]
+        assert run.config_hash == ("9" if run.variant == "base" else "c") * 64
+    assert newest_runs("3" * 40) == []
+    assert newest_runs(commit, dataset="mnist") == []
+    assert newest_runs(other, dataset="digits") == newest_runs(other)
+
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    filter_string = f"attributes.status = 'FINISHED' and tags.kind = 'seed' and tags.commits LIKE '%{commit}%'"
+    assert RUNS_OF_COMMIT.format(commit=commit) == filter_string
+    newest: dict[tuple[str, str], str] = {}
+    for run in client.search_runs(experiments, filter_string, order_by=["attributes.start_time DESC"]):
+        newest.setdefault((run.data.tags["variant"], run.data.tags["seed"]), run.info.run_id)
+    assert newest == {(run.variant, str(run.seed)): run.run_id for run in found}
+
+
+def test_the_runs_that_a_commit_holds(project: Path, uri: str) -> None:
+    """A commit's unchanged files belong to it, whenever they were trained; those changed since or never committed do not."""
+
+    def git(*arguments: str) -> str:
+        identity = {f"GIT_{role}_{what}": "a@b.example" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        environment = os.environ | identity | {"GIT_CONFIG_GLOBAL": os.devnull}
+        return subprocess.run(["git", *arguments], cwd=project, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+    for number, variant in enumerate(("base", "edited", "late")):
+        write_training(project / "runs" / variant, make_run(variant, f"000{number}" * 8))
+    git("init", "--quiet")
+    git("add", "runs/base", "runs/edited")
+    git("commit", "--quiet", "-m", "first")
+    first = git("rev-parse", "HEAD")
+    path = project / "runs" / "edited" / "run.json"
+    path.write_text(path.read_text() + "\n")
+    sync()
+    assert {run.variant for run in newest_runs(first)} == {"base"}
+    git("add", "runs/edited", "runs/late")
+    git("commit", "--quiet", "-m", "second")
+    second = git("rev-parse", "HEAD")
+    for _ in range(2):
+        sync()
+    assert {run.variant for run in newest_runs(first)} == {"base"}
+    assert {run.variant for run in newest_runs(second)} == {"base", "edited", "late"}
+    tags = read_store(uri).tags
+    assert tags["0000 base, seed 7"]["commits"] == tags["0000 base"]["commits"] == f"{first} {second}"
+
+    # A profile's runs lie in a folder that git ignores; what a commit holds is a copy.
+    (project / ".gitignore").write_text("/build\n")
+    directory = write_training(project / "build" / "small" / "runs" / "small", make_run("small", "fedc" * 8))
+    shutil.copytree(directory, project / "reports" / "small" / "runs" / "small")
+    git("add", "reports")
+    git("commit", "--quiet", "-m", "third")
+    sync(directory.parent)
+    assert {run.variant for run in newest_runs(git("rev-parse", "HEAD"))} == {"small"}
+
+
+def test_a_store_that_cannot_be_read_is_named(project: Path) -> None:
+    (project / "mlflow.db").write_bytes(os.urandom(5000))
+    with pytest.raises(UserError, match="is damaged: move the file away; mend that, then run the command again"):
+        newest_runs("1" * 40)
 
 
 @pytest.mark.slow
@@ -645,7 +861,7 @@ def test_a_server_that_dies_midway(project: Path, capsys: pytest.CaptureFixture[
         for row in rows[:7]:
             tracker.epoch(row)
         deadline = time.monotonic() + 60
-        while sum(read_store(address).points.values()) < 7 * 4 + 2 * 4 and time.monotonic() < deadline:
+        while sum(read_store(address).points.values()) < 7 * 5 + 2 * 5 and time.monotonic() < deadline:
             time.sleep(0.2)
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
@@ -657,14 +873,21 @@ def test_a_server_that_dies_midway(project: Path, capsys: pytest.CaptureFixture[
     monkeypatch.setattr(live, "LONGEST_CLOSE", 120.0)
     with mlflow_server(project / "server", port):
         sync()
-        assert capsys.readouterr().out == f"base: {ALL_POINTS - 36} points, 5 files added, 4 runs set to finished\n"
+        assert capsys.readouterr().out == f"base: {ALL_POINTS - 45} points, 6 files added, 4 runs set to finished\n"
         assert_complete(address)
-        assert read_store(address).artifacts["0123 base"] == {path.name: path.read_bytes() for path in directory.iterdir()}
+        assert read_store(address).artifacts["0123 base"] == artifacts_of(directory)
         sync()
         assert capsys.readouterr().out == "base: complete\n"
         # A whole training over HTTP, live.
         assert track(make_run(training_id="fedc" * 8), directory)
         assert read_store(address).points == expected_points() + expected_points("fedc", evaluated=False)
+        # One that diverged, and what is read back of it.
+        wild = make_run("wild", "abcd" * 8) | {"git_dirty": False}
+        write_diverged(project / "runs" / "wild", wild)
+        sync()
+        sync()
+        assert capsys.readouterr().out.splitlines()[3] == "wild: complete"
+        assert_diverged(newest_runs(wild["git_commit"]))
     assert not (project / "mlartifacts").exists()
 
 
@@ -839,8 +1062,8 @@ with locked(Path({str(path)!r}), 0):
             assert path.exists()
 
 
-def test_command_init(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copyfile(ROOT / "profiles" / "demo" / "params.yaml", project / "params.yaml")
+def test_command_init(project: Path, uri: str, capsys: pytest.CaptureFixture[str], raw_params: dict[str, Any]) -> None:
+    (project / "params.yaml").write_text(yaml.safe_dump(raw_params | {"data": {"dataset": "digits"}}))
     main(["init"])
     assert capsys.readouterr().out == "MLflow store mlflow.db is ready.\n"
     experiment = Store(uri).call("get_experiment_by_name", "vit-ablations/digits")

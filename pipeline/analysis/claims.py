@@ -1,48 +1,79 @@
-"""The claims under test as data, and the rules that judge them.
+"""The rules that judge the claims of params.yaml.
 
-A claim is one or more comparisons. A comparison is judged from its interval, never from a point: "supported" when the
-interval lies wholly where the claim puts it, "contradicted" when wholly where the claim excludes it, else "not decided".
-A claim is supported when all its comparisons are (each on its own 95 % interval: an intersection-union test needs no
-adjustment), and contradicted when one is. As any one suffices for that, contradiction is read off the wider interval
-that covers all of the claim's comparisons at once (Bonferroni), which holds false contradictions at 5 % a claim.
+A claim is one or more comparisons, and each rule puts the effect of a comparison into a region: the difference within a
+margin, the mean above a bound. A comparison is judged from its interval, never from a point: "supported" when the whole
+interval lies inside the region, "contradicted" when no part of it does, else "not decided"; "not run" when what it
+compares was not trained, evaluated or timed.
+
+A claim is supported when all its comparisons are, each on its own 95 % interval: an intersection-union test needs no
+adjustment (Berger 1982). It is contradicted when one is. As any one suffices for that, contradiction is read off the wider interval
+that covers all of the claim's comparisons at once (Bonferroni), which holds false contradictions at 5 % a claim. What
+lacks runs is not supported, whatever the rest says, so of several verdicts the first of `PRECEDENCE` is the claim's.
+
+Each claim is somebody's own sentence and keeps its own 5 %. Who picks the most striking line of an experiment's page
+picks from all of them; `adjusted_p` is for that reader.
 
 Claims about accuracy speak of trainings, and their unit is the seed. Claims about speed speak of the timing stage's interleaved
-rounds, and their unit is the round; recorded times of trainings judge nothing.
+rounds, and their unit is the round; recorded times of trainings judge nothing. A vote of all seeds is one model, and its unit is
+the test image.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.analysis.positions import nearness_correlation
-from pipeline.analysis.statistics import LEVEL, FloatArray, Interval, paired_difference, summarize
+from pipeline.analysis.statistics import (
+    LEVEL,
+    MOST_SEEDS,
+    FloatArray,
+    Interval,
+    Summary,
+    difference_of_differences,
+    holm,
+    image_interval,
+    paired_difference,
+    seeds_to_decide,
+    sign_flip_p,
+    smallest_p,
+    summarize,
+)
+from pipeline.params import ClaimSettings, ComparisonSettings, Measure
+from pipeline.training.results import is_diverged
 
-Verdict = Literal["supported", "contradicted", "not decided"]
-Measure = Literal["accuracy", "test loss", "unsteadiness", "nearness correlation", "step time", "attention time", "saved bytes"]
-
-# At the constant learning rate one run's accuracy moves by up to 0.6 points from one epoch to the next (measured), so
-# a difference of half a point is less than what stopping an epoch earlier or later changes.
-ACCURACY_MARGIN = 0.005
-# In nats. Half a point more wrong answers, each costing about two nats, is 0.01; twice that, because the loss also
-# moves with how sure the right answers are.
-LOSS_MARGIN = 0.02
-# Random vectors give 0 and the fixed table gives 1 of itself: half-way is where "resembles" begins.
-RESEMBLANCE_SHARE = 0.5
-# "About 1.3 times" is a figure with two digits read off a curve: 15 % either way, from 1.13 to 1.50, still rounds to it as people speak.
-ABOUT = 1.15
-# Nearer to the square than to the powers 1.5 and 2.5.
-SQUARE = (1.75, 2.25)
+Verdict = Literal["contradicted", "not run", "not decided", "supported"]
+PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "not decided", "supported")
+TIMING_RULES = ("ratio", "exponent")
 FEWEST_ROUNDS = 3  # two rounds have an interval, too, but one that a single slow round makes up
 STEADY_EPOCHS = 10  # late epochs only: the first ones climb, which is learning and not unsteadiness
 
+# A measure's factor and unit where it is printed: of a difference, and of a value by itself.
+_POINTS, _NATS = (100.0, " points", " %"), (1.0, " nats", " nats")
+_UNITS: dict[Measure, tuple[float, str, str]] = {
+    "accuracy": _POINTS,
+    "ensemble accuracy": _POINTS,
+    "divergence": _POINTS,
+    "unsteadiness": (100.0, " points", " points"),
+    "accuracy lost to shifts": (100.0, " points", " points"),
+    "train loss": _NATS,
+    "test loss": _NATS,
+    "first-epoch loss": _NATS,
+    "attention entropy": _NATS,
+}
+
 
 class Evidence(Protocol):
-    """What a claim may ask of a variant; arrays are (seeds, epochs), accuracy a fraction."""
+    """What a claim may ask of a variant; arrays by epoch are (seeds, epochs) float64, accuracy a fraction and always finite.
+
+    Losses (in nats) and gradient norms of seeds that diverged may be nan or inf. What the evaluation leaves is None without it,
+    or where the variant has no such thing.
+    """
 
     @property
     def seeds(self) -> tuple[int, ...]: ...
@@ -51,10 +82,34 @@ class Evidence(Protocol):
     @property
     def test_loss(self) -> FloatArray: ...
     @property
+    def train_loss(self) -> FloatArray: ...
+    @property
+    def gradient_norm(self) -> FloatArray: ...
+    @property
     def grid(self) -> int: ...
     @property
     def patch_positions(self) -> FloatArray:
         """(seeds, grid^2, dim), without the class token's row; (seeds, 0, dim) where the variant adds none."""
+        ...
+
+    @property
+    def shift_accuracy(self) -> FloatArray | None:
+        """(seeds, 4): accuracy under shifts of 1, 2, 3 and 4 pixels."""
+        ...
+
+    @property
+    def attention_entropy(self) -> FloatArray | None:
+        """(seeds,), in nats."""
+        ...
+
+    @property
+    def ink_correlation(self) -> FloatArray | None:
+        """(seeds,)."""
+        ...
+
+    @property
+    def vote_correct(self) -> npt.NDArray[np.bool_] | None:
+        """(images,): whether the vote of all seeds (`statistics.vote`) is right about the test image."""
         ...
 
 
@@ -74,177 +129,166 @@ class Timings(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One measurable part of a claim: `rule` says how `variant` has to stand to `reference` in `measure`.
-
-    `bound` is in the measure's own unit (accuracy as a fraction), `between` the claim's two ends; rules without a margin have none.
-    """
-
-    rule: str
-    measure: Measure
-    variant: str
-    reference: str
-    bound: float | None = None
-    between: tuple[float, float] | None = None
+class NotFormed(ValueError):
+    """The runs that are there do not give the measure; the message says why, as a clause."""
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A sentence somebody wrote, and what would show it right or wrong."""
-
-    id: str
-    source: str
-    sentence: str
-    measured: str
-    bound_reason: str
-    comparisons: tuple[Comparison, ...]
+class NotMeasured(NotFormed):
+    """What the measure is formed from is not there: a stage has to run first."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the data say of one comparison. `effect` is in the measure's unit, None where nothing could be formed."""
+    """What the data say of one comparison.
 
-    comparison: Comparison
+    Attributes:
+        why: what led to the verdict, as the end of a sentence.
+        rule_text: the rule in words, the same whatever the data say.
+        n: how many seeds (rounds, test images) it rests on.
+        effect: in the measure's unit; None where nothing could be formed.
+        interval: of the effect, at 95 %.
+        region: where the claim puts the effect, in its unit; an end may be infinite.
+        p: two-sided sign-flip p of the effect being at the bound; of `less` and `more` with at least six seeds.
+        seeds_needed: how many seeds (rounds) would probably decide it; None where it is decided, or none would.
+        seeds_note: that number, or why there is none, as a clause; empty where it is decided or not run.
+    """
+
+    comparison: ComparisonSettings
     verdict: Verdict
     why: str
-    n: int
+    rule_text: str
+    n: int = 0
     effect: float | None = None
     interval: Interval | None = None
+    region: tuple[float, float] | None = None
+    p: float | None = None
+    seeds_needed: int | None = None
+    seeds_note: str = ""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    claim: Claim
+    """A claim's verdict, and the findings about its comparisons in their order."""
+
+    id: str
+    claim: ClaimSettings
     verdict: Verdict
     findings: tuple[Finding, ...]
 
     @property
     def deciding(self) -> Finding:
-        """The finding the verdict hangs on: the first with the claim's own verdict, or of those supported the one nearest to its margin."""
+        """The finding the verdict hangs on: the first of those with the claim's own verdict, where these do not differ in weight.
 
-        def used(finding: Finding) -> float:
-            comparison = finding.comparison
-            if comparison.rule != "equivalent" or finding.interval is None or comparison.bound is None:
-                return 0.0
-            return finding.interval.reach / comparison.bound
-
+        Of those supported it is the one nearest to the edge of its region. Of those not decided it is the one that will
+        settle the claim: the first to leave its region if one is on its way out, else the last to be decided.
+        """
         same = [finding for finding in self.findings if finding.verdict == self.verdict]
-        return max(same, key=used) if self.verdict == "supported" else same[0]
+        if self.verdict == "supported":
+            return min(same, key=_room)
+        if self.verdict == "not decided":
+            leaving = [finding for finding in same if _outside(finding)]
+            return min(leaving, key=_wait) if leaving else max(same, key=_wait)
+        return same[0]
 
 
-def _compare(
-    rule: str, measure: Measure, *pairs: tuple[str, str], bound: float | None = None, between: tuple[float, float] | None = None
-) -> tuple[Comparison, ...]:
-    return tuple(Comparison(rule, measure, variant, reference, bound, between) for variant, reference in pairs)
+def _room(finding: Finding) -> float:
+    """Distance of the interval from its region's nearest edge, in half-widths; an exact count has room without end."""
+    if finding.interval is None or finding.region is None:
+        return math.inf
+    (low, high), interval = finding.region, finding.interval
+    return min(interval.low - low, high - interval.high) / (interval.high - interval.low)
 
 
-_SIMILAR = (("patch-7", "base"), ("patch-2", "base"), ("patch-7", "patch-2"))
-_MARGIN_REASON = (
-    "Half a point: at the constant learning rate the accuracy of one run moves by up to 0.6 points from one epoch to the "
-    "next, so less than that cannot matter to whoever picks between the two."
-)
-_TIMING_REASON = (
-    "Judged on interleaved timings of training steps computed as published; epoch times of separate trainings also measure the machine's "
-    "other work and judge nothing."
-)
-_ABOUT_REASON = f" The claim's figure is a rounded one, so {100 * (ABOUT - 1):.0f} % either way (a factor of {ABOUT}) is still it."
+def _outside(finding: Finding) -> bool:
+    if finding.effect is None or finding.region is None:
+        return False
+    return not finding.region[0] <= finding.effect <= finding.region[1]
 
-CLAIMS: dict[str, Claim] = {
-    claim.id: claim
-    for claim in (
-        Claim(
-            id="T1",
-            source="thesis, 4.2",
-            sentence="Fixed and learned position vectors reach a similar accuracy, and training with learned ones is somewhat steadier.",
-            measured="Test accuracy after the last epoch; and unsteadiness, the standard deviation of the changes of test accuracy "
-            f"from one epoch to the next over the last {STEADY_EPOCHS} epochs (all but the first of a shorter run). Both paired by seed.",
-            bound_reason=_MARGIN_REASON + " Steadier means any smaller standard deviation.",
-            comparisons=(
-                *_compare("equivalent", "accuracy", ("sinusoidal", "base"), bound=ACCURACY_MARGIN),
-                *_compare("less", "unsteadiness", ("base", "sinusoidal")),
-            ),
-        ),
-        Claim(
-            id="T2",
-            source="thesis, 4.2",
-            sentence="Learned position vectors come to resemble the fixed ones: near patches have similar vectors, far patches do not.",
-            measured="Spearman's rank correlation, over all pairs of patches, of the cosine similarity of their position vectors with "
-            "their nearness on the grid; one value per seed, against the value of the sinusoidal tables.",
-            bound_reason="Vectors drawn at random give 0. Half of the fixed table's own correlation is where resemblance begins.",
-            comparisons=_compare(
-                "resembles", "nearness correlation", ("base", "sinusoidal"), ("base", "sincos2d"), bound=RESEMBLANCE_SHARE
-            ),
-        ),
-        Claim(
-            id="T3",
-            source="thesis, 4.3",
-            sentence="Without the class token, classifying from the first patch, accuracy is almost the same.",
-            measured="Test accuracy after the last epoch, paired by seed.",
-            bound_reason=_MARGIN_REASON,
-            comparisons=_compare("equivalent", "accuracy", ("first", "base"), bound=ACCURACY_MARGIN),
-        ),
-        Claim(
-            id="T4",
-            source="thesis, 4.3",
-            sentence="Without the class token an epoch is about 1.3 times faster, perhaps because of how the token is added.",
-            measured="The time of a training step with the class token added image by image, as published, over that without one; "
-            "the timing page also has the token added by one expand.",
-            bound_reason=_TIMING_REASON + _ABOUT_REASON,
-            comparisons=_compare("ratio", "step time", ("cls-loop", "first"), between=(1.3 / ABOUT, 1.3 * ABOUT)),
-        ),
-        Claim(
-            id="T5",
-            source="thesis, 4.4",
-            sentence="Patches of 7, 4 and 2 pixels end at a similar loss and accuracy; patches of 14 pixels learn the least.",
-            measured="Test accuracy and test loss after the last epoch, paired by seed.",
-            bound_reason=_MARGIN_REASON
-            + f" For the loss {LOSS_MARGIN} nats: twice the cost of half a point more wrong answers at two nats each. "
-            "Least means any lower accuracy and any higher loss than each of the others.",
-            comparisons=(
-                *_compare("equivalent", "accuracy", *_SIMILAR, bound=ACCURACY_MARGIN),
-                *_compare("equivalent", "test loss", *_SIMILAR, bound=LOSS_MARGIN),
-                *_compare("less", "accuracy", ("patch-14", "patch-7"), ("patch-14", "base"), ("patch-14", "patch-2")),
-                *_compare("more", "test loss", ("patch-14", "patch-7"), ("patch-14", "base"), ("patch-14", "patch-2")),
-            ),
-        ),
-        Claim(
-            id="T6",
-            source="thesis, 4.4",
-            sentence="An epoch with patches of 14 pixels is the slowest, perhaps because of the linear embedding.",
-            measured="The time of a training step with patches of 14 pixels over that with 7, 4 and 2.",
-            bound_reason=_TIMING_REASON + " Slowest means any ratio above 1.",
-            comparisons=_compare(
-                "ratio", "step time", ("patch-14", "patch-7"), ("patch-14", "base"), ("patch-14", "patch-2"), between=(1.0, math.inf)
-            ),
-        ),
-        Claim(
-            id="T7",
-            source="thesis, 4.1.2",
-            sentence="Cutting patches by tensor operations and attending to a batch at once make training 12 to 15 times faster "
-            "than nested loops.",
-            measured="The time of a training step with patches cut in three nested Python loops and attention computed image by image "
-            "and head by head, over that of the published code; the same network and weights, both with the class token added image "
-            "by image.",
-            bound_reason=_TIMING_REASON + _ABOUT_REASON,
-            comparisons=_compare("ratio", "step time", ("nested loops", "cls-loop"), between=(12 / ABOUT, 15 * ABOUT)),
-        ),
-        Claim(
-            id="T9",
-            source="thesis, 2.5 and 3.3",
-            sentence="The cost of attention grows with the square of the number of tokens.",
-            measured="The exponent of a power of the token count (least squares on logarithms, from 49 tokens on, as with fewer the calls "
-            "themselves are the cost), fitted to the time of one block's attention alone, forward and backward, and to the bytes "
-            "that it keeps for its backward pass.",
-            bound_reason=f"An exponent from {SQUARE[0]} to {SQUARE[1]} is nearer to 2 than to 1.5 or 2.5. Bytes are counted "
-            "and do not vary, so they have no interval.",
-            comparisons=(
-                *_compare("exponent", "attention time", ("attention", "tokens"), between=SQUARE),
-                *_compare("exponent", "saved bytes", ("attention", "tokens"), between=SQUARE),
-            ),
-        ),
-    )
-}
+
+def _wait(finding: Finding) -> float:
+    return math.inf if finding.seeds_needed is None else finding.seeds_needed
+
+
+def is_timed(claim: ClaimSettings) -> bool:
+    """Whether the claim is judged on the timing stage's results."""
+    return all(comparison.rule in TIMING_RULES for comparison in claim.comparisons)
+
+
+def judge(id: str, claim: ClaimSettings, evidence: Mapping[str, Evidence], timings: Timings | None = None) -> Judgement:
+    """Judges one claim from the variants and timings that there are. Whatever these lack or hold becomes a verdict, never an error."""
+    wide = 1 - (1 - LEVEL) / len(claim.comparisons)
+    findings = tuple(_finding(comparison, evidence, timings, wide) for comparison in claim.comparisons)
+    verdicts = {finding.verdict for finding in findings}
+    return Judgement(id, claim, next(verdict for verdict in PRECEDENCE if verdict in verdicts), findings)
+
+
+def adjusted_p(judgements: Iterable[Judgement]) -> dict[ComparisonSettings, float]:
+    """Holm-adjusted p over all directional comparisons of one experiment, whatever claims they belong to.
+
+    At most 5 % of experiments without any effect hold a value of 0.05 or less. The verdicts rest on intervals and not on these.
+
+    Args:
+        judgements: those of the experiment's claims.
+
+    Returns:
+        By comparison, one that two claims share once. Without an entry: rules other than `less` and `more`, and comparisons over fewer
+        than six seeds, whose p cannot reach 0.05.
+    """
+    raw = {finding.comparison: finding.p for judgement in judgements for finding in judgement.findings if finding.p is not None}
+    return dict(zip(raw, holm(list(raw.values())), strict=True))
+
+
+# --- measures ---
+
+
+def measure_values(measure: Measure, evidence: Evidence) -> FloatArray:
+    """The measure of one variant, seed by seed: of the trained model, or after the last epoch, unless it says else.
+
+    Gradient norm: mean over the first epoch's steps. Divergence: 1 for a seed whose last train loss is not finite or no better than
+    a guess (ln 10), else 0. Accuracy lost to shifts: accuracy minus its mean over shifts by 1 to 4 pixels.
+
+    Returns:
+        (seeds,), finite; accuracies as fractions.
+
+    Raises:
+        NotFormed: a ValueError that says in words why these runs have no such values; NotMeasured where the evaluation has to run first.
+    """
+    values = _raw_values(measure, evidence)
+    bad = [str(seed) for seed, value in zip(evidence.seeds, values, strict=True) if not math.isfinite(value)]
+    if bad:
+        raise NotFormed(f"the {measure} of seed{'s' if len(bad) > 1 else ''} {_listed(bad)} was not finite")
+    return values
+
+
+def _raw_values(measure: Measure, evidence: Evidence) -> FloatArray:
+    if measure == "accuracy":
+        return evidence.test_accuracy[:, -1]
+    if measure == "test loss":
+        return evidence.test_loss[:, -1]
+    if measure == "train loss":
+        return evidence.train_loss[:, -1]
+    if measure == "first-epoch loss":
+        return evidence.train_loss[:, 0]
+    if measure == "gradient norm":
+        return evidence.gradient_norm[:, 0]
+    if measure == "divergence":
+        return np.array([float(is_diverged(loss)) for loss in evidence.train_loss[:, -1]])
+    if measure == "unsteadiness":
+        return unsteadiness(evidence.test_accuracy)
+    if measure == "accuracy lost to shifts":
+        if evidence.shift_accuracy is None:
+            raise NotMeasured("it was not evaluated under shifts")
+        return evidence.test_accuracy[:, -1] - evidence.shift_accuracy.mean(axis=1)
+    if measure in ("attention entropy", "ink correlation"):
+        values = evidence.attention_entropy if measure == "attention entropy" else evidence.ink_correlation
+        if values is None:
+            raise NotMeasured("its attention was not evaluated")
+        return values
+    if measure == "nearness correlation":
+        if not evidence.patch_positions.shape[1] or evidence.grid < 2:
+            raise NotFormed("it has no position vectors to compare")
+        return np.array([nearness_correlation(v, evidence.grid) if np.isfinite(v).all() else math.nan for v in evidence.patch_positions])
+    raise NotFormed(f"{measure} is not a measure of each seed")
 
 
 def unsteadiness(accuracy: FloatArray) -> FloatArray:
@@ -257,194 +301,200 @@ def unsteadiness(accuracy: FloatArray) -> FloatArray:
         (seeds,), in the unit of `accuracy`.
 
     Raises:
-        ValueError: fewer than four epochs leave fewer than two changes.
+        NotFormed: fewer than four epochs leave fewer than two changes.
     """
     window = accuracy[:, 1:][:, -STEADY_EPOCHS:]
     if window.shape[1] < 3:
-        raise ValueError("needs at least four epochs")
+        raise NotFormed("it was trained for fewer than the four epochs that unsteadiness takes")
     deviation: FloatArray = np.diff(window, axis=1).std(axis=1, ddof=1)
     return deviation
 
 
-def judge(claim: Claim, evidence: Mapping[str, Evidence], timings: Timings | None = None) -> Judgement:
-    """Judges one claim from the variants and timings that there are; a comparison that lacks its own stays undecided."""
-    wide = 1 - (1 - LEVEL) / len(claim.comparisons)
-    findings = tuple(
-        _judge_timing(comparison, timings, wide) if comparison.rule in TIMING_RULES else _judge_comparison(comparison, evidence, wide)
-        for comparison in claim.comparisons
-    )
-    verdicts = {finding.verdict for finding in findings}
-    verdict: Verdict = "contradicted" if "contradicted" in verdicts else "supported" if verdicts == {"supported"} else "not decided"
-    return Judgement(claim, verdict, findings)
+# --- rules ---
 
 
-def _judge_comparison(comparison: Comparison, evidence: Mapping[str, Evidence], wide: float) -> Finding:
-    missing = [name for name in (comparison.variant, comparison.reference) if name not in evidence]
-    if missing:
-        return Finding(comparison, "not decided", f"this study has no variant {' and no variant '.join(missing)}", 0)
-    return RULES[comparison.rule](comparison, evidence[comparison.variant], evidence[comparison.reference], wide)
+def rule_text(comparison: ComparisonSettings, wide: float = LEVEL) -> str:
+    """The rule in words, for example "supported if the whole 95 % interval lies below 0; contradicted if no part of it does".
+
+    Args:
+        wide: level of the interval that contradicts, 1 - 0.05 / (number of the claim's comparisons).
+    """
+    where = _region_text(comparison)
+    if comparison.measure == "saved bytes":
+        return f"supported if the exact figure lies {where}, contradicted if not"
+    of = "of it" if wide == LEVEL else f"of the {_percent(wide)} interval"
+    return f"supported if the whole {_percent(LEVEL)} interval lies {where}; contradicted if no part {of} does"
 
 
-def _values(measure: Measure, evidence: Evidence) -> FloatArray:
-    """(seeds,): the measure of one variant, seed by seed."""
-    if measure == "accuracy":
-        return evidence.test_accuracy[:, -1]
-    if measure == "test loss":
-        return evidence.test_loss[:, -1]
-    if measure == "unsteadiness":
-        return unsteadiness(evidence.test_accuracy)
-    raise ValueError(f"no paired values of {measure}")
+def _region_text(comparison: ComparisonSettings) -> str:
+    """Where the claim puts the effect, as in "it lies ..."."""
+    bound = comparison.bound or 0.0
+    if comparison.between is not None:
+        low, high = comparison.between
+        return f"above {low:.4g}" if math.isinf(high) else f"between {low:.4g} and {high:.4g}"
+    if comparison.rule == "resembles":
+        return f"above {100 * bound:g} % of {comparison.reference}'s"
+    factor, unit, unit_of_value = _UNITS.get(comparison.measure, (1.0, "", ""))
+    size = f"{factor * bound:.6g}".replace("-", "\N{MINUS SIGN}")
+    if comparison.rule == "at least":
+        return f"above {size}{unit_of_value}"
+    if comparison.rule == "equivalent":
+        return f"within ±{size}{unit}"
+    return f"{'below' if comparison.rule == 'less' else 'above'} {size}{unit if bound else ''}"
+
+
+def _percent(level: float) -> str:
+    return f"{100 * level:.3g} %"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 @dataclass(frozen=True)
-class _Region:
-    """Where the claim puts the effect (`inside`), and where it must not be (`outside`), as tests on an interval."""
+class _Sample:
+    """What an effect is the mean of, and the region that the claim puts it in.
 
-    inside: Callable[[Interval], bool]
-    outside: Callable[[Interval], bool]
-    inside_text: str
-    outside_text: str
-    between_text: str
+    Attributes:
+        at: the effect with its interval of a level.
+        where: the region in words.
+        unit: what the values are of, one each.
+        show: from the values' scale to the effect's.
+        p: sign-flip p of the effect being at the bound; None where the rule has no direction or the values are too few.
+    """
 
-
-def _decide(comparison: Comparison, values: FloatArray, baseline: FloatArray | None, region: _Region, wide: float) -> Finding:
-    """Verdict on the mean of `values`, or of their paired difference to `baseline`."""
-
-    def interval_at(level: float) -> Interval | None:
-        return (summarize(values, level=level) if baseline is None else paired_difference(values, baseline, level=level)).interval
-
-    summary = summarize(values) if baseline is None else paired_difference(values, baseline)
-    interval, wider = interval_at(LEVEL), interval_at(wide)
-
-    def finding(verdict: Verdict, why: str) -> Finding:
-        return Finding(comparison, verdict, why, summary.n, summary.mean, interval)
-
-    if interval is None or wider is None:
-        return finding("not decided", "one seed gives no interval")
-    if summary.sd == 0:
-        return finding("not decided", f"all {summary.n} seeds give the same value, so their spread, and with it an interval, is not known")
-    if region.inside(interval):
-        return finding("supported", region.inside_text)
-    if region.outside(wider):
-        return finding("contradicted", region.outside_text)
-    if region.outside(interval):
-        return finding("not decided", f"{region.outside_text}, but not the wider one that several comparisons in one claim ask for")
-    return finding("not decided", region.between_text)
+    at: Callable[[float], Summary]
+    region: tuple[float, float]
+    where: str
+    unit: Literal["seeds", "rounds", "test images"] = "seeds"
+    show: Callable[[float], float] = float
+    p: float | None = None
 
 
-def _paired(comparison: Comparison, variant: Evidence, reference: Evidence, region: _Region, wide: float) -> Finding:
-    if variant.seeds != reference.seeds:
-        return Finding(comparison, "not decided", "the two were trained with different seeds, so they cannot be paired", 0)
+def _finding(comparison: ComparisonSettings, evidence: Mapping[str, Evidence], timings: Timings | None, wide: float) -> Finding:
+    rule = rule_text(comparison, wide)
     try:
-        values, baseline = _values(comparison.measure, variant), _values(comparison.measure, reference)
-    except ValueError as error:
-        return Finding(comparison, "not decided", str(error), len(variant.seeds))
-    return _decide(comparison, values, baseline, region, wide)
+        if comparison.rule not in TIMING_RULES:
+            return _decide(comparison, _trained(comparison, evidence), rule, wide)
+        if timings is None:
+            raise NotMeasured("not timed: it needs the interleaved timings that `dvc repro timing` takes")
+        try:
+            return _timed(comparison, timings, rule, wide)
+        except LookupError as error:
+            raise NotMeasured(str(error.args[0])) from None
+    except NotMeasured as error:
+        return Finding(comparison, "not run", str(error), rule)
+    except NotFormed as error:
+        return Finding(comparison, "not decided", str(error), rule, seeds_note="more seeds alone would not decide it")
 
 
-def _equivalent(comparison: Comparison, variant: Evidence, reference: Evidence, wide: float) -> Finding:
-    assert comparison.bound is not None
-    bound = comparison.bound
-    region = _Region(
-        inside=lambda i: i.reach < bound,
-        outside=lambda i: i.low > bound or i.high < -bound,
-        inside_text="the whole interval lies inside the margin",
-        outside_text="the whole interval lies outside the margin",
-        between_text="the interval reaches across the margin",
-    )
-    return _paired(comparison, variant, reference, region, wide)
+def _trained(comparison: ComparisonSettings, evidence: Mapping[str, Evidence]) -> _Sample:
+    """Raises NotFormed where there is nothing to compare."""
+    names = [name for name in (comparison.variant, comparison.reference, *(comparison.minus or ())) if name is not None]
+    missing = [name for name in dict.fromkeys(names) if name not in evidence]
+    if missing:
+        raise NotMeasured(f"there are no results of {_listed(missing)}")
+    bound, where = comparison.bound or 0.0, _region_text(comparison)
+    if comparison.measure == "ensemble accuracy":
+        votes = evidence[comparison.variant].vote_correct
+        if votes is None:
+            raise NotMeasured(f"{comparison.variant}: its predictions are not there")
+        return _Sample(lambda level: _share(votes, level), (bound, math.inf), where, "test images")
+
+    def values(name: str) -> FloatArray:
+        try:
+            return measure_values(comparison.measure, evidence[name])
+        except NotFormed as error:
+            raise type(error)(f"{name}: {error}") from None
+
+    if comparison.rule == "resembles":
+        own, table = values(names[0]), float(values(names[1]).mean())
+        if bound * table <= 0:
+            raise NotFormed(f"{names[1]}'s own vectors correlate with nearness by {table:.2f} only")
+        where = f"above {bound * table:.3f}, {100 * bound:g} % of {names[1]}'s {table:.3f}"
+        return _Sample(lambda level: summarize(own, level=level), (bound * table, math.inf), where)
+
+    if len({evidence[name].seeds for name in names}) > 1:
+        raise NotFormed(f"{_listed(names)} were trained with different seeds, so they cannot be paired")
+    parts = [values(name) for name in names]
+    p = None
+    if comparison.rule in ("less", "more") and smallest_p(len(parts[0])) <= 1 - LEVEL:
+        effects = parts[0] - parts[1] - (parts[2] - parts[3] if comparison.minus else 0.0)
+        p = sign_flip_p(effects, np.full(len(effects), bound))
+    region = {"equivalent": (-bound, bound), "less": (-math.inf, bound)}.get(comparison.rule, (bound, math.inf))
+    return _Sample(lambda level: _paired(parts, level), region, where, p=p)
 
 
-def _less(comparison: Comparison, variant: Evidence, reference: Evidence, wide: float) -> Finding:
-    region = _Region(
-        inside=lambda i: i.high < 0,
-        outside=lambda i: i.low > 0,
-        inside_text="the whole interval lies below zero",
-        outside_text="the whole interval lies above zero",
-        between_text="the interval holds zero",
-    )
-    return _paired(comparison, variant, reference, region, wide)
+def _paired(parts: Sequence[FloatArray], level: float) -> Summary:
+    """Of one variant's values, of the difference of two, or of the difference of two differences."""
+    if len(parts) == 1:
+        return summarize(parts[0], level=level)
+    if len(parts) == 2:
+        return paired_difference(*parts, level=level)
+    return difference_of_differences(*parts, level=level)
 
 
-def _more(comparison: Comparison, variant: Evidence, reference: Evidence, wide: float) -> Finding:
-    region = _Region(
-        inside=lambda i: i.low > 0,
-        outside=lambda i: i.high < 0,
-        inside_text="the whole interval lies above zero",
-        outside_text="the whole interval lies below zero",
-        between_text="the interval holds zero",
-    )
-    return _paired(comparison, variant, reference, region, wide)
+def _share(correct: npt.NDArray[np.bool_], level: float) -> Summary:
+    summary = summarize(correct.astype(np.float64))
+    return replace(summary, interval=image_interval(correct, level=level))
 
 
-def _resembles(comparison: Comparison, variant: Evidence, reference: Evidence, wide: float) -> Finding:
-    """`variant`'s correlation over the seeds against the share `bound` of `reference`'s (a fixed table: one value)."""
-    assert comparison.bound is not None
-    for evidence in (variant, reference):
-        if not evidence.patch_positions.shape[1] or evidence.grid < 2:
-            return Finding(comparison, "not decided", "one of the two has no position vectors to compare", len(variant.seeds))
-    values = np.array([nearness_correlation(vectors, variant.grid) for vectors in variant.patch_positions])
-    table = float(np.mean([nearness_correlation(vectors, reference.grid) for vectors in reference.patch_positions]))
-    threshold = comparison.bound * table
-    if threshold <= 0:
-        return Finding(comparison, "not decided", f"the fixed table itself correlates with nearness by {table:.2f} only", len(values))
-    against = f"{threshold:.3f}, {100 * comparison.bound:g} % of the fixed table's {table:.3f}"
-    region = _Region(
-        inside=lambda i: i.low >= threshold,
-        outside=lambda i: i.high < threshold,
-        inside_text=f"the whole interval lies at or above {against}",
-        outside_text=f"the whole interval lies below {against}",
-        between_text=f"the interval reaches across {against}",
-    )
-    return _decide(comparison, values, None, region, wide)
-
-
-def _judge_timing(comparison: Comparison, timings: Timings | None, wide: float) -> Finding:
-    """Verdict on interleaved timings: a ratio of step times (on its logarithm, so that a ratio and its inverse are one), or an exponent."""
-    if timings is None:
-        return Finding(comparison, "not decided", "not timed: it needs the interleaved timings that `dvc repro timing` takes", 0)
-    ratio = comparison.rule == "ratio"
+def _timed(comparison: ComparisonSettings, timings: Timings, rule: str, wide: float) -> Finding:
+    """Ratios are judged on their logarithm, so that a ratio and its inverse are one. Raises LookupError where nothing was timed."""
     assert comparison.between is not None
+    assert comparison.reference is not None
     low, high = comparison.between
-    try:
-        values = timings.ratio(comparison.variant, comparison.reference) if ratio else timings.exponent(comparison.measure)
-    except LookupError as error:
-        return Finding(comparison, "not decided", str(error.args[0]), 0)
+    where = _region_text(comparison)
+    show: Callable[[float], float] = float
+    if comparison.rule == "ratio":
+        values, show = np.log(timings.ratio(comparison.variant, comparison.reference)), math.exp
+        low, high = (math.log(end) if end > 0 else -math.inf for end in (low, high))
+    else:
+        values = timings.exponent(comparison.measure)
     if comparison.measure == "saved bytes":
         (exact,) = values
         inside = bool(low <= exact <= high)
-        why = f"an exact count, {'inside' if inside else 'outside'} the claimed range"
-        return Finding(comparison, "supported" if inside else "contradicted", why, 1, float(exact))
+        why = f"an exact count, {'' if inside else 'not '}{where}"
+        return Finding(comparison, "supported" if inside else "contradicted", why, rule, 1, float(exact), region=comparison.between)
     if len(values) < FEWEST_ROUNDS:
         why = f"only {len(values)} undisturbed rounds of timings, where {FEWEST_ROUNDS} are the fewest that may judge"
-        return Finding(comparison, "not decided", why, len(values))
-    unit, back = (np.log, np.exp) if ratio else (float, float)
-    range_text = f"above {low:g}" if math.isinf(high) else f"between {low:.3g} and {high:.3g}"
-    region = _Region(
-        inside=lambda i: i.low > unit(low) and i.high < unit(high),
-        outside=lambda i: i.low > unit(high) or i.high < unit(low),
-        inside_text=f"the whole interval lies {range_text}",
-        outside_text=f"no part of the interval lies {range_text}",
-        between_text=f"the interval lies only in part {range_text}",
-    )
-    finding = _decide(comparison, np.log(values) if ratio else values, None, region, wide)
-    if finding.effect is None or finding.interval is None:
-        return finding
-    ends = replace(finding.interval, low=float(back(finding.interval.low)), high=float(back(finding.interval.high)))
-    return replace(finding, effect=float(back(finding.effect)), interval=ends)
+        note = "more rounds, on a machine without other work, would decide it"
+        return Finding(comparison, "not decided", why, rule, len(values), region=comparison.between, seeds_note=note)
+    return _decide(comparison, _Sample(lambda level: summarize(values, level=level), (low, high), where, "rounds", show), rule, wide)
 
 
-TIMING_RULES = ("ratio", "exponent")
+def _decide(comparison: ComparisonSettings, sample: _Sample, rule: str, wide: float) -> Finding:
+    """The verdict, from where the interval lies: inside, outside or across an end of the region."""
+    summary, show = sample.at(LEVEL), sample.show
+    interval, wider = summary.interval, sample.at(wide).interval
+    low, high = sample.region
+    finding = Finding(comparison, "not decided", "", rule, summary.n, show(summary.mean), region=(show(low), show(high)))
+    if interval is None or wider is None:
+        note = "how many seeds would decide it cannot be told from one"
+        return replace(finding, why="one seed gives no interval", seeds_note=note)
+    if interval.low == interval.high:
+        why = f"all {summary.n} {sample.unit} give the same value, so their spread, and with it an interval, is not known"
+        return replace(finding, why=why, seeds_note=f"how many {sample.unit} would decide it cannot be told without a spread")
+
+    finding = replace(finding, interval=Interval(show(interval.low), show(interval.high)), p=sample.p)
+    if low < interval.low and interval.high < high:
+        return replace(finding, verdict="supported", why=f"the whole interval lies {sample.where}")
+    outside, clear = (i.low > high or i.high < low for i in (interval, wider))
+    if clear:
+        return replace(finding, verdict="contradicted", why=f"no part of the interval lies {sample.where}")
+    why = f"only a part of the interval lies {sample.where}"
+    if outside:
+        why = f"no part of the interval lies {sample.where}, but some of the {_percent(wide)} interval of several comparisons"
+    needed, note = _outlook(summary, sample, wide)
+    return replace(finding, why=why, seeds_needed=needed, seeds_note=note)
 
 
-def is_timed(claim: Claim) -> bool:
-    """Whether the claim is judged on the timing stage's results."""
-    return all(comparison.rule in TIMING_RULES for comparison in claim.comparisons)
-
-
-RULES: dict[str, Callable[[Comparison, Evidence, Evidence, float], Finding]] = {
-    "equivalent": _equivalent,
-    "less": _less,
-    "more": _more,
-    "resembles": _resembles,
-}
+def _outlook(summary: Summary, sample: _Sample, wide: float) -> tuple[int | None, str]:
+    """How many seeds, or rounds, would probably decide what these do not, and that as a clause."""
+    if sample.unit == "test images":
+        return None, f"its interval is over the {summary.n:,} test images, and more seeds add none"
+    needed = seeds_to_decide(summary, sample.region, level=LEVEL, outside_level=wide)
+    if needed is None:
+        return None, f"it lies too near to the edge of what is claimed for {MOST_SEEDS:,} {sample.unit} to decide it"
+    needed = max(needed, summary.n + 1)  # where an interval touches the edge, rounding may count it as decided
+    return needed, f"about {needed:,} {sample.unit} would probably decide it, if its mean and spread stay as they are"

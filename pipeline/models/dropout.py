@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+# Elements whose random bits are drawn at a time. The 20 million weights of a long attention, drawn at once, would have the CPU
+# fetch new memory for each of some twenty operations, and take four times as long.
+_PART = 2**20
+
 
 class Dropout(nn.Module):
     """Dropout whose mask is a function of (key, call, element), not of a generator's hidden state.
@@ -30,16 +34,20 @@ class Dropout(nn.Module):
         """Any shape."""
         if not self.training or not self.probability:
             return x
-        index = torch.arange(x.numel(), device=x.device).view(x.shape)
-        bits = mix(mix(index + self.key) + self.calls)
+        keep = torch.cat([self._keep(part) for part in torch.arange(x.numel(), device=x.device).split(_PART)])
         self.calls += 1
-        keep = bits >= int(self.probability * 2**32)
-        return x * keep / (1 - self.probability)
+        return x * keep.view(x.shape) / (1 - self.probability)
+
+    def _keep(self, index: Tensor) -> Tensor:
+        return mix(mix(index + self.key) + self.calls) >= int(self.probability * 2**32)
 
 
 def mix(bits: Tensor) -> Tensor:
     """A bijection of 32-bit words whose output bits each depend on all input bits (multiply and xor-shift, Steele et al. 2014)."""
     bits = bits & 0xFFFFFFFF
     for multiplier, shift in ((0x7FEB352D, 15), (0x2C1B3C6D, 16)):  # both below 2^31: the int64 product cannot overflow
-        bits = ((bits ^ (bits >> shift)) * multiplier) & 0xFFFFFFFF
-    return bits ^ (bits >> 16)
+        bits ^= bits >> shift
+        bits *= multiplier
+        bits &= 0xFFFFFFFF
+    bits ^= bits >> 16
+    return bits

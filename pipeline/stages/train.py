@@ -118,6 +118,8 @@ class _Training:
         """On the first message: the run is now fully described, so its description is kept and tracked."""
         if self._tracker is None:
             self._facts = facts
+            if not facts.attention.startswith("fused") and facts.attention != "none":
+                self.progress.say(f"{self._variant}  attention is not computed by the fused kernel but as: {facts.attention}")
             described = self._run | {"device_name": facts.device_name, "attention": facts.attention}
             self._run = _adopt(self._checkpoints / "run.json", described)
             # On CUDA the processor has time to spare, so the run can be watched from the start.

@@ -18,7 +18,7 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.tracking", description="The MLflow store of this project.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("init", help="make or migrate the store before several trainings use it")
-    commands.add_parser("sync", help="complete the store from runs/, without doubles")
+    commands.add_parser("sync", help="complete the store from runs/ and evaluations/, without doubles")
     ui = commands.add_parser("ui", help="serve MLflow's pages on the local store")
     ui.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: %(default)s)")
     arguments = parser.parse_args(argv)

@@ -45,9 +45,9 @@ class SeedRun:
 def newest_runs(commit: str, *, dataset: str | None = None, uri: str | None = None) -> list[SeedRun]:
     """The newest finished run of each variant and seed that belongs to a commit, ordered by data set, variant and seed.
 
-    A run belongs to the commit that it ran at, if nothing that decides it was uncommitted then, and to every commit that was
-    checked out while `sync` (`make sync`, and the report stage) found its files in runs/ as that commit has them. The filter is
-    `RUNS_OF_COMMIT`; it can be typed into the search field of MLflow's pages as it is.
+    A run belongs to the commit that it ran at, if nothing that decides it was uncommitted then, and to every commit that holds its
+    files and was checked out during a `sync` (`make sync`, or the report stage). The filter is `RUNS_OF_COMMIT`; it can be typed
+    into the search field of MLflow's pages as it is.
 
     Args:
         commit: 40 hexadecimal digits.

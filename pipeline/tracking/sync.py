@@ -50,15 +50,14 @@ def sync(runs_dir: Path = Path("runs"), *, uri: str | None = None, figures: Path
     if not directories:
         print(f"There is no finished training in {runs_dir}/ yet: run `make demo` or `dvc repro` first.")
         return
-    commit, unchanged = committed(runs_dir)
+    commit, held = committed([path for directory in directories for path in _identity(directory)])
     address = store_uri(uri)
     damaged: list[str] = []
     try:
         store = Store(address)
         for directory in directories:
             try:
-                held = {f"{directory.name}/run.json", f"{directory.name}/epochs.csv"} <= unchanged
-                training = _read(directory, figures, commit if held else None)
+                training = _read(directory, figures, commit if held.issuperset(_identity(directory)) else None)
             except (UserError, OSError, ValueError, KeyError, TypeError) as error:
                 print(f"{directory.name}: left out, {error}", flush=True)
                 damaged.append(str(directory))
@@ -72,6 +71,11 @@ def sync(runs_dir: Path = Path("runs"), *, uri: str | None = None, figures: Path
         raise UserError(f"{explain(error, address)}; mend that, then run `make sync` again.") from None
     if damaged:
         raise UserError(f"Damaged files in {', '.join(damaged)}: restore them with `dvc checkout` or `git checkout`.")
+
+
+def _identity(directory: Path) -> list[Path]:
+    """The files that tell a training from any other."""
+    return [path for path in (directory / "run.json", directory / "epochs.csv") if path.exists()]
 
 
 def _complete(store: Store, training: _Training) -> Added:

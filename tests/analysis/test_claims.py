@@ -2,147 +2,450 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.analysis.claims import ACCURACY_MARGIN, CLAIMS, RULES, TIMING_RULES, Claim, Comparison, judge, unsteadiness
+from pipeline.analysis import claims
+from pipeline.analysis.claims import PRECEDENCE, Finding, NotFormed, NotMeasured, adjusted_p, is_timed, judge, measure_values
 from pipeline.analysis.positions import nearness_correlation
-from pipeline.params import load
+from pipeline.analysis.statistics import holm
+from pipeline.params import ClaimSettings, ComparisonSettings, ModelSettings, Params, load, parse
 
+ROOT = Path(__file__).parents[2]
 GRID = 5
+EPOCHS = 12
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Hand-made evidence: the last epoch's values are given, the epochs before climb to them."""
+    """Hand-made evidence: (seeds,) of what the last epoch (of train loss and gradient norm the first, too) ends with."""
 
     accuracy: np.ndarray
-    loss: np.ndarray
     seeds: tuple[int, ...]
+    loss: np.ndarray
+    last_train_loss: np.ndarray
+    first_train_loss: np.ndarray
+    first_norm: np.ndarray
     jitter: np.ndarray
     patch_positions: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 8)))
     grid: int = GRID
+    epochs: int = EPOCHS
+    shift_accuracy: np.ndarray | None = None
+    attention_entropy: np.ndarray | None = None
+    ink_correlation: np.ndarray | None = None
+    vote_correct: np.ndarray | None = None
 
     @property
     def test_accuracy(self) -> np.ndarray:
-        epochs = np.arange(12)[::-1]
-        wave = np.where(epochs % 2 == 0, 0.0, 1.0) * self.jitter[:, None]
-        return self.accuracy[:, None] - 0.001 * epochs - wave
+        back = np.arange(self.epochs)[::-1]
+        return self.accuracy[:, None] - 0.001 * back - np.where(back % 2 == 0, 0.0, 1.0) * self.jitter[:, None]
 
     @property
     def test_loss(self) -> np.ndarray:
-        return self.loss[:, None] + 0.01 * np.arange(12)[::-1]
+        return self.loss[:, None] + 0.01 * np.arange(self.epochs)[::-1]
 
     @property
-    def seconds(self) -> np.ndarray:
-        return np.full((len(self.seeds), 12), 5.0)
+    def train_loss(self) -> np.ndarray:
+        return np.stack([self.first_train_loss, *[self.last_train_loss] * (self.epochs - 1)], axis=1)
+
+    @property
+    def gradient_norm(self) -> np.ndarray:
+        return np.stack([self.first_norm, *[np.full(len(self.seeds), 0.01)] * (self.epochs - 1)], axis=1)
 
 
-def runs(mean: float, *, n: int = 10, noise: float = 0.001, loss: float = 0.1, jitter: float = 0.002, seed: int = 0) -> Runs:
+def runs(mean: float = 0.97, *, n: int = 10, noise: float = 0.001, seed: int = 0, evaluated: bool = False, **changes: Any) -> Runs:
+    """Accuracy is exactly `mean` on average; the other measures have values of their own."""
     rng = np.random.default_rng(seed)
     luck = rng.normal(size=n)
-    return Runs(
+    made = Runs(
         accuracy=mean + noise * (luck - luck.mean()),
-        loss=loss + noise * rng.normal(size=n),
         seeds=tuple(range(n)),
-        jitter=jitter * (1 + 0.05 * rng.normal(size=n)),
+        loss=0.1 + noise * rng.normal(size=n),
+        last_train_loss=0.05 + noise * rng.normal(size=n),
+        first_train_loss=0.6 + 0.02 * rng.normal(size=n),
+        first_norm=1 + 0.1 * rng.normal(size=n),
+        jitter=0.002 * (1 + 0.05 * rng.normal(size=n)),
     )
+    if evaluated:
+        made = replace(
+            made,
+            shift_accuracy=made.accuracy[:, None] - np.array([0.02, 0.1, 0.3, 0.5]) + noise * rng.normal(size=(n, 4)),
+            attention_entropy=2 + 0.1 * rng.normal(size=n),
+            ink_correlation=0.3 + 0.05 * rng.normal(size=n),
+            vote_correct=rng.uniform(size=1000) < mean,
+            patch_positions=_vectors(n, 0.2, seed),
+        )
+    return replace(made, **changes)
 
 
-def verdict(rule: str, variant: Runs, reference: Runs, *, bound: float | None = None, measure: str = "accuracy") -> str:
-    claim = Claim("X", "", "", "", "", (Comparison(rule, measure, "a", "b", bound),))  # type: ignore[arg-type]
-    return judge(claim, {"a": variant, "b": reference}).verdict
+def ending(*accuracies: float) -> Runs:
+    return runs(n=len(accuracies), accuracy=np.array(accuracies))
 
 
-@pytest.mark.parametrize(
-    ("mean", "noise", "expected"),
-    [(0.970, 0.001, "supported"), (0.971, 0.001, "supported"), (0.960, 0.001, "contradicted"), (0.980, 0.001, "contradicted"),
-     (0.9655, 0.003, "not decided"), (0.970, 0.03, "not decided")],
-)  # fmt: skip
-def test_equivalence_is_read_off_the_interval(mean: float, noise: float, expected: str) -> None:
-    assert verdict("equivalent", runs(mean, noise=noise, seed=1), runs(0.970, seed=2), bound=ACCURACY_MARGIN) == expected
+def compare(rule: str, measure: str = "accuracy", variant: str = "a", reference: str | None = "b", **more: Any) -> ComparisonSettings:
+    return ComparisonSettings.model_validate({"rule": rule, "measure": measure, "variant": variant, "reference": reference, **more})
 
 
-def test_equivalence_at_the_edge_of_the_interval() -> None:
-    """Supported exactly when both ends of scipy's paired interval lie inside the bound."""
-    variant, reference = runs(0.972, seed=1), runs(0.970, seed=2)
-    interval = stats.ttest_rel(variant.accuracy, reference.accuracy).confidence_interval(0.95)
-    reach = max(abs(interval.low), abs(interval.high))
-    assert verdict("equivalent", variant, reference, bound=reach * 1.001) == "supported"
-    assert verdict("equivalent", variant, reference, bound=reach * 0.999) == "not decided"
+def claim(*comparisons: ComparisonSettings) -> ClaimSettings:
+    return ClaimSettings(source="somebody", sentence="So it is.", measured="This.", margin="Because.", comparisons=comparisons)
 
 
-@pytest.mark.parametrize(("rule", "lower", "higher"), [("less", "supported", "contradicted"), ("more", "contradicted", "supported")])
-def test_direction(rule: str, lower: str, higher: str) -> None:
-    assert verdict(rule, runs(0.95, seed=1), runs(0.97, seed=2)) == lower
-    assert verdict(rule, runs(0.99, seed=1), runs(0.97, seed=2)) == higher
-    assert verdict(rule, runs(0.97, seed=1), runs(0.97, seed=2)) == "not decided"
+def found(comparison: ComparisonSettings, times: int = 1, **evidence: Runs) -> Finding:
+    """The finding of a claim that makes this comparison `times` times, which widens the interval that contradicts."""
+    return judge("X", claim(*[comparison] * times), evidence).findings[0]
 
 
-def test_one_seed_decides_nothing() -> None:
-    assert verdict("equivalent", runs(0.97, n=1), runs(0.97, n=1, seed=3), bound=ACCURACY_MARGIN) == "not decided"
+@pytest.fixture(scope="module")
+def study() -> Params:
+    return load(ROOT / "params.yaml")
 
 
-def test_equal_values_of_all_seeds_decide_nothing() -> None:
-    """On a small test set accuracies can coincide by rounding; an interval of width zero would then say too much."""
-    assert verdict("equivalent", runs(0.97, noise=0), runs(0.97, noise=0), bound=ACCURACY_MARGIN) == "not decided"
+# --- the rules ---
 
 
-def test_seeds_that_do_not_pair_decide_nothing() -> None:
-    other = replace(runs(0.97, seed=1), seeds=tuple(range(1, 11)))
-    assert verdict("equivalent", runs(0.97), other, bound=ACCURACY_MARGIN) == "not decided"
+def test_a_comparison_worked_by_hand() -> None:
+    """Differences 1, 2, 3, 4 points: mean 2.5, sd 1.29099; t(3) = 3.18245 at 95 %, 4.17653 at 97.5 %; half-widths 2.05426 and 2.69594."""
+    evidence = {"a": ending(0.91, 0.93, 0.95, 0.97), "b": ending(0.90, 0.91, 0.92, 0.93)}
+    finding = found(compare("less"), **evidence)
+    assert finding.interval is not None
+    assert (finding.n, finding.effect) == (4, pytest.approx(0.025))
+    assert (finding.interval.low, finding.interval.high) == pytest.approx((0.0044574, 0.0455426), abs=1e-7)
+    assert finding.verdict == "contradicted"  # 0.446 > 0
+    assert found(compare("less"), 2, **evidence).verdict == "not decided"  # -0.196 < 0 in the wider interval
+    assert found(compare("more"), **evidence).verdict == "supported"
+    assert found(compare("more", bound=0.004), **evidence).verdict == "supported"
+    assert found(compare("more", bound=0.005), **evidence).verdict == "not decided"
+    assert found(compare("less", bound=0.046), **evidence).verdict == "supported"
+    assert found(compare("equivalent", bound=0.046), **evidence).verdict == "supported"
+    assert found(compare("equivalent", bound=0.045), **evidence).verdict == "not decided"
+    assert found(compare("equivalent", bound=0.004), **evidence).verdict == "contradicted"
 
 
-def test_a_missing_variant_decides_nothing_and_is_named() -> None:
-    judgement = judge(CLAIMS["T3"], {"base": runs(0.97)})
-    assert judgement.verdict == "not decided"
-    assert "first" in judgement.deciding.why
+def test_a_difference_of_differences_worked_by_hand() -> None:
+    """(a - b) is 1, 2, 3, 4 points and (c - d) is 0, 1, 0, 1: left are 1, 1, 3, 3 points, mean 2, sd 1.154701, half-width 1.837388."""
+    evidence = {
+        "a": ending(0.91, 0.93, 0.95, 0.97),
+        "b": ending(0.90, 0.91, 0.92, 0.93),
+        "c": ending(0.8, 0.81, 0.8, 0.81),
+        "d": ending(0.8, 0.8, 0.8, 0.8),
+    }
+    finding = found(compare("more", minus=("c", "d")), **evidence)
+    assert finding.interval is not None
+    assert (finding.effect, finding.interval.low, finding.interval.high) == pytest.approx((0.02, 0.00162612, 0.03837388), abs=1e-7)
+    assert finding.verdict == "supported"
+    assert found(compare("more", minus=("d", "c")), **evidence).effect == pytest.approx(0.03)
 
 
-def test_contradiction_of_one_of_many_comparisons_needs_the_wider_interval() -> None:
+def test_at_least_looks_at_the_mean_itself() -> None:
+    """90, 91, 92, 93 %: mean 91.5, the same half-width of 2.05426 points as differences of 1, 2, 3, 4 have."""
+    evidence = {"a": ending(0.90, 0.91, 0.92, 0.93)}
+    bounds = (0.894, 0.895, 0.935, 0.936)
+    by_bound = {bound: found(compare("at least", reference=None, bound=bound), **evidence).verdict for bound in bounds}
+    assert by_bound == {0.894: "supported", 0.895: "not decided", 0.935: "not decided", 0.936: "contradicted"}
+
+
+def test_a_votes_interval_is_over_test_images() -> None:
+    """997 of 1,000 right: Wilson's interval is 0.99121 to 0.99898, whatever the seeds."""
+    votes = np.arange(1000) >= 3
+    by_bound = {}
+    for bound in (0.99, 0.995, 0.9995):
+        finding = found(compare("at least", "ensemble accuracy", reference=None, bound=bound), a=runs(vote_correct=votes))
+        by_bound[bound] = finding.verdict
+        assert finding.interval is not None
+        assert (finding.effect, finding.interval.low, finding.interval.high) == pytest.approx((0.997, 0.99121, 0.99898), abs=1e-5)
+        low, high = stats.binomtest(997, 1000).proportion_ci(0.95, method="wilson")
+        assert (finding.interval.low, finding.interval.high) == pytest.approx((low, high))
+    assert by_bound == {0.99: "supported", 0.995: "not decided", 0.9995: "contradicted"}
+    undecided = found(compare("at least", "ensemble accuracy", reference=None, bound=0.995), a=runs(vote_correct=votes))
+    assert undecided.seeds_needed is None
+    assert "1,000 test images" in undecided.seeds_note
+    close = compare("at least", "ensemble accuracy", reference=None, bound=0.9992)  # 0.99931 is the end of the 98.75 % interval
+    assert (found(close, 1, a=runs(vote_correct=votes)).verdict, found(close, 4, a=runs(vote_correct=votes)).verdict) == (
+        "contradicted", "not decided")  # fmt: skip
+    alone = found(compare("at least", "ensemble accuracy", reference=None, bound=0.99), a=runs(n=1, vote_correct=votes))
+    assert alone.verdict == "supported"
+
+
+_spreads = st.lists(st.floats(-0.05, 0.05), min_size=3, max_size=12).filter(lambda values: np.ptp(values) > 1e-4)
+
+
+@given(_spreads, st.floats(-0.1, 0.1), st.sampled_from(["less", "more", "equivalent"]), st.integers(1, 5))
+@settings(deadline=None, max_examples=40)
+def test_moving_the_bound_judges_anew(differences: list[float], bound: float, rule: str, times: int) -> None:
+    """For every bound the verdict is where scipy's interval lies, and the finding's numbers stay as they are."""
+    n = len(differences)
+    a, b = ending(*(0.9 + np.array(differences))), ending(*[0.9] * n)
+    bound = max(abs(bound), 1e-6) if rule == "equivalent" else bound
+
+    def interval(level: float) -> tuple[float, float]:
+        low, high = stats.ttest_rel(a.accuracy, b.accuracy).confidence_interval(level)
+        return low, high
+
+    (low, high), (wide_low, wide_high) = interval(0.95), interval(1 - 0.05 / times)
+    if rule == "less":
+        expected = "supported" if high < bound else "contradicted" if wide_low > bound else "not decided"
+    elif rule == "more":
+        expected = "supported" if low > bound else "contradicted" if wide_high < bound else "not decided"
+    else:
+        out = wide_low > bound or wide_high < -bound
+        expected = "supported" if -bound < low and high < bound else "contradicted" if out else "not decided"
+    finding = found(compare(rule, bound=bound), times, a=a, b=b)
+    assert finding.interval is not None
+    assert (finding.interval.low, finding.interval.high) == pytest.approx((low, high), abs=1e-12)
+    if min(abs(end - edge) for end in (low, high, wide_low, wide_high) for edge in (bound, -bound)) > 1e-9:
+        assert finding.verdict == expected
+
+
+@given(_spreads, st.floats(-0.1, 0.1))
+@settings(deadline=None, max_examples=40)
+def test_less_is_more_the_other_way_round(differences: list[float], bound: float) -> None:
+    a, b = ending(*(0.9 + np.array(differences))), ending(*[0.9] * len(differences))
+    less, more = found(compare("less", bound=bound), a=a, b=b), found(compare("more", bound=-bound), a=b, b=a)
+    assert (less.verdict, less.n, less.seeds_needed, less.p) == (more.verdict, more.n, more.seeds_needed, more.p)
+    assert less.effect == pytest.approx(-(more.effect or 0))
+
+
+@given(_spreads)
+@settings(deadline=None, max_examples=40)
+def test_an_interval_that_touches_the_margin_is_undecided(differences: list[float]) -> None:
+    evidence = {"a": ending(*(0.9 + np.array(differences))), "b": ending(*[0.9] * len(differences))}
+    interval = found(compare("less"), **evidence).interval
+    assert interval is not None
+    for edge in (interval.low, interval.high):
+        for comparison in (compare("less", bound=edge), compare("more", bound=edge), compare("equivalent", bound=abs(edge))):
+            finding = found(comparison, **evidence)
+            assert finding.verdict == "not decided"
+            assert finding.seeds_needed is None or finding.seeds_needed > finding.n
+
+
+def test_the_wider_interval_of_a_claim_with_many_comparisons_contradicts() -> None:
     """An effect that a 95 % interval sets apart from zero, but not the Bonferroni interval over four comparisons."""
-    reference = runs(0.97, seed=2)
+    reference = runs(seed=2)
     pattern = np.random.default_rng(4).normal(size=10)
     pattern = (pattern - pattern.mean()) / pattern.std(ddof=1)  # mean 0, sd 1: t = 10^0.5 * shift
     shift = stats.t.ppf(0.98, 9) / 10**0.5
     variant = replace(reference, accuracy=reference.accuracy + 0.001 * (pattern + shift))
     assert stats.ttest_rel(variant.accuracy, reference.accuracy).pvalue == pytest.approx(0.04)
-    parts = tuple(Comparison("less", "accuracy", "a", "b") for _ in range(4))
-    alone = Claim("X", "", "", "", "", parts[:1])
-    together = Claim("X", "", "", "", "", parts)
-    evidence = {"a": variant, "b": reference}
-    assert judge(alone, evidence).verdict == "contradicted"
-    assert judge(together, evidence).verdict == "not decided"
-    assert "wider" in judge(together, evidence).deciding.why
+    assert found(compare("less"), 1, a=variant, b=reference).verdict == "contradicted"
+    together = found(compare("less"), 4, a=variant, b=reference)
+    assert together.verdict == "not decided"
+    assert "98.8 % interval" in together.why
+    mean, sd = 0.001 * shift, 0.001
+    enough = (n for n in range(2, 100) if mean - stats.t.ppf(1 - 0.05 / 4 / 2, n - 1) * sd / n**0.5 > 0)
+    assert together.seeds_needed == next(enough) > 10
+    assert found(compare("more"), 4, a=variant, b=reference).verdict == "supported"  # support needs no adjustment
 
 
-def test_a_claim_is_contradicted_by_one_comparison_and_supported_by_all_only() -> None:
-    similar = {name: runs(0.97, seed=i) for i, name in enumerate(("base", "patch-7", "patch-2"))}
-    worse = runs(0.93, loss=0.2, seed=9)
-    assert judge(CLAIMS["T5"], similar | {"patch-14": worse}).verdict == "supported"
-    assert judge(CLAIMS["T5"], similar | {"patch-14": runs(0.99, loss=0.05, seed=9)}).verdict == "contradicted"
-    noisy = judge(CLAIMS["T5"], similar | {"patch-14": worse, "patch-2": runs(0.966, noise=0.004, loss=0.1, seed=5)})
-    assert noisy.verdict == "not decided"
-    assert noisy.deciding.verdict == "not decided"
+@pytest.mark.parametrize(
+    ("comparison", "times", "text"),
+    [
+        (compare("equivalent", bound=0.005), 2,
+         "supported if the whole 95 % interval lies within ±0.5 points; contradicted if no part of the 97.5 % interval does"),
+        (compare("less"), 1, "supported if the whole 95 % interval lies below 0; contradicted if no part of it does"),
+        (compare("more", bound=-0.005), 1, "lies above \N{MINUS SIGN}0.5 points; contradicted if no part of it does"),
+        (compare("equivalent", "test loss", bound=0.02), 1, "lies within ±0.02 nats;"),
+        (compare("at least", reference=None, bound=0.995), 1, "lies above 99.5 %;"),
+        (compare("resembles", "nearness correlation", bound=0.5), 1, "lies above 50 % of b's;"),
+        (compare("ratio", "step time", between=(1.0, math.inf)), 3, "lies above 1; contradicted if no part of the 98.3 % interval"),
+        (compare("ratio", "step time", between=(1.1304, 1.495)), 1, "lies between 1.13 and 1.495;"),
+        (compare("exponent", "saved bytes", between=(1.75, 2.25)), 1, "figure lies between 1.75 and 2.25, contradicted if not"),
+    ],
+)  # fmt: skip
+def test_the_rule_is_said_in_words_whatever_the_data(comparison: ComparisonSettings, times: int, text: str) -> None:
+    assert text in judge("X", claim(*[comparison] * times), {}).findings[0].rule_text
+
+
+# --- claims of several comparisons ---
+
+
+class _Times:
+    """Timings with three rounds that barely differ."""
+
+    def __init__(self, ratio: float = 1.3, time: float = 2.0, count: float = 2.0, rounds: int = 3) -> None:
+        self._ratio, self._time, self._count, self._rounds = ratio, time, count, rounds
+
+    def ratio(self, slower: str, faster: str) -> np.ndarray:
+        if "untimed" in (slower, faster):
+            raise LookupError("untimed was timed with other settings")
+        return self._ratio * np.linspace(0.999, 1.001, self._rounds)
+
+    def exponent(self, measure: str) -> np.ndarray:
+        return np.array([self._count]) if measure == "saved bytes" else self._time + np.linspace(-0.001, 0.001, self._rounds)
+
+
+_SETTLED = {
+    "supported": compare("less"),
+    "contradicted": compare("more"),
+    "not decided": compare("more", bound=-0.02),
+    "not run": compare("less", variant="nobody"),
+}
+
+
+@pytest.mark.parametrize("verdicts", list(product(PRECEDENCE, repeat=3)))
+def test_precedence(verdicts: tuple[str, str, str]) -> None:
+    """One contradiction suffices; without it what lacks runs is not run; only then can a claim be undecided; support needs all."""
+    evidence = {"a": runs(0.95, noise=0.001), "b": runs(0.97, seed=1)}
+    judgement = judge("X", claim(*(_SETTLED[verdict] for verdict in verdicts)), evidence)
+    assert tuple(finding.verdict for finding in judgement.findings) == verdicts
+    order = ("contradicted", "not run", "not decided", "supported")
+    assert judgement.verdict == min(verdicts, key=order.index)
+    assert judgement.deciding.verdict == judgement.verdict
+    assert judgement.id == "X"
+
+
+def test_a_supported_claim_hangs_on_the_comparison_nearest_to_its_margin() -> None:
+    evidence = {"a": runs(0.971, noise=0.0005), "b": runs(0.97, seed=1, noise=0.0005)}
+    near, far = compare("less", bound=0.002), compare("equivalent", bound=0.1)
+    for order in ((near, far), (far, near)):
+        judgement = judge("X", claim(*order), evidence)
+        assert judgement.verdict == "supported"
+        assert judgement.deciding.comparison == near
+
+
+def test_an_undecided_claim_hangs_on_the_comparison_that_will_settle_it() -> None:
+    evidence = {"a": runs(0.9705, noise=0.001), "b": runs(0.97, seed=1, noise=0.001)}
+    early, late = compare("less", bound=0.0012), compare("less", bound=0.0007)
+    inside = judge("X", claim(early, late), evidence)
+    assert [finding.verdict for finding in inside.findings] == ["not decided"] * 2
+    assert inside.deciding.comparison == late  # it takes both to support
+    leaving = compare("less", bound=0.0001)
+    outside = judge("X", claim(early, late, leaving), evidence)
+    assert outside.deciding.comparison == leaving  # it takes one to contradict
+
+
+def test_every_seed_count_of_an_undecided_finding_is_more_than_there_are() -> None:
+    evidence = {"a": runs(0.9705, noise=0.001), "b": runs(0.97, seed=1, noise=0.001)}
+    wider = {"a": runs(0.9705, noise=0.004), "b": runs(0.97, seed=1, noise=0.004)}
+    few, many = (found(compare("less", bound=0.001), **given) for given in (evidence, wider))
+    assert few.verdict == many.verdict == "not decided"
+    assert few.seeds_needed is not None
+    assert many.seeds_needed is not None
+    assert 10 < few.seeds_needed < many.seeds_needed
+    assert f"{few.seeds_needed} seeds" in few.seeds_note
+    on_the_edge = found(compare("less", bound=few.effect), **evidence)
+    assert (on_the_edge.verdict, on_the_edge.seeds_needed) == ("not decided", None)
+    assert on_the_edge.seeds_note
+
+
+# --- what is lacking, and what cannot be used ---
+
+
+def test_a_missing_variant_is_not_run_and_is_named(study: Params) -> None:
+    judgement = judge("T3", study.claims["T3"], {"base": runs()})
+    assert judgement.verdict == "not run"
+    assert judgement.deciding.why == "there are no results of first"
+    four = judge("T8", study.claims["T8"], {"cnn-1000": runs(), "vit-1000": runs()}).findings[-1]
+    assert (four.verdict, four.why) == ("not run", "there are no results of cnn and base")
+    assert not four.seeds_note
+
+
+@pytest.mark.parametrize("measure", ["accuracy lost to shifts", "attention entropy", "ink correlation"])
+def test_what_was_not_evaluated_is_not_run(measure: str) -> None:
+    with pytest.raises(NotMeasured, match="evaluated"):
+        measure_values(measure, runs())  # type: ignore[arg-type]
+    finding = found(compare("less", measure), a=runs(evaluated=True), b=runs())
+    assert finding.verdict == "not run"
+    assert finding.why.startswith("b: ")
+    assert found(compare("less", measure), a=runs(evaluated=True), b=runs(evaluated=True)).effect == 0
+
+
+def test_one_seed_decides_nothing() -> None:
+    finding = found(compare("equivalent", bound=0.005), a=runs(n=1), b=runs(n=1, seed=3))
+    assert (finding.verdict, finding.n, finding.seeds_needed) == ("not decided", 1, None)
+    assert "one" in finding.seeds_note
+
+
+def test_equal_values_of_all_seeds_decide_nothing() -> None:
+    """On a small test set accuracies can coincide by rounding; an interval of width zero would then say too much."""
+    finding = found(compare("equivalent", bound=0.005), a=runs(noise=0), b=runs(noise=0))
+    assert finding.verdict == "not decided"
+    assert "all 10 seeds give the same value" in finding.why
+
+
+def test_differences_that_are_equal_but_for_rounding_decide_nothing() -> None:
+    right = np.array([9123, 8977, 9301, 9054])
+    accuracy, shifted = right / 10_000, (right + 7) / 10_000
+    assert np.ptp(shifted - accuracy) > 0  # the bits differ, the numbers on paper do not
+    finding = found(compare("more"), a=ending(*shifted), b=ending(*accuracy))
+    assert finding.verdict == "not decided"
+    assert "the same value" in finding.why
+
+
+def test_seeds_that_do_not_pair_decide_nothing() -> None:
+    other = replace(runs(seed=1), seeds=tuple(range(1, 11)))
+    finding = found(compare("equivalent", bound=0.005), a=runs(), b=other)
+    assert finding.verdict == "not decided"
+    assert "different seeds" in finding.why
+    alone = found(compare("at least", reference=None, bound=0.9), a=other)
+    assert alone.verdict == "supported"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_a_sentence(value: float) -> None:
+    loss = np.full(10, 0.1)
+    loss[[3, 5]] = value
+    finding = found(compare("less", "test loss"), a=runs(), b=runs(loss=loss))
+    assert finding.verdict == "not decided"
+    assert finding.why == "b: the test loss of seeds 3 and 5 was not finite"
+    assert finding.seeds_note
+    assert found(compare("less"), a=runs(0.95), b=runs(seed=1, loss=loss)).verdict == "supported"  # accuracy is there all the same
+
+
+def test_variants_may_differ_in_their_epochs() -> None:
+    assert found(compare("less"), a=runs(0.95, epochs=3), b=runs(seed=1, epochs=30)).verdict == "supported"
+    finding = found(compare("less", "unsteadiness"), a=runs(epochs=3), b=runs(epochs=30))
+    assert finding.verdict == "not decided"
+    assert finding.why.startswith("a: ")
+    assert "four epochs" in finding.why
+
+
+# --- measures ---
+
+
+def test_measures_are_read_where_they_belong() -> None:
+    given = runs(evaluated=True)
+    assert measure_values("accuracy", given) == pytest.approx(given.accuracy)
+    assert measure_values("test loss", given) == pytest.approx(given.loss)
+    assert measure_values("train loss", given) == pytest.approx(given.last_train_loss)
+    assert measure_values("first-epoch loss", given) == pytest.approx(given.first_train_loss)
+    assert measure_values("gradient norm", given) == pytest.approx(given.first_norm)
+    assert given.shift_accuracy is not None
+    lost = [a - sum(shifted) / 4 for a, shifted in zip(given.accuracy, given.shift_accuracy, strict=True)]
+    assert measure_values("accuracy lost to shifts", given) == pytest.approx(lost)
+    correlations = [nearness_correlation(vectors, GRID) for vectors in given.patch_positions]
+    assert measure_values("nearness correlation", given) == pytest.approx(correlations)
+
+
+def test_divergence_is_a_loss_no_better_than_a_guess() -> None:
+    last = np.array([math.nan, math.inf, math.log(10), math.log(10) - 1e-9, 0.05, 7.0])
+    assert measure_values("divergence", runs(n=6, last_train_loss=last)).tolist() == [1, 1, 1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("measure", ["ensemble accuracy", "step time", "attention time", "saved bytes"])
+def test_what_is_no_seeds_own_has_no_values(measure: str) -> None:
+    with pytest.raises(NotFormed, match=f"{measure} is not a measure of each seed"):
+        measure_values(measure, runs(evaluated=True))  # type: ignore[arg-type]
 
 
 def test_unsteadiness_is_the_deviation_of_the_last_ten_epochs_changes() -> None:
     accuracy = np.random.default_rng(0).uniform(0.9, 1.0, size=(3, 30))
     expected = [np.std([row[i + 1] - row[i] for i in range(20, 29)], ddof=1) for row in accuracy]
-    assert unsteadiness(accuracy) == pytest.approx(expected)
+    assert claims.unsteadiness(accuracy) == pytest.approx(expected)
     short = accuracy[:, :5]  # all but the first epoch: three changes
-    assert unsteadiness(short) == pytest.approx([np.std(np.diff(row[1:]), ddof=1) for row in short])
+    assert claims.unsteadiness(short) == pytest.approx([np.std(np.diff(row[1:]), ddof=1) for row in short])
     with pytest.raises(ValueError, match="four epochs"):
-        unsteadiness(accuracy[:, :3])
-
-
-def test_t1_holds_where_learned_is_steadier_and_fails_where_it_is_not() -> None:
-    calm, wild = runs(0.970, jitter=0.001, seed=1), runs(0.970, jitter=0.004, seed=2)
-    assert judge(CLAIMS["T1"], {"base": calm, "sinusoidal": wild}).verdict == "supported"
-    assert judge(CLAIMS["T1"], {"base": wild, "sinusoidal": calm}).verdict == "contradicted"
+        claims.unsteadiness(accuracy[:, :3])
 
 
 def _vectors(n: int, noise: float, seed: int) -> np.ndarray:
@@ -153,39 +456,225 @@ def _vectors(n: int, noise: float, seed: int) -> np.ndarray:
     return waves + noise * rng.normal(size=(n, *waves.shape))
 
 
-def test_t2_needs_half_of_the_fixed_tables_correlation() -> None:
+def test_t2_needs_half_of_the_fixed_tables_correlation(study: Params) -> None:
     def evidence(noise: float) -> dict[str, Runs]:
-        table = replace(runs(0.97), patch_positions=np.repeat(_vectors(1, 0.0, 0), 10, axis=0))
-        return {
-            "base": replace(runs(0.97), patch_positions=_vectors(10, noise, 1)), "sinusoidal": table, "sincos2d": table,
-        }  # fmt: skip
+        table = runs(patch_positions=np.repeat(_vectors(1, 0.0, 0), 10, axis=0))
+        return {"base": runs(patch_positions=_vectors(10, noise, 1)), "sinusoidal": table, "sincos2d": table}
 
-    near = judge(CLAIMS["T2"], evidence(0.2))
+    near = judge("T2", study.claims["T2"], evidence(0.2))
     assert near.verdict == "supported"
     assert near.findings[0].effect == pytest.approx(np.mean([nearness_correlation(v, GRID) for v in _vectors(10, 0.2, 1)]))
-    assert judge(CLAIMS["T2"], evidence(8.0)).verdict == "contradicted"
+    assert near.findings[0].region == pytest.approx((0.5 * nearness_correlation(_vectors(1, 0.0, 0)[0], GRID), math.inf))
+    assert judge("T2", study.claims["T2"], evidence(8.0)).verdict == "contradicted"
+    assert judge("T2", study.claims["T2"], {name: runs() for name in evidence(0.2)}).verdict == "not decided"
+    diverged = _vectors(10, 0.2, 1)
+    diverged[4] = math.nan
+    judgement = judge("T2", study.claims["T2"], evidence(0.2) | {"base": runs(patch_positions=diverged)})
+    assert judgement.deciding.why == "base: the nearness correlation of seed 4 was not finite"
 
 
-def test_t2_without_vectors_is_not_decided() -> None:
-    assert judge(CLAIMS["T2"], {name: runs(0.97) for name in ("base", "sinusoidal", "sincos2d")}).verdict == "not decided"
+# --- timings ---
 
 
-@pytest.mark.parametrize("claim", ["T4", "T6"])
-def test_recorded_epoch_times_never_decide(claim: str) -> None:
-    evidence = {name: runs(0.97, seed=i) for i, name in enumerate(("base", "first", "cls-loop", "patch-14", "patch-7", "patch-2"))}
-    judgement = judge(CLAIMS[claim], evidence)
-    assert judgement.verdict == "not decided"
+def test_a_ratio_is_judged_on_logarithms() -> None:
+    comparison = compare("ratio", "step time", between=(1.13, 1.5))
+    by_ratio = {ratio: judge("X", claim(comparison), {}, _Times(ratio=ratio)).verdict for ratio in (1.3, 1.05, 1.6, 1.13)}
+    assert by_ratio == {1.3: "supported", 1.05: "contradicted", 1.6: "contradicted", 1.13: "not decided"}
+    finding = judge("X", claim(comparison), {}, _Times()).findings[0]
+    logs = np.log(1.3 * np.linspace(0.999, 1.001, 3))
+    low, high = np.exp(stats.t.interval(0.95, 2, loc=logs.mean(), scale=stats.sem(logs)))
+    assert finding.interval is not None
+    assert (finding.interval.low, finding.interval.high) == pytest.approx((low, high))
+    assert finding.region == pytest.approx((1.13, 1.5))
+    slower = compare("ratio", "step time", between=(1.0, math.inf))
+    assert judge("X", claim(slower), {}, _Times()).verdict == "supported"
+    assert judge("X", claim(compare("ratio", "step time", between=(0.0, 1.5))), {}, _Times()).verdict == "supported"
+
+
+def test_rounds_that_lack_are_told_from_timings_that_lack() -> None:
+    comparison = compare("ratio", "step time", between=(1.13, 1.5))
+    few = judge("X", claim(comparison), {}, _Times(rounds=2)).deciding
+    assert (few.verdict, few.n) == ("not decided", 2)
+    assert "only 2 undisturbed rounds" in few.why
+    none = judge("X", claim(comparison), {}, None).deciding
+    assert none.verdict == "not run"
+    assert none.why.startswith("not timed")
+    other = judge("X", claim(compare("ratio", "step time", "untimed", between=(1.13, 1.5))), {}, _Times()).deciding
+    assert (other.verdict, other.why) == ("not run", "untimed was timed with other settings")
+    vague = judge("X", claim(comparison), {}, _Times(ratio=1.1305)).deciding
+    assert vague.verdict == "not decided"
+    assert "rounds" in vague.seeds_note
+
+
+def test_saved_bytes_are_an_exact_count() -> None:
+    comparison = compare("exponent", "saved bytes", "attention", "tokens", between=(1.75, 2.25))
+    assert judge("X", claim(comparison), {}, _Times(count=1.76)).verdict == "supported"
+    finding = judge("X", claim(comparison), {}, _Times(count=1.74)).findings[0]
+    assert (finding.verdict, finding.effect, finding.interval) == ("contradicted", 1.74, None)
+    both = claim(comparison, compare("exponent", "attention time", "attention", "tokens", between=(1.75, 2.25)))
+    assert judge("X", both, {}, _Times()).verdict == "supported"
+    assert judge("X", both, {}, _Times()).deciding.comparison.measure == "attention time"  # a count has no edge to be near
+
+
+@pytest.mark.parametrize("name", ["T4", "T6", "T7", "T9"])
+def test_recorded_epoch_times_never_decide(study: Params, name: str) -> None:
+    assert is_timed(study.claims[name])
+    judgement = judge(name, study.claims[name], _everything(study))
+    assert judgement.verdict == "not run"
     assert all("interleaved" in finding.why for finding in judgement.findings)
-    assert all(finding.effect is None for finding in judgement.findings)
 
 
-def test_the_claims_speak_of_variants_that_the_study_has(request: pytest.FixtureRequest) -> None:
-    params = load(request.config.rootpath / "params.yaml")
-    for claim in CLAIMS.values():
-        for comparison in claim.comparisons:
-            if comparison.rule in TIMING_RULES:
-                assert comparison.between is not None
-            else:
-                assert {comparison.variant, comparison.reference} <= params.variants.keys()
-                assert comparison.rule in RULES
-    assert {claim for experiment in params.experiments.values() for claim in experiment.claims} <= CLAIMS.keys()
+# --- several claims of one experiment ---
+
+
+def test_adjusted_p_is_holm_over_the_experiments_directional_comparisons() -> None:
+    evidence = {name: runs(mean, seed=seed) for seed, (name, mean) in enumerate({"a": 0.97, "b": 0.9705, "c": 0.9712, "d": 0.9701}.items())}
+    first, second, shared = compare("less"), compare("more", variant="c", bound=-0.0003), compare("less", variant="d", reference="c")
+    equal = compare("equivalent", bound=0.005)
+    judgements = [judge("X", claim(first, shared, equal), evidence), judge("Y", claim(second, shared), evidence)]
+
+    def permuted(variant: str, reference: str, bound: float = 0.0) -> float:
+        """scipy's exact test on all 2^10 sign patterns."""
+        difference = evidence[variant].accuracy - evidence[reference].accuracy - bound
+        return float(stats.permutation_test((difference,), np.mean, permutation_type="samples", n_resamples=np.inf).pvalue)
+
+    expected = holm([permuted("a", "b"), permuted("d", "c"), permuted("c", "b", -0.0003)])
+    adjusted = adjusted_p(judgements)
+    assert [adjusted[comparison] for comparison in (first, shared, second)] == pytest.approx(expected)
+    assert len(adjusted) == 3
+    assert equal not in adjusted
+
+
+def test_p_of_a_difference_of_differences() -> None:
+    evidence = {name: runs(0.97, seed=seed) for seed, name in enumerate("abcd")}
+    difference = evidence["a"].accuracy - evidence["b"].accuracy - evidence["c"].accuracy + evidence["d"].accuracy + 0.0002
+    expected = stats.permutation_test((difference,), np.mean, permutation_type="samples", n_resamples=np.inf).pvalue
+    assert found(compare("more", minus=("c", "d"), bound=-0.0002), **evidence).p == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("n", "has_p"), [(5, False), (6, True)])
+def test_no_p_where_it_cannot_reach_a_twentieth(n: int, has_p: bool) -> None:
+    judgement = judge("X", claim(compare("less")), {"a": runs(0.95, n=n), "b": runs(n=n, seed=1)})
+    assert judgement.verdict == "supported"
+    assert adjusted_p([judgement]) == ({compare("less"): 2**-5} if has_p else {})
+    assert adjusted_p([]) == {}
+
+
+# --- the study's own claims ---
+
+
+def _everything(study: Params, **changes: Any) -> dict[str, Runs]:
+    return {name: replace(runs(seed=i, evaluated=True), **changes) for i, name in enumerate(study.variants)}
+
+
+def _diverged(study: Params) -> dict[str, Runs]:
+    nan, inf = np.full(10, math.nan), np.full(10, math.inf)
+    evidence = _everything(study, loss=nan, last_train_loss=inf, first_train_loss=nan, first_norm=inf, attention_entropy=nan)
+    lost = {"accuracy": np.full(10, 0.098), "patch_positions": np.full((10, 25, 4), math.inf)}
+    return {name: replace(given, **lost) for name, given in evidence.items()}  # type: ignore[arg-type]
+
+
+_STATES = {
+    "everything": _everything,
+    "nothing": lambda study: {},
+    "half of it": lambda study: dict(list(_everything(study).items())[::2]),
+    "not evaluated": lambda study: {name: runs(seed=i) for i, name in enumerate(study.variants)},
+    "one seed": lambda study: {name: runs(seed=i, n=1, evaluated=True) for i, name in enumerate(study.variants)},
+    "three seeds": lambda study: {name: runs(seed=i, n=3, evaluated=True) for i, name in enumerate(study.variants)},
+    "one epoch": lambda study: _everything(study, epochs=1),
+    "no spread": lambda study: {name: runs(evaluated=True) for name in study.variants},
+    "diverged": _diverged,
+    "other seeds": lambda study: {n: replace(r, seeds=tuple(range(i, i + 10))) for i, (n, r) in enumerate(_everything(study).items())},
+    "no positions": lambda study: _everything(study, patch_positions=np.zeros((10, 0, 0)), grid=0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("timings", [None, _Times(), _Times(rounds=0)])
+@pytest.mark.parametrize("state", _STATES)
+def test_every_claim_of_the_study_is_judged_in_any_state(study: Params, state: str, timings: _Times | None) -> None:
+    evidence = _STATES[state](study)
+    judgements = [judge(name, one, evidence, timings) for name, one in study.claims.items()]
+    for judgement in judgements:
+        assert judgement.verdict in PRECEDENCE
+        assert judgement.deciding in judgement.findings
+        for finding in judgement.findings:
+            assert finding.rule_text.startswith("supported if ")
+            assert finding.why
+            assert bool(finding.seeds_note) == (finding.verdict == "not decided")
+            assert finding.seeds_needed is None or finding.seeds_needed > finding.n
+            for value in (finding.effect, finding.interval and finding.interval.low, finding.interval and finding.interval.high):
+                assert value is None or math.isfinite(value)
+    assert all(0 < p <= 1 for p in adjusted_p(judgements).values())
+    trained = [f for judgement in judgements for f in judgement.findings if f.comparison.rule not in claims.TIMING_RULES]
+    verdicts = {finding.verdict for finding in trained if finding.comparison.measure != "ensemble accuracy"}
+    if state == "everything":
+        assert "supported" in verdicts
+        assert "not run" not in verdicts
+    elif state == "one seed":
+        assert verdicts == {"not decided"}
+    elif state == "nothing":
+        assert verdicts == {"not run"}
+
+
+def test_t1_holds_where_learned_is_steadier_and_fails_where_it_is_not(study: Params) -> None:
+    calm, wild = (runs(seed=i, jitter=jitter * np.linspace(0.9, 1.1, 10)) for i, jitter in enumerate((0.001, 0.004)))
+    assert judge("T1", study.claims["T1"], {"base": calm, "sinusoidal": wild}).verdict == "supported"
+    assert judge("T1", study.claims["T1"], {"base": wild, "sinusoidal": calm}).verdict == "contradicted"
+
+
+def test_t5_is_contradicted_by_one_comparison_and_supported_by_all_only(study: Params) -> None:
+    similar = {name: runs(seed=i) for i, name in enumerate(("base", "patch-7", "patch-2"))}
+    worse = runs(0.93, seed=9, loss=np.linspace(0.19, 0.21, 10))
+    better = runs(0.99, seed=9, loss=np.linspace(0.04, 0.06, 10))
+    t5 = study.claims["T5"]
+    assert judge("T5", t5, similar | {"patch-14": worse}).verdict == "supported"
+    assert judge("T5", t5, similar | {"patch-14": better}).verdict == "contradicted"
+    assert judge("T5", t5, similar | {"patch-14": worse, "patch-2": runs(0.966, noise=0.004, seed=5)}).verdict == "not decided"
+
+
+def test_a_bound_changed_in_params_judges_anew() -> None:
+    raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    evidence = {"base": runs(noise=0.0003, seed=1), "first": runs(0.973, noise=0.0003, seed=2)}
+
+    def verdict(bound: float) -> str:
+        changed = copy.deepcopy(raw)
+        changed["claims"]["T3"]["comparisons"][0]["bound"] = bound
+        return judge("T3", parse(changed).claims["T3"], evidence).verdict
+
+    assert [verdict(bound) for bound in (0.005, 0.003, 0.001)] == ["supported", "not decided", "contradicted"]
+
+
+def test_the_evidence_asked_of_position_free_networks_exists(study: Params) -> None:
+    """Measures of attention and positions are asked of transformers only, or their claims could never be decided."""
+    for name, one in study.claims.items():
+        for comparison in one.comparisons:
+            if comparison.measure in ("attention entropy", "ink correlation", "nearness correlation"):
+                for variant in (comparison.variant, comparison.reference):
+                    if variant in study.variants:
+                        assert isinstance(study.resolve(str(variant)).model, ModelSettings), name
+
+
+# --- how often a verdict is wrong ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["less", "equivalent"])
+@pytest.mark.parametrize("times", [1, 4])
+def test_false_verdicts_are_rare(rule: str, times: int) -> None:
+    """All effects sit on the edge of their regions, where the claim is just true and just false: either verdict is wrong."""
+    rng = np.random.default_rng(11)
+    bound, simulations, n = 0.005, 800, 6
+    comparisons = [compare(rule, variant=f"v{i}", reference="b", bound=bound) for i in range(times)]
+    wrong = {"supported": 0, "contradicted": 0}
+    for _ in range(simulations):
+        base = ending(*rng.normal(0.97, 0.001, n))
+        evidence = {f"v{i}": ending(*rng.normal(0.97 + bound, 0.001, n)) for i in range(times)}
+        verdict = judge("X", claim(*comparisons), evidence | {"b": base}).verdict
+        if verdict in wrong:
+            wrong[verdict] += 1
+    allowance = 3 * (0.05 * 0.95 / simulations) ** 0.5
+    assert wrong["contradicted"] / simulations <= 0.05 + allowance
+    assert wrong["supported"] / simulations <= 0.05 + allowance
+    if times == 1:  # and the rules are not just silent: each side of a 95 % interval errs in one case of forty
+        assert 0.01 < wrong["contradicted"] / simulations < 0.04
+        assert 0.01 < wrong["supported"] / simulations < 0.04

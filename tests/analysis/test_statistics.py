@@ -1,10 +1,11 @@
-"""Every statistic against an independent computation: scipy's own routines, enumeration by hand, simulation."""
+"""Every statistic against an independent computation: scipy's own routines, enumeration by hand. test_coverage.py has the simulations."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-import warnings
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,7 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.analysis.statistics import Interval, holm, paired_difference, sign_flip_p, smallest_p, summarize
+from pipeline.analysis import statistics
+from pipeline.analysis.statistics import (
+    MOST_SEEDS,
+    Interval,
+    bca_interval,
+    difference_of_differences,
+    hierarchical_bootstrap,
+    holm,
+    image_interval,
+    paired_difference,
+    seeds_for_p,
+    seeds_to_decide,
+    sign_flip_p,
+    smallest_p,
+    summarize,
+    vote,
+)
 
 VARIANT = [0.9731, 0.9702, 0.9745, 0.9718, 0.9690, 0.9722, 0.9738]
 BASELINE = [0.9712, 0.9709, 0.9720, 0.9701, 0.9693, 0.9688, 0.9731]
@@ -133,22 +150,284 @@ def test_holm_is_the_closed_test_of_all_intersections(p_values: list[float]) -> 
     assert holm(p_values) == pytest.approx(closed)
 
 
-def _coverage_of_t(samples: np.ndarray) -> float:
-    intervals = [summarize(sample).interval for sample in samples]
-    return float(np.mean([interval is not None and interval.low <= 0 <= interval.high for interval in intervals]))
+def test_differences_that_are_equal_on_paper_have_no_spread() -> None:
+    # Both pairs are 29 images of 10,000 apart, but not in their last bits.
+    variant, baseline = [0.9631, 0.9731], [0.9602, 0.9702]
+    assert np.ptp(np.subtract(variant, baseline)) > 0
+    difference = paired_difference(variant, baseline)
+    assert difference.sd == 0
+    assert difference.interval == Interval(difference.mean, difference.mean)
 
 
-@pytest.mark.parametrize("n", [3, 10])
-def test_t_interval_covers_and_the_bootstrap_is_too_short(n: int) -> None:
-    """Why paired differences get Student's t: with few seeds it covers 95 %, and BCa, the better bootstrap, does not."""
-    rng = np.random.default_rng(1)
-    samples = rng.normal(size=(4000, n))
-    assert _coverage_of_t(samples) == pytest.approx(0.95, abs=0.02)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        bca = stats.bootstrap(
-            (samples[:1000],), np.mean, axis=1, vectorized=True, n_resamples=999, batch=50, method="BCa", rng=np.random.default_rng(2)
-        ).confidence_interval
-    covered = float(np.mean((bca.low <= 0) & (bca.high >= 0)))
-    # The two numbers are those of the docstring of pipeline.analysis.statistics.
-    assert covered == pytest.approx({3: 0.72, 10: 0.90}[n], abs=0.02)
+def test_difference_of_differences_of_hand_worked_numbers() -> None:
+    # (5 - 1) - (4 - 2) = 2, (7 - 2) - (3 - 2) = 4, (9 - 2) - (2 - 1) = 6: the summary of 2, 4, 6.
+    assert difference_of_differences([5, 7, 9], [1, 2, 2], [4, 3, 2], [2, 2, 1]) == summarize([2.0, 4.0, 6.0])
+
+
+def test_difference_of_differences_that_is_zero_on_paper_is_zero() -> None:
+    a, b, c, d = [0.9631, 0.9731], [0.9602, 0.9702], [0.9731, 0.9731], [0.9702, 0.9702]
+    assert np.any(np.subtract(a, b) - np.subtract(c, d))  # what would otherwise come out
+    summary = difference_of_differences(a, b, c, d)
+    assert (summary.mean, summary.sd, summary.interval) == (0, 0, Interval(0, 0))
+
+
+@pytest.mark.parametrize("short", range(4))
+def test_difference_of_differences_refuses_other_numbers_of_seeds(short: int) -> None:
+    rows = [BASELINE[: 6 if place == short else 7] for place in range(4)]
+    with pytest.raises(ValueError, match="same seeds"):
+        difference_of_differences(*rows)
+
+
+def _exact_bca(values: list[float], level: float) -> tuple[float, float]:
+    """scipy's BCa, given all n^n resamples instead of a random sample; each ten times, as scipy interpolates between neighbours."""
+    exact = np.array([np.mean(resample) for resample in itertools.product(values, repeat=len(values))])
+    few = stats.bootstrap((values,), np.mean, n_resamples=2, method="percentile", rng=np.random.default_rng(0))
+    given_all = dataclasses.replace(few, bootstrap_distribution=np.repeat(exact, 10))
+    ends = stats.bootstrap((values,), np.mean, n_resamples=0, bootstrap_result=given_all, method="BCa", confidence_level=level)
+    return ends.confidence_interval.low, ends.confidence_interval.high
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+@pytest.mark.parametrize("values", [[9731.0, 9702.0, 9745.0], [9731.0, 9702.0, 9745.0, 9718.0, 9690.0], [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]])
+def test_bca_is_scipys_on_all_resamples(values: list[float], level: float) -> None:
+    """Whole numbers, whose sums are exact: scipy counts as a tie only what is one in the last bit."""
+    interval = bca_interval(values, level=level)
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx(_exact_bca(values, level), rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [10, 14])
+def test_bca_of_many_values_agrees_with_scipys_random_resamples(n: int) -> None:
+    """10 values, the last that are enumerated, and 14, of which resamples are drawn here as well."""
+    values = np.random.default_rng(3).exponential(size=n)
+    interval = bca_interval(values)
+    expected = stats.bootstrap((values,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(4)).confidence_interval
+    assert interval is not None
+    assert interval == bca_interval(values)
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=0.04 * (expected.high - expected.low))
+
+
+def test_bca_of_two_values_is_their_range() -> None:
+    # The mean of two is below the observed one in a quarter of the resamples and at it in half: no bias, no skewness, and 2.5 % < 25 %.
+    assert bca_interval([0.96, 0.98]) == Interval(pytest.approx(0.96), pytest.approx(0.98))
+
+
+def test_bca_leans_to_the_side_of_the_long_tail() -> None:
+    interval = bca_interval([1.0, 1.1, 1.2, 1.3, 1.4, 3.0])
+    student = summarize([1.0, 1.1, 1.2, 1.3, 1.4, 3.0])
+    assert interval is not None
+    assert interval.high - student.mean > 1.5 * (student.mean - interval.low)
+
+
+@given(values)
+def test_bca_turns_with_the_sign_and_moves_with_the_values(row: list[float]) -> None:
+    interval, turned = bca_interval(row), bca_interval([3 - 2 * value for value in row])
+    if interval is None or turned is None:
+        assert len(row) == 1
+        return
+    assert (turned.low, turned.high) == pytest.approx((3 - 2 * interval.high, 3 - 2 * interval.low), abs=1e-9)
+    assert min(row) - 1e-9 <= interval.low <= interval.high <= max(row) + 1e-9
+
+
+def test_bca_of_equal_values_is_a_point() -> None:
+    assert bca_interval([0.97] * 4) == Interval(0.97, 0.97)
+
+
+def _right(rng: np.random.Generator, num_seeds: int, num_images: int, accuracy: float = 0.9) -> np.ndarray:
+    return rng.random((num_seeds, num_images)) < accuracy
+
+
+def test_hierarchical_bootstrap_against_all_resamples_by_hand() -> None:
+    """3 seeds and 5 images: every draw of seeds and of images, one loop inside the other, and the stretch from sums of squares."""
+    rng = np.random.default_rng(11)
+    variant, baseline = _right(rng, 3, 5, 0.8), _right(rng, 3, 5, 0.4)
+    table = variant.astype(int) - baseline.astype(int)
+    means = [
+        np.mean([table[s, i] for s in seeds for i in images])
+        for seeds in itertools.product(range(3), repeat=3)
+        for images in itertools.product(range(5), repeat=5)
+    ]
+    grand = table.mean()
+    of_seeds = sum((table[s].mean() - grand) ** 2 for s in range(3)) / 2 / 3
+    of_images = sum((table[:, i].mean() - grand) ** 2 for i in range(5)) / 4 / 5
+    of_rest = sum((table[s, i] - table[s].mean() - table[:, i].mean() + grand) ** 2 for s in range(3) for i in range(5)) / 8 / 15
+    variance = of_seeds + max(of_images - of_rest, 0)
+    freedom = variance**2 / (of_seeds**2 / 2 + max(of_images - of_rest, 0) ** 2 / 4)
+    for level in (0.5, 0.9):
+        upper = (1 + level) / 2
+        stretch = stats.t.ppf(upper, freedom) / stats.norm.ppf(upper) * math.sqrt(variance / np.var(means))
+        expected = grand + stretch * (np.quantile(means, [1 - upper, upper]) - grand)
+        interval = hierarchical_bootstrap(variant, baseline, level=level)
+        assert interval is not None
+        assert (interval.low, interval.high) == pytest.approx(tuple(expected), abs=0.02)
+
+
+def test_resampling_spreads_as_the_moments_of_its_multinomial_weights_say() -> None:
+    """E[(w' D v)^2] from the covariances of the weights w of the seeds and v of the images: a matrix product, no resample."""
+    rng = np.random.default_rng(12)
+    table = _right(rng, 6, 300, 0.9).astype(float) - _right(rng, 6, 300, 0.85)
+    seeds, images = np.eye(6) - 1 / 6, np.eye(300) - 1 / 300
+    exact = (
+        (seeds @ table).sum(axis=1) @ (seeds @ table).sum(axis=1)
+        + (table @ images).sum(axis=0) @ (table @ images).sum(axis=0)
+        + np.trace(seeds @ table @ images @ table.T)
+    ) / table.size**2
+    _, resampled, _ = statistics._two_way(table)
+    assert resampled == pytest.approx(exact, rel=1e-9)
+    means = statistics._resampled_means(table)
+    assert means.mean() == pytest.approx(table.mean(), abs=4 * math.sqrt(exact / len(means)))
+    assert means.var() == pytest.approx(exact, rel=4 * math.sqrt(2 / len(means)))
+
+
+def test_two_way_variance_is_unbiased() -> None:
+    """On normal effects of known variances; the plain resampling's own is not, which the stretch makes up for."""
+    rng = np.random.default_rng(13)
+    num_seeds, num_images = 5, 40
+    tables = (
+        rng.normal(0, 0.3, size=(4000, num_seeds, 1))
+        + rng.normal(0, 1.0, size=(4000, 1, num_images))
+        + rng.normal(0, 1.5, size=(4000, num_seeds, num_images))
+    )
+    truth = 0.3**2 / num_seeds + 1.0**2 / num_images + 1.5**2 / (num_seeds * num_images)
+    estimates = np.array([statistics._two_way(table)[:2] for table in tables])
+    assert estimates[:, 0].mean() == pytest.approx(truth, rel=0.03)
+    assert tables.mean(axis=(1, 2)).var() == pytest.approx(truth, rel=4 * math.sqrt(2 / 4000))
+    assert estimates[:, 1].mean() > 1.2 * truth
+
+
+def test_hierarchical_bootstrap_of_seeds_that_agree_is_the_interval_over_images() -> None:
+    rng = np.random.default_rng(14)
+    variant, baseline = _right(rng, 1, 2000, 0.97), _right(rng, 1, 2000, 0.95)
+    interval = hierarchical_bootstrap(np.repeat(variant, 4, axis=0), np.repeat(baseline, 4, axis=0))
+    expected = stats.ttest_rel(variant[0].astype(float), baseline[0].astype(float)).confidence_interval()
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=0.05 * (expected.high - expected.low))
+
+
+def test_hierarchical_bootstrap_is_the_same_at_every_call_and_turns_with_the_sides() -> None:
+    rng = np.random.default_rng(15)
+    variant, baseline = _right(rng, 4, 200, 0.9), _right(rng, 4, 200, 0.8)
+    interval, turned = hierarchical_bootstrap(variant, baseline), hierarchical_bootstrap(baseline, variant)
+    assert interval is not None
+    assert turned is not None
+    assert interval == hierarchical_bootstrap(variant.astype(int), baseline.astype(float))
+    assert (turned.low, turned.high) == pytest.approx((-interval.high, -interval.low), abs=1e-12)
+    wider = hierarchical_bootstrap(variant, baseline, level=0.99)
+    assert wider is not None
+    assert wider.low < interval.low < interval.high < wider.high
+
+
+def test_hierarchical_bootstrap_of_no_difference_and_of_one_seed() -> None:
+    right = _right(np.random.default_rng(16), 3, 50)
+    assert hierarchical_bootstrap(right, right) == Interval(0, 0)
+    assert hierarchical_bootstrap(right[:1], ~right[:1]) is None
+
+
+@pytest.mark.parametrize(
+    ("variant", "baseline", "match"),
+    [
+        (np.ones((2, 5)), np.ones((3, 5)), "same seeds and images"),
+        (np.ones((2, 5)), np.ones((2, 4)), "same seeds and images"),
+        (np.ones(5), np.ones(5), "same seeds and images"),
+        (np.ones((2, 1)), np.ones((2, 1)), "same seeds and images"),
+        (np.ones((0, 5)), np.ones((0, 5)), "same seeds and images"),
+        (np.full((2, 5), 7), np.ones((2, 5)), "0 and 1"),
+        (np.ones((2, 5)), np.full((2, 5), math.nan), "0 and 1"),
+    ],
+)
+def test_hierarchical_bootstrap_refuses_what_cannot_be_paired(variant: np.ndarray, baseline: np.ndarray, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        hierarchical_bootstrap(variant, baseline)
+
+
+def test_vote_of_hand_worked_predictions() -> None:
+    # A majority; all agree; a tie of 7 and 1, and the first seed says 7; a tie of 5 and 3 that the first seed has no part in.
+    predictions = np.array([[7, 4, 7, 9], [1, 4, 1, 5], [1, 4, 1, 3], [2, 4, 7, 3], [1, 4, 8, 5]], dtype=np.uint8)
+    assert vote(predictions).tolist() == [1, 4, 7, 5]
+    assert vote(predictions).dtype == np.uint8
+
+
+@given(st.integers(1, 7).flatmap(lambda seeds: st.lists(st.lists(st.integers(0, 9), min_size=seeds, max_size=seeds), min_size=1)))
+def test_vote_is_the_most_common_class_first_met_first(images: list[list[int]]) -> None:
+    """collections.Counter keeps the order in which classes are first met, and `most_common` breaks ties by it."""
+    expected = [Counter(votes).most_common(1)[0][0] for votes in images]
+    assert vote(np.array(images, dtype=np.uint8).T).tolist() == expected
+
+
+@pytest.mark.parametrize("shape", [(5,), (0, 5), (2, 5, 3)])
+def test_vote_refuses_what_is_no_table(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="seeds, images"):
+        vote(np.zeros(shape, dtype=np.uint8))
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
+@pytest.mark.parametrize(("right", "images"), [(9_734, 10_000), (0, 30), (30, 30), (1, 1), (3, 7)])
+def test_image_interval_is_scipys_wilson_interval(right: int, images: int, level: float) -> None:
+    interval = image_interval(np.repeat([True, False], [right, images - right]), level=level)
+    expected = stats.binomtest(right, images).proportion_ci(confidence_level=level, method="wilson")
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), rel=1e-12, abs=1e-15)
+    assert 0 <= interval.low < interval.high <= 1
+    assert interval.level == level
+
+
+@pytest.mark.parametrize(("bad", "match"), [([], "one or more"), ([[True]], "one or more"), ([7, 1], "0 and 1")])
+def test_image_interval_refuses_what_is_no_row_of_answers(bad: list[object], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        image_interval(np.array(bad))
+
+
+def _of(mean: float, sd: float, n: int) -> list[float]:
+    """n values with this mean and standard deviation."""
+    line = np.arange(n) - (n - 1) / 2
+    return list(mean + sd * line / line.std(ddof=1))
+
+
+def test_seeds_to_decide_of_hand_worked_numbers() -> None:
+    # Mean 1 and sd 1 against 0: t(0.975, 5) / √6 = 2.5706 / 2.4495 > 1, and t(0.975, 6) / √7 = 2.4469 / 2.6458 < 1.
+    assert seeds_to_decide(summarize([0.0, 1.0, 2.0]), (0, math.inf)) == 7
+    assert seeds_to_decide(summarize([0.0, 1.0, 2.0]), (-math.inf, 0)) == 7  # as many to show it wrong
+    # 0.5 from the nearer end of the claimed region: t(0.975, 17) / √18 = 2.1098 / 4.2426 < 0.5 < t(0.975, 16) / √17 = 2.1199 / 4.1231.
+    assert seeds_to_decide(summarize([0.0, 1.0, 2.0]), (-4, 1.5)) == 18
+
+
+@given(
+    mean=st.floats(-1, 1),
+    sd=st.floats(0.05, 2),
+    claimed=st.sampled_from([(-math.inf, 0.0), (0.0, math.inf), (-0.5, 0.5), (0.2, 0.9), (-math.inf, -0.3)]),
+)
+def test_so_many_seeds_decide_and_one_fewer_does_not(mean: float, sd: float, claimed: tuple[float, float]) -> None:
+    """Judged as a claim is, on values made to have that mean and sd: inside by the 95 % interval, outside by the wider 99 %."""
+
+    def decided(n: int) -> bool:
+        interval, wider = (summarize(_of(mean, sd, n), level=level).interval for level in (0.95, 0.99))
+        assert interval is not None
+        assert wider is not None
+        inside = claimed[0] < interval.low and interval.high < claimed[1]
+        return inside or wider.low > claimed[1] or wider.high < claimed[0]
+
+    n = seeds_to_decide(summarize(_of(mean, sd, 3)), claimed, outside_level=0.99)
+    if n is None:
+        assert not decided(MOST_SEEDS)
+    else:
+        assert decided(n)
+        assert n == 2 or not decided(n - 1)
+
+
+def test_no_number_of_seeds_decides_an_effect_on_the_margin_or_one_without_spread() -> None:
+    assert seeds_to_decide(summarize([0.0, 1.0, 2.0]), (1.0, math.inf)) is None
+    assert seeds_to_decide(summarize([0.0, 1.0, 2.0]), (1.01, math.inf)) is None  # some 38,000
+    assert seeds_to_decide(summarize([1.0, 1.0, 1.0]), (0.0, math.inf)) is None
+    assert seeds_to_decide(summarize([1.0]), (0.0, math.inf)) is None
+    with pytest.raises(ValueError, match="rising"):
+        seeds_to_decide(summarize([0.0, 1.0]), (1.0, -1.0))
+
+
+@pytest.mark.parametrize(("alpha", "comparisons", "expected"), [(0.05, 1, 6), (0.05, 20, 10), (0.05, 5, 8), (0.01, 1, 8), (0.25, 1, 3)])
+def test_seeds_for_p_is_where_the_best_result_first_passes_holm(alpha: float, comparisons: int, expected: int) -> None:
+    def passes(n: int) -> bool:
+        best = sign_flip_p(np.linspace(1, 2, n), np.zeros(n))
+        return min(holm([best] + [1.0] * (comparisons - 1))) <= alpha
+
+    assert seeds_for_p(alpha, comparisons) == expected
+    assert passes(expected)
+    assert not passes(expected - 1)

@@ -217,10 +217,10 @@ def test_maps_are_the_softmax_of_the_model_s_own_projections(study: Params, atte
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     inputs: list[Tensor] = []
     for block in model.blocks:  # type: ignore[union-attr]
-        block.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))  # type: ignore[union-attr]
+        block.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     model.eval()(images)
     expected = []
-    for block, tokens in zip(model.blocks, inputs, strict=True):  # type: ignore[arg-type, call-overload]
+    for block, tokens in zip(model.blocks, inputs, strict=True):
         if norm == "pre":
             tokens = nn.functional.layer_norm(tokens, (32,), eps=1e-5)  # a new norm's weights are ones and zeros
         expected.append(weights_of(block.attention, tokens))

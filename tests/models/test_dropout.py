@@ -50,3 +50,27 @@ def test_zero_probability_has_no_state() -> None:
     x = torch.randn(3)
     assert layer(x) is x
     assert not layer.state_dict()
+
+
+def word(key: int, call: int, element: int) -> int:
+    """The 32 random bits of an element, one integer after the other."""
+    bits = (element + key) % 2**32
+    for round_ in range(2):
+        if round_:
+            bits = (bits + call) % 2**32
+        bits ^= bits >> 15
+        bits = bits * 0x7FEB352D % 2**32
+        bits ^= bits >> 16
+        bits = bits * 0x2C1B3C6D % 2**32
+        bits ^= bits >> 16
+    return bits
+
+
+def test_mask_is_a_function_of_key_call_and_element_however_large_the_tensor() -> None:
+    layer = dropout(0.5)
+    size = 2**21 + 5  # more than is drawn at a time, and not a multiple of it
+    masks = [layer(torch.ones(size)) != 0 for _ in range(2)]
+    assert int(layer.calls) == 2
+    places = [*range(50), *range(2**20 - 50, 2**20 + 50), *range(size - 50, size)]
+    for call, mask in enumerate(masks):
+        assert [bool(mask[i]) for i in places] == [word(int(layer.key), call, i) >= 2**31 for i in places]

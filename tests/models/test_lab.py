@@ -67,10 +67,13 @@ def ours_to_theirs(model: VisionTransformer) -> dict[str, Tensor]:
         "norm": "norm",
         "leave": "head",
     }
-    state = dict(model.named_parameters())
-    mapped = {f"{theirs}.{part}": state[f"{ours}.{part}"] for theirs, ours in names.items() for part in ("weight", "bias")}
+    state: dict[str, Tensor] = dict(model.named_parameters())
+    mapped: dict[str, Tensor] = {
+        f"{theirs}.{part}": state[f"{ours}.{part}"] for theirs, ours in names.items() for part in ("weight", "bias")
+    }
     mapped |= {f"block.attend.in_proj_{part}": state[f"blocks.0.attention.qkv.{part}"] for part in ("weight", "bias")}
-    return mapped | {"token": state["cls_token"][None], "place": state["position"][None]}
+    mapped |= {"token": state["cls_token"][None], "place": state["position"][None]}
+    return mapped
 
 
 def lab(study: Params, variant: str) -> tuple[VisionTransformer, LabTransformer, Tensor, int]:

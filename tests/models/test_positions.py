@@ -31,5 +31,5 @@ def test_sincos2d_table_equals_timm_up_to_the_order_of_the_channels() -> None:
 
 def test_class_token_gets_no_place_on_the_grid(study: Params) -> None:
     model = build(ModelSettings.model_validate(study.base.model_dump() | {"position": "sincos2d"}))
-    assert model.position.shape == (50, 32)  # type: ignore[union-attr]
+    assert model.position.shape == (50, 32)
     assert not model.position[0].any()  # type: ignore[index]

@@ -86,7 +86,7 @@ def test_encoder_equals_torch(study: Params, norm: str, activation: str) -> None
         copy_attention(ours.attention, other.self_attn)  # type: ignore[arg-type]
         pairs = [(ours.norm1, other.norm1), (ours.norm2, other.norm2), (ours.mlp[0], other.linear1), (ours.mlp[2], other.linear2)]
         for mine, yours in pairs:
-            yours.load_state_dict(mine.state_dict())  # type: ignore[operator, union-attr]
+            yours.load_state_dict(mine.state_dict())
     tokens = torch.randn(4, 50, 32)
     encoder = nn.Sequential(*blocks)
     torch.testing.assert_close(encoder(tokens), theirs(tokens), rtol=0, atol=2e-6)
@@ -100,7 +100,7 @@ def test_mlp_is_two_convolutions_of_one_token(study: Params) -> None:
     mlp = EncoderBlock(settings(study, mlp_dim=64, activation="relu")).mlp.double()
     first, second = nn.Conv1d(32, 64, 1).double(), nn.Conv1d(64, 32, 1).double()
     for convolution, linear in ((first, mlp[0]), (second, mlp[2])):
-        convolution.load_state_dict({"weight": linear.weight[..., None], "bias": linear.bias})  # type: ignore[operator, index, dict-item]
+        convolution.load_state_dict({"weight": linear.weight[..., None], "bias": linear.bias})
     tokens = torch.randn(3, 50, 32, dtype=torch.float64)
     convolved = second(first(tokens.mT).relu()).mT
     torch.testing.assert_close(mlp(tokens), convolved, rtol=0, atol=1e-12)
@@ -144,7 +144,7 @@ def test_without_norms_a_block_has_no_weights_of_them(study: Params) -> None:
 @pytest.mark.parametrize("cls_init", ["normal", "zeros"])
 def test_class_token_starts_as_asked(study: Params, cls_init: str) -> None:
     torch.manual_seed(0)
-    token = build(settings(study, dim=1024, cls_init=cls_init)).cls_token.detach()  # type: ignore[union-attr, operator]
+    token = build(settings(study, dim=1024, cls_init=cls_init)).cls_token.detach()
     expected = {"normal": 1.0, "zeros": 0.0}[cls_init]
     assert abs(token.std() - expected) < 0.1
 
@@ -207,8 +207,8 @@ def test_pooling_reads_what_it_says(study: Params) -> None:
 def test_attention_pooling_weighs_by_the_query(study: Params) -> None:
     model = build(settings(study, pool="attention", cls_insert="none"))
     tokens = torch.randn(2, 49, 32)
-    model.pool_query.data.zero_()  # type: ignore[union-attr, operator]
+    model.pool_query.data.zero_()
     torch.testing.assert_close(model._pool(tokens), tokens.mean(1), rtol=1e-5, atol=1e-6)  # type: ignore[operator]
-    model.pool_query.data.copy_(1e6 * tokens[0, 7])  # type: ignore[union-attr, operator]
+    model.pool_query.data.copy_(1e6 * tokens[0, 7])
     best = (tokens[0] @ tokens[0, 7]).argmax()
     torch.testing.assert_close(model._pool(tokens)[0], tokens[0, best])  # type: ignore[operator]

@@ -1,118 +1,499 @@
-"""The evaluate stage: it trusts weights only after it has checked them."""
+"""The evaluate stage: it trusts weights only after it has checked them, and does again only what has changed."""
 
 from __future__ import annotations
 
 import csv
 import json
+import math
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
+from pipeline import params, provenance
+from pipeline.analysis import attention
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
-from pipeline.params import DataSettings, ModelSettings, Params, TrainSettings, VariantSettings
 from pipeline.stages import evaluate as stage
 from pipeline.training import results
-from pipeline.training.engine import Trainer, set_reproducible
+from pipeline.training.engine import Stack, Trainer, set_reproducible
+from pipeline.training.records import EpochRow
 
-SEEDS = (4, 2)
+ROOT = Path(__file__).parents[2]
+SEEDS = [4, 2, 7]
+VARIANTS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "mean": {"pool": "mean", "cls_insert": "none", "position": "none", "epochs": 1},
+    "net": {"architecture": "mlp", "widths": [8], "epochs": 1},
+}
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, arrays: Path, study: Params) -> Path:
-    """A working directory with a small variant, trained on the digits, as the train stage leaves it."""
+def make_params(raw_params: dict[str, Any]) -> dict[str, Any]:
+    """A study of three small networks, of which two are probed."""
+    experiment = {"title": "A title", "question": "Why?", "source": "a test", "baseline": "tiny"}
+    return raw_params | {
+        "data": {"dataset": "digits"},
+        "train": raw_params["train"] | {"seeds": SEEDS, "epochs": 2},
+        "base": raw_params["base"] | {"patch": 14, "blocks": 1, "memory": 2},
+        "variants": VARIANTS,
+        "experiments": {"looks": experiment | {"variants": ["tiny", "net"], "figures": ["attention_maps", "shifts"]}},
+        "claims": {},
+    }
+
+
+def train(directory: Path, settings: params.VariantSettings, arrays: Path) -> None:
+    """`runs/VARIANT`, as the train stage leaves it."""
     import torch
 
-    directory = tmp_path_factory.mktemp("trained")
-    settings = VariantSettings(
-        data=DataSettings(dataset="digits"),
-        train=TrainSettings(seeds=SEEDS, epochs=2, batch_size=128, learning_rate=0.005),
-        model=ModelSettings.model_validate(study.base.model_dump() | {"patch": 14, "blocks": 1}),
-    )
-    (directory / "configs").mkdir()
-    (directory / "configs" / "tiny.json").write_text(settings.to_json())
-    (directory / "data").mkdir()
-    (directory / "data" / "arrays").symlink_to(arrays)
-    weights, rows = {}, []
+    tensors, rows = {}, []
     set_reproducible(torch.device("cpu"))
-    for seed in SEEDS:
+    for seed in settings.train.seeds:
         trainer = Trainer(settings, load(arrays), [seed], torch.device("cpu"))
         while not trainer.done:
             trainer.run_epoch()
-        weights[seed] = {name: value[0].numpy() for name, value in trainer.stack.state().items()}
+        tensors[seed] = {name: value[0].numpy() for name, value in trainer.state().items() if value.ndim}
         rows += trainer.rows
-    results.write(directory / "runs" / "tiny", settings, weights, rows, parameters=1, flops=1)
-    (directory / ".checkpoints" / "tiny").mkdir(parents=True)
+    results.write(directory, settings, tensors, rows, parameters=1, flops=1)
+    (directory / "run.json").write_text(json.dumps({"config": settings.model_dump(mode="json")}))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: dict[str, Any]) -> Path:
+    """A working directory with every variant trained on the digits and none evaluated."""
+    directory = tmp_path_factory.mktemp("trained")
+    raw = make_params(raw_params)
+    (directory / "params.yaml").write_text(yaml.safe_dump(raw))
+    (directory / "data").mkdir()
+    (directory / "data" / "arrays").symlink_to(arrays)
+    for variant in VARIANTS:
+        train(directory / "runs" / variant, params.parse(raw).resolve(variant), arrays)
+        (directory / ".checkpoints" / variant).mkdir(parents=True)
     return directory
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
+    """The same after one run of the stage as DVC starts it, with two processes."""
+    directory = tmp_path_factory.mktemp("evaluated") / "project"
+    shutil.copytree(trained, directory, symlinks=True)
+    with started(directory, LAB_PROCESSES="2") as child:
+        output, _ = child.communicate(timeout=250)
+    assert child.returncode == 0, output
+    (directory / "output.txt").write_text(output)
+    return directory
+
+
+@contextmanager
+def started(directory: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """The stage in a process of its own, which does not outlive the test."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "LAB_DEVICE": "cpu"} | environment
+    command = [sys.executable, "-m", "pipeline.stages.evaluate"]
+    with subprocess.Popen(command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 @pytest.fixture
 def project(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(trained, tmp_path, symlinks=True, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
+    return enter(tmp_path / "project", trained, monkeypatch)
+
+
+@pytest.fixture
+def done(tmp_path: Path, evaluated: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return enter(tmp_path / "project", evaluated, monkeypatch)
+
+
+def enter(directory: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(source, directory, symlinks=True)
+    monkeypatch.chdir(directory)
     monkeypatch.setenv("LAB_DEVICE", "cpu")
-    return tmp_path
+    monkeypatch.setenv("LAB_PROCESSES", "1")
+    return directory
 
 
-def test_what_it_writes_follows_from_the_predictions(project: Path) -> None:
-    stage.main(["tiny"])
-    directory = project / "runs" / "tiny"
-    with np.load(directory / "predictions.npz") as file:
-        labels, predictions, seeds, positions = (file[name] for name in ("labels", "predictions", "seeds", "positions"))
-    assert predictions.dtype == np.uint8
-    assert predictions.shape == (2, 360)
-    assert tuple(seeds) == SEEDS
-    assert positions.shape == (2, 5, 32)
-    assert np.array_equal(labels, load(project / "data" / "arrays").test_labels)
-    with (directory / "epochs.csv").open() as file:
-        last = [float(row["test_accuracy"]) for row in csv.DictReader(file) if row["epoch"] == "2"]
-    assert list((predictions == labels).mean(1)) == pytest.approx(last, abs=1e-12)
-    evaluation = json.loads((directory / "evaluation.json").read_text())
-    assert evaluation["test_accuracy"] == pytest.approx(np.mean(last))
-    three = labels == 3
-    assert evaluation["per_class_accuracy"]["3"] == pytest.approx((predictions[:, three] == 3).mean())
-    with (directory / "confusion.csv").open() as file:
-        counts = {(int(row["actual"]), int(row["predicted"])): int(row["count"]) for row in csv.DictReader(file)}
-    assert len(counts) == 100
-    assert sum(counts.values()) == 720
-    assert counts[3, 5] == (predictions[:, three] == 5).sum()
-    assert not (project / ".checkpoints" / "tiny").exists()
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Works in this process instead of starting others, which takes seconds; counts the seeds evaluated."""
+    counted: Counter[str] = Counter()
+
+    def run(tasks: Any, processes: int) -> Any:
+        for task in tasks:
+            counted[task.variant] += len(task.seeds)
+            try:
+                yield task, stage.measure(task)
+            except UserError as error:
+                yield task, error
+
+    monkeypatch.setattr(stage, "_run", run)
+    stage._dataset.cache_clear()
+    return counted
 
 
-def test_a_flipped_bit_in_the_weights(project: Path) -> None:
-    path = project / "runs" / "tiny" / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-7] ^= 4
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"model.safetensors does not have the sha256 recorded in model.sha256.*train@tiny"):
-        stage.main(["tiny"])
-    assert (project / ".checkpoints" / "tiny").exists()
+def edit(project: Path, change: Any) -> None:
+    raw = yaml.safe_load((project / "params.yaml").read_text())
+    change(raw)
+    (project / "params.yaml").write_text(yaml.safe_dump(raw))
 
 
-def test_weights_of_another_training(project: Path) -> None:
-    path = project / "runs" / "tiny" / "epochs.csv"
-    lines = path.read_text().splitlines()
-    fields = lines[2].split(",")
-    fields[3] = str(float(fields[3]) * 1.001)
-    path.write_text("\n".join([*lines[:2], ",".join(fields), *lines[3:], ""]))
-    with pytest.raises(UserError, match=r"variant tiny, seed 4, test at loss .* but its training ended at"):
-        stage.main(["tiny"])
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
-def test_missing_files(project: Path) -> None:
-    (project / "runs" / "tiny" / "model.sha256").unlink()
-    with pytest.raises(UserError, match=r"is missing: run `dvc repro train@tiny`"):
-        stage.main(["tiny"])
-    with pytest.raises(UserError, match="Usage"):
+def files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for folder in ("evaluations", "predictions")
+        for path in sorted((directory / folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_what_it_writes_follows_from_the_predictions(evaluated: Path) -> None:
+    for variant, width in (("tiny", (5, 32)), ("mean", (0, 0)), ("net", (0, 0))):
+        with np.load(evaluated / "predictions" / f"{variant}.npz") as file:
+            labels, predictions, seeds, positions = (file[name] for name in ("labels", "predictions", "seeds", "positions"))
+        assert (predictions.dtype, predictions.shape) == (np.uint8, (3, 360))
+        assert list(seeds) == SEEDS
+        assert (positions.dtype, positions.shape) == (np.float32, (3, *width))
+        assert np.array_equal(labels, load(evaluated / "data" / "arrays").test_labels)
+        last = [row for row in table(evaluated / "runs" / variant / "epochs.csv") if row["epoch"] == ("2" if variant == "tiny" else "1")]
+        rows = table(evaluated / "evaluations" / variant / "seeds.csv")
+        assert [row["seed"] for row in rows] == [str(seed) for seed in SEEDS]
+        for name in ("test_accuracy", "test_loss"):
+            # Bitwise: the same machine, kernels and batches as in the training.
+            assert [float(row[name]) for row in rows] == [float(row[name]) for row in last]
+        metrics = json.loads((evaluated / "evaluations" / variant / "metrics.json").read_text())
+        assert metrics["test_accuracy"] == pytest.approx(np.mean([float(row["test_accuracy"]) for row in rows]))
+        assert metrics["test_loss"] == pytest.approx(np.mean([float(row["test_loss"]) for row in rows]))
+        winners = [max(Counter(image).values()) for image in predictions.T.tolist()]
+        voted = [
+            next(digit for digit in image if image.count(digit) == most)
+            for image, most in zip(predictions.T.tolist(), winners, strict=True)
+        ]
+        assert metrics["ensemble_accuracy"] == pytest.approx(np.mean(np.array(voted) == labels))
+        three = labels == 3
+        assert metrics["per_class_accuracy"]["3"] == pytest.approx((predictions[:, three] == 3).mean())
+        counts = {
+            (int(r["actual"]), int(r["predicted"])): int(r["count"]) for r in table(evaluated / "evaluations" / variant / "confusion.csv")
+        }
+        assert len(counts) == 100
+        assert sum(counts.values()) == 3 * 360
+        assert counts[3, 5] == (predictions[:, three] == 5).sum()
+        assert not (evaluated / ".checkpoints" / variant).exists()
+
+
+def test_progress_lines(evaluated: Path) -> None:
+    lines = (evaluated / "output.txt").read_text().splitlines()
+    assert sorted(line.split(":")[0] for line in lines) == ["mean", "net", "tiny"]
+    assert [line.rpartition(" (")[2] for line in lines] == ["1 of 3)", "2 of 3)", "3 of 3)"]
+
+
+def test_only_what_is_asked_for_is_probed(evaluated: Path) -> None:
+    columns = {variant: list(table(evaluated / "evaluations" / variant / "seeds.csv")[0]) for variant in VARIANTS}
+    plain, shifts = ["seed", "test_accuracy", "test_loss"], ["shift_1", "shift_2", "shift_3", "shift_4"]
+    assert columns == {"tiny": [*plain, *shifts, "attention_entropy", "ink_correlation"], "mean": plain, "net": [*plain, *shifts]}
+
+
+def test_accuracy_under_shifts_by_loops(evaluated: Path, arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pixel by pixel, and through torch's own softmax model: a multilayer perceptron."""
+    import torch
+
+    from pipeline.models import build
+
+    settings = params.load(evaluated / "params.yaml").resolve("net")
+    monkeypatch.chdir(evaluated)
+    weights = results.load_weights(Path("runs/net"), settings)
+    module = build(settings.model).eval()
+    module.load_state_dict({name: value[0] for name, value in weights.items()})
+    data = load(arrays)
+    row = table(evaluated / "evaluations" / "net" / "seeds.csv")[0]
+    for distance in (1, 4):
+        accuracies = []
+        for down, right in ((-distance, 0), (distance, 0), (0, -distance), (0, distance)):
+            moved = np.zeros_like(data.test_images)
+            for y in range(28):
+                for x in range(28):
+                    if 0 <= y - down < 28 and 0 <= x - right < 28:
+                        moved[:, y, x] = data.test_images[:, y - down, x - right]
+            with torch.no_grad():
+                logits = module(torch.from_numpy(moved)[:, None].float() / 255)
+            accuracies.append((logits.argmax(1).numpy() == data.test_labels).mean())
+        assert float(row[f"shift_{distance}"]) == pytest.approx(np.mean(accuracies), abs=1e-9)
+
+
+def test_attention_of_each_seed(evaluated: Path, arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    settings = params.load(evaluated / "params.yaml").resolve("tiny")
+    model = settings.model
+    assert isinstance(model, params.ModelSettings)
+    monkeypatch.chdir(evaluated)
+    weights = results.load_weights(Path("runs/tiny"), settings)
+    data = load(arrays)
+    with np.load(evaluated / "predictions" / "tiny.npz") as file:
+        content = dict(file)
+    assert list(content["image_labels"]) == list(range(10))
+    for digit in range(10):
+        first = list(data.test_labels).index(digit)
+        assert np.array_equal(content["images"][digit], data.test_images[first])
+    assert content["has_cls"] == 1
+    assert (content["maps"].dtype, content["maps"].shape) == (np.float16, (10, 1, 8, 5, 5))
+    assert (content["rollout"].dtype, content["rollout"].shape) == (np.float32, (3, 10, 5))
+    rows = table(evaluated / "evaluations" / "tiny" / "seeds.csv")
+    for place, seed in enumerate(SEEDS):
+        stack = Stack(model, [seed], torch.device("cpu"))
+        stack.load({name: value[[place]] for name, value in weights.items()})
+        probe = attention.probe(stack.module, model, data.test_images, content["images"])
+        assert float(rows[place]["attention_entropy"]) == probe.entropy
+        assert float(rows[place]["ink_correlation"]) == probe.ink_correlation
+        assert np.array_equal(content["rollout"][place], probe.rollout)
+        if place == 0:
+            assert np.array_equal(content["maps"], probe.maps)
+
+
+def test_one_process_and_two_write_the_same_bytes(project: Path, evaluated: Path, in_process: Counter[str]) -> None:
+    stage.main([])
+    assert in_process == {"tiny": 3, "mean": 3, "net": 3}
+    assert files(project) == files(evaluated)
+
+
+def test_nothing_is_done_twice(done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in done.rglob("*") if path.parts[-2] != "runs"}
+    (done / ".checkpoints" / "tiny").mkdir(parents=True, exist_ok=True)
+    stage.main([])
+    assert capsys.readouterr().out == "The evaluation of 3 variants is up to date.\n"
+    assert in_process == {}
+    assert all(path.stat().st_mtime_ns == before[path] for path in done.rglob("*") if path.is_file())
+    assert not (done / ".checkpoints" / "tiny").exists()
+
+
+def test_finding_nothing_to_do_imports_no_torch(done: Path) -> None:
+    code = """
+import sys
+from pipeline.stages import evaluate
+evaluate.main([])
+print([name for name in ("torch", "mlflow", "scipy") if name in sys.modules])
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", code], cwd=done, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+    ).stdout
+    assert output.splitlines()[-1] == "[]"
+
+
+def test_what_is_new_or_changed_is_evaluated_alone(done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
+    before = files(done)
+    recorded = json.loads((done / "evaluations" / "mean" / "inputs.json").read_text())
+    expected: list[tuple[Any, set[str]]] = [
+        # A text file by hand, the predictions, what was recorded of the code or the versions: that variant.
+        (lambda: (done / "evaluations" / "mean" / "seeds.csv").write_text("seed\n"), {"mean"}),
+        (lambda: (done / "predictions" / "net.npz").unlink(), {"net"}),
+        (lambda: (done / "evaluations" / "mean" / "inputs.json").write_text("{"), {"mean"}),
+        (lambda: (done / "evaluations" / "mean" / "inputs.json").write_text(json.dumps(recorded | {"code": "0" * 64})), {"mean"}),
+        (lambda: (done / "evaluations" / "mean" / "inputs.json").write_text(json.dumps(recorded | {"torch": "1.0"})), {"mean"}),
+        (lambda: (done / "evaluations" / "mean" / "stray.txt").write_text("x"), set()),
+    ]
+    for change, names in expected:
+        in_process.clear()
+        change()
+        stage.main([])
+        assert set(in_process) == names
+        (done / "evaluations" / "mean" / "stray.txt").unlink(missing_ok=True)
+        assert files(done) == before
+    capsys.readouterr()
+
+    # Another claim or figure asks for less of one variant: that one.
+    edit(done, lambda raw: raw["experiments"]["looks"].update(figures=["shifts"]))
+    in_process.clear()
+    stage.main([])
+    assert in_process == {"tiny": 3}
+    assert "attention_entropy" not in table(done / "evaluations" / "tiny" / "seeds.csv")[0]
+    with np.load(done / "predictions" / "tiny.npz") as file:
+        assert "maps" not in file
+
+
+def test_variants_that_are_gone(done: Path, in_process: Counter[str]) -> None:
+    def change(raw: dict[str, Any]) -> None:
+        del raw["variants"]["net"]
+        raw["experiments"] = {}
+        raw["claims"] = {"T1": raw_claim("tiny", "net")}
+
+    (done / "predictions" / ".net.npz.1.tmp").touch()
+    edit(done, change)
+    stage.main([])
+    assert sorted(path.name for path in (done / "evaluations").iterdir()) == ["mean", "tiny"]
+    assert sorted(path.name for path in (done / "predictions").iterdir()) == ["mean.npz", "tiny.npz"]
+
+
+def raw_claim(variant: str, reference: str) -> dict[str, Any]:
+    comparison = {"rule": "less", "measure": "accuracy lost to shifts", "variant": variant, "reference": reference}
+    return {"source": "a test", "sentence": "So.", "measured": "It.", "margin": "None.", "comparisons": [comparison]}
+
+
+def test_variants_without_a_finished_training_are_left_out(
+    done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (done / "runs" / "mean" / "run.json").unlink()
+    edit(done, lambda raw: raw["variants"]["net"].update(learning_rate=0.001))
+    stage.main([])
+    assert capsys.readouterr().out.splitlines() == [
+        "mean: left out, it has no finished training in runs/",
+        "net: left out, params.yaml has other settings than its training had; `dvc repro train@net` mends it",
+        "The evaluation of 1 variant is up to date.",
+    ]
+    assert [path.name for path in (done / "evaluations").iterdir()] == ["tiny"]
+    assert [path.name for path in (done / "predictions").iterdir()] == ["tiny.npz"]
+    shutil.rmtree(done / "runs")
+    with pytest.raises(UserError, match=r"nothing to evaluate: runs/ holds no finished training .* run `dvc repro` first"):
         stage.main([])
 
 
-def test_seeds_that_params_no_longer_names(project: Path) -> None:
-    path = project / "configs" / "tiny.json"
-    content = json.loads(path.read_text())
-    content["train"]["seeds"] = [5, 2]
-    path.write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"holds seeds \[4, 2\], but params.yaml asks for \[5, 2\]"):
+def test_a_clone_without_the_cache_keeps_the_text_files(done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for variant in VARIANTS:
+        (done / "runs" / variant / "model.safetensors").unlink()
+    shutil.rmtree(done / "predictions")
+    before = files(done)
+    stage.main([])
+    assert "tiny: left out, runs/tiny/model.safetensors is not here; `dvc checkout` or `dvc pull` restores it" in capsys.readouterr().out
+    assert files(done) == before
+    assert before
+
+
+def test_a_flipped_bit_in_the_weights(project: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
+    path = project / "runs" / "mean" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"runs/mean/model.safetensors does not have the sha256 recorded in model.sha256.*train@mean"):
+        stage.main([])
+    assert capsys.readouterr().out.count("mean: not evaluated.") == 1
+    # The others were evaluated all the same, and are not again.
+    assert sorted(path.name for path in (project / "evaluations").iterdir()) == ["net", "tiny"]
+    assert (project / ".checkpoints" / "mean").exists()
+    in_process.clear()
+    (project / "runs" / "net" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="mean, net were not evaluated, for the reasons above"):
+        stage.main([])
+    assert in_process == {"mean": 3, "net": 3}
+
+
+def test_weights_of_another_training(done: Path, in_process: Counter[str]) -> None:
+    """Its evaluation does not outlive the training it was of, even when the new one cannot be made."""
+    path = done / "runs" / "mean" / "epochs.csv"
+    rows = table(path)
+    rows[1]["test_loss"] = str(float(rows[1]["test_loss"]) * 1.001)
+    path.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows), ""]))
+    inputs = done / "evaluations" / "mean" / "inputs.json"
+    inputs.write_text(inputs.read_text().replace('"weights": "', '"weights": "0'))
+    with pytest.raises(UserError, match=r"variant mean, seed 2, test at loss .* but its training ended at"):
+        stage.main([])
+    assert not (done / "evaluations" / "mean").exists()
+    assert not (done / "predictions" / "mean.npz").exists()
+
+
+def test_a_diverged_loss_is_reproduced_by_one() -> None:
+    def row(loss: float, accuracy: float) -> EpochRow:
+        return EpochRow(0, 1, loss, loss, accuracy, loss, 1.0)
+
+    stage.check_reproduced("v", [row(math.nan, 0.1), row(math.inf, 0.1)], np.array([math.nan, math.inf]), np.array([0.1, 0.1]))
+    for loss, accuracy in ((0.3, 0.1), (math.nan, 0.2)):
+        with pytest.raises(UserError, match="variant v, seed 0, test at loss"):
+            stage.check_reproduced("v", [row(math.nan, 0.1)], np.array([loss]), np.array([accuracy]))
+
+
+def test_a_diverged_variant(project: Path, in_process: Counter[str], arrays: Path) -> None:
+    """One seed's weights are NaN: it predicts class 0, its loss is no number, and the means are of the others."""
+    edit(project, lambda raw: raw["variants"].update(wild=VARIANTS["mean"] | {"divergence": "record"}))
+    settings = params.load().resolve("wild")
+    train(project / "runs" / "wild", settings, arrays)
+    weights = {name: value.numpy().copy() for name, value in results.load_weights(project / "runs" / "wild", settings).items()}
+    labels = load(arrays).test_labels
+    zeros = float((labels == 0).mean())
+    tensors = {
+        seed: {f"model.{name}": value[i] * (np.nan if seed == 2 else 1) for name, value in weights.items()}
+        | {f"trace.{name}": np.zeros(1, np.float32) for name in ("loss", "gradient_norm")}
+        for i, seed in enumerate(SEEDS)
+    }
+    rows = [EpochRow(*(float(value) for value in row.values())) for row in table(project / "runs" / "wild" / "epochs.csv")]
+    rows = [
+        row._replace(seed=int(row.seed), epoch=int(row.epoch), **({"test_loss": math.nan, "test_accuracy": zeros} if row.seed == 2 else {}))
+        for row in rows
+    ]
+    results.write(project / "runs" / "wild", settings, tensors, rows, parameters=1, flops=1)
+    stage.main([])
+    found = table(project / "evaluations" / "wild" / "seeds.csv")
+    assert found[1]["test_loss"] == "nan"
+    assert float(found[1]["test_accuracy"]) == zeros
+    with np.load(project / "predictions" / "wild.npz") as file:
+        assert not file["predictions"][1].any()
+        assert file["predictions"][0].any()
+    metrics = json.loads((project / "evaluations" / "wild" / "metrics.json").read_text())
+    assert metrics["test_loss"] == pytest.approx((rows[0].test_loss + rows[2].test_loss) / 2)
+
+
+def test_a_process_that_is_killed(project: Path) -> None:
+    """As the kernel does when memory runs out: one sentence, and the same command goes on."""
+    with started(project) as child:
+        os.kill(wait_for_workers(child, 1)[0], signal.SIGKILL)
+        output, _ = child.communicate(timeout=100)
+    assert child.returncode == 1
+    assert output.splitlines()[-1].startswith("error: A process of the evaluation ended early (out of memory?); run the same command again")
+
+
+def test_a_killed_stage_leaves_no_process(project: Path) -> None:
+    with started(project, LAB_PROCESSES="2") as child:
+        workers = wait_for_workers(child, 2)
+    deadline = time.monotonic() + 100
+    while any(map(is_worker, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in workers if is_worker(pid)]
+
+
+def wait_for_workers(child: subprocess.Popen[str], count: int) -> list[int]:
+    deadline = time.monotonic() + 100
+    found: list[int] = []
+    while len(found) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+        found = [pid for pid in descendants(child.pid) if is_worker(pid)]
+    assert len(found) >= count
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def is_worker(pid: int) -> bool:
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_unknown_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
         stage.main(["tiny"])
+    assert "unrecognized arguments: tiny" in capsys.readouterr().err
+
+
+def test_dvc_watches_the_code_that_decides() -> None:
+    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["evaluate"]["deps"]
+    watched = {dep.removeprefix("${code}/pipeline/") for dep in deps if dep.startswith("${code}/pipeline/")}
+    assert watched == set(provenance.EVALUATION_CODE)
+    assert all((ROOT / "pipeline" / entry).exists() for entry in watched)

@@ -1,0 +1,172 @@
+"""Where a transformer looks: entropy of its attention, attention rollout, and how that goes with an image's ink.
+
+Attention weights are arrays (block, image, head, query token, key); a row sums to 1. Memory slots, which are keys without a
+token, come last on the key axis. The class token, if there is one, is token 0; patches follow row by row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from pipeline.analysis.statistics import FloatArray
+from pipeline.params import NUM_CLASSES, ModelSettings
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NUM_IMAGES = 1000  # test images, the first ones, that entropy and ink correlation are means over
+_WEIGHTS_AT_ONCE = 2**23  # attention weights held at a time, 64 MiB as float64
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one trained model's attention looks like.
+
+    Attributes:
+        entropy: nats; see `entropy`.
+        ink_correlation: mean over the images; see `ink_correlation`.
+        maps: weights on the ten digits (digit, block, head, token, token) float16. Columns of memory slots are left out, so a row
+            sums to the share of attention that stays on tokens.
+        rollout: of the ten digits, (digit, token) float32; see `source_row`.
+    """
+
+    entropy: float
+    ink_correlation: float
+    maps: npt.NDArray[np.float16]
+    rollout: npt.NDArray[np.float32]
+
+
+def entropy(weights: FloatArray) -> FloatArray:
+    """Shannon entropy in nats of every distribution over keys, memory slots included; log(keys) where all get the same.
+
+    Args:
+        weights: (..., key).
+
+    Returns:
+        (...).
+    """
+    result: FloatArray = special.entr(np.asarray(weights, dtype=np.float64)).sum(-1)
+    return result
+
+
+def rollout(weights: FloatArray) -> FloatArray:
+    """Attention rollout (Abnar and Zuidema 2020, section 3): how much each token's output rests on each input token.
+
+    Weights are averaged over heads, the identity is added for the residual connection, rows are scaled to sum to 1, and the blocks
+    are multiplied, the first one rightmost. Memory slots are no input: their columns are dropped and the rows scaled to sum to 1
+    again before the identity is added, so that a block which looks at its slots a great deal does not count for less. A row that
+    looked at slots alone becomes that token's own.
+
+    Args:
+        weights: (block, image, head, token, key), keys beyond the number of tokens being memory slots.
+
+    Returns:
+        (image, token, token); rows sum to 1.
+    """
+    tokens = weights.shape[-2]
+    mean = np.asarray(weights, dtype=np.float64).mean(2)[..., :tokens]  # (block, image, token, token)
+    total = mean.sum(-1, keepdims=True)
+    mean = mean / np.where(total == 0, 1.0, total)
+    mixed = mean + np.eye(tokens)
+    mixed /= mixed.sum(-1, keepdims=True)
+    result: FloatArray = mixed[0]
+    for block in mixed[1:]:
+        result = block @ result
+    return result
+
+
+def source_row(rolled: FloatArray, *, has_cls: bool) -> FloatArray:
+    """The rollout of what the head reads: the class token's row, or the mean over tokens where there is none.
+
+    Args:
+        rolled: (image, token, token).
+
+    Returns:
+        (image, token); sums to 1.
+    """
+    row: FloatArray = rolled[:, 0] if has_cls else rolled.mean(1)
+    return row
+
+
+def patch_ink(images: npt.NDArray[np.uint8], grid: int) -> FloatArray:
+    """Mean pixel of each patch.
+
+    Args:
+        images: (image, side, side), side a multiple of `grid`.
+        grid: patches along one side.
+
+    Returns:
+        (image, grid^2) in [0, 1], patches row by row.
+    """
+    side = images.shape[-1] // grid
+    patches = images.reshape(len(images), grid, side, grid, side)
+    ink: FloatArray = patches.mean((2, 4), dtype=np.float64).reshape(len(images), grid**2) / 255
+    return ink
+
+
+def ink_correlation(looked: FloatArray, ink: FloatArray) -> FloatArray:
+    """Spearman's rank correlation, over the patches of each image, of rollout with ink; ties share their mean rank.
+
+    Args:
+        looked: rollout on patches (image, patch), the class token left out.
+        ink: (image, patch).
+
+    Returns:
+        (image,) in [-1, 1]; 0 where either is the same for all patches, so that there is nothing to order; NaN for NaN.
+    """
+    # Patches that are equal on paper have to tie; in float32 they differ by about 1e-8.
+    ranks = [stats.rankdata(np.round(values, 7), axis=1) for values in (looked, ink)]
+    first, second = (rank - rank.mean(1, keepdims=True) for rank in ranks)
+    scale = np.sqrt((first**2).sum(1) * (second**2).sum(1))
+    result: FloatArray = (first * second).sum(1) / np.where(scale == 0, 1.0, scale)
+    return result
+
+
+def first_of_each_class(labels: npt.NDArray[np.uint8]) -> list[int]:
+    """The places of the first image of class 0, 1, ..., 9; classes that no image has are left out."""
+    return [int(np.argmax(labels == digit)) for digit in range(NUM_CLASSES) if (labels == digit).any()]
+
+
+def probe(module: nn.Module, settings: ModelSettings, images: npt.NDArray[np.uint8], digits: npt.NDArray[np.uint8]) -> Probe:
+    """Measures the attention of one trained model.
+
+    Args:
+        module: a vision transformer with weights in place; it is put into eval mode.
+        settings: its options.
+        images: (image, 28, 28), for entropy and ink correlation.
+        digits: (digit, 28, 28), for the maps.
+    """
+    module.eval()
+    keys = settings.num_tokens + settings.memory
+    batch = max(1, _WEIGHTS_AT_ONCE // (settings.blocks * settings.heads * settings.num_tokens * keys))
+    uncertainty, correlation = [], []
+    for start in range(0, len(images), batch):
+        chosen = images[start : start + batch]
+        weights = _weights(module, chosen)
+        row = source_row(rollout(weights), has_cls=settings.has_cls)
+        uncertainty.append(entropy(weights).mean((0, 2, 3)))  # (image,)
+        correlation.append(ink_correlation(row[:, int(settings.has_cls) :], patch_ink(chosen, settings.grid)))
+    weights = np.concatenate([_weights(module, digits[start : start + batch]) for start in range(0, len(digits), batch)], axis=1)
+    return Probe(
+        entropy=float(np.concatenate(uncertainty).mean()),
+        ink_correlation=float(np.concatenate(correlation).mean()),
+        maps=weights[..., : settings.num_tokens].swapaxes(0, 1).astype(np.float16),
+        rollout=source_row(rollout(weights), has_cls=settings.has_cls).astype(np.float32),
+    )
+
+
+def _weights(module: nn.Module, images: npt.NDArray[np.uint8]) -> FloatArray:
+    """(image, 28, 28) to (block, image, head, token, key)."""
+    import torch
+
+    from pipeline.models import attention_maps
+
+    device = next(module.parameters()).device
+    with torch.no_grad():
+        weights: FloatArray = attention_maps(module, torch.from_numpy(images)[:, None].to(device).float() / 255).double().cpu().numpy()
+    return weights

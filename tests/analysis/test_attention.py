@@ -1,0 +1,197 @@
+"""Attention's measures against explicit loops, tables worked out by hand, and models whose attention is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pipeline.analysis import attention
+from pipeline.params import ModelSettings
+
+
+def distributions(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Rows that sum to 1, some entries 0."""
+    values = rng.exponential(size=shape) * (rng.random(shape) > 0.2) + 1e-12
+    return values / values.sum(-1, keepdims=True)
+
+
+def test_entropy_by_loops_and_at_its_ends() -> None:
+    weights = distributions(np.random.default_rng(0), 2, 3, 4, 5, 7)
+    found = attention.entropy(weights)
+    assert found.shape == (2, 3, 4, 5)
+    for place in np.ndindex(2, 3, 4, 5):
+        assert found[place] == pytest.approx(-sum(p * math.log(p) for p in weights[place] if p > 0), abs=1e-12)
+    assert attention.entropy(np.array([0.0, 1.0, 0.0])) == 0.0
+    assert attention.entropy(np.full(50, 1 / 50)) == pytest.approx(math.log(50))
+
+
+def rollout_by_loops(weights: np.ndarray) -> np.ndarray:
+    """(block, head, token, key) of one image to (token, token), number by number."""
+    blocks, heads, tokens, _ = weights.shape
+    result = [[float(i == j) for j in range(tokens)] for i in range(tokens)]
+    for block in range(blocks):
+        step = [[sum(float(weights[block, head, i, j]) for head in range(heads)) / heads for j in range(tokens)] for i in range(tokens)]
+        for i in range(tokens):
+            total = sum(step[i])
+            step[i] = [value / total for value in step[i]] if total else step[i]
+            step[i][i] += 1.0
+            total = sum(step[i])
+            step[i] = [value / total for value in step[i]]
+        result = [[sum(step[i][k] * result[k][j] for k in range(tokens)) for j in range(tokens)] for i in range(tokens)]
+    return np.array(result)
+
+
+@pytest.mark.parametrize("slots", [0, 3])
+def test_rollout_by_loops(slots: int) -> None:
+    weights = distributions(np.random.default_rng(1), 3, 4, 2, 6, 6 + slots)
+    found = attention.rollout(weights)
+    assert found.shape == (4, 6, 6)
+    for image in range(4):
+        np.testing.assert_allclose(found[image], rollout_by_loops(weights[:, image]), atol=1e-13)
+    np.testing.assert_allclose(found.sum(-1), 1.0, atol=1e-13)
+
+
+def test_rollout_worked_out_by_hand() -> None:
+    """Two tokens. Block 1: both look at token 1. Block 2: both look at token 0."""
+    first, second = [[0.0, 1.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]
+    weights = np.array([first, second])[:, None, None]
+    # Half each with the identity: [[1/2, 1/2], [0, 1]], then [[1, 0], [1/2, 1/2]] from the left.
+    np.testing.assert_allclose(attention.rollout(weights)[0], [[0.5, 0.5], [0.25, 0.75]])
+    # The same attention, three quarters of it on a slot: dropped, it leaves the same.
+    with_slot = np.concatenate([0.25 * weights, np.full((2, 1, 1, 2, 1), 0.75)], axis=-1)
+    np.testing.assert_allclose(attention.rollout(with_slot)[0], [[0.5, 0.5], [0.25, 0.75]])
+    # All of it on the slot: nothing moves between tokens.
+    only_slot = np.concatenate([0 * weights, np.ones((2, 1, 1, 2, 1))], axis=-1)
+    np.testing.assert_allclose(attention.rollout(only_slot)[0], np.eye(2))
+
+
+def test_source_row() -> None:
+    rolled = np.random.default_rng(2).random((3, 4, 4))
+    np.testing.assert_array_equal(attention.source_row(rolled, has_cls=True), rolled[:, 0])
+    np.testing.assert_allclose(attention.source_row(rolled, has_cls=False)[1, 2], sum(rolled[1, i, 2] for i in range(4)) / 4)
+
+
+def test_patch_ink_by_loops() -> None:
+    images = np.random.default_rng(3).integers(0, 256, (2, 28, 28), dtype=np.uint8)
+    found = attention.patch_ink(images, 4)
+    for image in range(2):
+        for row in range(4):
+            for column in range(4):
+                pixels = [int(images[image, 7 * row + y, 7 * column + x]) for y in range(7) for x in range(7)]
+                assert found[image, 4 * row + column] == pytest.approx(sum(pixels) / 49 / 255, abs=1e-15)
+
+
+def test_ink_correlation_is_scipys_image_by_image() -> None:
+    rng = np.random.default_rng(4)
+    looked, ink = rng.random((20, 49)), rng.random((20, 49))
+    ink[:, 20:] = 0.0  # paper, as in most patches of a digit: ties
+    found = attention.ink_correlation(looked, ink)
+    np.testing.assert_allclose(found, [stats.spearmanr(a, b).statistic for a, b in zip(looked, ink, strict=True)], atol=1e-12)
+    np.testing.assert_allclose(attention.ink_correlation(ink**3 + 1, ink), 1.0)
+    np.testing.assert_allclose(attention.ink_correlation(-ink, ink), -1.0)
+
+
+def test_ink_correlation_of_what_does_not_vary() -> None:
+    ink = np.array([[0.0, 0.1, 0.2], [0.0, 0.0, 0.0], [0.1, 0.2, 0.3], [0.1, 0.2, 0.3]])
+    looked = np.array([[0.3, 0.3, 0.3 + 1e-9], [0.1, 0.2, 0.3], [0.1, 0.2, 0.3], [0.1, math.nan, 0.3]])
+    found = attention.ink_correlation(looked, ink)
+    np.testing.assert_array_equal(found[:2], 0.0)
+    assert found[2] == pytest.approx(1.0)
+    assert math.isnan(found[3])
+
+
+def test_the_first_image_of_each_class() -> None:
+    labels = np.array([7, 2, 1, 0, 4, 1, 4, 9, 5, 9, 0, 6, 9, 8, 3], dtype=np.uint8)
+    assert attention.first_of_each_class(labels) == [3, 2, 1, 14, 4, 8, 11, 0, 13, 7]
+    assert attention.first_of_each_class(np.array([3, 3, 1], dtype=np.uint8)) == [2, 0]
+
+
+def settings_of(raw_params: dict[str, Any], **change: Any) -> ModelSettings:
+    return ModelSettings.model_validate(raw_params["base"] | {"patch": 7, "blocks": 2} | change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"memory": 3},
+        {"pool": "mean", "cls_insert": "none"},
+        {"attention": "full", "heads": 2, "attention_dropout": 0.5, "dropout": 0.5},
+    ],
+)
+def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In many small batches, against one batch and loops; dropout is off."""
+    import torch
+
+    from pipeline.models import attention_maps, build
+
+    settings = settings_of(raw_params, **change)
+    torch.manual_seed(0)
+    module = build(settings)
+    rng = np.random.default_rng(5)
+    images = rng.integers(0, 256, (7, 28, 28), dtype=np.uint8)
+    digits = images[4:6]
+    monkeypatch.setattr(
+        attention, "_WEIGHTS_AT_ONCE", 2 * settings.blocks * settings.heads * settings.num_tokens * (settings.num_tokens + settings.memory)
+    )
+    found = attention.probe(module, settings, images, digits)
+
+    with torch.no_grad():
+        weights = attention_maps(module.eval(), torch.from_numpy(images).float()[:, None] / 255).double().numpy()
+    tokens = settings.num_tokens
+    assert weights.shape == (settings.blocks, 7, settings.heads, tokens, tokens + settings.memory)
+    flat = weights.reshape(-1, tokens + settings.memory)
+    assert found.entropy == pytest.approx(np.mean([-sum(p * math.log(p) for p in row) for row in flat.tolist()]), abs=1e-6)
+    rows = []
+    for image in range(7):
+        rolled = rollout_by_loops(weights[:, image])
+        rows.append(rolled[0] if settings.has_cls else rolled.mean(0))
+    ink = images.reshape(7, 4, 7, 4, 7).mean((2, 4)).reshape(7, 16)
+    patches = np.array(rows)[:, int(settings.has_cls) :]
+    correlations = [stats.spearmanr(np.round(a, 7), b).statistic for a, b in zip(patches, ink, strict=True)]
+    assert found.ink_correlation == pytest.approx(np.mean(correlations), abs=1e-6)
+    assert found.maps.shape == (2, settings.blocks, settings.heads, tokens, tokens)
+    assert found.maps.dtype == np.float16
+    np.testing.assert_allclose(found.maps, weights[:, 4:6, ..., :tokens].swapaxes(0, 1), atol=1e-3)
+    assert found.rollout.dtype == np.float32
+    np.testing.assert_allclose(found.rollout, rows[4:6], atol=1e-6)
+
+
+def test_a_model_that_looks_everywhere_alike(raw_params: dict[str, Any]) -> None:
+    """Without queries and keys every weight is 1 / keys: entropy is its logarithm, and no patch is preferred."""
+    import torch
+
+    from pipeline.models import build
+
+    settings = settings_of(raw_params, attention="full", pool="mean", cls_insert="none")
+    module = build(settings)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if "qkv" in name:
+                parameter[: 2 * settings.dim] = 0.0
+    images = np.random.default_rng(6).integers(0, 256, (3, 28, 28), dtype=np.uint8)
+    found = attention.probe(module, settings, images, images[:1])
+    assert found.entropy == pytest.approx(math.log(16), abs=1e-6)
+    assert found.ink_correlation == 0.0
+    np.testing.assert_allclose(found.rollout, 1 / 16, atol=1e-7)
+
+
+def test_a_diverged_model(raw_params: dict[str, Any]) -> None:
+    import torch
+
+    from pipeline.models import build
+
+    settings = settings_of(raw_params)
+    module = build(settings)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(math.nan)
+    images = np.zeros((3, 28, 28), dtype=np.uint8)
+    found = attention.probe(module, settings, images, images[:1])
+    assert math.isnan(found.entropy)
+    assert math.isnan(found.ink_correlation)
+    assert np.isnan(found.maps).all()

@@ -1,0 +1,172 @@
+"""What intervals and tests promise, counted on simulated data of which the truth is known.
+
+Every simulation has a fixed start, so its count is the same at every run. Tolerances are four Monte-Carlo standard errors, or the two
+points by which coverage may be off its level.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pipeline.analysis import statistics
+from pipeline.analysis.statistics import (
+    Interval,
+    bca_interval,
+    hierarchical_bootstrap,
+    holm,
+    image_interval,
+    paired_difference,
+    seeds_to_decide,
+    sign_flip_p,
+    summarize,
+)
+
+
+def _covers(interval: Interval | None, truth: float) -> bool:
+    return interval is not None and interval.low <= truth <= interval.high
+
+
+def _error(rate: float, trials: int) -> float:
+    """Four standard errors of a counted rate."""
+    return 4 * math.sqrt(rate * (1 - rate) / trials)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10])
+@pytest.mark.parametrize("level", [0.95, 0.99])
+def test_t_interval_covers_the_mean_of_normal_values(n: int, level: float) -> None:
+    samples = np.random.default_rng(1).normal(0.97, 0.002, size=(4000, n))
+    covered = np.mean([_covers(summarize(sample, level=level).interval, 0.97) for sample in samples])
+    assert covered == pytest.approx(level, abs=_error(level, 4000))
+
+
+def _skewed(rng: np.random.Generator, shape: tuple[int, int]) -> tuple[np.ndarray, float]:
+    """Accuracies near 1, with the mean they are drawn about: errors spread over a factor, so a bad seed is farther off than a good one."""
+    wrong = 0.02 * np.exp(rng.normal(0, 0.5, size=shape))
+    return 1 - rng.binomial(10_000, wrong) / 10_000, 1 - 0.02 * math.exp(0.5**2 / 2)
+
+
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_t_interval_on_skewed_accuracies(n: int) -> None:
+    """Skewness costs the interval of one network's mean three points; in a paired difference the two skewnesses cancel."""
+    samples, truth = _skewed(np.random.default_rng(2), (4000, n))
+    others, _ = _skewed(np.random.default_rng(3), (4000, n))
+    covered = np.mean([_covers(summarize(sample).interval, truth) for sample in samples])
+    paired = np.mean([_covers(paired_difference(*pair).interval, 0.0) for pair in zip(samples, others, strict=True)])
+    assert covered == pytest.approx(0.92, abs=_error(0.92, 4000))
+    assert paired == pytest.approx(0.95, abs=0.02)
+
+
+@pytest.mark.parametrize(("n", "counted", "trials"), [(3, 0.71, 2000), (5, 0.83, 2000), (7, 0.88, 1000), (10, 0.89, 300)])
+def test_the_bootstrap_of_few_values_is_too_short(n: int, counted: float, trials: int) -> None:
+    """The numbers of `bca_interval`'s docstring, and why verdicts hang on Student's t."""
+    samples = np.random.default_rng(4).normal(size=(trials, n))
+    covered = np.mean([_covers(bca_interval(sample), 0.0) for sample in samples])
+    assert covered == pytest.approx(counted, abs=_error(counted, trials))
+    assert covered < 0.95 - 0.02
+
+
+def _trainings(rng: np.random.Generator, num_seeds: int, of_seeds: float, of_images: float) -> tuple[np.ndarray, np.ndarray]:
+    """(seeds, 400 images) right or wrong of two networks that are equally good at images of this kind.
+
+    Some images are hard for both; `of_images` is how much harder for one than for the other, `of_seeds` how trainings of one differ.
+    """
+    hard = rng.normal(size=400)
+
+    def network() -> np.ndarray:
+        own = hard + rng.normal(0, of_images, size=400) + rng.normal(0, of_seeds, size=(num_seeds, 1))
+        right: np.ndarray = 1.5 + own + rng.normal(size=(num_seeds, 400)) > 0
+        return right
+
+    return network(), network()
+
+
+@pytest.mark.parametrize(
+    ("num_seeds", "of_seeds", "of_images", "counted"),
+    [
+        (2, 0.2, 0.5, 0.88),
+        (3, 0.2, 0.5, 0.92),
+        (5, 0.2, 0.5, 0.95),
+        (10, 0.2, 0.5, 0.95),
+        (10, 0.0, 0.0, 0.96),
+        (10, 0.5, 0.0, 0.95),
+        (10, 0.0, 1.0, 0.94),
+    ],
+)
+def test_hierarchical_bootstrap_covers_over_seeds_and_images(
+    num_seeds: int, of_seeds: float, of_images: float, counted: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within two points of its level from five seeds on, whatever the spread comes from; the numbers of its docstring."""
+    monkeypatch.setattr(statistics, "_RESAMPLES", 500)
+    rng = np.random.default_rng(5)
+    covered = np.mean([_covers(hierarchical_bootstrap(*_trainings(rng, num_seeds, of_seeds, of_images)), 0.0) for _ in range(600)])
+    assert covered == pytest.approx(counted, abs=_error(0.95, 600))
+
+
+def test_the_interval_over_seeds_does_not_cover_other_images() -> None:
+    """What the hierarchical bootstrap is for: where images decide, training again on the same ones cannot show it."""
+    rng = np.random.default_rng(6)
+    covered = np.mean([_covers(_over_seeds(*_trainings(rng, 10, 0.0, 1.0)), 0.0) for _ in range(500)])
+    assert covered < 0.7
+
+
+def _over_seeds(variant: np.ndarray, baseline: np.ndarray) -> Interval | None:
+    return paired_difference(variant.mean(axis=1), baseline.mean(axis=1)).interval
+
+
+@pytest.mark.parametrize("accuracy", [0.6, 0.97, 0.995])
+def test_image_interval_covers_the_accuracy_on_images_of_this_kind(accuracy: float) -> None:
+    """The exact coverage, from the binomial distribution of the number of images right out of 10,000."""
+    right = np.arange(10_001)
+    probability = stats.binom.pmf(right, 10_000, accuracy)
+    likely = probability > 1e-9
+    intervals = [image_interval(np.repeat([1, 0], [k, 10_000 - k])) for k in right[likely]]
+    covered = probability[likely] @ [_covers(interval, accuracy) for interval in intervals]
+    assert covered == pytest.approx(0.95, abs=0.01)
+
+
+@pytest.mark.parametrize("n", [6, 10])
+@pytest.mark.parametrize("skewed", [False, True])
+def test_sign_flips_reject_a_true_null_at_no_more_than_their_level(n: int, skewed: bool) -> None:
+    rng = np.random.default_rng(7)
+    if skewed:
+        variant, baseline = _skewed(rng, (2500, n))[0], _skewed(rng, (2500, n))[0]
+    else:
+        variant, baseline = rng.normal(size=(2500, n)), rng.normal(size=(2500, n))
+    p = np.array([sign_flip_p(*pair) for pair in zip(variant, baseline, strict=True)])
+    for level in (0.05, 0.1, 0.5):
+        attainable = math.floor(level * 2 ** (n - 1)) / 2 ** (n - 1)  # p comes in steps of one pattern and its mirror image
+        rejected = (p <= level).mean()
+        assert rejected <= level + _error(level, 2500)
+        if not skewed:  # no ties among normal values: the test uses all of its level that the steps leave it
+            assert rejected == pytest.approx(attainable, abs=_error(level, 2500))
+
+
+def test_holm_keeps_false_alarms_in_a_family_at_its_level() -> None:
+    """Five variants as good as the baseline that all of them share; unadjusted, some one of them looks better or worse far more often."""
+    rng = np.random.default_rng(8)
+    alone = adjusted = 0
+    for _ in range(800):
+        baseline, *variants = rng.normal(size=(6, 10))
+        p = [sign_flip_p(variant, baseline) for variant in variants]
+        alone += min(p) <= 0.05
+        adjusted += min(holm(p)) <= 0.05
+    assert adjusted / 800 <= 0.05 + _error(0.05, 800)
+    assert alone / 800 > 0.1
+
+
+def test_so_many_seeds_decide_with_about_even_chance_and_half_as_many_with_less() -> None:
+    summary = summarize([0.0, 1.0, 2.0])  # mean 1, sd 1
+    n = seeds_to_decide(summary, (0.4, math.inf))
+    assert n is not None
+    samples = np.random.default_rng(9).normal(summary.mean, summary.sd, size=(2000, n))
+
+    def decided(fewer: int) -> float:
+        intervals = [summarize(sample[: n - fewer]).interval for sample in samples]
+        return float(np.mean([interval is not None and interval.low > 0.4 for interval in intervals]))
+
+    assert decided(0) == pytest.approx(0.55, abs=0.07)
+    assert decided(n // 2) < 0.4
