@@ -16,6 +16,7 @@ import yaml
 from rich.console import Console
 
 from pipeline import catalogue, params
+from pipeline.errors import UserError
 from pipeline.models import build
 
 ROOT = Path(__file__).parent.parent
@@ -130,3 +131,25 @@ def test_oddities_go_to_standard_error(tmp_path: Path, raw_params: dict[str, Any
     result = run(tmp_path)
     assert result.returncode == 0
     assert result.stderr == "warning: no experiment has lonely: trained, and on no experiment's page.\n"
+
+
+def test_the_newcomers_exercise_is_valid_as_written(raw_params: dict[str, Any], study: params.Params) -> None:
+    page = (ROOT / "docs" / "newcomer.md").read_text(encoding="utf-8")
+    variant, experiment, claim, comparison = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL))
+    raw = copy.deepcopy(raw_params)
+    for section, added in (("variants", variant), ("experiments", experiment), ("claims", claim)):
+        assert not added.keys() & raw[section].keys()
+        raw[section] |= added
+    parsed = params.parse(raw)
+    assert catalogue.oddities(parsed) == []
+    assert all(parsed.resolve(name) == study.resolve(name) for name in study.variants)  # nothing else is trained again
+    (row,) = (row for row in catalogue.rows(parsed) if row.variant in variant)
+    (line,) = (line for line in page.splitlines() if line.startswith(f"{row.variant} "))
+    assert line.split() == f"{row.variant} {row.parameters:,} {row.experiments[0]} {row.claims[0]} {row.difference}".split()
+    raw["claims"]["W1"]["comparisons"] = comparison
+    assert params.parse(raw).claims["W1"].comparisons[0].bound == 0.01
+    slip = copy.deepcopy(raw)
+    slip["variants"]["wide-mlp"] = {"mlp_dm": 128}
+    with pytest.raises(UserError) as caught:
+        params.parse(slip)
+    assert f"error: {caught.value}\n" in page

@@ -202,6 +202,11 @@ FAULTS = [
         "acuracy",
         "experiments.positions.measure is 'acuracy', which is not a choice; the nearest is 'accuracy'.",
     ),
+    (
+        "experiments/positions/measure",
+        "step time",
+        "experiments.positions.measure is step time, which is no measure of each seed",
+    ),
     ("claims/T1/margin", "", "claims.T1.margin is '', but has to be text that is not empty."),
     ("claims/T1/bound", 0.1, "claims.T1.bound is not a key of params.yaml"),
     ("claims/T1/comparisons", [], "claims.T1.comparisons has too few entries; it needs at least 1."),
