@@ -44,8 +44,8 @@ repro: $(STAMP) ## the full study: dvc repro
 list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml
 	@python -m pipeline.catalogue
 
-compare: $(STAMP) ## two commits: BASE=<rev> [HEAD=<rev>] [SOURCE=mlflow] [IN=folder]
-	@python -m pipeline.compare $(BASE) $(HEAD) $(if $(SOURCE),--source $(SOURCE)) $(if $(IN),--in $(IN))
+compare: $(STAMP) ## what changed between two commits: BASE=rev [HEAD=rev] [SOURCE=mlflow] [IN=reports/preview]
+	@python -m pipeline.compare '$(BASE)' $(if $(HEAD),'$(HEAD)') $(if $(SOURCE),--source '$(SOURCE)') $(if $(IN),--in '$(IN)')
 
 ui: $(STAMP) ## MLflow's pages on the root's store; on a profile's with IN=build/demo
 	@cd $(or $(IN),.) && python -m pipeline.tracking ui

@@ -1,0 +1,68 @@
+"""`python -m pipeline.compare BASE [HEAD]`: what changed between two commits, as a page for a comment on a pull request."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from rich.console import Console
+from rich.progress import track
+
+from pipeline.compare import page, sides
+from pipeline.compare.changes import Change, compare
+from pipeline.compare.git import Repository
+from pipeline.compare.predictions import Cache
+from pipeline.errors import UserError, run_command
+from pipeline.files import write_text
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.compare", description="Compares the results that two commits hold; nothing is checked out or trained."
+    )
+    parser.add_argument("base", nargs="?", default="", help="commit, branch or tag to compare with")
+    parser.add_argument("head", nargs="?", default="", help="the other one (default: the working tree; with --source mlflow: HEAD)")
+    parser.add_argument("--source", default="files", help="files: text files in git (default); mlflow: the runs in the MLflow store")
+    parser.add_argument("--in", dest="folder", metavar="FOLDER", help="where runs/ lies in the repository, for example reports/preview")
+    parser.add_argument("--out", type=Path, default=Path("build/compare.md"), help="the page (default: %(default)s)")
+    arguments = parser.parse_args(argv)
+    if not arguments.base:
+        raise UserError("Say which commit to compare with: make compare BASE=main~1, or python -m pipeline.compare main~1.")
+    if arguments.source not in ("files", "mlflow"):
+        raise UserError(f"There is no source {arguments.source!r}; the choices are files and mlflow.")
+    repository = Repository.around(Path.cwd())
+    folder = _folder(arguments.folder)
+    if arguments.source == "mlflow":
+        from pipeline.compare.runs import read_store
+
+        base, head = (read_store(repository, revision, folder) for revision in (arguments.base, arguments.head or "HEAD"))
+    else:
+        base = sides.read_revision(repository, arguments.base, folder)
+        head = sides.read_revision(repository, arguments.head, folder) if arguments.head else sides.read_working_tree(repository, folder)
+    text = page.render(compare(base, head, Cache(repository.root), _progress))
+    write_text(arguments.out, text)
+    print(text, end="")
+    print(f"Written to {arguments.out}.", file=sys.stderr)
+
+
+def _folder(name: str | None) -> str | None:
+    """The folder that holds runs/, from the repository's top folder; "" is the top folder itself."""
+    if name is None:
+        return None
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise UserError(f"--in {name}: give a folder from the repository's top, for example reports/preview.")
+    if path.name == "runs":
+        path = path.parent
+    return "" if path == PurePosixPath(".") else path.as_posix()
+
+
+def _progress(changes: list[Change]) -> Iterable[Change]:
+    console = Console(stderr=True)
+    return track(changes, "Resampling seeds and images", console=console, transient=True, disable=not console.is_terminal)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,198 @@
+"""What differs between two sides, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipeline.analysis import statistics
+from pipeline.analysis.statistics import FloatArray, Interval, Summary
+from pipeline.compare.predictions import Cache, Evaluated
+from pipeline.compare.sides import CAUSES, Side, Training
+from pipeline.compare.unpaired import unpaired_difference
+
+ALPHA = 0.05
+_COMPUTED = ("train_loss", "test_loss", "test_accuracy", "gradient_norm")  # curves that a repeated training repeats
+
+
+class Difference(NamedTuple):
+    """One thing that is recorded on both sides, and differently."""
+
+    key: str
+    base: Any
+    head: Any
+
+
+@dataclass(frozen=True)
+class Change:
+    """A variant that both sides have trained.
+
+    Attributes:
+        retrained: whether the two are different trainings.
+        identical: whether every loss and accuracy that both record is the same to the last bit.
+        settings: what was set otherwise; keys that one side does not record are not among them.
+        causes: what else was otherwise: code, data, versions.NAME, device, attention.
+        unrecorded: settings of which one side says nothing.
+        accuracy: of base and head, over the seeds.
+        paired: whether the difference is taken seed by seed; else the two sides are independent samples (Welch).
+        difference: head - base, a fraction of the test images, with Student's t interval.
+        p, adjusted: two-sided p of no difference, alone and Holm-adjusted over all variants that are not identical.
+        images: interval of the difference from resampling seeds and test images, where the predictions of both are here.
+    """
+
+    variant: str
+    base: Training
+    head: Training
+    retrained: bool
+    identical: bool
+    settings: tuple[Difference, ...]
+    causes: tuple[Difference, ...]
+    unrecorded: tuple[str, ...]
+    accuracy: tuple[Summary, Summary]
+    paired: bool
+    difference: float
+    interval: Interval | None
+    p: float | None
+    adjusted: float | None = None
+    images: Interval | None = None
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Median seconds of an epoch as recorded, at base and head."""
+        return float(np.median(self.base.curves["seconds"])), float(np.median(self.head.curves["seconds"]))
+
+    @property
+    def differs(self) -> bool:
+        return self.adjusted is not None and self.adjusted < ALPHA
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that a page says. Variants are in the order of params.yaml."""
+
+    base: Side
+    head: Side
+    added: tuple[Training, ...]
+    removed: tuple[Training, ...]
+    common: tuple[Change, ...]
+
+    @property
+    def compared(self) -> list[Change]:
+        """Variants that are not identical: those with the smallest p first, then by the size of the change."""
+        changes = [change for change in self.common if not change.identical]
+        return sorted(changes, key=lambda c: (not c.differs, -abs(c.difference)))
+
+    @property
+    def tested(self) -> list[Change]:
+        """The family that Holm's adjustment is over."""
+        return [change for change in self.common if change.p is not None]
+
+    @property
+    def smallest_adjusted_p(self) -> float | None:
+        """The least that the adjusted p of any variant can be, where all tests are sign flips over few seeds; None elsewhere."""
+        if not self.tested or not all(change.paired for change in self.tested):
+            return None
+        return min(1.0, len(self.tested) * min(statistics.smallest_p(len(change.base.seeds)) for change in self.tested))
+
+
+def compare(
+    base: Side, head: Side, cache: Cache | None = None, progress: Callable[[list[Change]], Iterable[Change]] = lambda changes: changes
+) -> Comparison:
+    """Compares two sides variant by variant.
+
+    Args:
+        cache: where to look for predictions; None leaves them out.
+        progress: wraps the changes while predictions are resampled, a second or two each.
+    """
+    changes = [_change(base.trainings[variant], now) for variant, now in head.trainings.items() if variant in base.trainings]
+    if cache is not None and not all(change.identical for change in changes):
+        evaluated = Evaluated(base, cache), Evaluated(head, cache)
+        changes = [replace(change, images=_over_images(change, *evaluated)) for change in progress(changes)]
+    p_values = {change.variant: change.p for change in changes if change.p is not None}
+    by_variant = dict(zip(p_values, statistics.holm(list(p_values.values())), strict=True))
+    return Comparison(
+        base,
+        head,
+        added=tuple(training for variant, training in head.trainings.items() if variant not in base.trainings),
+        removed=tuple(training for variant, training in base.trainings.items() if variant not in head.trainings),
+        common=tuple(replace(change, adjusted=by_variant.get(change.variant)) for change in changes),
+    )
+
+
+def _change(base: Training, head: Training) -> Change:
+    settings, unrecorded = _settings(base.settings, head.settings)
+    causes = tuple(
+        Difference(key, base.origin[key], head.origin[key])
+        for key in sorted(base.origin.keys() & head.origin.keys(), key=_cause_rank)
+        if base.origin[key] != head.origin[key]
+    )
+    identical = _identical(base, head)
+    known = base.id is not None and head.id is not None
+    retrained = base.id != head.id if known else bool(settings or causes or not identical)
+    paired = set(base.seeds) == set(head.seeds)
+    before, after = base.accuracy, head.accuracy
+    if paired:
+        after = after[[head.seeds.index(seed) for seed in base.seeds]]
+    difference, interval, p = _test(before, after, paired=paired)
+    return Change(
+        variant=head.variant,
+        base=base,
+        head=head,
+        retrained=retrained,
+        identical=identical,
+        settings=settings,
+        causes=causes,
+        unrecorded=unrecorded,
+        accuracy=(statistics.summarize(before), statistics.summarize(after)),
+        paired=paired,
+        difference=difference,
+        interval=interval,
+        # What is the same to the last bit is not a sample of anything: it is no test, and no part of the family.
+        p=None if identical else p,
+    )
+
+
+def _settings(base: Mapping[str, Any], head: Mapping[str, Any]) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
+    differences = [Difference(key, base[key], head[key]) for key in base if key in head and base[key] != head[key]]
+    alone = [key for key in (*base, *head) if (key in base) != (key in head)]
+    if any(key == "model.architecture" for key, _, _ in differences):
+        # Another architecture has other options, which is a change; the rest of the record may still be an older one.
+        swapped = [key for key in alone if key.startswith("model.")]
+        differences += [Difference(key, base.get(key), head.get(key)) for key in swapped]
+        alone = [key for key in alone if key not in swapped]
+    return tuple(differences), tuple(alone)
+
+
+def _cause_rank(key: str) -> tuple[int, str]:
+    """The order of CAUSES, versions last."""
+    return CAUSES.index(key) if key in CAUSES else len(CAUSES), key
+
+
+def _identical(base: Training, head: Training) -> bool:
+    if set(base.seeds) != set(head.seeds):
+        return False
+    order = [head.seeds.index(seed) for seed in base.seeds]
+    curves = [name for name in _COMPUTED if name in base.curves and name in head.curves]
+    return all(np.array_equal(base.curves[name], head.curves[name][order], equal_nan=True) for name in curves)
+
+
+def _test(before: FloatArray, after: FloatArray, *, paired: bool) -> tuple[float, Interval | None, float | None]:
+    """Difference of the means, its interval, and p."""
+    if not paired:
+        return unpaired_difference(after, before)
+    summary = statistics.paired_difference(after, before)
+    return summary.mean, summary.interval, statistics.sign_flip_p(after, before) if summary.n > 1 else None
+
+
+def _over_images(change: Change, *sides: Evaluated) -> Interval | None:
+    """Where both sides predicted the same test images with the same seeds."""
+    if change.identical or not change.paired:
+        return None
+    base, head = (side.of(change.variant) for side in sides)
+    if base is None or head is None or not np.array_equal(base.labels, head.labels):
+        return None
+    order = [head.seeds.index(seed) for seed in base.seeds]
+    return statistics.hierarchical_bootstrap(head.correct[order], base.correct)

@@ -1,0 +1,116 @@
+"""Commits and their files, read from git's own store: no checkout, and nothing that git would have to write."""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline.errors import UserError
+
+
+class Commit(NamedTuple):
+    """A commit: 40 hexadecimal digits, ISO 8601 date of committing, first line of the message."""
+
+    id: str
+    date: str
+    subject: str
+
+    @property
+    def short(self) -> str:
+        return self.id[:10]
+
+
+class Repository:
+    """A git repository by its top folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def around(cls, folder: Path) -> Repository:
+        """The repository that `folder` lies in. Raises UserError when there is none, or no git."""
+        try:
+            found = subprocess.run(["git", "rev-parse", "--show-toplevel"], cwd=folder, capture_output=True, text=True)
+        except FileNotFoundError:
+            raise UserError("Commits are compared by git, and there is no git here: install it.") from None
+        if found.returncode:
+            reason = found.stderr.strip().splitlines()
+            if reason and "not a git repository" not in reason[0]:
+                raise UserError(f"git cannot read this repository ({reason[0].removeprefix('fatal: ')}).")
+            raise UserError(f"{folder.resolve()} is not in a git repository: run the command inside a clone of the study.")
+        return cls(Path(found.stdout.rstrip("\n")))
+
+    def commit(self, revision: str) -> Commit:
+        """The commit that a branch, a tag, a hash or an expression such as `main~2` names.
+
+        Raises:
+            UserError: there is none; names the nearest branch, tag or hash.
+        """
+        found = self._run("rev-parse", "--verify", "--quiet", revision)
+        # Separately, as an expression like `:/text` takes no suffix.
+        found = found and self._run("rev-parse", "--verify", "--quiet", f"{found.strip()}^{{commit}}")
+        if not found:
+            raise UserError(f"There is no commit {revision!r} here{self._hint(revision)}.")
+        shown = self._run("show", "--no-patch", "--no-show-signature", "--format=%H%x00%cI%x00%s", found.strip())
+        assert shown is not None, "a commit that git has just resolved can be shown"
+        return Commit(*shown.rstrip("\n").split("\0"))
+
+    def has_commits(self) -> bool:
+        return self._run("rev-parse", "--verify", "--quiet", "HEAD") is not None
+
+    def changed(self) -> bool:
+        """Whether the working tree holds anything that its commit does not."""
+        return bool(self._run("--no-optional-locks", "status", "--porcelain"))
+
+    def files(self, commit: str) -> dict[str, str]:
+        """Paths of all files at a commit, from the top folder, and the ids of their contents."""
+        listed = self._run("ls-tree", "-r", "-z", "--full-tree", commit) or ""
+        entries = (line.partition("\t") for line in listed.split("\0") if line)
+        return {path: meta.split()[2] for meta, _, path in entries if meta.split()[1] == "blob"}
+
+    def contents(self, ids: Iterable[str]) -> dict[str, bytes]:
+        """Contents of files by their ids, all through one process."""
+        wanted = list(dict.fromkeys(ids))
+        if not wanted:
+            return {}
+        answer = subprocess.run(
+            ["git", "cat-file", "--batch"],
+            cwd=self.root,
+            input="".join(f"{id}\n" for id in wanted).encode(),
+            capture_output=True,
+            check=True,
+        ).stdout
+        contents, place = {}, 0
+        for id in wanted:
+            line_end = answer.index(b"\n", place)
+            header = answer[place:line_end].split()
+            if header[-1] == b"missing":
+                raise UserError("git does not hold all files of that commit (a partial clone?): run `git fetch --refetch`.")
+            size = int(header[2])
+            contents[id] = answer[line_end + 1 : line_end + 1 + size]
+            place = line_end + 1 + size + 1
+        return contents
+
+    def newest_with_runs(self) -> str | None:
+        """Short id of the newest commit, on any branch, that wrote text files of a run."""
+        places = (":(glob)runs/*/run.json", ":(glob)reports/*/runs/*/run.json")
+        return (self._run("log", "--all", "-1", "--format=%h", "--diff-filter=AM", "--", *places) or "").strip() or None
+
+    def _hint(self, revision: str) -> str:
+        names = (self._run("for-each-ref", "--format=%(refname:short)") or "").split()
+        near = difflib.get_close_matches(revision, names, n=1, cutoff=0.5)
+        if not near and len(revision) >= 4 and set(revision.lower()) <= set("0123456789abcdef"):
+            hashes = (self._run("rev-list", "--all", "--max-count=5000") or "").split()
+            near = difflib.get_close_matches(revision.lower(), [name[: len(revision)] for name in hashes], n=1)
+        shallow = (self._run("rev-parse", "--is-shallow-repository") or "").strip() == "true"
+        return (f"; the nearest is {near[0]!r}" if near else "") + (
+            "; this clone is shallow: run `git fetch --unshallow`" if shallow else ""
+        )
+
+    def _run(self, *arguments: str) -> str | None:
+        """What git prints, or None where it fails."""
+        done = subprocess.run(["git", *arguments], cwd=self.root, capture_output=True)
+        return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None

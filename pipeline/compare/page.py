@@ -1,0 +1,412 @@
+"""The comparison as a Markdown page that fits into a comment on a pull request: what matters first, the rest folded."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import jinja2
+
+from pipeline.analysis import statistics
+from pipeline.analysis.statistics import Interval, Summary
+from pipeline.compare.changes import ALPHA, Change, Comparison
+from pipeline.compare.sides import Side
+from pipeline.report import text
+
+LIMIT = 60_000  # characters; GitHub refuses comments above 65,536
+_ROWS = (1000, 200, 100, 50, 25, 10)  # of a table: the first number with which the page is short enough
+_OPEN_ROWS = 12  # of the accuracy table that is not folded
+_KINDS = {"code_hash": "code", "data_digest": "data", "versions": "versions", "device": "device", "device_name": "device"}
+
+
+class Table(NamedTuple):
+    """Cells as Markdown; `left` rows are not shown."""
+
+    columns: Sequence[str]
+    align: Sequence[str]
+    shown: Sequence[Sequence[str]]
+    left: int = 0
+
+
+class Section(NamedTuple):
+    """A folded part of the page: a table, a paragraph below it, or both."""
+
+    title: str
+    table: Table | None
+    text: str
+
+
+def render(comparison: Comparison) -> str:
+    """The page, at most `LIMIT` characters long. Equal comparisons give equal pages."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("pipeline.compare"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.get_template("page.md.j2")
+    for rows in _ROWS:
+        page = re.sub(r"\n{3,}", "\n\n", template.render(_content(comparison, rows))).strip() + "\n"
+        if len(page) <= LIMIT:
+            break
+    return page
+
+
+def _content(comparison: Comparison, rows: int) -> dict[str, Any]:
+    compared = comparison.compared
+    opened = min(_OPEN_ROWS, rows)
+    sections = [
+        _accuracy_section(comparison, compared[opened:], rows),
+        _identical(comparison, rows),
+        _one_sided(comparison, rows),
+        _settings(comparison, rows),
+        _causes(comparison, rows),
+        _cost(comparison, rows),
+    ]
+    return {
+        "base": _name(comparison.base),
+        "head": _name(comparison.head),
+        "previews": _previews(comparison),
+        "verdict": verdict(comparison),
+        "summary": _summary(comparison, rows),
+        "header": _header(comparison),
+        "accuracy": _accuracy(comparison, compared[:opened], opened),
+        "caption": _accuracy_caption(comparison) if compared else "",
+        "sections": [section for section in sections if section],
+    }
+
+
+# --- text ---
+
+
+def code(value: object) -> str:
+    """Text from a repository as an inline code span: whatever it holds, it is neither markup nor a mention of somebody."""
+    line = " ".join(str(value).split()).replace("`", "'") or "-"
+    return f"`{line if len(line) <= 80 else line[:79] + '…'}`"
+
+
+def _cell(content: str) -> str:
+    return content.replace("|", "\\|")
+
+
+def _names(variants: Iterable[str], most: int) -> str:
+    names = list(variants)
+    shown = names if len(names) <= most else names[: most - 1]
+    rest = len(names) - len(shown)
+    return ", ".join(map(code, shown)) + (f" and {rest} more" if rest else "")
+
+
+def _interval(interval: Interval | None) -> str:
+    return f"[{text.interval(interval, text.points)}]" if interval else "(one seed: no interval)"
+
+
+def _mean_sd(summary: Summary) -> str:
+    return text.percent(summary.mean) + (f"{text.NBSP}±{text.NBSP}{text.percent(summary.sd)}" if summary.n > 1 else "")
+
+
+def _range(numbers: Iterable[int]) -> str:
+    values = sorted(numbers)
+    return str(values[0]) if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
+
+
+def _name(side: Side) -> str:
+    return "the working tree" if side.dirty is not None else code(side.revision)
+
+
+# --- what is said first ---
+
+
+def verdict(comparison: Comparison) -> str:
+    """One sentence: how many variants differ, and the largest change."""
+    changes = comparison.compared
+    if not comparison.common:
+        return "No variant is on both sides, so there is nothing to compare."
+    if not changes:
+        return f"Nothing differs: {_of(len(comparison.common))} identical, every loss and accuracy to the last bit."
+    largest = max(changes, key=lambda change: abs(change.difference))
+    change = f"largest change: {code(largest.variant)} {text.points(largest.difference)} points {_interval(largest.interval)}"
+    differing = sum(change.differs for change in changes)
+    if not comparison.tested:
+        return f"One seed on a side, so no test can say whether variants differ; {change}."
+    if differing:
+        counted = f"{differing} of {text.counted(len(comparison.tested), 'variant')} {'differ' if differing > 1 else 'differs'}"
+        return f"{counted} at adjusted p < {ALPHA}; {change}."
+    least = comparison.smallest_adjusted_p
+    why = f" (with so few seeds none can: the least possible is {least:.2g})" if least is not None and least >= ALPHA else ""
+    return f"No variant differs at adjusted p < {ALPHA}{why}; {change}."
+
+
+def _of(number: int) -> str:
+    return "the one variant of both sides is" if number == 1 else f"the {number} variants of both sides are"
+
+
+def _summary(comparison: Comparison, rows: int) -> list[str]:
+    most = min(rows, 12)
+    common, lines = comparison.common, []
+    for word, trainings in (("Added", comparison.added), ("Removed", comparison.removed)):
+        if trainings:
+            lines.append(f"{word}: {_names((training.variant for training in trainings), most)}.")
+    if changed := [change.variant for change in common if change.settings]:
+        lines.append(f"Settings changed: {_group(comparison, changed)}.")
+    retrained = [change for change in common if change.retrained]
+    if retrained:
+        counts: dict[str, int] = defaultdict(int)
+        for change in retrained:
+            for kind in _kinds(change):
+                counts[kind] += 1
+        because = ", ".join(f"{kind} ({number})" for kind, number in counts.items())
+        lines.append(f"Trained anew: {len(retrained)} of {len(common)}; what differs: {because}.")
+        if same := [change.variant for change in retrained if change.identical]:
+            lines.append(f"Trained anew, and identical to the last bit: {_group(comparison, same)}.")
+    elif common:
+        lines.append(f"Trained anew: none of {len(common)}.")
+    if other := [change.variant for change in common if any(key == "data_digest" for key, _, _ in change.causes)]:
+        lines.append(f"**Other data, so the accuracies are not of the same test images: {_group(comparison, other)}.**")
+    if intervals := [change.interval for change in comparison.compared if change.interval]:
+        reach = text.at_least(max(interval.reach for interval in intervals))
+        apart = sum(interval.excludes_zero for interval in intervals)
+        lines.append(f"95 % intervals, each alone: {apart} of {len(intervals)} exclude 0, and all lie within ±{reach} points.")
+    if resized := [change.variant for change in common if _resized(change)]:
+        lines.append(f"Parameters or FLOPs changed: {_names(resized, most)}.")
+    if edited := [change.variant for change in common if not change.retrained and not change.identical]:
+        lines.append(f"**The same training with other numbers, so a file was changed afterwards: {_names(edited, most)}.**")
+    for word, side in (("base", comparison.base), ("head", comparison.head)):
+        if side.left_out:
+            why = "; ".join(sorted(set(side.left_out.values())))
+            lines.append(f"Left out at {word}, not a whole record ({why}): {_names(side.left_out, most)}.")
+    return lines
+
+
+def _previews(comparison: Comparison) -> list[str]:
+    notes = {word: side.preview for word, side in (("base", comparison.base), ("head", comparison.head)) if side.preview}
+    texts = {note: plain(note) for note in notes.values()}
+    if len(notes) == 2 and len(texts) == 1:
+        return list(texts.values())
+    return [f"{word.capitalize()}: {texts[note]}" for word, note in notes.items()]
+
+
+def plain(sentence: str) -> str:
+    """A sentence from params.yaml as plain text: one line, without markup or mentions."""
+    line = " ".join(sentence.split())[:500]
+    return "".join(f"\\{sign}" if sign in "\\`*_[]<>#|~" else "@\N{ZERO WIDTH SPACE}" if sign == "@" else sign for sign in line)
+
+
+def _header(comparison: Comparison) -> list[tuple[str, str, str]]:
+    sides = comparison.base, comparison.head
+    rows = [
+        ("revision", *(code(side.revision) if side.dirty is None else _name(side) for side in sides)),
+        ("commit", *map(_commit, sides)),
+        ("subject", *(code(side.commit.subject) if side.commit else "-" for side in sides)),
+        ("results in", *(code(side.place) for side in sides)),
+        ("variants", *(str(len(side.trainings)) for side in sides)),
+        ("seeds", *(_range(len(training.seeds) for training in side.trainings.values()) for side in sides)),
+        ("epochs", *(_range(training.curves["seconds"].shape[1] for training in side.trainings.values()) for side in sides)),
+        ("device", *(_names(sorted({t.origin.get("device_name", "not recorded") for t in side.trainings.values()}), 3) for side in sides)),
+    ]
+    return [(label, _cell(before), _cell(after)) for label, before, after in rows]
+
+
+def _commit(side: Side) -> str:
+    if side.commit is None:
+        return "none yet"
+    date = datetime.fromisoformat(side.commit.date).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    state = {None: "", True: ", and changes", False: ", unchanged"}[side.dirty]
+    return f"{side.commit.short}, {date}{state}"
+
+
+# --- tables ---
+
+
+def _accuracy(comparison: Comparison, changes: Sequence[Change], most: int) -> Table:
+    with_images = any(change.images for change in comparison.common)
+    same_n = len({len(seeds) for change in comparison.compared for seeds in (change.base.seeds, change.head.seeds)}) == 1
+    columns = ["variant", "base (%)", "head (%)", f"head {text.MINUS} base (points)", "adjusted p"]
+    align = [":---", ":---:", ":---:", ":---:", "---:"]
+    if with_images:
+        columns.append("with other test images")
+        align.append(":---:")
+    columns.append("what differs")
+    align.append(":---")
+    rows = []
+    for change in changes[:most]:
+        summaries = [_mean_sd(summary) + ("" if same_n else f" (n = {summary.n})") for summary in change.accuracy]
+        difference = f"{text.points(change.difference)} {_interval(change.interval)}{'' if change.paired else ' †'}"
+        bold = "**" if change.differs else ""
+        row = [
+            code(change.variant),
+            *summaries,
+            f"{bold}{difference}{bold}",
+            "-" if change.adjusted is None else text.p_value(change.adjusted),
+        ]
+        if with_images:
+            row.append(_interval(change.images) if change.images else "-")
+        rows.append([*row, ", ".join(_kinds(change))])
+    return _table(columns, align, rows, len(changes))
+
+
+def _accuracy_caption(comparison: Comparison) -> str:
+    changes, tested = comparison.compared, comparison.tested
+    sentences = [
+        "Test accuracy after the last epoch: mean ± standard deviation over the seeds, and the difference of the means "
+        "with its own 95 % interval (Student's t)."
+    ]
+    if paired := [change for change in tested if change.paired]:
+        seeds = _range(len(change.base.seeds) for change in paired)
+        least = statistics.smallest_p(max(len(change.base.seeds) for change in paired))
+        sentences.append(f"Paired on the seeds, which both sides share; p: exact sign-flip test, at least {least:.2g} with {seeds} seeds.")
+    if tested:
+        sentence = f"Adjusted p: Holm's, over {text.counted(len(tested), 'variant')}; identical ones are no test."
+        least_adjusted = comparison.smallest_adjusted_p
+        if least_adjusted is not None and least_adjusted >= ALPHA:
+            needed = statistics.seeds_for_p(ALPHA, len(tested))
+            sentence += f" No change can reach {ALPHA} here, however large; it takes {needed} seeds."
+        sentences.append(sentence)
+    if unpaired := [change for change in changes if not change.paired]:
+        first = unpaired[0]
+        which = f"{code(first.variant)}: {text.seed_list(first.base.seeds)} at base, {text.seed_list(first.head.seeds)} at head"
+        others = f", and {len(unpaired) - 1} more" if len(unpaired) > 1 else ""
+        sentences.append(f"† Other seeds on the two sides ({which}{others}): not paired, interval and p are Welch's.")
+    if any(change.images for change in changes):
+        sentences.append(
+            "With other test images: the interval if the test images, too, are a sample (both resampled; predictions from DVC's cache)."
+        )
+    return "*" + " ".join(sentences) + "*"
+
+
+def _accuracy_section(comparison: Comparison, changes: Sequence[Change], rows: int) -> Section | None:
+    if not changes:
+        return None
+    return Section(f"Accuracy of {text.counted(len(changes), 'more variant')}", _accuracy(comparison, changes, rows), "")
+
+
+def _identical(comparison: Comparison, rows: int) -> Section | None:
+    changes = [change for change in comparison.common if change.identical]
+    if not changes:
+        return None
+    cells = [
+        [code(change.variant), f"{_mean_sd(change.accuracy[1])} (n = {change.accuracy[1].n})", ", ".join(_kinds(change))]
+        for change in changes[:rows]
+    ]
+    table = _table(["variant", "accuracy (%)", "what differs"], [":---", ":---:", ":---"], cells, len(changes))
+    note = "Every loss and accuracy that both sides record is the same to the last bit, epoch by epoch and seed by seed."
+    return Section(f"{text.counted(len(changes), 'identical variant')}", table, note)
+
+
+def _one_sided(comparison: Comparison, rows: int) -> Section | None:
+    trainings = [("added", training) for training in comparison.added] + [("removed", training) for training in comparison.removed]
+    if not trainings:
+        return None
+    cells = []
+    for word, training in trainings[:rows]:
+        summary = statistics.summarize(training.accuracy)
+        size = [_number(training.parameters), _number(training.flops)]
+        cells.append([code(training.variant), word, f"{_mean_sd(summary)} (n = {summary.n})", *size])
+    table = _table(["variant", "", "accuracy (%)", "parameters", "FLOPs"], [":---", ":---", ":---:", "---:", "---:"], cells, len(trainings))
+    return Section(f"{text.counted(len(trainings), 'variant')} added or removed", table, "")
+
+
+def _settings(comparison: Comparison, rows: int) -> Section | None:
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for change in comparison.common:
+        for key, before, after in change.settings:
+            groups[code(key), code(_value(before)), code(_value(after))].append(change.variant)
+    alone = list(dict.fromkeys(key for change in comparison.common for key in change.unrecorded))
+    if not groups and not alone:
+        return None
+    cells = [[*differs, _group(comparison, variants)] for differs, variants in list(groups.items())[:rows]]
+    table = _table(["setting", "base", "head", "variants"], [":---"] * 4, cells, len(groups)) if groups else None
+    note = ""
+    if alone:
+        note = f"Recorded on one side only, so whether they changed is not known: {_names(alone, min(rows, 40))}."
+    changed = sum(bool(change.settings) for change in comparison.common)
+    title = f"Settings of {text.counted(changed, 'variant')} changed" if changed else "Settings that only one side records"
+    return Section(title, table, note)
+
+
+def _causes(comparison: Comparison, rows: int) -> Section | None:
+    retrained = sum(change.retrained for change in comparison.common)
+    if not retrained:
+        return None
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    nothing = []
+    for change in comparison.common:
+        if not change.retrained:
+            continue
+        if change.settings:
+            groups["settings", "see above", "see above"].append(change.variant)
+        for key, before, after in change.causes:
+            label = key.replace("_", " ").replace("versions.", "version of ")
+            groups[label, code(_short(key, before)), code(_short(key, after))].append(change.variant)
+        if not change.settings and not change.causes:
+            nothing.append(change.variant)
+    cells = [[*differs, _group(comparison, variants)] for differs, variants in list(groups.items())[:rows]]
+    table = _table(["what differs", "base", "head", "variants"], [":---"] * 4, cells, len(groups)) if groups else None
+    sentences = []
+    if nothing:
+        sentences.append(f"Trained anew although nothing that is recorded differs: {_group(comparison, nothing)}.")
+    if kept := [change.variant for change in comparison.common if not change.retrained]:
+        sentences.append(f"Not trained anew, the two sides hold the same training: {_group(comparison, kept)}.")
+    return Section(
+        f"Why {retrained} of {text.counted(len(comparison.common), 'variant')} {'was' if retrained == 1 else 'were'} trained anew",
+        table,
+        " ".join(sentences),
+    )
+
+
+def _cost(comparison: Comparison, rows: int) -> Section | None:
+    if not comparison.common:
+        return None
+    cells = []
+    for change in comparison.common[:rows]:
+        before, after = change.seconds
+        times = [f"{before:.3g}", f"{after:.3g}", f"{after / before:.2f}" if before > 0 and change.retrained else "-"]
+        sizes = [_pair(change.base.parameters, change.head.parameters), _pair(change.base.flops, change.head.flops)]
+        cells.append([code(change.variant), *times, *sizes])
+    columns = ["variant", "base (s)", "head (s)", "head / base", "parameters", "FLOPs"]
+    note = (
+        "Seconds: median over seeds and epochs of an epoch's training as each run recorded it. **The two runs were not interleaved**: "
+        "other work on the machine, or another machine, shows in them as much as a change of the code, so they do not say which side "
+        "is faster; the timing stage and `make bench` do. FLOPs: forward pass of one image."
+    )
+    return Section("Recorded time, parameters, FLOPs", _table(columns, [":---", *["---:"] * 5], cells, len(comparison.common)), note)
+
+
+def _table(columns: Sequence[str], align: Sequence[str], cells: Sequence[Sequence[str]], total: int) -> Table:
+    return Table(columns, align, [[_cell(cell) for cell in row] for row in cells], total - len(cells))
+
+
+def _group(comparison: Comparison, variants: Sequence[str]) -> str:
+    if len(variants) == len(comparison.common) > 3:
+        return f"all {len(variants)} of both sides"
+    return _names(variants, 12)
+
+
+def _kinds(change: Change) -> list[str]:
+    """What differs between two trainings, in single words."""
+    if not change.retrained:
+        return ["same training"]
+    kinds = ["settings"] * bool(change.settings) + [_KINDS.get(key.partition(".")[0], key) for key, _, _ in change.causes]
+    return list(dict.fromkeys(kinds)) or ["nothing recorded"]
+
+
+def _short(key: str, value: str) -> str:
+    return value[:10] if key in ("code_hash", "data_digest") else value
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _number(value: int | None) -> str:
+    return "not recorded" if value is None else f"{value:,}"
+
+
+def _pair(before: int | None, after: int | None) -> str:
+    return _number(after) if before == after else f"{_number(before)} → {_number(after)}"
+
+
+def _resized(change: Change) -> bool:
+    pairs = (change.base.parameters, change.head.parameters), (change.base.flops, change.head.flops)
+    return any(None not in pair and pair[0] != pair[1] for pair in pairs)

@@ -1,0 +1,107 @@
+"""Reading commits: whatever names, bytes and clones there are, and without a trace."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipeline.compare.git import Repository
+from pipeline.errors import UserError
+
+if TYPE_CHECKING:
+    from tests.compare.conftest import Study
+
+
+@pytest.fixture
+def repository(study: Study) -> Repository:
+    return Repository(study.root)
+
+
+def test_a_commit_is_found_by_every_name_that_git_knows(study: Study, repository: Repository) -> None:
+    first = study.commit("the first")
+    study.git("tag", "v1")
+    study.git("tag", "--annotate", "v1-signed", "--message", "a tag object")
+    second = study.commit("the second")
+    for name in (first, first[:8], "v1", "v1-signed", "main~1", "HEAD^", ":/the first"):
+        assert repository.commit(name).id == first
+    assert repository.commit("main").id == second
+    assert repository.commit("v1").subject == "the first"
+    assert repository.commit("v1").date == "2026-01-02T03:04:05+02:00"
+
+
+@pytest.mark.parametrize("subject", ["", "a | b `c` <d> @e #1", "čćž 🙂", "  spaced   out "])
+def test_any_subject_can_be_shown(study: Study, repository: Repository, subject: str) -> None:
+    study.commit(subject)
+    assert repository.commit("HEAD").subject.split() == subject.split()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [
+        ("mian", "; the nearest is 'main'"),
+        ("v1.O", "; the nearest is 'v1.0'"),
+        ("zebra", ""),
+        ("main~7", "; the nearest is 'main'"),
+        ("-x", ""),
+    ],
+)
+def test_an_unknown_commit_is_answered_with_the_nearest_name(study: Study, repository: Repository, wrong: str, nearest: str) -> None:
+    study.commit()
+    study.git("tag", "v1.0")
+    with pytest.raises(UserError) as error:
+        repository.commit(wrong)
+    assert str(error.value) == f"There is no commit {wrong!r} here{nearest}."
+
+
+def test_a_mistyped_hash_is_answered_with_the_nearest_one(study: Study, repository: Repository) -> None:
+    typed = study.commit()[:10]
+    wrong = typed[:-1] + ("0" if typed[-1] != "0" else "1")
+    with pytest.raises(UserError, match=f"the nearest is '{typed}'"):
+        repository.commit(wrong)
+
+
+def test_a_file_is_not_a_commit(study: Study, repository: Repository) -> None:
+    (study.root / "a.txt").write_text("text")
+    study.commit()
+    with pytest.raises(UserError, match=r"There is no commit 'HEAD:a\.txt'"):
+        repository.commit("HEAD:a.txt")
+
+
+def test_a_shallow_clone_says_so(study: Study, tmp_path: Path) -> None:
+    first = study.commit("the first")
+    study.commit("the second")
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", study.root.as_uri(), str(tmp_path / "shallow")], check=True)
+    with pytest.raises(UserError, match="this clone is shallow: run `git fetch --unshallow`"):
+        Repository(tmp_path / "shallow").commit(first)
+
+
+def test_files_of_any_name_and_content_are_read_as_they_were(study: Study, repository: Repository) -> None:
+    contents = {"empty": b"", 'a b/č\n\t"x"': b"\0\xff\nmissing\n", "same": b"one", "also/same": b"one", "crlf": b"a\r\nb"}
+    for name, content in contents.items():
+        (study.root / name).parent.mkdir(exist_ok=True)
+        (study.root / name).write_bytes(content)
+    commit = study.commit()
+    for name in contents:
+        (study.root / name).write_bytes(b"changed")
+    ids = repository.files(commit)
+    assert ids.keys() == contents.keys()
+    read = repository.contents(ids.values())
+    assert {name: read[ids[name]] for name in contents} == contents
+    assert repository.contents([]) == {}
+
+
+def test_a_folder_without_git_is_answered_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(UserError, match="is not in a git repository: run the command inside a clone"):
+        Repository.around(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="there is no git here: install it"):
+        Repository.around(tmp_path)
+
+
+def test_the_top_folder_is_found_from_below(study: Study) -> None:
+    (study.root / "a" / "b").mkdir(parents=True)
+    assert Repository.around(study.root / "a" / "b").root == study.root.resolve()
