@@ -22,6 +22,7 @@ EVALUATION_CODE = (
     "training/step.py",
     "analysis/attention.py",
     "analysis/statistics.py",
+    "evaluation",
     "stages/evaluate.py",
 )
 # What a pipeline run itself rewrites does not make the tree "dirty": dirty means that the commit does not say what ran.

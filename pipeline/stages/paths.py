@@ -5,4 +5,6 @@ from pathlib import Path
 ARRAYS = Path("data/arrays")
 CHECKPOINTS = Path(".checkpoints")
 CONFIGS = Path("configs")
+EVALUATIONS = Path("evaluations")
+PREDICTIONS = Path("predictions")
 RUNS = Path("runs")

@@ -22,12 +22,12 @@ import pytest
 import yaml
 
 from pipeline import params, provenance
-from pipeline.analysis import attention
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
+from pipeline.evaluation import measuring
 from pipeline.stages import evaluate as stage
 from pipeline.training import results
-from pipeline.training.engine import Stack, Trainer, set_reproducible
+from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.records import EpochRow
 
 ROOT = Path(__file__).parents[2]
@@ -133,12 +133,12 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         for task in tasks:
             counted[task.variant] += len(task.seeds)
             try:
-                yield task, stage.measure(task)
+                yield task, measuring.measure(task)
             except UserError as error:
                 yield task, error
 
-    monkeypatch.setattr(stage, "_run", run)
-    stage._dataset.cache_clear()
+    monkeypatch.setattr(measuring, "run", run)
+    measuring._dataset.cache_clear()
     return counted
 
 
@@ -208,63 +208,6 @@ def test_only_what_is_asked_for_is_probed(evaluated: Path) -> None:
     assert columns == {"tiny": [*plain, *shifts, "attention_entropy", "ink_correlation"], "mean": plain, "net": [*plain, *shifts]}
 
 
-def test_accuracy_under_shifts_by_loops(evaluated: Path, arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pixel by pixel, and through torch's own softmax model: a multilayer perceptron."""
-    import torch
-
-    from pipeline.models import build
-
-    settings = params.load(evaluated / "params.yaml").resolve("net")
-    monkeypatch.chdir(evaluated)
-    weights = results.load_weights(Path("runs/net"), settings)
-    module = build(settings.model).eval()
-    module.load_state_dict({name: value[0] for name, value in weights.items()})
-    data = load(arrays)
-    row = table(evaluated / "evaluations" / "net" / "seeds.csv")[0]
-    for distance in (1, 4):
-        accuracies = []
-        for down, right in ((-distance, 0), (distance, 0), (0, -distance), (0, distance)):
-            moved = np.zeros_like(data.test_images)
-            for y in range(28):
-                for x in range(28):
-                    if 0 <= y - down < 28 and 0 <= x - right < 28:
-                        moved[:, y, x] = data.test_images[:, y - down, x - right]
-            with torch.no_grad():
-                logits = module(torch.from_numpy(moved)[:, None].float() / 255)
-            accuracies.append((logits.argmax(1).numpy() == data.test_labels).mean())
-        assert float(row[f"shift_{distance}"]) == pytest.approx(np.mean(accuracies), abs=1e-9)
-
-
-def test_attention_of_each_seed(evaluated: Path, arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    settings = params.load(evaluated / "params.yaml").resolve("tiny")
-    model = settings.model
-    assert isinstance(model, params.ModelSettings)
-    monkeypatch.chdir(evaluated)
-    weights = results.load_weights(Path("runs/tiny"), settings)
-    data = load(arrays)
-    with np.load(evaluated / "predictions" / "tiny.npz") as file:
-        content = dict(file)
-    assert list(content["image_labels"]) == list(range(10))
-    for digit in range(10):
-        first = list(data.test_labels).index(digit)
-        assert np.array_equal(content["images"][digit], data.test_images[first])
-    assert content["has_cls"] == 1
-    assert (content["maps"].dtype, content["maps"].shape) == (np.float16, (10, 1, 8, 5, 5))
-    assert (content["rollout"].dtype, content["rollout"].shape) == (np.float32, (3, 10, 5))
-    rows = table(evaluated / "evaluations" / "tiny" / "seeds.csv")
-    for place, seed in enumerate(SEEDS):
-        stack = Stack(model, [seed], torch.device("cpu"))
-        stack.load({name: value[[place]] for name, value in weights.items()})
-        probe = attention.probe(stack.module, model, data.test_images, content["images"])
-        assert float(rows[place]["attention_entropy"]) == probe.entropy
-        assert float(rows[place]["ink_correlation"]) == probe.ink_correlation
-        assert np.array_equal(content["rollout"][place], probe.rollout)
-        if place == 0:
-            assert np.array_equal(content["maps"], probe.maps)
-
-
 def test_one_process_and_two_write_the_same_bytes(project: Path, evaluated: Path, in_process: Counter[str]) -> None:
     stage.main([])
     assert in_process == {"tiny": 3, "mean": 3, "net": 3}
@@ -325,51 +268,44 @@ def test_what_is_new_or_changed_is_evaluated_alone(done: Path, in_process: Count
         assert "maps" not in file
 
 
-def test_variants_that_are_gone(done: Path, in_process: Counter[str]) -> None:
-    def change(raw: dict[str, Any]) -> None:
-        del raw["variants"]["net"]
-        raw["experiments"] = {}
-        raw["claims"] = {"T1": raw_claim("tiny", "net")}
+def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Path, arrays: Path) -> None:
+    settings = params.load(evaluated / "params.yaml").resolve("tiny")
+    data = load(arrays)
+    task = measuring.Task(
+        "tiny", settings, tuple(SEEDS), ("shifts", "attention"), "cpu", evaluated / "runs" / "tiny", evaluated / "data" / "arrays"
+    )
+    found = measuring.measure(task)  # as one stack, where the stage tested seed by seed
+    assert found.shifted is not None
+    assert found.attention is not None
+    rows = table(evaluated / "evaluations" / "tiny" / "seeds.csv")
+    assert [float(row["attention_entropy"]) for row in rows] == [probe.entropy for probe in found.attention]
+    assert [float(row["ink_correlation"]) for row in rows] == [probe.ink_correlation for probe in found.attention]
+    for i, row in enumerate(rows):
+        assert [float(row[f"shift_{distance}"]) for distance in params.SHIFTS] == pytest.approx(found.shifted[i], abs=2 / 360)
+    with np.load(evaluated / "predictions" / "tiny.npz") as file:
+        content = dict(file)
+    assert list(content["image_labels"]) == list(range(10))
+    for digit in range(10):
+        assert np.array_equal(content["images"][digit], data.test_images[list(data.test_labels).index(digit)])
+    assert content["has_cls"] == 1
+    assert (content["maps"].dtype, content["maps"].shape) == (np.float16, (10, 1, 8, 5, 5))
+    assert np.array_equal(content["maps"], found.attention[0].maps)
+    assert (content["rollout"].dtype, content["rollout"].shape) == (np.float32, (3, 10, 5))
+    assert np.array_equal(content["rollout"], np.stack([probe.rollout for probe in found.attention]))
 
-    (done / "predictions" / ".net.npz.1.tmp").touch()
-    edit(done, change)
-    stage.main([])
-    assert sorted(path.name for path in (done / "evaluations").iterdir()) == ["mean", "tiny"]
-    assert sorted(path.name for path in (done / "predictions").iterdir()) == ["mean.npz", "tiny.npz"]
 
-
-def raw_claim(variant: str, reference: str) -> dict[str, Any]:
-    comparison = {"rule": "less", "measure": "accuracy lost to shifts", "variant": variant, "reference": reference}
-    return {"source": "a test", "sentence": "So.", "measured": "It.", "margin": "None.", "comparisons": [comparison]}
-
-
-def test_variants_without_a_finished_training_are_left_out(
-    done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_left_out_is_said(done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
     (done / "runs" / "mean" / "run.json").unlink()
-    edit(done, lambda raw: raw["variants"]["net"].update(learning_rate=0.001))
+    (done / "runs" / "net" / "model.safetensors").unlink()
     stage.main([])
     assert capsys.readouterr().out.splitlines() == [
         "mean: left out, it has no finished training in runs/",
-        "net: left out, params.yaml has other settings than its training had; `dvc repro train@net` mends it",
-        "The evaluation of 1 variant is up to date.",
+        "net: left out, runs/net/model.safetensors is not here; `dvc checkout` or `dvc pull` restores it",
+        "The evaluation of 2 variants is up to date.",
     ]
-    assert [path.name for path in (done / "evaluations").iterdir()] == ["tiny"]
-    assert [path.name for path in (done / "predictions").iterdir()] == ["tiny.npz"]
     shutil.rmtree(done / "runs")
     with pytest.raises(UserError, match=r"nothing to evaluate: runs/ holds no finished training .* run `dvc repro` first"):
         stage.main([])
-
-
-def test_a_clone_without_the_cache_keeps_the_text_files(done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
-    for variant in VARIANTS:
-        (done / "runs" / variant / "model.safetensors").unlink()
-    shutil.rmtree(done / "predictions")
-    before = files(done)
-    stage.main([])
-    assert "tiny: left out, runs/tiny/model.safetensors is not here; `dvc checkout` or `dvc pull` restores it" in capsys.readouterr().out
-    assert files(done) == before
-    assert before
 
 
 def test_a_flipped_bit_in_the_weights(project: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -402,16 +338,6 @@ def test_weights_of_another_training(done: Path, in_process: Counter[str]) -> No
         stage.main([])
     assert not (done / "evaluations" / "mean").exists()
     assert not (done / "predictions" / "mean.npz").exists()
-
-
-def test_a_diverged_loss_is_reproduced_by_one() -> None:
-    def row(loss: float, accuracy: float) -> EpochRow:
-        return EpochRow(0, 1, loss, loss, accuracy, loss, 1.0)
-
-    stage.check_reproduced("v", [row(math.nan, 0.1), row(math.inf, 0.1)], np.array([math.nan, math.inf]), np.array([0.1, 0.1]))
-    for loss, accuracy in ((0.3, 0.1), (math.nan, 0.2)):
-        with pytest.raises(UserError, match="variant v, seed 0, test at loss"):
-            stage.check_reproduced("v", [row(math.nan, 0.1)], np.array([loss]), np.array([accuracy]))
 
 
 def test_a_diverged_variant(project: Path, in_process: Counter[str], arrays: Path) -> None:

@@ -1,0 +1,185 @@
+"""The coordinating process: every variant's seeds through the processes, then checked against the training and written."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.data.datasets import Dataset, load
+from pipeline.errors import UserError
+from pipeline.evaluation import measuring
+from pipeline.evaluation.measuring import Result, Task
+from pipeline.evaluation.records import Records
+from pipeline.params import NUM_CLASSES, SHIFTS, ModelSettings, Params, VariantSettings
+from pipeline.training import workers
+from pipeline.training.records import EpochRow, read_epochs
+
+if TYPE_CHECKING:
+    from pipeline.analysis.attention import Probe
+
+_ATTENTION_COLUMNS = {"attention_entropy": "entropy", "ink_correlation": "ink_correlation"}  # of seeds.csv, and of a Probe
+
+
+def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, Any]]) -> dict[str, UserError]:
+    """Evaluates variants and writes their files, each variant's as soon as its last seed is through.
+
+    On the CPU every seed is a piece of work of its own, for several processes of one thread each; on CUDA one process evaluates
+    stacks, as the training did. A result does not depend on the number of processes.
+
+    Args:
+        wanted: by variant, what its evaluation follows from; it becomes inputs.json.
+
+    Returns:
+        What is wrong with the variants that could not be evaluated. All others were.
+
+    Raises:
+        UserError: a process died; what was evaluated until then is kept.
+    """
+    device = workers.choose_device()
+    variants = {variant: params.resolve(variant) for variant in wanted}
+    tasks = [
+        Task(variant, settings, tuple(group), tuple(wanted[variant]["probes"]), device, records.runs / variant, records.arrays)
+        for variant, settings in variants.items()
+        for group in workers.make_groups(settings.train.seeds, device, stackable=settings.model.stackable)
+    ]
+    processes = workers.choose_processes() if device == "cpu" else 1
+    dataset = load(records.arrays)
+    results_of: dict[str, dict[int, Result]] = defaultdict(dict)  # by a group's first seed
+    faults: dict[str, UserError] = {}
+    finished = 0
+    outcomes = measuring.run(tasks, min(processes, len(tasks)))
+    with closing(outcomes), _progress(len(tasks)) as (advance, say):
+        for task, outcome in outcomes:
+            advance()
+            variant, settings = task.variant, variants[task.variant]
+            try:
+                if isinstance(outcome, UserError):
+                    raise outcome
+                results_of[variant][task.seeds[0]] = outcome
+                if sum(len(result.losses) for result in results_of[variant].values()) < len(settings.train.seeds):
+                    continue
+                parts = results_of.pop(variant)
+                in_order = [parts[seed] for seed in settings.train.seeds if seed in parts]
+                metrics = _finish(records, variant, settings, in_order, dataset, wanted[variant])
+            except UserError as error:
+                if variant not in faults:
+                    faults[variant] = error
+                    say(f"{variant}: not evaluated. {error}")
+                continue
+            finished += 1
+            mean, vote = (f"{metrics[name]:.2%}" for name in ("test_accuracy", "ensemble_accuracy"))
+            say(f"{variant}: accuracy {mean}, of the vote of {len(settings.train.seeds)} seeds {vote} ({finished} of {len(wanted)})")
+    return faults
+
+
+def _finish(
+    records: Records, variant: str, settings: VariantSettings, parts: Sequence[Result], dataset: Dataset, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Checks and writes one variant's evaluation. Returns what metrics.json holds."""
+    losses, predictions = (np.concatenate([getattr(part, name) for part in parts]) for name in ("losses", "predictions"))
+    labels = dataset.test_labels
+    accuracies = (predictions == labels).mean(1)
+    last = [row for row in read_epochs(records.runs / variant / "epochs.csv") if row.epoch == settings.train.epochs]
+    check_reproduced(variant, last, losses, accuracies)
+    columns: dict[str, Sequence[float]] = {"test_accuracy": accuracies.tolist(), "test_loss": losses.tolist()}
+    arrays: dict[str, np.ndarray] = {
+        "labels": labels,
+        "predictions": predictions,
+        "seeds": np.array(settings.train.seeds),
+        "positions": np.concatenate([part.positions for part in parts]),
+    }
+    if "shifts" in inputs["probes"]:
+        shifted = np.concatenate([part.shifted for part in parts if part.shifted is not None])
+        columns |= {f"shift_{distance}": shifted[:, i].tolist() for i, distance in enumerate(SHIFTS)}
+    if "attention" in inputs["probes"]:
+        assert isinstance(settings.model, ModelSettings)
+        probes = [probe for part in parts for probe in part.attention or ()]
+        columns |= {name: [getattr(probe, field) for probe in probes] for name, field in _ATTENTION_COLUMNS.items()}
+        arrays |= _attention_arrays(probes, settings.model, dataset)
+    metrics = summarize(losses, predictions, labels)
+    records.write(variant, settings.train.seeds, columns, arrays, metrics, inputs)
+    records.remove_checkpoints(variant)
+    return metrics
+
+
+def _attention_arrays(probes: Sequence[Probe], model: ModelSettings, dataset: Dataset) -> dict[str, np.ndarray]:
+    from pipeline.analysis.attention import first_of_each_class
+
+    places = first_of_each_class(dataset.test_labels)
+    return {
+        "images": dataset.test_images[places],
+        "image_labels": dataset.test_labels[places],
+        "maps": probes[0].maps,
+        "rollout": np.stack([probe.rollout for probe in probes]),
+        "has_cls": np.array(int(model.has_cls)),
+    }
+
+
+def check_reproduced(variant: str, last: Sequence[EpochRow], losses: np.ndarray, accuracies: np.ndarray) -> None:
+    """Compares with the training's last epoch: the accuracy has to be equal, the loss to five digits (bitwise on one machine).
+
+    A loss that is not finite is reproduced by any other that is not.
+
+    Raises:
+        UserError: they differ, so weights and epochs.csv are not of the same training.
+    """
+    for row, loss, accuracy in zip(last, losses, accuracies, strict=True):
+        same_loss = math.isclose(row.test_loss, loss, rel_tol=1e-5) or not (math.isfinite(row.test_loss) or math.isfinite(loss))
+        if not (same_loss and math.isclose(row.test_accuracy, accuracy, abs_tol=1e-9)):
+            raise UserError(
+                f"The weights of variant {variant}, seed {row.seed}, test at loss {loss:.6f} and accuracy {accuracy:.4f},"
+                f" but its training ended at {row.test_loss:.6f} and {row.test_accuracy:.4f}:"
+                f" train it again with `dvc repro --force --single-item train@{variant}`.",
+                status=1,
+            )
+
+
+def summarize(losses: np.ndarray, predictions: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """What metrics.json holds.
+
+    Args:
+        losses: (seed,); those that are not finite are left out of the mean, which is None when none is left.
+        predictions: (seed, image).
+        labels: (image,).
+
+    Returns:
+        means over the seeds of test accuracy, test loss and the accuracy on the images of each class; and the accuracy of the
+        seeds' majority vote, whose ties go as `pipeline.analysis.statistics.vote` says.
+    """
+    from pipeline.analysis.statistics import vote
+
+    correct = predictions == labels  # (seed, image)
+    finite = losses[np.isfinite(losses)]
+    return {
+        "test_accuracy": float(correct.mean()),
+        "test_loss": float(finite.mean()) if finite.size else None,
+        "ensemble_accuracy": float((vote(predictions) == labels).mean()),
+        "per_class_accuracy": {
+            str(digit): float(correct[:, labels == digit].mean()) for digit in range(NUM_CLASSES) if (labels == digit).any()
+        },
+    }
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
+    """A bar on a terminal, plain lines elsewhere. Yields what moves the bar on by one, and what says a line."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console()
+    columns = (TextColumn("evaluate"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("seeds"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        work = bar.add_task("evaluate", total=total)
+
+        def say(line: str) -> None:
+            if console.is_terminal:
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+            else:
+                print(line, flush=True)
+
+        yield lambda: bar.advance(work), say

@@ -1,0 +1,148 @@
+"""What is measured of a group's weights, by other ways of computing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline import params
+from pipeline.analysis import attention
+from pipeline.data.datasets import load
+from pipeline.errors import UserError
+from pipeline.evaluation.measuring import Task, measure, shift
+from pipeline.training import results
+from pipeline.training.engine import Stack
+from pipeline.training.records import EpochRow
+
+SEEDS = [4, 2, 7]
+MODELS: dict[str, dict[str, Any]] = {"tiny": {}, "net": {"architecture": "mlp", "widths": [8]}}
+
+
+@pytest.fixture(scope="module")
+def settings_of(raw_params: dict[str, Any]) -> dict[str, params.VariantSettings]:
+    raw = raw_params | {
+        "data": {"dataset": "digits"},
+        "train": raw_params["train"] | {"seeds": SEEDS, "epochs": 1},
+        "base": raw_params["base"] | {"patch": 14, "blocks": 1, "memory": 2},
+        "variants": MODELS,
+        "experiments": {},
+        "claims": {},
+    }
+    parsed = params.parse(raw)
+    return {variant: parsed.resolve(variant) for variant in MODELS}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, settings_of: dict[str, params.VariantSettings]) -> Path:
+    """The initial weights of every seed, stored as those of a finished training are."""
+    import torch
+
+    directory = tmp_path_factory.mktemp("runs")
+    for variant, settings in settings_of.items():
+        trace = {f"trace.{name}": np.zeros(1, np.float32) for name in ("loss", "gradient_norm")}
+        tensors = {}
+        for seed in SEEDS:
+            state = Stack(settings.model, [seed], torch.device("cpu")).state()
+            tensors[seed] = {f"model.{name}": value[0].detach().numpy() for name, value in state.items()} | trace
+        rows = [EpochRow(seed, 1, 2.0, 2.0, 0.1, 1.0, 1.0) for seed in SEEDS]
+        results.write(directory / variant, settings, tensors, rows, parameters=1, flops=1)
+    return directory
+
+
+def make_task(
+    settings: params.VariantSettings, run: Path, arrays: Path, *, seeds: tuple[int, ...] = (4,), probes: tuple[str, ...] = ()
+) -> Task:
+    return Task(run.name, settings, seeds, probes, "cpu", run, arrays)
+
+
+def test_losses_predictions_and_positions(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
+    """In the order in which the task names the seeds, which need not be that of the weights; by torch's own cross-entropy."""
+    import torch
+
+    from pipeline.models import build
+
+    data = load(arrays)
+    images, labels = torch.from_numpy(data.test_images)[:, None].float() / 255, torch.from_numpy(data.test_labels).long()
+    for variant, width in (("tiny", (5, 32)), ("net", (0, 0))):
+        settings = settings_of[variant]
+        found = measure(make_task(settings, runs / variant, arrays, seeds=(7, 4)))
+        weights = results.load_weights(runs / variant, settings)
+        assert (found.shifted, found.attention) == (None, None)
+        assert (found.positions.dtype, found.positions.shape) == (np.float32, (2, *width))
+        assert (found.predictions.dtype, found.predictions.shape) == (np.uint8, (2, len(labels)))
+        for row, place in enumerate((2, 0)):
+            module = build(settings.model).eval()
+            module.load_state_dict({name: value[place] for name, value in weights.items()})
+            with torch.no_grad():
+                logits = module(images)
+            assert found.losses[row] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5)
+            assert (found.predictions[row] == logits.argmax(1).numpy()).mean() > 0.99
+
+
+def test_accuracy_under_shifts_by_loops(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
+    """Pixel by pixel, and through torch's own softmax model: a multilayer perceptron."""
+    import torch
+
+    from pipeline.models import build
+
+    settings = settings_of["net"]
+    found = measure(make_task(settings, runs / "net", arrays, probes=("shifts",))).shifted
+    assert found is not None
+    assert found.shape == (1, 4)
+    weights = results.load_weights(runs / "net", settings)
+    module = build(settings.model).eval()
+    module.load_state_dict({name: value[0] for name, value in weights.items()})
+    data = load(arrays)
+    for distance in (1, 4):
+        accuracies = []
+        for down, right in ((-distance, 0), (distance, 0), (0, -distance), (0, distance)):
+            moved = np.zeros_like(data.test_images)
+            for y in range(28):
+                for x in range(28):
+                    if 0 <= y - down < 28 and 0 <= x - right < 28:
+                        moved[:, y, x] = data.test_images[:, y - down, x - right]
+            with torch.no_grad():
+                logits = module(torch.from_numpy(moved)[:, None].float() / 255)
+            accuracies.append((logits.argmax(1).numpy() == data.test_labels).mean())
+        assert found[0, distance - 1] == pytest.approx(np.mean(accuracies), abs=1e-9)
+
+
+def test_shift() -> None:
+    import torch
+
+    images = torch.tensor([[[1, 2], [3, 4]]])
+    assert shift(images, 1, 0).tolist() == [[[0, 0], [1, 2]]]
+    assert shift(images, -1, 0).tolist() == [[[3, 4], [0, 0]]]
+    assert shift(images, 0, 1).tolist() == [[[0, 1], [0, 3]]]
+    assert shift(images, 0, -1).tolist() == [[[2, 0], [4, 0]]]
+
+
+def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
+    import torch
+
+    settings = settings_of["tiny"]
+    model = settings.model
+    assert isinstance(model, params.ModelSettings)
+    found = measure(make_task(settings, runs / "tiny", arrays, seeds=(4, 7), probes=("attention",))).attention
+    assert found is not None
+    assert len(found) == 2
+    data = load(arrays)
+    digits = data.test_images[[list(data.test_labels).index(digit) for digit in range(10)]]
+    weights = results.load_weights(runs / "tiny", settings)
+    for probe, place in zip(found, (0, 2), strict=True):
+        stack = Stack(model, [SEEDS[place]], torch.device("cpu"))
+        stack.load({name: value[[place]] for name, value in weights.items()})
+        expected = attention.probe(stack.module, model, data.test_images, digits)
+        assert (probe.entropy, probe.ink_correlation) == (expected.entropy, expected.ink_correlation)
+        assert np.array_equal(probe.rollout, expected.rollout)
+        assert np.array_equal(probe.maps, expected.maps)
+    assert (found[0].maps.dtype, found[0].maps.shape) == (np.float16, (10, 1, 8, 5, 5))
+    assert (found[0].rollout.dtype, found[0].rollout.shape) == (np.float32, (10, 5))
+
+
+def test_weights_that_are_not_here(settings_of: dict[str, params.VariantSettings], tmp_path: Path, arrays: Path) -> None:
+    with pytest.raises(UserError, match="run `dvc repro train@net`"):
+        measure(make_task(settings_of["net"], tmp_path / "net", arrays))
