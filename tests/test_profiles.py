@@ -79,23 +79,24 @@ def test_a_merge_replaces_lists_and_keeps_what_is_not_named(raw_params: dict[str
     assert profiles.overlay(raw_params, {}) == before
 
 
-NAMES = sorted(yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))["variants"])
+STUDY = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+NAMES = sorted(STUDY["variants"])
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kept=st.sets(st.sampled_from(NAMES), min_size=1))
-def test_whatever_variants_are_kept_the_study_still_makes_sense(raw_params: dict[str, Any], kept: set[str]) -> None:
-    overlaid = profiles.overlay(raw_params, {"variants_kept": sorted(kept)})
-    assert overlaid == profiles.overlay(raw_params, {"variants_left_out": sorted(set(NAMES) - kept)})
+def test_whatever_variants_are_kept_the_study_still_makes_sense(kept: set[str]) -> None:
+    overlaid = profiles.overlay(STUDY, {"variants_kept": sorted(kept)})
+    assert overlaid == profiles.overlay(STUDY, {"variants_left_out": sorted(set(NAMES) - kept)})
     assert set(overlaid["variants"]) == kept
     checked = params.parse(overlaid)
-    for name, experiment in raw_params["experiments"].items():
+    for name, experiment in STUDY["experiments"].items():
         left = [variant for variant in experiment["variants"] if variant in kept]
         assert (name in checked.experiments) == (len(left) >= 2 and experiment["baseline"] in kept)
         if name in checked.experiments:
             assert checked.experiments[name].variants == tuple(left)
             assert checked.experiments[name].labels.items() <= experiment["labels"].items()
-    assert set(checked.claims) == set(raw_params["claims"])
+    assert set(checked.claims) == set(STUDY["claims"])
 
 
 @pytest.mark.parametrize(

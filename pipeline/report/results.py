@@ -1,7 +1,8 @@
-"""What the earlier stages left under `runs/` and `data/`, read and checked against params.yaml."""
+"""What the earlier stages left under `runs/`, `evaluations/`, `predictions/` and `data/`, read and checked against params.yaml."""
 
 from __future__ import annotations
 
+import csv
 import json
 import zipfile
 from dataclasses import dataclass
@@ -10,41 +11,58 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from pipeline.analysis.statistics import FloatArray
+from pipeline.analysis.claims import NotMeasured
+from pipeline.analysis.statistics import FloatArray, vote
 from pipeline.errors import UserError
-from pipeline.params import Params, VariantSettings
-from pipeline.training.records import EpochRow, read_epochs
+from pipeline.params import SHIFTS, ModelSettings, Params, VariantSettings
+from pipeline.training.records import read_epochs
+from pipeline.training.results import is_diverged
+
+_SHIFTS = tuple(f"shift_{pixels}" for pixels in SHIFTS)
+_ATTENTION = ("attention_entropy", "ink_correlation")
 
 
 @dataclass(frozen=True)
 class Epochs:
-    """`epochs.csv` as arrays of shape (seeds, epochs): losses in nats, accuracy a fraction, seconds of one epoch."""
+    """`epochs.csv` as arrays of shape (seeds, epochs): losses in nats, accuracy a fraction, seconds of one epoch.
+
+    Losses and gradient norms of a seed that diverged may be NaN or infinite; accuracy and seconds are finite.
+    """
 
     seeds: tuple[int, ...]
     train_loss: FloatArray
     test_loss: FloatArray
     test_accuracy: FloatArray
+    gradient_norm: FloatArray
     seconds: FloatArray
 
     @classmethod
     def read(cls, path: Path) -> Epochs:
-        """Raises UserError when the file is missing, or not a full table of finite numbers with epochs counted from 1."""
+        """Raises UserError when the file is missing, or not a full table with epochs counted from 1."""
         rows = read_epochs(path)
         seeds = tuple(dict.fromkeys(row.seed for row in rows))
         epochs = max((row.epoch for row in rows), default=0)
         expected = [(seed, epoch) for seed in seeds for epoch in range(1, epochs + 1)]
         if not rows or [(row.seed, row.epoch) for row in rows] != expected:
             raise _damaged(path, "it has not one row for every seed and epoch")
-        columns = np.array([row[2:] for row in rows], dtype=np.float64).reshape(len(seeds), epochs, -1)
-        if not np.isfinite(columns).all():
-            raise _damaged(path, "it holds a value that is not a finite number")
-        return cls(seeds, *(columns[..., i] for i in range(len(EpochRow._fields) - 2)))
+        columns = {
+            name: np.array([getattr(row, name) for row in rows], dtype=np.float64).reshape(len(seeds), epochs)
+            for name in ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "seconds")
+        }
+        if not (np.isfinite(columns["test_accuracy"]).all() and np.isfinite(columns["seconds"]).all()):
+            raise _damaged(path, "it holds an accuracy or a time that is not a finite number")
+        return cls(seeds, **columns)
 
 
 @dataclass(frozen=True)
 class VariantResult:
-    """One trained variant; satisfies `pipeline.analysis.claims.Evidence`."""
+    """One trained variant, and what the evaluate stage left of it; satisfies `pipeline.analysis.claims.Evidence`.
+
+    Attributes:
+        evaluation: the columns of `evaluations/V/seeds.csv`, (seeds,) each; None where the variant was not evaluated.
+    """
 
     name: str
     settings: VariantSettings
@@ -52,7 +70,8 @@ class VariantResult:
     parameters: int
     flops: int
     run: dict[str, Any]
-    directory: Path
+    evaluation: dict[str, FloatArray] | None
+    predictions_path: Path
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -67,51 +86,161 @@ class VariantResult:
         return self.epochs.test_loss
 
     @property
-    def seconds(self) -> FloatArray:
-        return self.epochs.seconds
+    def train_loss(self) -> FloatArray:
+        return self.epochs.train_loss
+
+    @property
+    def gradient_norm(self) -> FloatArray:
+        return self.epochs.gradient_norm
+
+    @property
+    def diverged(self) -> int:
+        """Seeds whose last train loss is not finite or no better than a guess."""
+        return sum(is_diverged(loss) for loss in self.epochs.train_loss[:, -1])
 
     @property
     def grid(self) -> int:
-        return self.settings.model.grid
+        """Patches along one side; 0 for a network without patches."""
+        return self.settings.model.grid if isinstance(self.settings.model, ModelSettings) else 0
+
+    @property
+    def shift_accuracy(self) -> FloatArray | None:
+        if self.evaluation is None or not set(_SHIFTS) <= self.evaluation.keys():
+            return None
+        return np.stack([self.evaluation[name] for name in _SHIFTS], axis=1)
+
+    @property
+    def attention_entropy(self) -> FloatArray | None:
+        return (self.evaluation or {}).get("attention_entropy")
+
+    @property
+    def ink_correlation(self) -> FloatArray | None:
+        return (self.evaluation or {}).get("ink_correlation")
 
     @cached_property
+    def _arrays(self) -> dict[str, npt.NDArray[Any]] | None:
+        """All of `predictions/V.npz`; None where it is not here.
+
+        Raises:
+            UserError: it is damaged, or of other seeds.
+        """
+        path = self.predictions_path
+        if not path.exists():
+            return None
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile):
+            raise _damaged(path, "it cannot be read") from None
+        lacking = {"labels", "predictions", "seeds", "positions"} - arrays.keys()
+        if lacking:
+            raise _damaged(path, f"it lacks {', '.join(sorted(lacking))}")
+        if tuple(arrays["seeds"].tolist()) != self.seeds or arrays["predictions"].shape != (len(self.seeds), len(arrays["labels"])):
+            raise _damaged(path, "its arrays do not fit the seeds of the training")
+        accuracy = (arrays["predictions"] == arrays["labels"]).mean(axis=1)
+        if not np.allclose(accuracy, self.test_accuracy[:, -1], rtol=0, atol=1e-6):
+            raise UserError(f"{path} is of another training than {Path('runs') / self.name}: run `dvc repro evaluate`.")
+        return arrays
+
+    @property
+    def correct(self) -> npt.NDArray[np.bool_] | None:
+        """(seeds, images): whether a seed's prediction of a test image is right."""
+        if self._arrays is None:
+            return None
+        right: npt.NDArray[np.bool_] = self._arrays["predictions"] == self._arrays["labels"]
+        return right
+
+    @property
+    def vote_correct(self) -> npt.NDArray[np.bool_] | None:
+        """(images,): whether the vote of all seeds is right about the test image."""
+        if self._arrays is None:
+            return None
+        right: npt.NDArray[np.bool_] = vote(self._arrays["predictions"]) == self._arrays["labels"]
+        return right
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether `predictions/V.npz`, which holds the position vectors, is here."""
+        return self._arrays is not None
+
+    @property
     def patch_positions(self) -> FloatArray:
         """(seeds, grid^2, dim) float64, the class token's row left out; (seeds, 0, dim) where the variant adds none.
 
         Raises:
-            UserError: predictions.npz is missing, damaged or of another shape.
+            NotMeasured: `predictions/V.npz` is not here.
+            UserError: it is damaged or of another shape.
         """
-        path = self.directory / "predictions.npz"
-        if not path.exists():
-            raise UserError(f"{path} is missing: run `dvc repro evaluate@{self.name}`, or `dvc pull` where a remote has it.")
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                positions: FloatArray = arrays["positions"].astype(np.float64)
-        except (KeyError, ValueError, OSError, zipfile.BadZipFile):
-            raise _damaged(path, "its array `positions` cannot be read", stage="evaluate") from None
         model = self.settings.model
+        if not isinstance(model, ModelSettings):
+            return np.zeros((len(self.seeds), 0, 0))
         if model.position == "none":
-            return positions[:, :0]
+            return np.zeros((len(self.seeds), 0, model.dim))
+        if self._arrays is None:
+            raise NotMeasured("its position vectors are not there: `dvc repro evaluate` writes them")
+        positions = self._arrays["positions"]
         if positions.shape != (len(self.seeds), model.num_tokens, model.dim):
-            raise _damaged(path, f"its array `positions` has the shape {positions.shape}", stage="evaluate")
-        return positions[:, int(model.has_cls) :]
+            raise _damaged(self.predictions_path, f"its array `positions` has the shape {positions.shape}")
+        return positions[:, int(model.has_cls) :].astype(np.float64)
+
+    @property
+    def attention(self) -> Attention | None:
+        """What the trained model attends to; None where that was not evaluated. Raises UserError where it is damaged."""
+        model = self.settings.model
+        if self._arrays is None or "maps" not in self._arrays or not isinstance(model, ModelSettings):
+            return None
+        try:
+            has_cls = int(self._arrays["has_cls"])
+            images, maps, rollout = (self._arrays[name] for name in ("images", "maps", "rollout"))
+            patches = slice(has_cls, has_cls + self.grid**2)
+            row = maps[:, :, :, 0] if has_cls else maps.mean(axis=3, dtype=np.float32)
+            shape = (self.grid, self.grid)
+            return Attention(
+                images=images.astype(np.float64) / 255,
+                labels=tuple(self._arrays["image_labels"].tolist()),
+                maps=row[..., patches].astype(np.float64).reshape(*row.shape[:3], *shape),
+                keys=model.num_tokens + model.memory,
+                rollout=rollout[..., patches].astype(np.float64).reshape(*rollout.shape[:2], *shape),
+                has_cls=bool(has_cls),
+            )
+        except (KeyError, ValueError, IndexError, TypeError):
+            raise _damaged(self.predictions_path, "its attention maps do not fit the model") from None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention on the same test images, on the patch grid.
+
+    Attributes:
+        images: (images, 28, 28), in [0, 1]; `labels` are their digits.
+        maps: (images, block, head, grid, grid): softmax weights of the first seed, from the class token (without one: mean over all
+            tokens) to the patches.
+        keys: how many tokens and memory slots share the weight of 1.
+        rollout: (seeds, images, grid, grid): attention rollout to the patches.
+    """
+
+    images: FloatArray
+    labels: tuple[int, ...]
+    maps: FloatArray
+    keys: int
+    rollout: FloatArray
+    has_cls: bool
 
 
 def load(params: Params, root: Path = Path()) -> dict[str, VariantResult]:
-    """Reads `runs/V/` of every variant that params name, in their order.
+    """Reads what there is of every variant that params name, in their order; one that was not trained is left out.
 
     Raises:
-        UserError: a variant was not trained, not with these settings, or its files are damaged; names the command that mends it.
+        UserError: no variant was trained, one not with these settings, or its files are damaged; names the command that mends it.
     """
-    untrained = [
-        v for v in params.variants if not all((root / "runs" / v / name).exists() for name in ("epochs.csv", "metrics.json", "run.json"))
-    ]
-    if untrained:
-        raise UserError(f"runs/ has no results of {', '.join(untrained)}: run `dvc repro {' '.join(f'train@{v}' for v in untrained)}`.")
-    return {variant: _load_variant(params, variant, root / "runs" / variant) for variant in params.variants}
+    trained = [v for v in params.variants if (root / "runs" / v / "run.json").exists()]
+    if not trained:
+        raise UserError("runs/ has no results of any variant that params.yaml names: run `dvc repro`.")
+    return {variant: _load_variant(params, variant, root) for variant in trained}
 
 
-def _load_variant(params: Params, variant: str, directory: Path) -> VariantResult:
+def _load_variant(params: Params, variant: str, root: Path) -> VariantResult:
+    directory = root / "runs" / variant
     settings = params.resolve(variant)
     run, metrics = _read_json(directory / "run.json"), _read_json(directory / "metrics.json")
     epochs = Epochs.read(directory / "epochs.csv")
@@ -122,7 +251,29 @@ def _load_variant(params: Params, variant: str, directory: Path) -> VariantResul
         parameters, flops = int(metrics["parameters"]), int(metrics["flops"])
     except (KeyError, TypeError, ValueError):
         raise _damaged(directory / "metrics.json", "it lacks `parameters` or `flops`") from None
-    return VariantResult(variant, settings, epochs, parameters, flops, run, directory)
+    evaluation = _read_evaluation(root / "evaluations" / variant / "seeds.csv", variant, epochs)
+    return VariantResult(variant, settings, epochs, parameters, flops, run, evaluation, root / "predictions" / f"{variant}.npz")
+
+
+def _read_evaluation(path: Path, variant: str, epochs: Epochs) -> dict[str, FloatArray] | None:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise _damaged(path, "it is not text") from None
+    try:
+        seeds = tuple(int(row["seed"]) for row in rows)
+        known = [name for name in ("test_accuracy", "test_loss", *_SHIFTS, *_ATTENTION) if rows and name in rows[0]]
+        columns = {name: np.array([float(row[name]) for row in rows]) for name in known}
+    except (KeyError, TypeError, ValueError):
+        raise _damaged(path, "it is not a table of numbers by seed") from None
+    if "test_accuracy" not in columns:
+        raise _damaged(path, "it lacks `test_accuracy`")
+    if seeds != epochs.seeds or not np.allclose(columns["test_accuracy"], epochs.test_accuracy[:, -1], rtol=0, atol=1e-6):
+        raise UserError(f"{path.parent} is of another training than {Path('runs') / variant}: run `dvc repro evaluate`.")
+    return columns
 
 
 def load_dataset(root: Path = Path()) -> dict[str, Any] | None:
@@ -130,23 +281,28 @@ def load_dataset(root: Path = Path()) -> dict[str, Any] | None:
     path = root / "data/arrays/dataset.json"
     if not path.exists():
         return None
-    data = _read_json(path, stage="prepare")
+    data = _read_json(path)
     lacking = {"arrays", "class_counts", "pixel_mean", "pixel_std", "digest"} - data.keys()
     if lacking:
-        raise _damaged(path, f"it lacks {', '.join(sorted(lacking))}", stage="prepare")
+        raise _damaged(path, f"it lacks {', '.join(sorted(lacking))}")
     return data
 
 
-def _read_json(path: Path, stage: str = "train") -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise _damaged(path, "it is missing") from None
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise _damaged(path, "it is not a JSON object", stage=stage)
+        raise _damaged(path, "it is not a JSON object")
     return content
 
 
-def _damaged(path: Path, fault: str, stage: str = "train") -> UserError:
-    target = stage if stage == "prepare" else f"{stage}@{path.parent.name}"
-    return UserError(f"{path} is damaged, {fault}: run `dvc repro --force --single-item {target}`.")
+def _damaged(path: Path, fault: str) -> UserError:
+    """The sentence about a damaged file, with the stage that writes it."""
+    stages = {"arrays": "prepare", "predictions": "evaluate", "evaluations": "evaluate"}
+    folder = path.parent.name if path.parent.name in stages else path.parent.parent.name
+    stage = stages.get(folder, f"train@{path.parent.name}")
+    return UserError(f"{path} is damaged, {fault}: run `dvc repro --force --single-item {stage}`.")

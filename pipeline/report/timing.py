@@ -20,11 +20,11 @@ import numpy as np
 from pipeline.analysis.claims import FEWEST_ROUNDS, Judgement
 from pipeline.analysis.statistics import FloatArray, Summary, summarize
 from pipeline.errors import UserError
-from pipeline.params import ModelSettings, Params
-from pipeline.report import figures
+from pipeline.params import Params
+from pipeline.report import figures, text
+from pipeline.report.text import digits as _digits
 
 RESULTS = Path("timing/results.json")
-CLAIMS = ("T7", "T9")  # those that no experiment of trainings speaks of
 WAYS = ("published", "fast")
 WAY_LABELS = {"published": "as published", "fast": "fast path", "nested loops": "nested loops"}
 SPOKEN = {"published": "As published", "fast": "On the fast path"}
@@ -117,7 +117,7 @@ def load(params: Params, root: Path = Path()) -> Timings | None:
         rounds = kept or [entry["seconds"] for entry in raw["rounds"]]
         complete = bool(rounds) and all(seconds[name] > 0 for seconds in rounds for name in measurements)
         profiled = all(profile["groups"] for profile in raw["profiles"].values())
-        models = {e["subject"]: ModelSettings.model_validate(e["model"]) for e in measurements.values() if e["kind"] == "step"}
+        models: dict[str, dict[str, Any]] = {e["subject"]: e["model"] for e in measurements.values() if e["kind"] == "step"}
         steps = {f"step/{way}/{subject}" for way in WAYS for subject in {**INSERTIONS, **PATCHES}}
         most = max((entry["tokens"] for entry in measurements.values() if entry["kind"] == "growth"), default=0)
         steps |= {f"growth/{way}/{most}" for way in WAYS}
@@ -125,8 +125,9 @@ def load(params: Params, root: Path = Path()) -> Timings | None:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is damaged: run `dvc repro --force --single-item timing`.") from None
-    own = {name: params.resolve(name).model for name in params.variants} | {"base": params.base}
-    changed = frozenset(name for name, model in models.items() if models["base"] != params.base or own.get(name, model) != model)
+    base = params.base.model_dump(mode="json")
+    own = {name: params.resolve(name).model.model_dump(mode="json") for name in params.variants} | {"base": base}
+    changed = frozenset(name for name, model in models.items() if models["base"] != base or own.get(name, model) != model)
     return Timings(raw, measurements, rounds, bool(kept), changed)
 
 
@@ -135,17 +136,17 @@ def load(params: Params, root: Path = Path()) -> Timings | None:
 
 def render(timings: Timings, judgements: Sequence[Judgement], environment: jinja2.Environment, preview: str | None) -> dict[str, bytes]:
     """The page and its pictures, by their path inside `reports/`. A pure function of timing/results.json and the template."""
-    from pipeline.report import pages  # it imports this module
-
     drawings = {"profile": _profile_figure(timings), "growth": _growth_figure(timings)}
     files: dict[str, bytes] = {}
     shown = {}
     for name, (alt, caption, draw) in drawings.items():
-        shown[name] = pages.Figure(name, alt, caption)
+        shown[name] = text.Picture(name, alt, caption)
         for theme in figures.THEMES:
-            files[f"timing/{name}{'-dark' if theme == 'dark' else ''}.png"] = draw(theme)
+            files[text.picture_path("timing", name, theme)] = draw(theme)
     rounds = timings.raw["rounds"]
-    page = environment.get_template("timing.md.j2").render(
+    page = text.page(
+        environment,
+        "timing.md.j2",
         preview=preview,
         raw=timings.raw,
         machine=timings.raw["machine"],
@@ -155,6 +156,7 @@ def render(timings: Timings, judgements: Sequence[Judgement], environment: jinja
         discarded=[entry["foreign"] for entry in rounds if not entry["kept"]],
         fewest=FEWEST_ROUNDS,
         judgements=judgements,
+        adjusted={},
         figures=shown,
         ways=WAYS,
         way_labels=WAY_LABELS,
@@ -173,7 +175,7 @@ def render(timings: Timings, judgements: Sequence[Judgement], environment: jinja
         commits=[timings.raw["git_commit"]] if timings.raw.get("git_commit") else [],
         dirty=bool(timings.raw.get("git_dirty")),
     )
-    return files | {"timing.md": (page.strip() + "\n").encode()}
+    return files | {"timing.md": page}
 
 
 _EXPONENTS = {"time of a step": "step time", "time of attention alone": "attention time", "bytes that attention keeps": "saved bytes"}
@@ -191,11 +193,6 @@ def show_ratio(ratio: Ratio) -> str:
     """`1.27 [1.25 to 1.29]`: three digits."""
     ends = "" if ratio.low is None or ratio.high is None else f" [{_digits(ratio.low)} to {_digits(ratio.high)}]"
     return f"{_digits(ratio.value)}{ends}".replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def _digits(value: float) -> str:
-    """Three digits; all of the number from 100 on."""
-    return f"{value:#.3g}" if value < 99.95 else f"{value:,.0f}"
 
 
 def _milliseconds(seconds: FloatArray) -> str:

@@ -1,4 +1,4 @@
-"""DVC stage `report`: reports/README.md, one page per experiment and their figures, from runs/ and params.yaml; then MLflow's share."""
+"""DVC stage `report`: the pages of reports/ and their figures from what the other stages left; then MLflow's share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def track(params: Params) -> None:
     pictures = CHECKPOINTS / "figures"
     pictures.mkdir(parents=True, exist_ok=True)
     for variant in params.variants:
-        figures.variant_curves(variant, RUNS / variant / "epochs.csv", pictures / f"{variant}.png")
+        if (RUNS / variant / "epochs.csv").exists():
+            figures.variant_curves(variant, RUNS / variant / "epochs.csv", pictures / f"{variant}.png")
     try:
         sync(RUNS, figures=pictures)
     except UserError as error:  # tracking never stops the pages, which are written

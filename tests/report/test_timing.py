@@ -14,11 +14,12 @@ import pytest
 from PIL import Image
 from scipy import stats
 
-from pipeline.analysis.claims import CLAIMS, judge
+from pipeline.analysis.claims import Judgement, judge
 from pipeline.errors import UserError
-from pipeline.params import ModelSettings, Params
-from pipeline.report import pages, timing
+from pipeline.params import ModelSettings, Params, parse
+from pipeline.report import pages, text, timing
 
+TIMED = ("T4", "T6", "T7", "T9")
 VARIANTS = ("base", "cls-loop", "first", "patch-14", "patch-7", "patch-2")
 TOKENS = (4, 16, 49, 196, 784)
 GROUPS = ("attention", "linear layers", "layer norm", "activation", "patches and embedding", "class token", "optimizer", "rest")
@@ -101,15 +102,18 @@ def write(root: Path, results: dict[str, Any]) -> None:
     (root / timing.RESULTS).write_text(json.dumps(results))
 
 
+def judged(study: Params, id: str, found: timing.Timings | None) -> Judgement:
+    return judge(id, study.claims[id], {}, found)
+
+
 def verdicts(study: Params, root: Path, **changes: Any) -> dict[str, str]:
     found = timings(study, root, **changes)
-    return {claim: judge(CLAIMS[claim], {}, found).verdict for claim in ("T4", "T6", "T7", "T9")}
+    return {id: judged(study, id, found).verdict for id in TIMED}
 
 
 def page(study: Params, root: Path, **changes: Any) -> tuple[str, dict[str, bytes]]:
     found = timings(study, root, **changes)
-    judgements = [judge(CLAIMS[claim], {}, found) for claim in ("T4", "T6", "T7", "T9")]
-    files = timing.render(found, judgements, pages._environment(), None)
+    files = timing.render(found, [judged(study, id, found) for id in TIMED], text.environment(), None)
     return files["timing.md"].decode().replace("\N{NO-BREAK SPACE}", " "), files
 
 
@@ -123,7 +127,7 @@ def test_verdicts_follow_the_interval_of_the_ratio(study: Params, tmp_path: Path
 
 def test_patch_14_has_to_be_slower_than_each_other(study: Params, tmp_path: Path) -> None:
     """Slower than 7 and 4, but faster than 2: one comparison is enough against the claim."""
-    findings = judge(CLAIMS["T6"], {}, timings(study, tmp_path, patch_14=3.0)).findings
+    findings = judged(study, "T6", timings(study, tmp_path, patch_14=3.0)).findings
     assert [finding.verdict for finding in findings] == ["supported", "supported", "contradicted"]
 
 
@@ -132,7 +136,7 @@ def test_interval_of_a_ratio_is_students_on_the_logarithms(study: Params, tmp_pa
     kept = [entry["seconds"] for entry in found.raw["rounds"]]
     logs = np.log([entry["step/published/cls-loop"] / entry["step/published/first"] for entry in kept])
     low, high = np.exp(stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=stats.sem(logs)))
-    finding = judge(CLAIMS["T4"], {}, found).findings[0]
+    finding = judged(study, "T4", found).findings[0]
     assert finding.interval is not None
     assert (finding.effect, finding.interval.low, finding.interval.high) == pytest.approx((np.exp(logs.mean()), low, high))
     assert low < 1.3 < high
@@ -166,8 +170,8 @@ def test_exponent_is_the_slope_from_49_tokens_on(study: Params, tmp_path: Path, 
 
 
 def test_disturbed_rounds_judge_nothing_and_are_told(study: Params, tmp_path: Path) -> None:
-    text, _ = page(study, tmp_path, disturbed=3)
-    assert "12 rounds count; 3 more were discarded, because other processes used more than 5 % of the machine (up to 40 %)" in text
+    shown, _ = page(study, tmp_path, disturbed=3)
+    assert "12 rounds count; 3 more were discarded, because other processes used more than 5 % of the machine (up to 40 %)" in shown
     quiet, _ = page(study, tmp_path)
     assert "none had to be discarded" in quiet
 
@@ -176,55 +180,55 @@ def test_disturbed_rounds_judge_nothing_and_are_told(study: Params, tmp_path: Pa
     found = timing.load(study, tmp_path)
     assert found is not None
     for claim in ("T4", "T6", "T7"):
-        judgement = judge(CLAIMS[claim], {}, found)
+        judgement = judged(study, claim, found)
         assert judgement.verdict == "not decided"
         assert "0 undisturbed rounds" in judgement.deciding.why
-    text, _ = page(study, tmp_path, rounds=0, disturbed=6)
-    assert "No round counts" in text
+    shown, _ = page(study, tmp_path, rounds=0, disturbed=6)
+    assert "No round counts" in shown
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_few_rounds_show_times_and_judge_nothing(study: Params, tmp_path: Path, rounds: int) -> None:
-    text, _ = page(study, tmp_path, rounds=rounds)
-    assert "Fewer than 3 rounds count" in text
-    assert "**T4" not in text
+    shown, _ = page(study, tmp_path, rounds=rounds)
+    assert "Fewer than 3 rounds count" in shown
+    assert "**T4" not in shown
     assert verdicts(study, tmp_path, rounds=rounds)["T4"] == "not decided"
 
 
 def test_numbers_of_the_page_are_those_of_the_file(study: Params, tmp_path: Path) -> None:
-    text, _ = page(study, tmp_path)
+    shown, _ = page(study, tmp_path)
     raw = json.loads((tmp_path / timing.RESULTS).read_text())
-    (line,) = (line for line in text.splitlines() if line.startswith("| class token by loop | 50 |"))
+    (line,) = (line for line in shown.splitlines() if line.startswith("| class token by loop | 50 |"))
     cells = [cell.strip() for cell in line.split("|")[1:-1]]
     for cell, way in ((cells[2], "published"), (cells[3], "fast")):
         times = np.array([1e3 * entry["seconds"][f"step/{way}/cls-loop"] for entry in raw["rounds"]])
-        shown = [float(number) for number in re.findall(r"[\d.]+", cell)]
-        assert shown == pytest.approx([np.median(times), times.min(), times.max()], rel=0.006)
+        numbers = [float(number) for number in re.findall(r"[\d.]+", cell)]
+        assert numbers == pytest.approx([np.median(times), times.min(), times.max()], rel=0.006)
     profile = raw["profiles"]["step/published/base"]
     part, calls = profile["groups"]["attention"], profile["operators"]["attention"]
-    assert f"{1e3 * part:.2f} ({100 * part / profile['seconds']:.0f} %), {calls}" in text
+    assert f"{1e3 * part:.2f} ({100 * part / profile['seconds']:.0f} %), {calls}" in shown
     for tokens in TOKENS:
-        assert any(line.startswith(f"| {tokens} |") for line in text.splitlines())
+        assert any(line.startswith(f"| {tokens} |") for line in shown.splitlines())
     for claim in ("T4", "T6", "T7", "T9"):
-        assert f"### {claim}: " in text
-        assert CLAIMS[claim].sentence in text
+        assert f"### {claim}: " in shown
+        assert study.claims[claim].sentence in shown
 
 
 def test_answers_follow_the_numbers(study: Params, tmp_path: Path) -> None:
-    text, _ = page(study, tmp_path, loop=1.3, expand=1.0, noise=0.002)
-    assert "The loop is what costs (1.3" in text
-    text, _ = page(study, tmp_path, loop=1.3, expand=1.5)
-    assert "The loop is not what costs" in text
-    text, _ = page(study, tmp_path, loop=1.3, expand=1.3, noise=0.2)
-    assert "Whether the loop costs more" in text
-    text, _ = page(study, tmp_path, rounds=1)
-    assert "One round cannot tell more" in text
-    text, _ = page(study, tmp_path, patch_14=0.2)
-    assert "As published, 14 x 14 is not the slowest (that is 2 x 2)" in text
-    text, _ = page(study, tmp_path, patch_14=20.0)
-    assert "As published, 14 x 14 is the slowest" in text
-    text, _ = page(study, tmp_path, loop=1.04, noise=1e-4)
-    assert "20% less than the thesis's 1.3" in text
+    shown, _ = page(study, tmp_path, loop=1.3, expand=1.0, noise=0.002)
+    assert "The loop is what costs (1.3" in shown
+    shown, _ = page(study, tmp_path, loop=1.3, expand=1.5)
+    assert "The loop is not what costs" in shown
+    shown, _ = page(study, tmp_path, loop=1.3, expand=1.3, noise=0.2)
+    assert "Whether the loop costs more" in shown
+    shown, _ = page(study, tmp_path, rounds=1)
+    assert "One round cannot tell more" in shown
+    shown, _ = page(study, tmp_path, patch_14=0.2)
+    assert "As published, 14 x 14 is not the slowest (that is 2 x 2)" in shown
+    shown, _ = page(study, tmp_path, patch_14=20.0)
+    assert "As published, 14 x 14 is the slowest" in shown
+    shown, _ = page(study, tmp_path, loop=1.04, noise=1e-4)
+    assert "20% less than the thesis's 1.3" in shown
 
 
 def test_equal_results_give_equal_bytes(study: Params, tmp_path: Path) -> None:
@@ -238,18 +242,15 @@ def test_equal_results_give_equal_bytes(study: Params, tmp_path: Path) -> None:
 
 
 def test_other_settings_than_the_studys_are_not_judged(study: Params, tmp_path: Path, raw_params: dict[str, Any]) -> None:
-    from pipeline.params import parse
-
     write(tmp_path, make_results(study))
     for change, undecided in (
         ({"base": raw_params["base"] | {"blocks": 2}}, ("T4", "T6", "T7", "T9")),
         ({"variants": raw_params["variants"] | {"cls-loop": {"cls_insert": "loop", "blocks": 2}}}, ("T4", "T7")),
     ):
         found = timing.load(parse(raw_params | change), tmp_path)
-        judged = {claim: judge(CLAIMS[claim], {}, found) for claim in ("T4", "T6", "T7", "T9")}
-        if "base" in change:
-            assert all("other settings" in judged[claim].deciding.why for claim in undecided[:1])
-        assert {claim for claim in judged if "other settings" in judged[claim].deciding.why} == set(undecided)
+        judgements = {id: judged(study, id, found) for id in TIMED}
+        assert {id for id, judgement in judgements.items() if "other settings" in judgement.deciding.why} == set(undecided)
+        assert {judgements[id].verdict for id in undecided} == {"not run"}
 
 
 @pytest.mark.parametrize("damage", ["{", "{}", "[]", "no rounds", "no step", "no groups", "a missing time"])
@@ -275,8 +276,8 @@ def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, damage:
 def test_without_timings_there_is_nothing(study: Params, tmp_path: Path) -> None:
     assert timing.load(study, tmp_path) is None
     for claim in ("T4", "T6"):
-        judgement = judge(CLAIMS[claim], {}, None)
-        assert judgement.verdict == "not decided"
+        judgement = judged(study, claim, None)
+        assert judgement.verdict == "not run"
         assert judgement.deciding.why.startswith("not timed")
 
 
@@ -289,25 +290,29 @@ def _stage_helpers() -> Any:
     return module
 
 
-def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(study: Params, tmp_path: Path) -> None:
+def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(
+    study: Params, raw_params: dict[str, Any], tmp_path: Path
+) -> None:
     helpers = _stage_helpers()
-    raw = helpers.write_study(tmp_path, seeds=2, epochs=4)
-    from pipeline.params import parse
-
+    experiments = {name: raw_params["experiments"][name] | {"figures": []} for name in ("positions", "cls-token", "patch-size")}
+    named = {variant for experiment in experiments.values() for variant in experiment["variants"]}
+    variants = {name: change for name, change in raw_params["variants"].items() if name in named}
+    raw = helpers.write_study(tmp_path, seeds=2, epochs=4, experiments=experiments, variants=variants)
     params = parse(raw)
     write(tmp_path, make_results(study))
     pages.write(params, tmp_path)
     readme = (tmp_path / "reports/README.md").read_text()
     for claim, place, verdict in (
-        ("T4", "experiments/cls-token.md", "supported"), ("T6", "experiments/patch-size.md", "contradicted"),
-        ("T7", "timing.md", "supported"), ("T9", "timing.md", "supported"),
+        ("T4", "experiments/cls-token.md#what-it-means", "supported"), ("T6", "experiments/patch-size.md#what-it-means", "contradicted"),
+        ("T7", "timing.md#claims", "supported"), ("T9", "timing.md#claims", "supported"),
     ):  # fmt: skip
         (line,) = (line for line in readme.splitlines() if line.startswith(f"| [{claim}]"))
-        assert f"]({place}#claims)" in line
+        assert f"]({place})" in line
         assert f"**{verdict}**" in line
     assert "[Where the time goes](timing.md)" in readme
     assert "[the timings](../timing.md)" in (tmp_path / "reports/experiments/patch-size.md").read_text()
     assert "../timing.md" not in (tmp_path / "reports/experiments/positions.md").read_text()
+    assert "Some Processor (2 cores) (cpu), with python 3.11.2, torch 2.15.0" in (tmp_path / "reports/hardware.md").read_text()
     assert (tmp_path / "reports/timing/growth-dark.png").exists()
 
     (tmp_path / timing.RESULTS).unlink()
@@ -316,5 +321,7 @@ def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(study:
     assert not (tmp_path / "reports/timing.md").exists()
     readme = (tmp_path / "reports/README.md").read_text()
     assert "timing.md" not in readme
-    assert "T7" not in readme
-    assert "not timed" in readme
+    (line,) = (line for line in readme.splitlines() if line.startswith("| [T7]"))
+    assert "](#claims-of-no-experiment)" in line
+    assert "**not run**" in line
+    assert "not timed" in line

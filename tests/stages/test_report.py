@@ -1,10 +1,12 @@
-"""The report stage on run directories as the training leaves them: every figure in a page against the files themselves."""
+"""The report stage on files as the earlier stages leave them: every number on a page against the files themselves."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -14,20 +16,24 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 from scipy import stats
 
+from pipeline.analysis.statistics import hierarchical_bootstrap
 from pipeline.errors import UserError
-from pipeline.params import ModelSettings, parse
+from pipeline.params import SHIFTS, ModelSettings, Params, load, parse
+from pipeline.report import pages
 from pipeline.stages import report
 
 REPOSITORY = Path(__file__).parents[2]
+IMAGES = 500  # test images of a made-up study
 
 
 def _positions(model: ModelSettings, rng: np.random.Generator) -> np.ndarray:
     """(tokens, dim): what the model adds; a learned table is drawn at random and smoothed a little over the grid."""
     grid, dim = model.grid, model.dim
     if model.position == "none":
-        return np.zeros((0, dim))
+        return np.zeros((0, 0))
     if model.position == "sinusoidal":
         angle = np.arange(model.num_tokens)[:, None] / 10000 ** (np.arange(0, dim, 2) / dim)
         return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(model.num_tokens, dim)
@@ -41,81 +47,137 @@ def _positions(model: ModelSettings, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([np.zeros((int(model.has_cls), dim)), table])
 
 
-def write_run(root: Path, raw: dict[str, Any], variant: str) -> None:
-    """`runs/VARIANT/` with made-up results, drawn from the variant's name."""
-    params = parse(raw)
+def _digits() -> np.ndarray:
+    """(10, 28, 28) uint8: scikit-learn's first image of each digit, enlarged."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    small = [bunch.images[bunch.target == digit][0] * (255 / 16) for digit in range(10)]
+    return np.stack([np.asarray(Image.fromarray(image.astype(np.uint8)).resize((28, 28), Image.Resampling.BICUBIC)) for image in small])
+
+
+def _attention(model: ModelSettings, seeds: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Made-up attention that follows the ink, as the evaluate stage stores it."""
+    images = _digits()
+    tokens, patch = model.num_tokens, model.patch
+    ink = images.reshape(10, model.grid, patch, model.grid, patch).mean((2, 4)).reshape(10, -1) / 255
+    scores = np.concatenate([np.zeros((10, int(model.has_cls))), 2 * ink], axis=1)[:, None, None, None, :]
+    scores = scores + rng.normal(0, 1, (10, model.blocks, model.heads, tokens, tokens))
+    weights = np.exp(scores)
+    rollout = np.exp(scores.mean(axis=(1, 2, 3)))[None] * np.exp(rng.normal(0, 0.2, (seeds, 10, tokens)))
+    return {
+        "images": images, "image_labels": np.arange(10, dtype=np.uint8),
+        "maps": (weights / weights.sum(-1, keepdims=True)).astype(np.float16),
+        "rollout": (rollout / rollout.sum(-1, keepdims=True)).astype(np.float32), "has_cls": np.array(int(model.has_cls)),
+    }  # fmt: skip
+
+
+def _floor(params: Params, variant: str) -> float:
+    """The share of wrong answers that a made-up training ends near."""
+    settings = params.resolve(variant)
+    if settings.train.train_images is not None:
+        return 1.2 / math.sqrt(settings.train.train_images) + (0.0 if settings.model.architecture == "cnn" else 0.02)
+    floors = {
+        "patch-14": 0.06, "no-position": 0.045, "no-residual": 0.15, "no-norm": 0.5, "mlp": 0.06, "rnn": 0.05, "best": 0.008, "cnn": 0.012,
+    }  # fmt: skip
+    return floors.get(variant, 0.03)
+
+
+def write_run(root: Path, params: Params, variant: str, *, diverged: int = 0) -> None:
+    """What train and evaluate leave of one variant, made up and drawn from its name; the first `diverged` seeds' losses end as NaN."""
     settings = params.resolve(variant)
     rng = np.random.default_rng(list(hashlib.sha256(variant.encode()).digest()))
-    seeds, epochs = settings.train.seeds, settings.train.epochs
+    seeds, epochs, model = settings.train.seeds, settings.train.epochs, settings.model
     directory = root / "runs" / variant
     directory.mkdir(parents=True)
-    floor = {"patch-14": 0.06, "no-position": 0.045, "patch-2": 0.03}.get(variant, 0.026)
+    floor = _floor(params, variant)
     pace = {"patch-14": 2.0, "patch-7": 3.0, "patch-2": 21.0, "cls-loop": 8.0}.get(variant, 6.5)
-    rows = []
-    for seed in seeds:
-        luck = rng.normal(0, 0.001)
+    rows, right = [], []
+    for i, seed in enumerate(seeds):
+        luck = rng.normal(0, 0.003)
         for epoch in range(1, epochs + 1):
-            error = floor + luck + 0.09 / epoch**1.3 + abs(rng.normal(0, 0.0025))
-            correct = round((1 - error) * 10000) / 10000
-            rows.append((
-                seed, epoch, 3.2 * (floor * 0.9 / epoch**0.35 + 0.12 / epoch), 3.3 * (1 - correct) * rng.uniform(0.95, 1.05), correct,
-                pace * rng.uniform(0.97, 1.06),
-            ))  # fmt: skip
-    with (directory / "epochs.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("seed", "epoch", "train_loss", "test_loss", "test_accuracy", "seconds"))
-        writer.writerows(rows)
-    model = settings.model
+            lost = i < diverged and epoch > epochs // 3
+            error = min(0.9, 0.9 if lost else floor + luck + 0.09 / epoch**1.3 + abs(rng.normal(0, 0.0025)))
+            correct = round((1 - error) * IMAGES)
+            train_loss = math.nan if lost else 3.2 * (floor * 0.9 / epoch**0.35 + 0.12 / epoch)
+            test_loss = math.nan if lost else 3.3 * error * rng.uniform(0.95, 1.05)
+            norm = math.inf if lost else rng.uniform(0.5, 0.7) + 1 / epoch
+            rows.append((seed, epoch, train_loss, test_loss, correct / IMAGES, norm, pace * rng.uniform(0.97, 1.06)))
+        right.append(correct)
+    _csv(directory / "epochs.csv", ("seed", "epoch", "train_loss", "test_loss", "test_accuracy", "gradient_norm", "seconds"), rows)
+    tokens = model.num_tokens if isinstance(model, ModelSettings) else 20
     (directory / "metrics.json").write_text(
-        json.dumps({"n": len(seeds), "parameters": 20000 + 50 * model.num_tokens, "flops": 9000 * model.num_tokens})
+        json.dumps({"n": len(seeds), "diverged": diverged, "parameters": 20000 + 50 * tokens, "flops": 9000 * tokens})
     )
     (directory / "run.json").write_text(
         json.dumps({
             "training_id": "0" * 32, "variant": variant, "stage": f"train@{variant}", "config": settings.model_dump(mode="json"),
             "config_hash": settings.config_hash, "code_hash": "c" * 64, "data_digest": "d" * 64, "dataset": settings.data.dataset,
             "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False, "device": "cpu",
-            "device_name": "Some Processor (2 cores)", "attention": "fused-cpu",
+            "device_name": "Some Processor (2 cores)", "attention": "fused-cpu" if isinstance(model, ModelSettings) else "none",
             "versions": {"python": "3.11.2", "torch": "2.15.0", "numpy": "2.4.0", "numba": "0.61"}, "seeds": list(seeds),
             "started": "2026-01-02T03:04:05Z", "finished": "2026-01-02T03:09:05Z",
         })
     )  # fmt: skip
-    np.savez(
-        directory / "predictions.npz",
-        labels=np.zeros(3, np.uint8), predictions=np.zeros((len(seeds), 3), np.uint8), seeds=np.array(seeds),
-        positions=np.stack([_positions(model, rng) for _ in seeds]).astype(np.float32),
-    )  # fmt: skip
+    _write_evaluation(root, params, variant, np.array(right), rng)
 
 
-def write_study(root: Path, seeds: int, epochs: int, **changes: Any) -> dict[str, Any]:
-    """The real params.yaml with other seeds and epochs, and a run of every variant. Returns the raw parameters."""
+def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarray, rng: np.random.Generator) -> None:
+    settings = params.resolve(variant)
+    seeds, model = settings.train.seeds, settings.model
+    labels = (np.arange(IMAGES) % 10).astype(np.uint8)
+    hard = np.random.default_rng(7).permutation(IMAGES)  # the same images are hard for all
+    predictions = np.tile(labels, (len(seeds), 1))
+    for row, correct in zip(predictions, right, strict=True):
+        order = hard[np.argsort(np.arange(IMAGES) + rng.normal(0, 15, IMAGES))]
+        wrong = order[: IMAGES - correct]
+        row[wrong] = (labels[wrong] + 1) % 10
+    columns: dict[str, np.ndarray] = {"test_accuracy": right / IMAGES, "test_loss": np.full(len(seeds), 0.1)}
+    arrays: dict[str, Any] = {
+        "labels": labels,
+        "predictions": predictions,
+        "seeds": np.array(seeds),
+        "positions": np.zeros((len(seeds), 0, 0), np.float32),
+    }
+    if isinstance(model, ModelSettings):
+        arrays["positions"] = np.stack([_positions(model, rng) for _ in seeds]).astype(np.float32)
+    if variant in params.probed("shifts"):
+        fall = 0.02 if model.architecture == "cnn" else 0.05
+        for pixels in SHIFTS:
+            columns[f"shift_{pixels}"] = np.clip(right / IMAGES - fall * pixels**1.5 + rng.normal(0, 0.005, len(seeds)), 0, 1)
+    if variant in params.probed("attention"):
+        assert isinstance(model, ModelSettings)
+        columns["attention_entropy"] = rng.normal(2.5, 0.1, len(seeds))
+        columns["ink_correlation"] = rng.normal(0.3, 0.1, len(seeds))
+        arrays |= _attention(model, len(seeds), rng)
+    (root / "predictions").mkdir(exist_ok=True)
+    np.savez_compressed(root / "predictions" / f"{variant}.npz", **arrays)
+    (root / "evaluations" / variant).mkdir(parents=True)
+    _csv(root / "evaluations" / variant / "seeds.csv", ("seed", *columns), zip(seeds, *columns.values(), strict=True))
+
+
+def _csv(path: Path, header: tuple[str, ...], rows: Any) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def write_study(root: Path, seeds: int, epochs: int, *, left_out: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
+    """The real params.yaml with other seeds, epochs and `changes`, and runs of all variants but those left out. Returns it raw."""
     raw: dict[str, Any] = yaml.safe_load((REPOSITORY / "params.yaml").read_text())
     raw["train"] |= {"seeds": list(range(seeds)), "epochs": epochs}
     raw |= changes
     root.mkdir(parents=True, exist_ok=True)
     (root / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
-    for variant in raw["variants"]:
-        write_run(root, raw, variant)
+    params = parse(raw)
+    for variant in params.variants:
+        if variant not in left_out:
+            write_run(root, params, variant, diverged={"no-norm": 3, "sgd": seeds}.get(variant, 0))
     return raw
 
 
-SMALL = {
-    "variants": {"base": {}, "sinusoidal": {"position": "sinusoidal"}, "patch-7": {"patch": 7}},
-    "experiments": {
-        "one": {
-            "title": "One", "question": "Is it?", "source": "thesis, 4.2", "baseline": "base", "variants": ["base", "sinusoidal"],
-            "labels": {"sinusoidal": "a | b"}, "figures": ["curves", "position_similarity"], "claims": ["T1", "T2"],
-        },
-        "two": {"title": "Two", "question": "Is it?", "source": "code", "baseline": "base",
-                "variants": ["patch-7", "base"], "figures": ["curves"]},
-    },
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def full_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten seeds and thirty epochs of every variant of the real params.yaml, and their report."""
-    root = tmp_path_factory.mktemp("full")
-    write_study(root, seeds=10, epochs=30)
+def write_dataset(root: Path) -> None:
     (root / "data/arrays").mkdir(parents=True)
     shape = {"shape": [60000, 28, 28]}
     (root / "data/arrays/dataset.json").write_text(
@@ -126,10 +188,47 @@ def full_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         })
     )  # fmt: skip
     (root / "reports/data").mkdir(parents=True)
-    (root / "reports/data/samples.png").write_bytes(b"a picture")
+    Image.new("L", (8, 8)).save(root / "reports/data/samples.png")
+
+
+SMALL: dict[str, Any] = {
+    "variants": {"base": {}, "sinusoidal": {"position": "sinusoidal"}, "patch-7": {"patch": 7}},
+    "experiments": {
+        "one": {
+            "title": "One", "question": "Is it?", "source": "thesis, 4.2", "baseline": "base", "variants": ["base", "sinusoidal"],
+            "labels": {"sinusoidal": "a | b"}, "figures": ["position_similarity"], "claims": ["T1", "T2"],
+        },
+        "two": {"title": "Two", "question": "Is it?", "source": "code", "baseline": "base",
+                "variants": ["patch-7", "base"], "figures": []},
+    },
+}  # fmt: skip
+
+# Every kind of figure; variants with epochs and networks of their own, seeds that diverge, one that was not trained.
+_FIGURES = {
+    "positions": ["epoch_time", "position_similarity"], "stability": ["curves"], "schedules": ["measure"], "networks": ["shifts"],
+    "data-size": ["data_size"], "attention-maps": ["attention_maps"], "best": ["curves"],
+}  # fmt: skip
+
+
+def _chosen(raw: dict[str, Any]) -> dict[str, Any]:
+    experiments = {name: raw["experiments"][name] | {"figures": figures} for name, figures in _FIGURES.items()}
+    experiments["attention-maps"] |= {"variants": ["base", "heads-1"], "labels": {"heads-1": "1 head"}}
+    named = {variant for experiment in experiments.values() for variant in experiment["variants"]}
+    variants = {name: change for name, change in raw["variants"].items() if name in named}
+    variants["best"] = variants["best"] | {"epochs": 24}
+    return {"experiments": experiments, "variants": {**variants, "nowhere": {"blocks": 2}}}
+
+
+@pytest.fixture(scope="module")
+def full_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Half of the real experiments, ten seeds and twelve epochs of their variants but one, and their report."""
+    root = tmp_path_factory.mktemp("full")
+    chosen = _chosen(yaml.safe_load((REPOSITORY / "params.yaml").read_text()))
+    write_study(root, seeds=10, epochs=12, left_out=("rnn",), **chosen)
+    write_dataset(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        report.main([])
+        write_pages()
     return root
 
 
@@ -138,6 +237,11 @@ def small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_study(tmp_path, seeds=3, epochs=4, **SMALL)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def write_pages() -> None:
+    """What the stage does before it completes MLflow, which would take most of the time."""
+    pages.write(load(), Path())
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -150,48 +254,59 @@ def edit(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
     (root / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
 
 
-def last_epoch(root: Path, variant: str, column: str) -> np.ndarray:
-    """(seeds,): read anew with the csv module, apart from the code under test."""
+def column(root: Path, variant: str, name: str, epoch: int | None = None) -> np.ndarray:
+    """(seeds,) of an epoch, the last if none is given: read anew with the csv module, apart from the code under test."""
     with (root / "runs" / variant / "epochs.csv").open() as file:
         rows = list(csv.DictReader(file))
-    final = max(int(row["epoch"]) for row in rows)
-    return np.array([float(row[column]) for row in rows if int(row["epoch"]) == final])
+    wanted = epoch or max(int(row["epoch"]) for row in rows)
+    return np.array([float(row[name]) for row in rows if int(row["epoch"]) == wanted])
 
 
-def table(page: str, header: str) -> dict[str, list[str]]:
-    """The rows of the table whose header line holds `header`, by their first cell; numbers with an ASCII minus."""
+def read(root: Path, page: str) -> str:
+    """A page with ASCII minus signs and plain spaces."""
+    return (root / "reports" / page).read_text().replace("\N{MINUS SIGN}", "-").replace("\N{NO-BREAK SPACE}", " ")
+
+
+def table(page: str, header: str, key: int = 0) -> dict[str, list[str]]:
+    """The rows of the tables whose header line holds `header`, by one of their cells, that one left out."""
     lines = page.replace("\N{MINUS SIGN}", "-").replace("\N{NO-BREAK SPACE}", " ").splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("|") and header in line)
     rows = {}
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            break
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        rows[cells[0]] = cells[1:]
+    for start in [i for i, line in enumerate(lines) if line.startswith("|") and header in line]:
+        for line in lines[start + 2 :]:
+            if not line.startswith("|"):
+                break
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            rows[cells.pop(key)] = cells
+    assert rows
     return rows
 
 
+def ends(cell: str) -> list[float]:
+    return [float(end) for end in cell.split(" to ")]
+
+
+# --- experiments ---
+
+
 def test_numbers_of_an_experiment_are_those_of_the_files(full_study: Path) -> None:
-    page = (full_study / "reports/experiments/positions.md").read_text()
-    rows = table(page, "min to max")
-    labels = {"base": "learned", "sinusoidal": "sinusoidal", "sincos2d": "2-D sinusoidal", "no-position": "none"}
-    baseline = last_epoch(full_study, "base", "test_accuracy")
+    page = read(full_study, "experiments/positions.md")
+    means, paired = table(page, "min to max"), table(page, "BCa interval")
+    labels = {"base": "learned (baseline)", "sinusoidal": "sinusoidal", "sincos2d": "2-D sinusoidal", "no-position": "none"}
+    baseline = column(full_study, "base", "test_accuracy")
     raw = {}
     for variant, label in labels.items():
-        accuracy = last_epoch(full_study, variant, "test_accuracy")
+        accuracy = column(full_study, variant, "test_accuracy")
         low, high = stats.t.interval(0.95, 9, loc=accuracy.mean(), scale=stats.sem(accuracy))
-        shown = rows[label]
-        assert shown[:5] == [
-            "10", f"{100 * accuracy.mean():.2f}", f"{100 * accuracy.std(ddof=1):.2f}",
+        assert means[label] == [
+            "10", "0", f"{100 * accuracy.mean():.2f}", f"{100 * accuracy.std(ddof=1):.2f}",
             f"{100 * accuracy.min():.2f} to {100 * accuracy.max():.2f}", f"{100 * low:.2f} to {100 * high:.2f}",
         ]  # fmt: skip
         if variant == "base":
-            assert shown[5] == "baseline"
+            assert label not in paired
             continue
-        test = stats.ttest_rel(accuracy, baseline)
-        interval = test.confidence_interval(0.95)
-        assert float(shown[5]) == pytest.approx(100 * (accuracy - baseline).mean(), abs=0.00501)
-        assert [float(x) for x in shown[6].split(" to ")] == pytest.approx([100 * interval.low, 100 * interval.high], abs=0.00501)
+        interval = stats.ttest_rel(accuracy, baseline).confidence_interval(0.95)
+        assert float(paired[label][0]) == pytest.approx(100 * (accuracy - baseline).mean(), abs=0.00501)
+        assert ends(paired[label][1]) == pytest.approx([100 * interval.low, 100 * interval.high], abs=0.00501)
         raw[label] = stats.permutation_test(
             (accuracy, baseline),
             lambda x, y, axis: np.mean(x - y, axis=axis),
@@ -202,39 +317,148 @@ def test_numbers_of_an_experiment_are_those_of_the_files(full_study: Path) -> No
     running = 0.0
     for rank, label in enumerate(sorted(raw, key=lambda name: raw[name])):
         running = max(running, min(1.0, (3 - rank) * raw[label]))
-        assert float(rows[label][7]) == pytest.approx(running, abs=0.000501)
+        assert float(paired[label][4]) == pytest.approx(running, abs=0.000501)
+
+
+def test_resampled_intervals_are_of_the_differences_of_seeds_and_of_predictions(full_study: Path) -> None:
+    paired = table(read(full_study, "experiments/positions.md"), "BCa interval")["none"]
+    difference = column(full_study, "no-position", "test_accuracy") - column(full_study, "base", "test_accuracy")
+    result = stats.bootstrap((difference,), np.mean, method="BCa", n_resamples=50_000, rng=np.random.default_rng(1))
+    assert ends(paired[2]) == pytest.approx([100 * end for end in result.confidence_interval], abs=0.05)
+    right = []
+    for variant in ("no-position", "base"):
+        with np.load(full_study / f"predictions/{variant}.npz") as arrays:
+            right.append(arrays["predictions"] == arrays["labels"])
+    interval = hierarchical_bootstrap(*right)
+    assert interval is not None
+    assert ends(paired[3]) == pytest.approx([100 * interval.low, 100 * interval.high], abs=0.00501)
+    narrow, wide = ends(paired[1]), ends(paired[3])
+    assert wide[1] - wide[0] > narrow[1] - narrow[0]  # other images add to the spread
 
 
 def test_losses_of_an_experiment_are_those_of_the_files(full_study: Path) -> None:
-    rows = table((full_study / "reports/experiments/patch-size.md").read_text(), "train loss")
+    rows = table(read(full_study, "experiments/positions.md"), "train loss")
     train, test, base = (
-        last_epoch(full_study, v, c) for v, c in (("patch-14", "train_loss"), ("patch-14", "test_loss"), ("base", "test_loss"))
+        column(full_study, v, c) for v, c in (("no-position", "train_loss"), ("no-position", "test_loss"), ("base", "test_loss"))
     )
     low, high = stats.ttest_rel(test, base).confidence_interval(0.95)
-    assert [float(cell) for cell in rows["14 x 14"][:5]] == pytest.approx(
+    assert [float(cell) for cell in rows["none"][:5]] == pytest.approx(
         [train.mean(), train.std(ddof=1), test.mean(), test.std(ddof=1), (test - base).mean()], abs=5.1e-5
     )
-    assert [float(x) for x in rows["14 x 14"][5].split(" to ")] == pytest.approx([low, high], abs=5.1e-5)
+    assert ends(rows["none"][5]) == pytest.approx([low, high], abs=5.1e-5)
 
 
-def test_leaderboard_has_every_variant_by_its_mean(full_study: Path) -> None:
-    rows = table((full_study / "reports/README.md").read_text(), "parameters")
-    means = {variant: last_epoch(full_study, variant, "test_accuracy").mean() for variant in rows}
-    assert len(rows) == 13
-    assert list(rows) == sorted(rows, key=lambda v: -means[v])
-    assert {variant: float(cells[1]) for variant, cells in rows.items()} == pytest.approx(
-        {v: 100 * m for v, m in means.items()}, abs=0.00501
-    )
-    assert rows["patch-2"][5:] == ["29,850", "1.77 M"]
+def test_an_experiments_own_measure_has_a_table_with_paired_differences(full_study: Path) -> None:
+    page = read(full_study, "experiments/schedules.md")
+    rows = table(page, "| unsteadiness |")
+    changes = {}
+    for variant in ("base", "linear"):
+        with (full_study / "runs" / variant / "epochs.csv").open() as file:
+            accuracy = np.array([float(row["test_accuracy"]) for row in csv.DictReader(file)]).reshape(10, 12)
+        changes[variant] = np.diff(accuracy[:, -10:], axis=1).std(axis=1, ddof=1)
+    difference = changes["linear"] - changes["base"]
+    low, high = stats.ttest_rel(changes["linear"], changes["base"]).confidence_interval(0.95)
+    shown = rows["pre, linear"]
+    assert shown[0] == "10"
+    assert float(shown[1]) == pytest.approx(100 * changes["linear"].mean(), abs=5.1e-4)
+    assert float(shown[4]) == pytest.approx(100 * difference.mean(), abs=5.1e-4)
+    assert ends(shown[5]) == pytest.approx([100 * low, 100 * high], abs=5.1e-4)
+    assert 0 < float(shown[6]) <= 1
+    assert rows["pre, constant (baseline)"][4] == "baseline"
+    assert "last 10 epochs" in page
+
+
+def test_seeds_that_diverged_are_counted_and_left_out_where_they_have_no_number(full_study: Path) -> None:
+    page = read(full_study, "experiments/stability.md")
+    assert table(page, "min to max")["no norm"][:2] == ["10", "3"]
+    assert table(page, "min to max")["base (baseline)"][:2] == ["10", "0"]
+    assert "3 of its 10 seeds diverged" in page
+    loss = table(page, "train loss")["no norm"]
+    finite = column(full_study, "no-norm", "test_loss")
+    assert np.isnan(finite).sum() == 3
+    assert float(loss[2]) == pytest.approx(np.nanmean(finite), abs=5.1e-5)
+    assert loss[4:] == ["-", "-"]
+    assert "The loss of some seeds of no norm is not finite" in page
+    assert "Losses that are not finite are left out (no norm, 3 of 10 seeds)" in page
+    rows = table(read(full_study, "README.md"), "| place |", key=1)
+    assert (rows["no-norm"][2], rows["base"][2]) == ("10, 3 diverged", "10")
+
+
+def test_what_was_not_run_is_said_and_stops_nothing(full_study: Path) -> None:
+    page = read(full_study, "experiments/networks.md")
+    assert "**Not run: rnn.**" in page
+    assert table(page, "min to max")["RNN"][0] == "not run"
+    assert "RNN" not in table(page, "BCa interval")
+    assert "How RNN does: it was not run." in page
+    verdicts = {first[1:3]: cells for first, cells in table(read(full_study, "README.md"), "what would decide it").items()}
+    assert verdicts["K5"][1] == "**not run**"
+    assert "rnn" in verdicts["K5"][3]
+    assert verdicts["T3"][1] == "**not run**"  # of no variant of this study
+    readme = read(full_study, "README.md")
+    assert re.search(r"Of \d+ claims, .*\d+ are not run", readme)
+    variants = len(yaml.safe_load((full_study / "params.yaml").read_text())["variants"])
+    assert f"Of {variants} variants {variants - 1} were trained" in readme
+    rows = table(readme, "| place |", key=1)
+    assert rows["rnn"][0] == "-"
+    assert rows["rnn"][2] == "not run"
+
+
+def test_without_its_baseline_an_experiment_shows_what_there_is(small_study: Path) -> None:
+    shutil.rmtree(small_study / "runs/base")
+    write_pages()
+    page = read(small_study, "experiments/one.md")
+    assert "**Not run: base.**" in page
+    assert "has nothing to be compared with, as base was not run" in page
+    assert "BCa interval" not in page
+    assert "one-position-similarity.png" in page
+    assert "### T1: not run" in page
+    shutil.rmtree(small_study / "runs/sinusoidal")
+    write_pages()
+    page = read(small_study, "experiments/one.md")
+    assert "None of its variants was run yet." in page
+    assert "<picture>" not in page
+
+
+def test_without_predictions_intervals_over_images_and_position_figures_are_missing_and_told(small_study: Path) -> None:
+    shutil.rmtree(small_study / "predictions")
+    write_pages()
+    page = read(small_study, "experiments/one.md")
+    assert "seeds and images" not in page
+    assert "Without `predictions/` there is no interval over test images" in page
+    assert "one-position-similarity" not in page
+    assert "### T2: not run" in page
+
+
+def test_settings_tell_what_differs_and_no_more(full_study: Path) -> None:
+    rows = table(read(full_study, "experiments/networks.md"), "differs from the base by")
+    assert rows["CNN"][0] == "architecture: cnn, widths: [12, 26]"
+    assert rows["CNN"][1] == "-"  # no tokens
+    assert rows["ViT (baseline)"][:2] == ["the base itself", "50"]
+    best = table(read(full_study, "experiments/best.md"), "differs from the base by")["best"][0]
+    assert {"epochs: 24", "schedule: cosine", "augment: affine", "dim: 64"} <= set(best.split(", "))
+    assert "heads: 8" not in best  # the base has as many
+    assert "for 12 or 24 epochs" in read(full_study, "experiments/best.md")
+
+
+def test_a_shorter_difference_to_the_baseline_is_the_one_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = yaml.safe_load((REPOSITORY / "params.yaml").read_text())
+    lab = raw["experiments"]["lab"]
+    write_study(tmp_path, seeds=2, epochs=4, experiments={"lab": lab}, variants={name: raw["variants"][name] for name in lab["variants"]})
+    monkeypatch.chdir(tmp_path)
+    write_pages()
+    rows = table(read(tmp_path, "experiments/lab.md"), "differs from the base by")
+    assert rows["16 patches"][0] == "as lab, but patch: 7"
+    assert rows["base, ReLU"][0] == "activation: relu"
+    assert "patch: 14" in rows["4 patches (baseline)"][0]
 
 
 def test_a_difference_is_denied_with_its_bound_only(full_study: Path) -> None:
     seen = 0
     for page in (full_study / "reports/experiments").glob("*.md"):
-        text = page.read_text().replace("\N{MINUS SIGN}", "-").replace("\N{NO-BREAK SPACE}", " ")
+        text = read(full_study, f"experiments/{page.name}")
         assert text.count("no detectable difference") == len(re.findall(r"no detectable difference of \d+\.\d\d points or more", text))
         for bound, low, high in re.findall(
-            r"no detectable difference of ([\d.]+) points or more from [^(]+\([^,]+ points, 95 % interval (\S+) to (\S+)\)", text
+            r"no detectable difference of ([\d.]+) points or more from .+? \([^,]+ points, 95 % interval (\S+) to (\S+)\)", text
         ):
             assert float(low) < 0 < float(high)
             assert float(bound) == pytest.approx(max(abs(float(low)), float(high)), abs=0.0101)
@@ -243,111 +467,267 @@ def test_a_difference_is_denied_with_its_bound_only(full_study: Path) -> None:
     assert seen > 3
 
 
-def test_claims_come_first_with_verdict_interval_and_link(full_study: Path) -> None:
-    readme = (full_study / "reports/README.md").read_text()
-    assert readme.index("## The claims") < readme.index("## The variants") < readme.index("## Provenance")
-    rows = table(readme, "verdict")
-    assert [re.match(r"\[(T\d)\]", first).group(1) for first in rows] == ["T1", "T2", "T3", "T4", "T5", "T6"]  # type: ignore[union-attr]
-    verdicts = {first[1:3]: cells[1] for first, cells in rows.items()}
-    assert set(verdicts.values()) <= {"**supported**", "**contradicted**", "**not decided**"}
-    assert verdicts["T4"] == verdicts["T6"] == "**not decided**"
-    difference = stats.ttest_rel(last_epoch(full_study, "first", "test_accuracy"), last_epoch(full_study, "base", "test_accuracy"))
+def test_claims_show_every_comparison_its_rule_and_what_would_decide_it(full_study: Path) -> None:
+    page = read(full_study, "experiments/schedules.md")
+    claims = yaml.safe_load((full_study / "params.yaml").read_text())["claims"]
+    section = page.split("### K1: ")[1].split("\n### ")[0].split("\n## ")[0]
+    rows = table(section, "effect [95 % interval]")
+    assert len(rows) == len(claims["K1"]["comparisons"])
+    assert next(iter(rows)) == "pre, warm-up and linear - pre, linear, accuracy"
+    effect, n, rule, p, verdict, because = rows["pre, linear - pre, constant, accuracy"]
+    difference = stats.ttest_rel(column(full_study, "linear", "test_accuracy"), column(full_study, "base", "test_accuracy"))
     low, high = (100 * end for end in difference.confidence_interval(0.95))
-    assert f"[{low:+.2f} to {high:+.2f}]" in next(cells[2] for first, cells in rows.items() if "T3" in first)
-    assert verdicts["T3"] == ("**supported**" if max(-low, high) < 0.5 else "**not decided**")
+    assert f"[{low:+.2f} to {high:+.2f}]" in effect
+    assert (n, rule) == ("10", "b")
+    assert 0 < float(p) <= 1
+    assert verdict in ("supported", "contradicted", "not decided")
+    assert ("seeds" in because) == (verdict == "not decided")
+    assert re.search(r"^- rule a: .*within ±0\.5 points", section, flags=re.MULTILINE)
+    assert re.search(r"^- rule b: .*above 0", section, flags=re.MULTILINE)
+    assert claims["K1"]["measured"] in section
+    assert claims["K1"]["margin"] in section
 
 
-def test_links_and_pictures_point_to_files_and_headings(full_study: Path) -> None:
-    pages = list((full_study / "reports").rglob("*.md"))
-    assert len(pages) == 5
-    for page in pages:
+# --- the first page ---
+
+
+def test_every_variant_stands_once_with_its_place_by_mean(full_study: Path) -> None:
+    raw = yaml.safe_load((full_study / "params.yaml").read_text())
+    readme = read(full_study, "README.md")
+    lines = re.findall(r"^\| (\d+|-) \| ([\w-]+) \|", readme, flags=re.MULTILINE)
+    assert sorted(variant for _, variant in lines) == sorted(raw["variants"])
+    means = {variant: column(full_study, variant, "test_accuracy").mean() for place, variant in lines if place != "-"}
+    order = [variant for _, variant in sorted((int(place), variant) for place, variant in lines if place != "-")]
+    assert order == sorted(order, key=lambda variant: -means[variant])
+    rows = table(readme, "| place |", key=1)
+    assert {v: float(cells[3]) for v, cells in rows.items() if v != "rnn"} == pytest.approx(
+        {v: 100 * m for v, m in means.items()}, abs=0.00501
+    )
+    assert rows["base"][6:] == ["22,500", "450 k"]
+    assert readme.index("### Experiment 1") < readme.index("| sincos2d |") < readme.index("### What keeps training stable")
+    assert "### In no experiment" in readme
+    assert readme.index("### In no experiment") < readme.index("| nowhere |")
+
+
+def test_claims_come_first_with_verdict_interval_and_link(full_study: Path) -> None:
+    readme = read(full_study, "README.md")
+    assert readme.index("## The claims") < readme.index("## The variants") < readme.index("## The data") < readme.index("## Provenance")
+    raw = yaml.safe_load((full_study / "params.yaml").read_text())
+    rows = table(readme, "what would decide it")
+    assert [re.match(r"\[([\w-]+)\]", first).group(1) for first in rows] == list(raw["claims"])  # type: ignore[union-attr]
+    for first, (sentence, verdict, effect, decided) in rows.items():
+        id = first[1 : first.index("]")]
+        assert raw["claims"][id]["sentence"] in sentence
+        assert verdict in ("**supported**", "**contradicted**", "**not decided**", "**not run**")
+        if verdict == "**not decided**":
+            assert re.search(r"^about [\d,]+ seeds$|too near|cannot be told|more seeds", decided), decided
+        elif verdict in ("**supported**", "**contradicted**"):
+            assert decided == "decided"
+            assert "[" in effect
+    assert "experiments/networks.md#what-it-means" in next(first for first in rows if "K4" in first)
+
+
+def test_a_claim_follows_the_files(full_study: Path) -> None:
+    """T10 by hand: a gain of less than half a point, from the interval."""
+    difference = stats.ttest_rel(column(full_study, "sincos2d", "test_accuracy"), column(full_study, "sinusoidal", "test_accuracy"))
+    low, high = difference.confidence_interval(0.95)
+    expected = "supported" if high < 0.005 else "contradicted" if low > 0.005 else "not decided"
+    assert f"### T10: {expected}" in read(full_study, "experiments/positions.md")
+    (cells,) = (cells for first, cells in table(read(full_study, "README.md"), "what would decide it").items() if "T10" in first)
+    assert cells[1] == f"**{expected}**"
+    assert f"[{100 * low:+.2f} to {100 * high:+.2f}]" in cells[2]
+
+
+def test_a_new_bound_is_judged_without_a_training(small_study: Path) -> None:
+    before = {path: path.read_bytes() for path in (small_study / "runs").rglob("*") if path.is_file()}
+    difference = abs(column(small_study, "sinusoidal", "test_accuracy") - column(small_study, "base", "test_accuracy")).max()
+    for bound, verdict in ((50 * difference + 1, "supported"), (1e-9, "not decided")):
+        edit(small_study, lambda raw, bound=bound: raw["claims"]["T3"]["comparisons"][0].update(variant="sinusoidal", bound=float(bound)))
+        write_pages()
+        page = read(small_study, "README.md")
+        assert f"### T3: {verdict}" in page  # no experiment of this study has it
+        assert "[T3](#claims-of-no-experiment)" in page
+    assert before == {path: path.read_bytes() for path in (small_study / "runs").rglob("*") if path.is_file()}
+
+
+# --- all pages ---
+
+
+def _check_links(root: Path) -> None:
+    written = list((root / "reports").rglob("*.md"))
+    for page in written:
         text = page.read_text()
         targets = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
         assert targets
         for target in targets:
             path, _, anchor = target.partition("#")
-            other = (page.parent / path).resolve()
+            other = (page.parent / path).resolve() if path else page.resolve()
             assert other.is_file(), target
-            assert other.is_relative_to((full_study / "reports").resolve())
+            assert other.is_relative_to((root / "reports").resolve())
             if anchor:
                 headings = re.findall(r"^#+ (.+)$", other.read_text(), flags=re.MULTILINE)
                 assert anchor in {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
-    used = {Path(name).name for page in pages for name in re.findall(r'(?:src|srcset)="([^"]+)"', page.read_text())}
-    assert used == {path.name for path in (full_study / "reports/experiments/figures").iterdir()}
+    used = {Path(name).name for page in written for name in re.findall(r'(?:src|srcset)="([^"]+)"', page.read_text())}
+    assert used == {path.name for path in (root / "reports/experiments/figures").iterdir()}
 
 
-def test_tables_have_as_many_cells_as_their_header(full_study: Path) -> None:
-    for page in (full_study / "reports").rglob("*.md"):
+def _check_tables(root: Path) -> None:
+    for page in (root / "reports").rglob("*.md"):
         for block in re.findall(r"(?:^\|.*\n)+", page.read_text(), flags=re.MULTILINE):
             widths = {len(re.split(r"(?<!\\)\|", line)) for line in block.splitlines()}
             assert len(widths) == 1, block
             assert re.fullmatch(r"(\|:?-+:?)+\|", block.splitlines()[1]), block
+            assert len(block.splitlines()) > 2, block
 
 
-def test_provenance_names_commit_digest_device_and_command(full_study: Path) -> None:
-    readme = (full_study / "reports/README.md").read_text()
-    for text in (
-        "0123456789abcdef0123456789abcdef01234567",
-        "d" * 64,
-        "c" * 64,
-        "Some Processor (2 cores)",
-        "torch 2.15.0",
-        "fused-cpu",
-        "dvc repro",
-    ):
+def _check_text(root: Path) -> None:
+    for page in (root / "reports").rglob("*.md"):
+        text = page.read_text()
+        for wrong in (
+            r"\bnan\b",
+            r"\binf\b",
+            r"\bNone\b(?! of)",
+            "Undefined",
+            r" \.\s",
+            r"\.\.(?!/)",
+            r"\n\n\n\n",
+            r"\b1 seeds",
+            r"\( ",
+            r"\[\]",
+        ):
+            found = re.search(r".*" + wrong + ".*", text)
+            assert not found, f"{page.name}: {found}"
+        numbers = [int(number) for number in re.findall(r"^\*Table (\d+)\.", text, flags=re.MULTILINE)]
+        assert numbers == list(range(1, len(numbers) + 1)), page.name
+        numbers = [int(number) for number in re.findall(r"^\*Figure (\d+)\.", text, flags=re.MULTILINE)]
+        assert numbers == list(range(1, len(numbers) + 1)), page.name
+
+
+def test_links_and_pictures_point_to_files_and_headings(full_study: Path) -> None:
+    _check_links(full_study)
+
+
+def test_tables_have_as_many_cells_as_their_header(full_study: Path) -> None:
+    _check_tables(full_study)
+
+
+def test_pages_hold_no_leftovers_and_number_their_tables(full_study: Path) -> None:
+    _check_text(full_study)
+
+
+def test_every_kind_of_figure_is_there_in_both_themes(full_study: Path) -> None:
+    folder = full_study / "reports/experiments/figures"
+    for name in (
+        "stability-curves", "best-curves", "positions-position-similarity", "positions-epoch-time", "schedules-measure", "networks-shifts",
+        "data-size-data-size", "attention-maps-attention-maps", "attention-maps-attention-maps-heads-base",
+        "attention-maps-attention-maps-heads-heads-1",
+    ):  # fmt: skip
+        light, dark = (np.asarray(Image.open(folder / f"{name}{theme}.png").convert("RGB")) for theme in ("", "-dark"))
+        assert light.shape == dark.shape
+        assert light.shape[1] > 1000  # some 1.7 times the width of the page
+        assert tuple(light[1, 1]) == (255, 255, 255)
+        assert tuple(dark[1, 1]) == (13, 17, 23)
+        assert light.std() > 5
+        assert dark.std() > 5
+
+
+def test_captions_say_n_and_alternatives_say_numbers(full_study: Path) -> None:
+    for page in (full_study / "reports/experiments").glob("*.md"):
+        text = page.read_text()
+        captions = re.findall(r"^\*Figure \d+\. (.+)\*$", text, flags=re.MULTILINE)
+        alternatives = re.findall(r'alt="([^"]+)"', text)
+        assert len(captions) == len(alternatives)
+        for caption, alternative in zip(captions, alternatives, strict=True):
+            assert re.search(r"n = 10|seed 0|mean over 10|Learned vectors", caption), caption
+            assert "." in alternative
+            assert len(alternative) > 40
+    page = read(full_study, "experiments/data-size.md")
+    accuracy = 100 * column(full_study, "vit-100", "test_accuracy").mean()
+    assert f"ViT from {accuracy:.2f} % with 100 images" in page
+    assert "with 60,000 images" in page
+    shifts = read(full_study, "experiments/networks.md")
+    with (full_study / "evaluations/cnn/seeds.csv").open() as file:
+        shifted = 100 * np.mean([float(row["shift_4"]) for row in csv.DictReader(file)])
+    assert f"CNN from {100 * column(full_study, 'cnn', 'test_accuracy').mean():.2f} to {shifted:.2f} %" in shifts
+
+
+def test_provenance_and_hardware_name_commit_digest_device_kernel_and_command(full_study: Path) -> None:
+    readme, hardware = read(full_study, "README.md"), read(full_study, "hardware.md")
+    for text in ("0123456789abcdef0123456789abcdef01234567", "d" * 64, "dvc repro"):
         assert text in readme
+    for text in ("c" * 64, "Some Processor (2 cores)", "torch 2.15.0", "2026-01-02T03:04:05Z"):
+        assert text in hardware
+        assert text not in readme
+    trainings = table(hardware, "started (UTC)")
+    assert (trainings["base"][2], trainings["cnn"][2]) == ("fused-cpu", "none")
+    assert "rnn" not in trainings
+    with (full_study / "runs/base/epochs.csv").open() as file:
+        recorded = [float(row["seconds"]) for row in csv.DictReader(file)]
+    assert float(trainings["base"][5]) == pytest.approx(np.median(recorded), rel=0.005)
+    assert float(trainings["base"][6].replace(",", "")) == pytest.approx(sum(recorded), rel=0.005)
     assert "60,000 train and 10,000 test images" in readme
     assert "These are not the data" not in readme
     assert "data/samples.png" in readme
 
 
+def test_the_glossary_has_the_words_that_the_pages_use(full_study: Path) -> None:
+    glossary = read(full_study, "glossary.md").lower()
+    used = " ".join(read(full_study, f"experiments/{page.name}") for page in (full_study / "reports/experiments").glob("*.md"))
+    for word in (
+        "BCa", "hierarchical bootstrap", "Holm", "sign-flip", "unsteadiness", "rollout", "nats", "points", "diverged", "ink correlation",
+    ):  # fmt: skip
+        assert word in used, word
+        assert word.lower().replace("-", " ") in glossary.replace("-", " "), word
+    for section in ("## Runs", "## Measures", "## Statistics", "## Claims"):
+        assert section.lower() in glossary
+    terms = re.findall(r"^- \*\*([^*]+)\*\*", glossary, flags=re.MULTILINE)
+    assert len(terms) == len(set(terms)) > 25
+
+
 def test_same_inputs_give_equal_bytes(small_study: Path) -> None:
-    report.main([])
+    write_pages()
     first = contents(small_study)
     assert {name for name in first if name.endswith(".md")} == {
-        "reports/README.md",
-        "reports/experiments/one.md",
-        "reports/experiments/two.md",
+        f"reports/{page}.md" for page in ("README", "hardware", "glossary", "experiments/one", "experiments/two")
     }
     shutil.rmtree(small_study / "reports")
-    report.main([])
+    write_pages()
     assert contents(small_study) == first
 
 
 def test_removed_experiment_and_variant_vanish(small_study: Path) -> None:
-    report.main([])
+    write_pages()
     (small_study / "reports/experiments/kept.txt").write_text("not ours")
 
     def remove(raw: dict[str, Any]) -> None:
         del raw["experiments"]["two"], raw["variants"]["patch-7"]
 
     edit(small_study, remove)  # runs/patch-7 is still there: the report reads what params.yaml names
-    report.main([])
+    write_pages()
     after = contents(small_study)
     assert {name for name in after if not name.endswith(".png")} == {
-        "reports/README.md",
-        "reports/experiments/one.md",
-        "reports/experiments/kept.txt",
+        f"reports/{page}"
+        for page in ("README.md", "hardware.md", "glossary.md", "curves.csv", "experiments/one.md", "experiments/kept.txt")
     }
     assert all("/one-" in name for name in after if name.endswith(".png"))
-    assert b"patch-7" not in after["reports/README.md"]
+    assert not re.search(rb"^\| \d+ \| patch-7 \|", after["reports/README.md"], flags=re.MULTILINE)
 
 
 def test_preview_stands_at_the_top_of_every_page(small_study: Path) -> None:
-    report.main([])
+    write_pages()
     assert not any(line.startswith(">") for page in small_study.rglob("*.md") for line in page.read_text().splitlines())
     edit(small_study, lambda raw: raw.update(preview="PREVIEW. Few seeds.\nToo little to settle a claim."))
-    report.main([])
-    pages = list((small_study / "reports").rglob("*.md"))
-    assert len(pages) == 3
-    for page in pages:
+    write_pages()
+    written = list((small_study / "reports").rglob("*.md"))
+    assert len(written) == 5
+    for page in written:
         lines = page.read_text().splitlines()
         assert lines[0].startswith("# ")
         assert lines[2:4] == ["> PREVIEW. Few seeds.", "> Too little to settle a claim."]
 
 
 def test_few_seeds_get_no_p_but_are_told_why(small_study: Path) -> None:
-    report.main([])
+    write_pages()
     page = (small_study / "reports/experiments/two.md").read_text()
     assert "cannot fall below 0.25" in page
     assert not re.search(r"\| p \|", page)
@@ -356,28 +736,32 @@ def test_few_seeds_get_no_p_but_are_told_why(small_study: Path) -> None:
 def test_one_seed_and_one_epoch_have_neither_interval_nor_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_study(tmp_path, seeds=1, epochs=1, **SMALL)
     monkeypatch.chdir(tmp_path)
-    report.main([])
+    write_pages()
     page = (tmp_path / "reports/experiments/one.md").read_text()
-    assert table(page, "min to max")["base"][4] == "-"
+    assert table(page, "min to max")["base (baseline)"][5] == "-"
     assert "T1: not decided" in page
     assert "One seed has neither interval nor test" in page
+    _check_tables(tmp_path)
+    _check_text(tmp_path)
 
 
 def test_equal_runs_are_called_equal(small_study: Path) -> None:
     shutil.copy(small_study / "runs/base/epochs.csv", small_study / "runs/patch-7/epochs.csv")
-    report.main([])
+    shutil.copy(small_study / "evaluations/base/seeds.csv", small_study / "evaluations/patch-7/seeds.csv")
+    (small_study / "predictions/patch-7.npz").unlink()
+    write_pages()
     assert "**patch-7**: every seed ends at the same accuracy as base." in (small_study / "reports/experiments/two.md").read_text()
 
 
 def test_bars_in_labels_do_not_break_tables(small_study: Path) -> None:
-    report.main([])
+    write_pages()
     assert "a \\| b" in table((small_study / "reports/experiments/one.md").read_text(), "min to max")
 
 
 def test_runs_with_uncommitted_changes_or_several_commits_are_told(small_study: Path) -> None:
     path = small_study / "runs/sinusoidal/run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"git_commit": "f" * 40, "git_dirty": True}))
-    report.main([])
+    write_pages()
     readme = (small_study / "reports/README.md").read_text()
     assert f"`{'f' * 40}` (sinusoidal)" in readme
     assert "**yes**: the commit alone does not say what ran (sinusoidal)" in readme
@@ -386,14 +770,12 @@ def test_runs_with_uncommitted_changes_or_several_commits_are_told(small_study: 
     assert "no commit holds" not in (small_study / "reports/experiments/two.md").read_text()
 
 
-def _drop(name: str) -> Callable[[Path], None]:
-    return lambda root: (root / "runs/sinusoidal" / name).unlink()
+# --- faults ---
 
 
 def _write(name: str, content: str | bytes) -> Callable[[Path], None]:
     def change(root: Path) -> None:
-        path = root / "runs/sinusoidal" / name
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
     return change
 
@@ -403,36 +785,51 @@ def _cut(root: Path) -> None:
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
 
 
-def _not_a_number(root: Path) -> None:
+def _no_accuracy(root: Path) -> None:
     path = root / "runs/sinusoidal/epochs.csv"
     lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:-1], re.sub(r",[^,]+,([^,]+)$", r",nan,\1", lines[-1])]) + "\n")
+    cells = lines[-1].split(",")
+    cells[4] = "nan"
+    path.write_text("\n".join([*lines[:-1], ",".join(cells)]) + "\n")
+
+
+def _arrays(**changes: Any) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        path = root / "predictions/sinusoidal.npz"
+        with np.load(path) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        arrays |= changes
+        np.savez(path, **{name: value for name, value in arrays.items() if value is not None})
+
+    return change
 
 
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (_drop("epochs.csv"), "runs/ has no results of sinusoidal: run `dvc repro train@sinusoidal`."),
-        (_drop("run.json"), "runs/ has no results of sinusoidal: run `dvc repro train@sinusoidal`."),
-        (
-            lambda root: shutil.rmtree(root / "runs"),
-            "has no results of base, sinusoidal, patch-7: run `dvc repro train@base train@sinusoidal",
-        ),
-        (_drop("predictions.npz"), "dvc repro evaluate@sinusoidal"),
-        (_write("predictions.npz", b"PK\x03\x04 cut off"), "--single-item evaluate@sinusoidal"),
-        (_write("run.json", "{"), "--single-item train@sinusoidal"),
-        (_write("metrics.json", "{}"), "lacks `parameters` or `flops`"),
-        (_write("epochs.csv", "seed,epoch\n0,one\n"), "epochs.csv is damaged"),
+        (lambda root: shutil.rmtree(root / "runs"), "runs/ has no results of any variant that params.yaml names: run `dvc repro`."),
+        (lambda root: (root / "runs/sinusoidal/epochs.csv").unlink(), "epochs.csv is missing"),
+        (lambda root: (root / "runs/sinusoidal/metrics.json").unlink(), "--single-item train@sinusoidal"),
+        (_write("predictions/sinusoidal.npz", b"PK\x03\x04 cut off"), "it cannot be read: run `dvc repro --force --single-item evaluate`"),
+        (_arrays(predictions=None), "it lacks predictions: run `dvc repro --force --single-item evaluate`"),
+        (_arrays(positions=np.zeros((3, 7, 5), np.float32)), "`positions` has the shape (3, 7, 5)"),
+        (_arrays(seeds=np.array([4, 5, 6])), "do not fit the seeds of the training"),
+        (_arrays(labels=np.full(IMAGES, 9, np.uint8)), "is of another training than runs/sinusoidal: run `dvc repro evaluate`."),
+        (_write("evaluations/sinusoidal/seeds.csv", "seed,test_accuracy\n0,one\n"), "seeds.csv is damaged"),
+        (_write("evaluations/sinusoidal/seeds.csv", "seed,test_accuracy\n0,0.5\n1,0.5\n2,0.5\n"), "sinusoidal is of another training"),
+        (_write("runs/sinusoidal/run.json", "{"), "--single-item train@sinusoidal"),
+        (_write("runs/sinusoidal/metrics.json", "{}"), "lacks `parameters` or `flops`"),
+        (_write("runs/sinusoidal/epochs.csv", "seed,epoch\n0,one\n"), "epochs.csv is damaged"),
         (_cut, "not one row for every seed and epoch"),
-        (_not_a_number, "not a finite number"),
+        (_no_accuracy, "an accuracy or a time that is not a finite number"),
         (
             lambda root: edit(root, lambda raw: raw["train"].update(epochs=9)),
             "other settings than params.yaml now has: run `dvc repro train@base`",
         ),
-        (lambda root: edit(root, lambda raw: raw["experiments"]["one"].update(claims=["T99"])), "names 'T99', but the claims are T1"),
+        (lambda root: edit(root, lambda raw: raw["experiments"]["one"].update(claims=["T99"])), "names 'T99', which claims does not have"),
     ],
-)
-def test_missing_stale_or_damaged_inputs_are_one_sentence_and_lose_nothing(
+)  # fmt: skip
+def test_stale_or_damaged_inputs_are_one_sentence_and_lose_nothing(
     small_study: Path, damage: Callable[[Path], None], sentence: str
 ) -> None:
     for page in ("README.md", "experiments/one.md", "experiments/gone.md"):
@@ -441,5 +838,26 @@ def test_missing_stale_or_damaged_inputs_are_one_sentence_and_lose_nothing(
     before = contents(small_study)
     damage(small_study)
     with pytest.raises(UserError, match=re.escape(sentence)):
-        report.main([])
+        write_pages()
     assert contents(small_study) == before
+
+
+def test_pictures_for_tracking_are_of_the_variants_that_ran(small_study: Path) -> None:
+    shutil.rmtree(small_study / "runs/patch-7")
+    report.main([])
+    assert (small_study / "reports/README.md").exists()
+    pictures = small_study / ".checkpoints/figures"
+    assert {path.stem for path in pictures.iterdir()} == {"base", "sinusoidal"}
+    assert Image.open(io.BytesIO((pictures / "base.png").read_bytes())).size[0] > 800
+
+
+@pytest.mark.slow
+def test_the_whole_catalogue_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = write_study(tmp_path, seeds=6, epochs=5)
+    write_dataset(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write_pages()
+    assert {path.stem for path in (tmp_path / "reports/experiments").glob("*.md")} == set(raw["experiments"])
+    _check_links(tmp_path)
+    _check_tables(tmp_path)
+    _check_text(tmp_path)

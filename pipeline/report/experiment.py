@@ -1,0 +1,255 @@
+"""The page of one experiment: what was asked, how, what came out, what it means for the claims, what is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from pipeline.analysis import statistics
+from pipeline.analysis.claims import Judgement, adjusted_p, is_timed
+from pipeline.analysis.statistics import LEVEL, MOST_SEEDS, FloatArray, Interval, Summary
+from pipeline.params import ExperimentSettings, Measure, Params
+from pipeline.report import figures, text
+from pipeline.report.drawings import drawings, measure_note, nearness_rows, seed_values
+from pipeline.report.results import VariantResult
+from pipeline.report.text import UNITS, Picture, at_least, counted, differs, interval, points
+
+FEWEST_SEEDS = statistics.seeds_for_p(1 - LEVEL)  # the fewest with which a sign-flip p can fall below 0.05
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant's row in the tables; accuracies are fractions. What needs runs that are not there is None.
+
+    Attributes:
+        difference, loss_difference: paired with the baseline; None for the baseline itself, too.
+        bca, hierarchical: of the difference of accuracy.
+        p: of it, adjusted over the comparisons of the table.
+    """
+
+    variant: str
+    label: str
+    is_baseline: bool
+    changes: str
+    run: VariantResult | None
+    accuracy: Summary | None = None
+    train_loss: Summary | None = None
+    test_loss: Summary | None = None
+    difference: Summary | None = None
+    loss_difference: Summary | None = None
+    bca: Interval | None = None
+    hierarchical: Interval | None = None
+    p: float | None = None
+
+
+@dataclass(frozen=True)
+class MeasureRow:
+    """A variant's row in the table of the experiment's own measure; `left_out` seeds have no finite value."""
+
+    label: str
+    is_baseline: bool
+    summary: Summary | None
+    left_out: int
+    difference: Summary | None
+    p: float | None
+
+
+def finite_summary(values: FloatArray) -> Summary | None:
+    """Of those values that are finite."""
+    finite = values[np.isfinite(values)]
+    return statistics.summarize(finite) if finite.size else None
+
+
+def _paired(values: FloatArray | None, baseline: FloatArray | None) -> Summary | None:
+    """None where one of the two is not there or holds a value that is not finite: a pair less would be a choice."""
+    if values is None or baseline is None or not (np.isfinite(values).all() and np.isfinite(baseline).all()):
+        return None
+    return statistics.paired_difference(values, baseline)
+
+
+def _adjusted(values: Mapping[str, FloatArray | None], baseline: FloatArray | None) -> dict[str, float]:
+    """Holm-adjusted sign-flip p of each variant against the baseline, of those that can be paired; none with too few seeds."""
+    comparable = {name: v for name, v in values.items() if v is not None and _paired(v, baseline) is not None}
+    if baseline is None or len(baseline) < FEWEST_SEEDS or not comparable:
+        return {}
+    raw = [statistics.sign_flip_p(v, baseline) for v in comparable.values()]
+    return dict(zip(comparable, statistics.holm(raw), strict=True))
+
+
+def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, VariantResult]) -> list[Row]:
+    baseline = runs.get(experiment.baseline)
+    base = None if baseline is None else baseline.test_accuracy[:, -1]
+    others = [v for v in experiment.variants if v != experiment.baseline]
+    adjusted = _adjusted({v: runs[v].test_accuracy[:, -1] if v in runs else None for v in others}, base)
+    table = []
+    for variant in experiment.variants:
+        run, own = runs.get(variant), variant == experiment.baseline
+        row = Row(variant, experiment.label(variant), own, differs(params, variant, experiment.baseline), run)
+        if run is None:
+            table.append(row)
+            continue
+        accuracy = run.test_accuracy[:, -1]
+        paired: dict[str, Any] = {}
+        if not own and baseline is not None and base is not None:
+            paired = {
+                "difference": statistics.paired_difference(accuracy, base),
+                "loss_difference": _paired(run.test_loss[:, -1], baseline.test_loss[:, -1]),
+                "bca": statistics.bca_interval(accuracy - base),
+                "hierarchical": _hierarchical(run, baseline),
+                "p": adjusted.get(variant),
+            }
+        table.append(
+            Row(
+                row.variant, row.label, own, row.changes, run,
+                accuracy=statistics.summarize(accuracy),
+                train_loss=finite_summary(run.train_loss[:, -1]),
+                test_loss=finite_summary(run.test_loss[:, -1]),
+                **paired,
+            )
+        )  # fmt: skip
+    return table
+
+
+def _hierarchical(run: VariantResult, baseline: VariantResult) -> Interval | None:
+    right, wrong = run.correct, baseline.correct
+    if right is None or wrong is None or right.shape != wrong.shape or right.shape[1] < 2:
+        return None
+    return statistics.hierarchical_bootstrap(right, wrong)
+
+
+def measure_rows(experiment: ExperimentSettings, runs: Mapping[str, VariantResult]) -> list[MeasureRow]:
+    """Of an experiment whose measure is not accuracy; empty where no variant has it."""
+    values = {v: seed_values(experiment.measure, runs[v]) if v in runs else None for v in experiment.variants}
+    if experiment.measure == "accuracy" or all(found is None for found in values.values()):
+        return []
+    baseline = values[experiment.baseline]
+    others = {v: found for v, found in values.items() if v != experiment.baseline}
+    adjusted = _adjusted(others, baseline)
+    return [
+        MeasureRow(
+            experiment.label(v),
+            v == experiment.baseline,
+            None if found is None else finite_summary(found),
+            0 if found is None else int((~np.isfinite(found)).sum()),
+            _paired(found, baseline) if v in others else None,
+            adjusted.get(v),
+        )
+        for v, found in values.items()
+    ]
+
+
+def outcome(row: Row, baseline: str) -> str:
+    """What the paired difference says, never without its bound."""
+    if row.run is None:
+        return "not run"
+    difference = row.difference
+    if difference is None:
+        return f"has nothing to be compared with, as {baseline} was not run"
+    lost = f"; {row.run.diverged} of its {counted(difference.n, 'seed')} diverged" if row.run.diverged else ""
+    if difference.n == 1:
+        return f"{points(difference.mean)} points against {baseline} with one seed, which says nothing of other seeds{lost}"
+    assert difference.interval is not None
+    if difference.sd == 0:
+        apart = f"exactly {points(difference.mean)} points from" if difference.mean else "at the same accuracy as"
+        return f"every seed ends {apart} {baseline}{lost}"
+    spread = f"{points(difference.mean)} points, 95 % interval {interval(difference.interval, points)}"
+    if difference.interval.excludes_zero:
+        return f"{'higher' if difference.mean > 0 else 'lower'} than {baseline} ({spread}){lost}"
+    return f"no detectable difference of {at_least(difference.interval.reach)} points or more from {baseline} ({spread}){lost}"
+
+
+def _is_open(difference: Summary) -> bool:
+    """Whether the seeds leave it open if there is any difference. Equal values have no spread to tell it from."""
+    return difference.interval is not None and difference.sd > 0 and not difference.interval.excludes_zero
+
+
+def _unresolved(row: Row) -> str:
+    """How many seeds would resolve a difference that these do not, as the end of a sentence."""
+    assert row.difference is not None
+    needed = _seeds_to_resolve(row.difference)
+    if needed is None:
+        return f"so small a difference would take more than {MOST_SEEDS:,} seeds"
+    return f"if mean and spread stay as they are, about {needed:,} seeds would"
+
+
+def _seeds_to_resolve(difference: Summary) -> int | None:
+    """How many seeds would probably show a difference of this size to be none of zero."""
+    sign = 1 if difference.mean >= 0 else -1
+    region = (0.0, np.inf) if sign > 0 else (-np.inf, 0.0)
+    needed = statistics.seeds_to_decide(difference, region)
+    return None if needed is None else max(needed, difference.n + 1)
+
+
+def render(
+    params: Params,
+    name: str,
+    runs: Mapping[str, VariantResult],
+    judgements: Sequence[Judgement],
+    environment: jinja2.Environment,
+    *,
+    train_images: int | None,
+    timed: bool,
+) -> dict[str, bytes]:
+    """The page and its pictures, by their path inside `reports/`.
+
+    Args:
+        runs: of all variants that were trained.
+        judgements: of the experiment's claims.
+        timed: whether there is a timing page to point to.
+    """
+    experiment = params.experiments[name]
+    files: dict[str, bytes] = {}
+    shown: list[Picture] = []
+    for kind in experiment.figures:
+        for drawing in drawings(kind, experiment, runs, train_images):
+            stem = "-".join(part for part in (name, kind.replace("_", "-"), drawing.part) if part)
+            shown.append(Picture(stem, drawing.alt, drawing.caption))
+            for theme in figures.THEMES:
+                files[text.picture_path("experiments/figures", stem, theme)] = drawing.draw(theme)
+    table = rows(params, experiment, runs)
+    label: Callable[[str], str] = experiment.label
+    n = len(params.train.seeds)
+    present = [row for row in table if row.run is not None]
+    compared = [row for row in present if row.difference is not None]
+    measure: Measure = experiment.measure
+    page = text.page(
+        environment,
+        "experiment.md.j2",
+        preview=params.preview,
+        dataset=text.DATASETS[params.data.dataset],
+        train=params.train,
+        n=n,
+        experiment=experiment,
+        baseline=label(experiment.baseline),
+        rows=table,
+        present=present,
+        paired=compared,
+        absent=[row.variant for row in table if row.run is None],
+        outcome=outcome,
+        epochs=sorted({params.resolve(v).train.epochs for v in experiment.variants}),
+        lost_losses=[row.label for row in present if row.run is not None and not np.isfinite(row.run.test_loss[:, -1]).all()],
+        permutation=n >= FEWEST_SEEDS,
+        smallest_p=statistics.smallest_p(n),
+        smallest_adjusted_p=min(1.0, len(compared) * statistics.smallest_p(n)),
+        predicted=any(row.hierarchical for row in table),
+        measured=measure_rows(experiment, runs),
+        measure_note=measure_note(measure),
+        unit=UNITS[measure],
+        nearness=nearness_rows(experiment, runs) if "position_similarity" in experiment.figures else [],
+        correlation=lambda value: text.signed(value, 3),
+        nats=lambda value: text.signed(value, 4),
+        figures=shown,
+        judgements=judgements,
+        adjusted=adjusted_p(judgements),
+        undecided=[row for row in compared if row.difference and _is_open(row.difference)],
+        unresolved=_unresolved,
+        commits=sorted({str(row.run.run["git_commit"]) for row in present if row.run and row.run.run.get("git_commit")}),
+        dirty=any(row.run.run.get("git_dirty") for row in present if row.run),
+        timed=timed and any(is_timed(judgement.claim) for judgement in judgements),
+        label=label,
+    )
+    return files | {f"experiments/{name}.md": page}

@@ -1,0 +1,287 @@
+"""Numbers, names and pictures as Markdown: accuracy in %, differences of it in points, losses in nats."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+
+from pipeline.analysis.claims import TIMING_RULES, Finding, Judgement
+from pipeline.analysis.statistics import Interval
+from pipeline.params import ComparisonSettings, Measure, ModelSettings, Params
+
+DATASETS = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "kmnist": "Kuzushiji-MNIST", "digits": "scikit-learn's digits"}
+NETWORKS = {"vit": "ViT", "cnn": "CNN", "lenet": "LeNet", "mlp": "MLP", "rnn": "RNN", "lstm": "LSTM"}
+MINUS, NBSP = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure on a page: its file's name without ending, what is seen, and the sentence below it."""
+
+    name: str
+    alt: str
+    caption: str
+
+
+# --- numbers ---
+
+
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.2f}"
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """With its sign, a true minus; a value that rounds to zero has none."""
+    text = f"{value:+.{digits}f}"
+    return text[1:] if float(text) == 0 else text.replace("-", MINUS)
+
+
+def points(fraction: float) -> str:
+    return signed(100 * fraction)
+
+
+def interval(value: Interval | None, show: Callable[[float], str]) -> str:
+    """`low to high`, which a narrow table does not break, or a dash where there is none."""
+    return f"{show(value.low)}{NBSP}to{NBSP}{show(value.high)}" if value else "-"
+
+
+def at_least(fraction: float) -> str:
+    """Points, rounded up: a bound stays true when it is rounded away from zero."""
+    return f"{math.ceil(round(fraction * 1e4, 6)) / 100:.2f}"
+
+
+def count(number: int) -> str:
+    """A large count with a unit: 1.23 M."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)
+
+
+def p_value(p: float) -> str:
+    return f"{p:.4f}" if p < 0.01 else f"{p:.3f}"
+
+
+def digits(value: float) -> str:
+    """Three digits; all of the number from 100 on."""
+    return f"{value:#.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
+
+
+def three_decimals(value: float) -> str:
+    """Three digits of a number above 1, three decimals of one below; where these would be all zeros, one digit."""
+    if abs(value) >= 1:
+        return digits(value)
+    return f"{value:.3f}" if abs(value) >= 0.0005 or value == 0 else f"{value:.0e}"
+
+
+def seed_list(seeds: Sequence[int]) -> str:
+    """`0 to 9`, or all of them where they do not follow one another."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds))
+
+
+def listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 seed`, `10 seeds`."""
+    return f"{number:,} {thing}{'s' if number != 1 else ''}"
+
+
+# --- measures ---
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How a measure is printed.
+
+    Attributes:
+        factor: from the measure's own unit to the printed one.
+        digits: decimals; None where values differ so much in size that they depend on it.
+        of_value, of_difference: unit of a value and of a difference of two.
+    """
+
+    factor: float = 1.0
+    digits: int | None = 3
+    of_value: str = ""
+    of_difference: str = ""
+
+    def value(self, value: float) -> str:
+        value *= self.factor
+        return (three_decimals(value) if self.digits is None else f"{value:.{self.digits}f}").replace("-", MINUS)
+
+    def difference(self, value: float) -> str:
+        value *= self.factor
+        if self.digits is not None:
+            return signed(value, self.digits)
+        return f"{'+' if value > 0 else ''}{three_decimals(value)}".replace("-", MINUS)
+
+
+_ACCURACY, _NATS = Unit(100, 2, "%", "points"), Unit(1, 4, "nats", "nats")
+UNITS: dict[Measure, Unit] = {
+    "accuracy": _ACCURACY,
+    "ensemble accuracy": _ACCURACY,
+    "divergence": Unit(100, 0, "% of the seeds", "points"),
+    "unsteadiness": Unit(100, 3, "points", "points"),
+    "accuracy lost to shifts": Unit(100, 2, "points", "points"),
+    "test loss": _NATS,
+    "train loss": _NATS,
+    "first-epoch loss": _NATS,
+    "attention entropy": Unit(1, 3, "nats", "nats"),
+    "gradient norm": Unit(1, None),
+    "ink correlation": Unit(),
+    "nearness correlation": Unit(),
+    "step time": Unit(1, None, "times", "times"),
+    "attention time": Unit(1, 2),
+    "saved bytes": Unit(1, 2),
+}
+MEASURED: dict[Measure, str] = {
+    "accuracy": "Test accuracy after the last epoch",
+    "ensemble accuracy": "Accuracy of the vote of all seeds",
+    "divergence": "Share of seeds whose last train loss is not finite or no better than a guess",
+    "unsteadiness": "Unsteadiness of test accuracy over the last epochs",
+    "accuracy lost to shifts": "Accuracy lost to shifts of 1 to 4 pixels",
+    "test loss": "Test loss after the last epoch",
+    "train loss": "Train loss of the last epoch",
+    "first-epoch loss": "Train loss of the first epoch",
+    "attention entropy": "Entropy of attention",
+    "gradient norm": "Gradient norm, mean over the first epoch's steps",
+    "ink correlation": "Rank correlation of the class token's attention rollout with the ink",
+    "nearness correlation": "Rank correlation of position similarity with nearness",
+}
+
+
+def effect(finding: Finding) -> str:
+    """The effect of a comparison with its interval and unit, or a dash."""
+    if finding.effect is None:
+        return "-"
+    unit = UNITS[finding.comparison.measure]
+    alone = finding.comparison.rule in ("at least", "resembles", "ratio", "exponent")
+    show, name = (unit.value, unit.of_value) if alone else (unit.difference, unit.of_difference)
+    return f"{show(finding.effect)} {name}".rstrip() + (f" [{interval(finding.interval, show)}]" if finding.interval else "")
+
+
+def compared(comparison: ComparisonSettings, label: Callable[[str], str] = str) -> str:
+    """What was compared, in words: `first patch - cls, accuracy`."""
+    measure = {
+        "unsteadiness": "unsteadiness of accuracy",
+        "attention time": "exponent of its time",
+        "saved bytes": "exponent of the bytes it keeps",
+    }.get(comparison.measure, comparison.measure)
+    if comparison.reference is None:
+        return f"{label(comparison.variant)}, {measure}"
+    join = {"resembles": " against ", "exponent": " against ", "ratio": " / "}.get(comparison.rule, f" {MINUS} ")
+    pair = f"{label(comparison.variant)}{join}{label(comparison.reference)}"
+    if comparison.minus is not None:
+        pair = f"({pair}) {MINUS} ({label(comparison.minus[0])} {MINUS} {label(comparison.minus[1])})"
+    return f"{pair}, {measure}"
+
+
+def needed(finding: Finding) -> str:
+    """What would decide a comparison that is not decided, in few words."""
+    if finding.seeds_needed is None:
+        return finding.seeds_note
+    return f"about {finding.seeds_needed:,} {'rounds' if finding.comparison.rule in TIMING_RULES else 'seeds'}"
+
+
+def rules(judgement: Judgement) -> dict[str, str]:
+    """The rules of a claim's comparisons in words, each once, with a letter to refer to it."""
+    texts = dict.fromkeys(finding.rule_text for finding in judgement.findings)
+    return {text: chr(ord("a") + i) for i, text in enumerate(texts)}
+
+
+# --- settings ---
+
+
+def plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(plain(one) for one in value)}]"
+    return "none" if value is None else str(value)
+
+
+def options(params: Params, variant: str | None) -> dict[str, Any]:
+    """All options of a variant (None: of the base) that a variant may change."""
+    if variant is None:
+        train, model = params.train.model_dump(), params.base.model_dump()
+    else:
+        settings = params.resolve(variant)
+        train, model = settings.train.model_dump(), settings.model.model_dump()
+    return model | {name: value for name, value in train.items() if name != "seeds"}
+
+
+def _changes(settings: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {plain(value)}" for name, value in settings.items() if name not in reference or reference[name] != value)
+
+
+def differs(params: Params, variant: str, baseline: str | None = None) -> str:
+    """In which options a variant differs from the base; from the experiment's baseline where that is shorter to say."""
+    own = options(params, variant)
+    to_base = _changes(own, options(params, None)) or "the base itself"
+    if baseline is None or variant == baseline or own["architecture"] != options(params, baseline)["architecture"]:
+        return to_base
+    to_baseline = f"as {baseline}, but {_changes(own, options(params, baseline))}"
+    return to_baseline if len(to_baseline) < len(to_base) else to_base
+
+
+def tokens(model: Any) -> str:
+    """How many tokens the encoder reads, the class token included; a dash for a network without tokens."""
+    return str(model.num_tokens) if isinstance(model, ModelSettings) else "-"
+
+
+# --- Markdown ---
+
+
+def cell(text: object) -> str:
+    """Text inside a table's cell: one line, with bars that do not end it."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def quote(text: str) -> str:
+    """A block quote, every line of it."""
+    return "\n".join(f"> {line}".rstrip() for line in text.strip().splitlines())
+
+
+def picture(shown: Picture, folder: str = "figures") -> str:
+    """An image for light pages and one for dark pages, as GitHub renders it."""
+    source, alt = f"{folder}/{shown.name}", html.escape(shown.alt)
+    return (
+        f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{source}-dark.png">\n'
+        f'  <img src="{source}.png" width="830" alt="{alt}">\n</picture>'
+    )
+
+
+def picture_path(folder: str, name: str, theme: str) -> str:
+    """Where a figure's picture for light or dark pages lies inside `reports/`."""
+    return f"{folder}/{name}{'-dark' if theme == 'dark' else ''}.png"
+
+
+def page(environment: jinja2.Environment, template: str, **values: Any) -> bytes:
+    return (environment.get_template(template).render(**values).strip() + "\n").encode()
+
+
+def environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("pipeline.report"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    made.filters |= {
+        "cell": cell, "quote": quote, "picture": picture, "percent": percent, "points": points, "count": count, "effect": effect,
+        "p_value": p_value, "at_least": at_least, "listed": listed, "plain": plain, "digits": digits,
+    }  # fmt: skip
+    made.globals |= {
+        "MINUS": MINUS, "NBSP": NBSP, "interval": interval, "percent": percent, "points": points, "signed": signed, "compared": compared,
+        "counted": counted, "needed": needed, "seed_list": seed_list, "rules": rules, "tokens": tokens,
+    }  # fmt: skip
+    return made
