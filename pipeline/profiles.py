@@ -182,6 +182,8 @@ def publish(name: str, directory: Path) -> Path:
     shutil.copytree(directory / "reports", fresh)
     shutil.copytree(directory / "evaluations", fresh / "evaluations")
     for variant in params.load(directory / "params.yaml").variants:
+        if not (directory / "runs" / variant / "run.json").exists():
+            continue  # not trained: the pages say so
         (fresh / "runs" / variant).mkdir(parents=True)
         for file in _RUN_TEXT:
             shutil.copyfile(directory / "runs" / variant / file, fresh / "runs" / variant / file)

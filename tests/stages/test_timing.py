@@ -14,7 +14,7 @@ import yaml
 
 from pipeline import params
 from pipeline.errors import UserError
-from pipeline.report import pages, timing
+from pipeline.report import text, timing
 from pipeline.stages import timing as stage
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     assert 1.5 < found.exponent("saved bytes")[0] < 2.1
     if any(entry["attention"] == "fused-cpu" for entry in raw["measurements"]):
         assert found.exponent("saved bytes", "fast")[0] == pytest.approx(1, abs=0.15)
-    files = timing.render(found, [], pages._environment(), "A test.")
+    files = timing.render(found, [], text.environment(), "A test.")
     text = files["timing.md"].decode()
     assert "> A test." in text
     assert all(name in text for name in ("class token by loop", "14 x 14", "| 196 |"))
