@@ -64,8 +64,8 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     if any(entry["attention"] == "fused-cpu" for entry in raw["measurements"]):
         assert found.exponent("saved bytes", "fast")[0] == pytest.approx(1, abs=0.15)
     files = timing.render(found, [], text.environment(), "A test.")
-    text = files["timing.md"].decode()
-    assert "> A test." in text
+    page = files["timing.md"].decode()
+    assert "> A test." in page
     assert all(name in text for name in ("class token by loop", "14 x 14", "| 196 |"))
 
 
