@@ -66,7 +66,7 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     files = timing.render(found, [], text.environment(), "A test.")
     page = files["timing.md"].decode()
     assert "> A test." in page
-    assert all(name in text for name in ("class token by loop", "14 x 14", "| 196 |"))
+    assert all(name in page for name in ("class token by loop", "14 x 14", "| 196 |"))
 
 
 @pytest.mark.slow
