@@ -64,6 +64,8 @@ def count(number: int) -> str:
 
 
 def p_value(p: float) -> str:
+    if p < 0.0001:  # no p is zero
+        return "< 0.0001"
     return f"{p:.4f}" if p < 0.01 else f"{p:.3f}"
 
 
