@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -833,10 +834,13 @@ def mlflow_server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
         while True:
             assert server.poll() is None, (folder / "server.log").read_text()
             assert time.monotonic() < deadline, (folder / "server.log").read_text()
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.3)
+            # An open port is not yet a server: the process behind it may still be starting.
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as answer:
+                    if answer.status == 200:
+                        break
+            except OSError:
+                time.sleep(0.3)
         yield server
     finally:
         if server.poll() is None:
