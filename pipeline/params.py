@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -310,6 +310,8 @@ class ExperimentSettings(_Settings):
     Attributes:
         measure: what its table and its tests are about, besides accuracy.
         labels: what the page calls a variant, where not by its name.
+        projection: number of training images shown that the error of the variants other than the baseline, which differ in the
+            length of their training alone, is projected to; None for no projection.
     """
 
     title: Annotated[str, Field(min_length=1)]
@@ -320,6 +322,7 @@ class ExperimentSettings(_Settings):
     measure: Measure = "accuracy"
     labels: dict[str, str] = {}
     figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves", "epoch_time")
+    projection: Annotated[int, Field(ge=1)] | None = None
     claims: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_validator("measure")
@@ -340,6 +343,7 @@ class Params(_Settings):
     Attributes:
         variants: each variant's difference to `base`, as written.
         preview: why this study is not the full one (shown on every page), or None.
+        profile: name of the profile that made it; None for the root's own params.yaml.
     """
 
     data: DataSettings
@@ -350,6 +354,7 @@ class Params(_Settings):
     claims: dict[str, ClaimSettings]
     timing: TimingSettings
     preview: str | None = None
+    profile: str | None = None
 
     def resolve(self, variant: str) -> VariantSettings:
         """Settings of one variant.
@@ -478,7 +483,24 @@ def parse(raw: Any) -> Params:
     _check_names(params)
     for variant in params.variants:
         params.resolve(variant)
+    for name, experiment in params.experiments.items():
+        if experiment.projection is not None:
+            _check_lengths(params, name, experiment)
     return params
+
+
+def _check_lengths(params: Params, name: str, experiment: ExperimentSettings) -> None:
+    """Raises UserError unless the variants to project from are one training at several lengths."""
+    others = [variant for variant in experiment.variants if variant != experiment.baseline]
+    for variant in others[1:]:
+        first, other = (params.resolve(one).model_dump() for one in (others[0], variant))
+        for settings in (first, other):
+            del settings["train"]["epochs"], settings["train"]["epoch_images"]
+        if first != other:
+            raise UserError(
+                f"experiments.{name}.projection: {variant} differs from {others[0]} in more than epochs and epoch_images, so their errors "
+                "lie on no common curve; leave one of them out of the experiment, or remove projection."
+            )
 
 
 def _check_names(params: Params) -> None:
@@ -603,3 +625,12 @@ def load_variant(path: str | Path) -> VariantSettings:
         raise UserError(f"{path} is missing: run `dvc repro resolve` first, or check the variant's name against params.yaml.") from None
     except (ValidationError, UnicodeDecodeError):
         raise UserError(f"{path} is damaged or of another version: run `dvc repro --force resolve` to write it again.") from None
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested mappings with its dotted key: {"train": {"epochs": 3}} gives ("train.epochs", 3)."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

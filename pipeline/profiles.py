@@ -97,7 +97,7 @@ def read(name: str) -> dict[str, Any]:
     shown = f"profiles/{name}/params.yaml"
     change = params.read(source, shown=shown)
     try:
-        return overlay(study, change)
+        return overlay(study, change) | {"profile": name}
     except UserError as error:
         raise UserError(f"In {shown}: {error}") from None
 

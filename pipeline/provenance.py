@@ -19,6 +19,7 @@ EVALUATION_CODE = (
     "kernels",
     "models",
     "training/engine.py",
+    "training/stack.py",
     "training/step.py",
     "analysis/attention.py",
     "analysis/statistics.py",

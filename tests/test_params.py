@@ -445,3 +445,30 @@ def test_any_difference_is_accepted_or_refused_in_one_sentence(raw_params: dict[
         assert 28 % settings.model.patch == 0
         assert settings.model.dim % settings.model.heads == 0
     assert params.VariantSettings.model_validate_json(settings.to_json()) == settings
+
+
+@pytest.mark.parametrize(
+    ("variant", "change", "sentence"),
+    [
+        ("best-short", {"dim": 32}, "best-short differs from best-medium"),
+        ("best", {"learning_rate": 0.1}, "best differs from best-short"),
+    ],
+)
+def test_a_projection_wants_one_training_at_several_lengths(
+    raw_params: dict[str, Any], variant: str, change: dict[str, Any], sentence: str
+) -> None:
+    raw = copy.deepcopy(raw_params)
+    first = sentence.split()[-1]
+    others = [name for name in raw["experiments"]["best"]["variants"] if name not in ("base", first)]
+    raw["experiments"]["best"]["variants"] = ["base", first, *others]
+    raw["variants"][variant] |= change
+    with pytest.raises(UserError) as caught:
+        params.parse(raw)
+    assert str(caught.value).startswith(f"experiments.best.projection: {sentence} in more than epochs and epoch_images, ")
+    raw["variants"][variant] = raw_params["variants"][variant] | {"epochs": 3, "epoch_images": 77}
+    assert params.parse(raw).experiments["best"].projection == 3_600_000
+
+
+def test_flat_keys_are_dotted() -> None:
+    nested = {"train": {"epochs": 3, "more": {"a": None}}, "model": {}, "x": [1, {"y": 2}]}
+    assert dict(params.flatten(nested)) == {"train.epochs": 3, "train.more.a": None, "x": [1, {"y": 2}]}

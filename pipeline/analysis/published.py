@@ -66,6 +66,8 @@ class LoopedEmbedding(nn.Module):
 class LoopedAttention(nn.Module):
     """Attention with linear layers of each head's own, visited one after the other and concatenated.
 
+    Memory slots, scaling and dropout are as there, too; dropout draws other masks, as each head draws its own.
+
     Args:
         attention: whose weights are copied; heads see slices of the token or the whole of it, as there.
         by_image: whether the images of a batch, too, are visited one after the other.
@@ -75,6 +77,9 @@ class LoopedAttention(nn.Module):
         super().__init__()
         self.by_image = by_image
         self.heads = attention.heads
+        self.scale = attention.scale
+        self.memory = None if attention.memory is None else nn.Parameter(attention.memory.detach().clone())
+        self.dropout = attention.dropout
         self.sliced = isinstance(attention, SlicedAttention)
         if isinstance(attention, SlicedAttention):
             weight, bias = attention.weight, attention.bias
@@ -93,23 +98,32 @@ class LoopedAttention(nn.Module):
         """(..., token, dim) to the heads' results beside each other, (..., token, dim)."""
         parts = tokens.chunk(self.heads, dim=-1) if self.sliced else [tokens] * self.heads
         layers = zip(parts, self.query, self.key, self.value, strict=True)
-        return torch.cat([weigh(query(part), key(part), value(part)) for part, query, key, value in layers], dim=-1)
+        heads = []
+        for i, (part, query, key, value) in enumerate(layers):
+            keys, values = key(part), value(part)
+            if self.memory is not None:
+                slots = self.memory[:, :, i].expand(*part.shape[:-2], -1, -1, -1)  # (..., slot, key or value, head_dim)
+                keys, values = torch.cat([keys, slots[..., 0, :]], dim=-2), torch.cat([values, slots[..., 1, :]], dim=-2)
+            heads.append(weigh(query(part), keys, values, scale=self.scale, dropout=self.dropout))
+        return torch.cat(heads, dim=-1)
 
 
-def weigh(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(d)) v of one head (Vaswani et al. 2017, equation 1), every step a tensor of its own.
+def weigh(query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: nn.Module | None = None) -> Tensor:
+    """softmax(scale q k^T) v of one head (Vaswani et al. 2017, equation 1), every step a tensor of its own.
 
     Args:
-        query, key, value: (..., token, head_dim).
+        query, key, value: (..., token, head_dim); keys and values may be more than queries.
+        dropout: of the weights.
     """
-    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5  # (..., token, token)
-    return scores.softmax(-1) @ value
+    scores = query @ key.transpose(-2, -1) * scale  # (..., query token, key token)
+    weights = scores.softmax(-1)
+    return (weights if dropout is None else dropout(weights)) @ value
 
 
-def looped_weigh(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def looped_weigh(query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> Tensor:
     """`weigh` head after head, for tensors (batch, token, head, head_dim); the result has the same shape."""
     heads = zip(query.unbind(2), key.unbind(2), value.unbind(2), strict=True)
-    return torch.stack([weigh(*head) for head in heads], dim=2)
+    return torch.stack([weigh(*head, scale=scale) for head in heads], dim=2)
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:

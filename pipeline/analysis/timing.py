@@ -34,8 +34,9 @@ from pipeline.kernels import attention, attention_path
 from pipeline.models import VisionTransformer
 from pipeline.params import IMAGE_SIZE, ModelSettings, Params, TrainSettings, VariantSettings
 from pipeline.provenance import device_name, versions
-from pipeline.training.engine import Trainer, initial_model, set_reproducible
+from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.optimizers import make_optimizer
+from pipeline.training.stack import initial_model
 
 # What T4 and T6 compare, each as its difference to `base`; the names are those of the variants in params.yaml.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -180,9 +181,7 @@ class AttentionSteps:
 
     def forward(self) -> Tensor:
         """(batch, token, head, head_dim)."""
-        if self.published:
-            return published.looped_weigh(*self.inputs)
-        return attention(*self.inputs, scale=self.inputs[0].shape[-1] ** -0.5)
+        return (published.looped_weigh if self.published else attention)(*self.inputs, scale=self.inputs[0].shape[-1] ** -0.5)
 
 
 def make(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int) -> Work:

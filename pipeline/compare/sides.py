@@ -9,7 +9,7 @@ import csv
 import fnmatch
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol
@@ -20,6 +20,7 @@ import yaml
 from pipeline.analysis.statistics import FloatArray
 from pipeline.compare.git import Commit, Repository
 from pipeline.errors import UserError
+from pipeline.params import flatten
 
 CURVES = ("train_loss", "test_loss", "test_accuracy", "seconds")
 LATER_CURVES = ("gradient_norm",)  # columns that records of an older study lack
@@ -250,7 +251,7 @@ def _training(variant: str, run_json: bytes, epochs_csv: bytes, metrics_json: by
     if isinstance(versions, dict):
         origin |= {f"versions.{name}": str(version) for name, version in versions.items()}
     sizes = [int(metrics[key]) if isinstance(metrics.get(key), (int, float)) else None for key in ("parameters", "flops")]
-    return Training(variant, str(identity) if identity else None, dict(_flatten(config)), origin, seeds, curves, *sizes)
+    return Training(variant, str(identity) if identity else None, dict(flatten(config)), origin, seeds, curves, *sizes)
 
 
 def _mapping(file: str, content: bytes) -> dict[str, Any]:
@@ -261,14 +262,6 @@ def _mapping(file: str, content: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _Damaged(file, "it is not a JSON object")
     return value
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def parse_epochs(content: bytes) -> tuple[tuple[int, ...], dict[str, FloatArray]]:

@@ -111,18 +111,19 @@ def measure(task: Task) -> Result:
     """
     import torch
 
-    from pipeline.training import engine
+    from pipeline.training.engine import evaluate
+    from pipeline.training.stack import Stack
 
     dataset, model, device = _dataset(task.arrays), task.settings.model, torch.device(task.device)
     images = torch.from_numpy(dataset.test_images).to(device)
     labels = torch.from_numpy(dataset.test_labels).long().to(device)
     weights = results.load_weights(task.run, task.settings)
     places = [task.settings.train.seeds.index(seed) for seed in task.seeds]
-    stack = engine.Stack(model, task.seeds, device)
+    stack = Stack(model, task.seeds, device)
     stack.load({name: value[places].to(device) for name, value in weights.items()})
 
     def test(images: Tensor) -> tuple[Tensor, Tensor]:
-        return engine.evaluate(stack, images, labels, num_seeds=len(task.seeds))
+        return evaluate(stack, images, labels, num_seeds=len(task.seeds))
 
     losses, predictions = test(images)
     shifted = None
@@ -137,7 +138,7 @@ def measure(task: Task) -> Result:
         assert isinstance(model, ModelSettings)
         attention = []
         for seed, place in zip(task.seeds, places, strict=True):
-            single = engine.Stack(model, [seed], device)  # the maps are read from a plain module
+            single = Stack(model, [seed], device)  # the maps are read from a plain module
             single.load({name: value[[place]].to(device) for name, value in weights.items()})
             attention.append(_probe(single.module, model, dataset))
     position = stack.position()

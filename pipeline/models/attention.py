@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from pipeline.models.dropout import Dropout
 from pipeline.params import AnyModelSettings, ModelSettings
 
 
-class _Attention(nn.Module):
+class _Attention(nn.Module, ABC):
     """What both kinds share: everything but the projections.
 
     Args:
@@ -33,9 +34,9 @@ class _Attention(nn.Module):
         self.memory = nn.Parameter(torch.randn(memory, 2, heads, dim // heads)) if memory else None  # (slot, key or value, ...)
         self.dropout = Dropout(dropout)
 
+    @abstractmethod
     def project(self, tokens: Tensor) -> Tensor:
         """(batch, token, dim) to queries, keys and values, (batch, token, 3 * dim)."""
-        raise NotImplementedError
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, token, dim) to (batch, token, dim)."""

@@ -12,9 +12,10 @@ import numpy as np
 from pipeline.analysis import statistics
 from pipeline.analysis.claims import Judgement, adjusted_p, is_timed
 from pipeline.analysis.statistics import LEVEL, MOST_SEEDS, FloatArray, Interval, Summary
-from pipeline.params import ExperimentSettings, Measure, Params
+from pipeline.params import ExperimentSettings, Measure, Params, TrainSettings
 from pipeline.report import figures, text
-from pipeline.report.drawings import drawings, measure_note, nearness_rows, seed_values
+from pipeline.report.drawings import drawings, measure_note, nearness_rows, projection, seed_values
+from pipeline.report.projection import project
 from pipeline.report.results import VariantResult
 from pipeline.report.text import UNITS, Picture, at_least, counted, differs, interval, points
 
@@ -162,6 +163,10 @@ def outcome(row: Row, baseline: str) -> str:
     return f"no detectable difference of {at_least(difference.interval.reach)} points or more from {baseline} ({spread}){lost}"
 
 
+def _length(train: TrainSettings) -> tuple[int, int | None]:
+    return train.epochs, train.epoch_images
+
+
 def _is_open(difference: Summary) -> bool:
     """Whether the seeds leave it open if there is any difference. Equal values have no spread to tell it from."""
     return difference.interval is not None and difference.sd > 0 and not difference.interval.excludes_zero
@@ -210,6 +215,12 @@ def render(
             shown.append(Picture(stem, drawing.alt, drawing.caption))
             for theme in figures.THEMES:
                 files[text.picture_path("experiments/figures", stem, theme)] = drawing.draw(theme)
+    projected = project(experiment, runs, train_images)
+    if projected is not None:
+        drawing = projection(projected)
+        shown.append(Picture(f"{name}-projection", drawing.alt, drawing.caption))
+        for theme in figures.THEMES:
+            files[text.picture_path("experiments/figures", f"{name}-projection", theme)] = drawing.draw(theme)
     table = rows(params, experiment, runs)
     label: Callable[[str], str] = experiment.label
     n = len(params.train.seeds)
@@ -220,6 +231,7 @@ def render(
         environment,
         "experiment.md.j2",
         preview=params.preview,
+        profile=params.profile,
         dataset=text.DATASETS[params.data.dataset],
         train=params.train,
         n=n,
@@ -230,7 +242,7 @@ def render(
         paired=compared,
         absent=[row.variant for row in table if row.run is None],
         outcome=outcome,
-        epochs=sorted({params.resolve(v).train.epochs for v in experiment.variants}),
+        other_length=any(_length(params.resolve(v).train) != _length(params.train) for v in experiment.variants),
         lost_losses=[row.label for row in present if row.run is not None and not np.isfinite(row.run.test_loss[:, -1]).all()],
         permutation=n >= FEWEST_SEEDS,
         smallest_p=statistics.smallest_p(n),
@@ -243,6 +255,8 @@ def render(
         correlation=lambda value: text.signed(value, 3),
         nats=lambda value: text.signed(value, 4),
         figures=shown,
+        projected=projected,
+        exponent=lambda value: f"{value:.2f}".replace("-", text.MINUS),
         judgements=judgements,
         adjusted=adjusted_p(judgements),
         undecided=[row for row in compared if row.difference and _is_open(row.difference)],

@@ -56,12 +56,13 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     if timings is not None:
         timed = [judgement for judgement in judgements.values() if is_timed(judgement.claim)]
-        files |= timing.render(timings, timed, environment, params.preview)
+        files |= timing.render(timings, timed, environment, params.preview, params.profile)
     for name, settings in params.experiments.items():
         own = [judgements[id] for id in params.claims if id in settings.claims]
         files |= experiment.render(params, name, runs, own, environment, train_images=train_images, timed=timings is not None)
     common: dict[str, Any] = {
         "preview": params.preview,
+        "profile": params.profile,
         "dataset": text.DATASETS[params.data.dataset],
         "runs": runs,
         "commits": sorted({str(run.run["git_commit"]) for run in runs.values() if run.run.get("git_commit")}),

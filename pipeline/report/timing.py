@@ -134,7 +134,9 @@ def load(params: Params, root: Path = Path()) -> Timings | None:
 # --- the page ---
 
 
-def render(timings: Timings, judgements: Sequence[Judgement], environment: jinja2.Environment, preview: str | None) -> dict[str, bytes]:
+def render(
+    timings: Timings, judgements: Sequence[Judgement], environment: jinja2.Environment, preview: str | None, profile: str | None
+) -> dict[str, bytes]:
     """The page and its pictures, by their path inside `reports/`. A pure function of timing/results.json and the template."""
     drawings = {"profile": _profile_figure(timings), "growth": _growth_figure(timings)}
     files: dict[str, bytes] = {}
@@ -148,6 +150,7 @@ def render(timings: Timings, judgements: Sequence[Judgement], environment: jinja
         environment,
         "timing.md.j2",
         preview=preview,
+        profile=profile,
         raw=timings.raw,
         machine=timings.raw["machine"],
         settings=timings.raw["settings"],

@@ -12,7 +12,7 @@ import math
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from pipeline.params import flatten
 from pipeline.tracking.store import Store
 from pipeline.training.records import EpochRow
 
@@ -323,15 +324,6 @@ def milliseconds(moment: str) -> int:
 
 def now() -> int:
     return time.time_ns() // 1_000_000
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested mappings with dotted keys."""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def training_lock(run: Mapping[str, Any]) -> Path:

@@ -10,17 +10,15 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from pipeline.training.augment import affine
-
-if TYPE_CHECKING:
-    from pipeline.training.engine import Stack
-    from pipeline.training.optimizers import Optimizer
+from pipeline.training.optimizers import Optimizer
+from pipeline.training.stack import Stack
 
 WARM_UP = 3  # steps before a capture: they compile kernels and let libraries allocate what they keep
 

@@ -47,6 +47,8 @@ def model(base: ModelSettings, **changes: Any) -> VisionTransformer:
     [
         {"cls_insert": "loop"}, {"cls_insert": "expand"}, {"cls_insert": "none", "pool": "first"}, {"patch": 14},
         {"attention": "full"}, {"embed": "conv", "norm": "post", "activation": "relu"},
+        {"score_scale": False}, {"memory": 5}, {"memory": 3, "attention": "full", "score_scale": False},
+        {"residual": "none"}, {"norm": "none"},
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("change", [published.as_published, published.as_nested_loops])
@@ -64,6 +66,21 @@ def test_loops_compute_the_same_network(
     for mine, other in zip(*results, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
+
+
+@pytest.mark.parametrize("by_image", [False, True])
+def test_loops_drop_attention_weights_in_training_alone(study: Params, by_image: bool) -> None:
+    """With tokens of which each attends to itself alone, an output is the token's value, dropped or divided by 1 - p."""
+    attention = published.LoopedAttention(model(study.base, attention_dropout=0.25).blocks[0].attention, by_image=by_image)  # type: ignore[arg-type]
+    tokens = torch.randn(400, 1, 32)
+    attention.eval()
+    whole = attention(tokens)
+    attention.train()
+    ratio = (attention(tokens) / whole).unflatten(-1, (8, 4))
+    dropped = ratio[..., 0] == 0
+    torch.testing.assert_close(ratio, (~dropped[..., None] / 0.75).expand_as(ratio))
+    assert abs(dropped.float().mean().item() - 0.25) < 0.05
+    assert len(dropped.flatten(1).unique(dim=0)) > 50  # heads and images draw masks of their own
 
 
 def test_both_attentions_under_the_clock_compute_the_same(small: Params) -> None:

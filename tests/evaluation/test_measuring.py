@@ -14,8 +14,8 @@ from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.evaluation.measuring import Task, measure, shift
 from pipeline.training import results
-from pipeline.training.engine import Stack
 from pipeline.training.records import EpochRow
+from pipeline.training.stack import Stack
 
 SEEDS = [4, 2, 7]
 MODELS: dict[str, dict[str, Any]] = {"tiny": {}, "net": {"architecture": "mlp", "widths": [8]}}

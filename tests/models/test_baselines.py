@@ -12,15 +12,8 @@ from torch.nn import functional as F
 from pipeline.models import build, count_parameters
 from pipeline.params import BaselineSettings, Params
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ["cnn", "lenet", "mlp", "rnn", "lstm"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def baseline(study: Params, name: str) -> BaselineSettings:

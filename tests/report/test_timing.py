@@ -113,7 +113,7 @@ def verdicts(study: Params, root: Path, **changes: Any) -> dict[str, str]:
 
 def page(study: Params, root: Path, **changes: Any) -> tuple[str, dict[str, bytes]]:
     found = timings(study, root, **changes)
-    files = timing.render(found, [judged(study, id, found) for id in TIMED], text.environment(), None)
+    files = timing.render(found, [judged(study, id, found) for id in TIMED], text.environment(), None, None)
     return files["timing.md"].decode().replace("\N{NO-BREAK SPACE}", " "), files
 
 

@@ -203,6 +203,7 @@ SMALL: dict[str, Any] = {
     },
 }  # fmt: skip
 
+LENGTHS = {"best-short": 6, "best-medium": 20, "best": 24}  # epochs
 # Every kind of figure; variants with epochs and networks of their own, seeds that diverge, one that was not trained.
 _FIGURES = {
     "positions": ["epoch_time", "position_similarity"], "stability": ["curves"], "schedules": ["measure"], "networks": ["shifts"],
@@ -215,7 +216,7 @@ def _chosen(raw: dict[str, Any]) -> dict[str, Any]:
     experiments["attention-maps"] |= {"variants": ["base", "heads-1"], "labels": {"heads-1": "1 head"}}
     named = {variant for experiment in experiments.values() for variant in experiment["variants"]}
     variants = {name: change for name, change in raw["variants"].items() if name in named}
-    variants["best"] = variants["best"] | {"epochs": 24}
+    variants["best"] = variants["best"] | {"epochs": LENGTHS["best"]}
     return {"experiments": experiments, "variants": {**variants, "nowhere": {"blocks": 2}}}
 
 
@@ -429,6 +430,23 @@ def test_without_predictions_intervals_over_images_and_position_figures_are_miss
     assert "### T2: not run" in page
 
 
+def test_a_longer_training_is_projected_from_the_shorter_ones_and_called_a_projection(full_study: Path) -> None:
+    page = read(full_study, "experiments/best.md")
+    errors = {epochs * 60_000: 1 - column(full_study, name, "test_accuracy") for name, epochs in LENGTHS.items()}
+    lines = [stats.linregress(np.log(list(errors)), np.log([error[seed] for error in errors.values()])) for seed in range(10)]
+    projected = np.array([line.intercept + line.slope * np.log(3_600_000) for line in lines])
+    half = stats.t.ppf(0.975, 9) * projected.std(ddof=1) / np.sqrt(10)
+    low, value, high = 1 - np.exp(projected.mean() + np.array([half, 0, -half]))
+    assert "**A projection, not a measurement.**" in page
+    assert f"would be **{100 * value:.2f} %** (95 % interval {100 * low:.2f} to {100 * high:.2f})" in page
+    assert f"with b = {-np.mean([line.slope for line in lines]):.2f}" in page
+    assert "2.50 times the longest training" in page
+    assert "Measured there" not in page
+    rows = table(page, "| images shown |")
+    assert rows["best-short"][:3] == ["360,000", "10", f"{100 - 100 * errors[360_000].mean():.2f}"]
+    assert rows["**projected**"][:3] == ["3,600,000", "10", f"{100 * value:.2f}"]
+
+
 def test_settings_tell_what_differs_and_no_more(full_study: Path) -> None:
     rows = table(read(full_study, "experiments/networks.md"), "differs from the base by")
     assert rows["CNN"][0] == "architecture: cnn, widths: [12, 26]"
@@ -437,7 +455,8 @@ def test_settings_tell_what_differs_and_no_more(full_study: Path) -> None:
     best = table(read(full_study, "experiments/best.md"), "differs from the base by")["best"][0]
     assert {"epochs: 24", "schedule: cosine", "augment: affine", "dim: 64"} <= set(best.split(", "))
     assert "heads: 8" not in best  # the base has as many
-    assert "for 12 or 24 epochs" in read(full_study, "experiments/best.md")
+    assert "for 12 epochs unless Table 1 says otherwise" in read(full_study, "experiments/best.md")
+    assert "for 12 epochs. A seed" in read(full_study, "experiments/stability.md")
 
 
 def test_a_shorter_difference_to_the_baseline_is_the_one_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -618,7 +637,8 @@ def test_pages_hold_no_leftovers_and_number_their_tables(full_study: Path) -> No
 def test_every_kind_of_figure_is_there_in_both_themes(full_study: Path) -> None:
     folder = full_study / "reports/experiments/figures"
     for name in (
-        "stability-curves", "best-curves", "positions-position-similarity", "positions-epoch-time", "schedules-measure", "networks-shifts",
+        "stability-curves", "best-curves", "best-projection", "positions-position-similarity", "positions-epoch-time", "schedules-measure",
+        "networks-shifts",
         "data-size-data-size", "attention-maps-attention-maps", "attention-maps-attention-maps-heads-base",
         "attention-maps-attention-maps-heads-heads-1",
     ):  # fmt: skip
@@ -724,6 +744,17 @@ def test_preview_stands_at_the_top_of_every_page(small_study: Path) -> None:
         lines = page.read_text().splitlines()
         assert lines[0].startswith("# ")
         assert lines[2:4] == ["> PREVIEW. Few seeds.", "> Too little to settle a claim."]
+
+
+def test_a_profile_is_reproduced_by_its_own_command(small_study: Path) -> None:
+    write_pages()
+    assert "\ndvc repro\n" in read(small_study, "README.md")
+    edit(small_study, lambda raw: raw.update(profile="preview"))
+    write_pages()
+    for page in ("README.md", "experiments/one.md"):
+        text = read(small_study, page)
+        assert "\npython -m pipeline.profiles run preview\n```" in text
+        assert "\ndvc repro\n" not in text
 
 
 def test_few_seeds_get_no_p_but_are_told_why(small_study: Path) -> None:

@@ -63,7 +63,7 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     assert 1.5 < found.exponent("saved bytes")[0] < 2.1
     if any(entry["attention"] == "fused-cpu" for entry in raw["measurements"]):
         assert found.exponent("saved bytes", "fast")[0] == pytest.approx(1, abs=0.15)
-    files = timing.render(found, [], text.environment(), "A test.")
+    files = timing.render(found, [], text.environment(), "A test.", None)
     page = files["timing.md"].decode()
     assert "> A test." in page
     assert all(name in page for name in ("class token by loop", "14 x 14", "| 196 |"))

@@ -233,3 +233,16 @@ def test_a_second_trainer_is_refused(tmp_path: Path, arrays: Path, study: Params
     first.communicate()
     assert status == 2
     assert f"Another trainer (process {first.pid}) is working on variant tiny" in err
+
+
+def test_a_subset_larger_than_the_training_set_is_one_sentence(tmp_path: Path, arrays: Path, study: Params) -> None:
+    directory = lay_out(tmp_path, arrays, study)
+    config = directory / "configs" / "tiny.json"
+    settings = json.loads(config.read_text())
+    settings["train"]["train_images"] = 30_000
+    config.write_text(json.dumps(settings))
+    status, _, err = finish(start(directory))
+    assert status == 2
+    assert err.strip().splitlines()[-1].endswith("train_images is 30,000, but digits has 1,437 training images; lower it in params.yaml.")
+    assert "Traceback" not in err
+    assert not (directory / "runs" / "tiny" / "run.json").exists()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -35,18 +34,8 @@ def _reproducible() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def dataset() -> Dataset:
-    """1,000 + 300 pictures of blobs whose place depends on the class."""
-    rng = np.random.default_rng(0)
-    arrays: list[np.ndarray] = []
-    for count in (1000, 300):
-        labels = rng.integers(0, 10, count).astype(np.uint8)
-        images = rng.integers(0, 60, (count, 28, 28)).astype(np.uint8)
-        for image, label in zip(images, labels, strict=True):
-            row, column = divmod(int(label), 4)
-            image[7 * row : 7 * row + 7, 7 * column : 7 * column + 7] += 150
-        arrays += [images, labels]
-    return Dataset("blobs", *arrays, digest="0" * 64)
+def dataset(blobs: Callable[[int, int], Dataset]) -> Dataset:
+    return blobs(1000, 300)
 
 
 def settings(study: Params, *, batch_size: int = 64, epochs: int = 2, **model: Any) -> VariantSettings:

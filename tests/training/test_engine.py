@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from pipeline.data.datasets import Dataset
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
-from pipeline.training.engine import Trainer, derive_seed, epoch_order, evaluate, initial_model, subset
+from pipeline.training.engine import Trainer, epoch_order, evaluate, subset
+from pipeline.training.stack import initial_model
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
-def dataset() -> Dataset:
-    """300 + 120 pictures of blobs whose place depends on the class; learnable in a few epochs."""
-    rng = np.random.default_rng(0)
-    arrays: list[np.ndarray] = []
-    for count in (300, 120):
-        labels = rng.integers(0, 10, count).astype(np.uint8)
-        images = rng.integers(0, 60, (count, 28, 28)).astype(np.uint8)
-        for image, label in zip(images, labels, strict=True):
-            row, column = divmod(int(label), 4)
-            image[7 * row : 7 * row + 7, 7 * column : 7 * column + 7] += 150
-        arrays += [images, labels]
-    return Dataset("blobs", *arrays, digest="0" * 64)
+def dataset(blobs: Callable[[int, int], Dataset]) -> Dataset:
+    return blobs(300, 120)
 
 
 def variant(
@@ -242,9 +226,3 @@ def test_a_divergence_that_is_recorded_is_a_result(study: Params, dataset: Datas
     assert [math.isfinite(row.train_loss) for row in broken] == [True, False, False]
     assert broken[-1].test_accuracy == pytest.approx(float((dataset.test_labels == 0).mean()))
     assert trainer.rows[-1].test_loss == pytest.approx(trained(variant(study), dataset, [2]).rows[-1].test_loss, rel=1e-3)
-
-
-def test_derived_seeds_do_not_collide() -> None:
-    seeds = {derive_seed(seed, purpose) for seed in range(1000) for purpose in ("init", "order/1", "order/10", "order/11")}
-    assert len(seeds) == 4000
-    assert all(0 <= seed < 2**63 for seed in seeds)

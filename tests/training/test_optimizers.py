@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from pipeline.params import Params, TrainSettings
 from pipeline.training import schedules
 from pipeline.training.optimizers import Optimizer, make_optimizer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPES = [(33, 17), (7,), (2, 3, 5), ()]
 STEPS = 20
 OPTIONS: list[dict[str, Any]] = [
@@ -25,15 +26,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"optimizer": "sgd"},
     {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01, "clip_norm": 20.0, "schedule": "linear"},
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As in training; fused updates share out even the smallest tensor, which on a busy machine takes seconds."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def train(study: Params, **options: Any) -> TrainSettings:

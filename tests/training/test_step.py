@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pipeline.params import ModelSettings, Params
-from pipeline.training.engine import Stack
 from pipeline.training.optimizers import make_optimizer
+from pipeline.training.stack import Stack
 from pipeline.training.step import EvaluationStep, Trace, TrainingStep, batch_sizes, make_driver, rehearse
 
 CPU = torch.device("cpu")
