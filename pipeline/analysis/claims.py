@@ -3,7 +3,8 @@
 A claim is one or more comparisons, and each rule puts the effect of a comparison into a region: the difference within a
 margin, the mean above a bound. A comparison is judged from its interval, never from a point: "supported" when the whole
 interval lies inside the region, "contradicted" when no part of it does, else "not decided"; "not run" when what it
-compares was not trained, evaluated or timed.
+compares was not trained, evaluated or timed. Two things are exact and have no interval: a count of bytes, and the difference of
+two trainings that are the same to the last bit.
 
 A claim is supported when all its comparisons are, each on its own 95 % interval: an intersection-union test needs no
 adjustment (Berger 1982). It is contradicted when one is. As any one suffices for that, contradiction is read off the wider interval
@@ -375,7 +376,8 @@ def _finding(comparison: ComparisonSettings, evidence: Mapping[str, Evidence], t
     rule = rule_text(comparison, wide)
     try:
         if comparison.rule not in TIMING_RULES:
-            return _decide(comparison, _trained(comparison, evidence), rule, wide)
+            sample = _trained(comparison, evidence)
+            return _same_training(comparison, evidence, sample, rule) or _decide(comparison, sample, rule, wide)
         if timings is None:
             raise NotMeasured("not timed: it needs the interleaved timings that `dvc repro timing` takes")
         try:
@@ -423,6 +425,26 @@ def _trained(comparison: ComparisonSettings, evidence: Mapping[str, Evidence]) -
         p = sign_flip_p(effects, np.full(len(effects), bound))
     region = {"equivalent": (-bound, bound), "less": (-math.inf, bound)}.get(comparison.rule, (bound, math.inf))
     return _Sample(lambda level: _paired(parts, level), region, where, p=p)
+
+
+def _same_training(comparison: ComparisonSettings, evidence: Mapping[str, Evidence], sample: _Sample, rule: str) -> Finding | None:
+    """The finding where both trainings are one to the last bit: then the difference is zero, and nothing of it is estimated.
+
+    Accuracies of a few test images can be equal by chance. The losses of several seeds in every epoch cannot.
+    """
+    if comparison.reference is None or comparison.minus is not None or comparison.rule == "resembles":
+        return None
+    ours, theirs = evidence[comparison.variant], evidence[comparison.reference]
+    difference = sample.at(LEVEL)
+    if difference.n < 2 or difference.mean != 0 or difference.sd != 0:
+        return None
+    for curve in ("train_loss", "test_loss", "test_accuracy"):
+        values = getattr(ours, curve)
+        if not (np.isfinite(values).all() and np.array_equal(values, getattr(theirs, curve))):
+            return None
+    inside = sample.region[0] < 0 < sample.region[1]
+    why = "both trainings are the same to the last bit, in every loss of every epoch and seed: the difference is zero, and not an estimate"
+    return Finding(comparison, "supported" if inside else "contradicted", why, rule, difference.n, 0.0, region=sample.region)
 
 
 def _paired(parts: Sequence[FloatArray], level: float) -> Summary:

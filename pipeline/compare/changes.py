@@ -12,7 +12,6 @@ from pipeline.analysis import statistics
 from pipeline.analysis.statistics import FloatArray, Interval, Summary
 from pipeline.compare.predictions import Cache, Evaluated
 from pipeline.compare.sides import CAUSES, Side, Training
-from pipeline.compare.unpaired import unpaired_difference
 
 ALPHA = 0.05
 _COMPUTED = ("train_loss", "test_loss", "test_accuracy", "gradient_norm")  # curves that a repeated training repeats
@@ -182,7 +181,7 @@ def _identical(base: Training, head: Training) -> bool:
 def _test(before: FloatArray, after: FloatArray, *, paired: bool) -> tuple[float, Interval | None, float | None]:
     """Difference of the means, its interval, and p."""
     if not paired:
-        return unpaired_difference(after, before)
+        return statistics.unpaired_difference(after, before)
     summary = statistics.paired_difference(after, before)
     return summary.mean, summary.interval, statistics.sign_flip_p(after, before) if summary.n > 1 else None
 

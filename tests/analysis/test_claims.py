@@ -368,9 +368,38 @@ def test_one_seed_decides_nothing() -> None:
 
 def test_equal_values_of_all_seeds_decide_nothing() -> None:
     """On a small test set accuracies can coincide by rounding; an interval of width zero would then say too much."""
-    finding = found(compare("equivalent", bound=0.005), a=runs(noise=0), b=runs(noise=0))
+    finding = found(compare("equivalent", bound=0.005), a=runs(noise=0), b=runs(noise=0, seed=1))
     assert finding.verdict == "not decided"
     assert "all 10 seeds give the same value" in finding.why
+
+
+@pytest.mark.parametrize(
+    ("rule", "bound", "verdict"),
+    [
+        ("equivalent", 0.005, "supported"), ("less", None, "contradicted"), ("more", None, "contradicted"),
+        ("less", 0.005, "supported"), ("more", -0.005, "supported"), ("more", 0.005, "contradicted"),
+    ],
+)  # fmt: skip
+def test_one_training_twice_has_no_difference_to_estimate(rule: str, bound: float | None, verdict: str) -> None:
+    finding = found(compare(rule, bound=bound), a=runs(), b=runs())
+    assert (finding.verdict, finding.n, finding.effect, finding.interval, finding.p) == (verdict, 10, 0.0, None, None)
+    assert "the same to the last bit" in finding.why
+
+
+def test_one_loss_that_differs_makes_two_trainings() -> None:
+    last = runs().loss.copy()
+    last[3] = np.nextafter(last[3], 1)
+    for other in (runs(loss=last), runs(n=10, loss=np.full(10, math.nan))):
+        assert "last bit" not in found(compare("equivalent", bound=0.005), a=other, b=other if np.isnan(other.loss).any() else runs()).why
+    assert found(compare("equivalent", bound=0.005), a=runs(n=1), b=runs(n=1)).verdict == "not decided"
+    assert (
+        "last bit"
+        not in found(
+            compare("equivalent", "ink correlation", bound=0.5),
+            a=runs(evaluated=True),
+            b=runs(evaluated=True, ink_correlation=np.arange(10.0)),
+        ).why
+    )
 
 
 def test_differences_that_are_equal_but_for_rounding_decide_nothing() -> None:
