@@ -78,16 +78,19 @@ def main(argv: list[str]) -> None:
         from benchmarks import overheads
 
         facts["overheads"] = overheads.measure(options, _say, repeats=2 if arguments.quick else arguments.rounds)
+        _stamp(facts, "overheads")
         write_json(base.with_suffix(".json"), facts)
     if arguments.growth:
         from benchmarks import growth
 
-        facts["growth"] = growth.measure(options, _say, quick=arguments.quick, picture=base.with_name(f"{base.name}-growth.png"))
+        facts["growth"] = growth.measure(options, _say, quick=arguments.quick)
+        _stamp(facts, "growth")
         write_json(base.with_suffix(".json"), facts)
     if arguments.accuracy:
         from benchmarks import accuracy
 
         facts["accuracy"] = accuracy.measure(options, _say, quick=arguments.quick)
+        _stamp(facts, "accuracy")
         write_json(base.with_suffix(".json"), facts)
     _write_page(base, facts)
 
@@ -155,6 +158,15 @@ def _describe(arguments: argparse.Namespace, options: Options, name: str) -> dic
     }
 
 
+def _stamp(facts: dict[str, Any], part: str) -> None:
+    """Notes where and when a part was measured that may be of another run than the table."""
+    from pipeline.provenance import git_state
+
+    commit, dirty = git_state()
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    facts.setdefault("parts", {})[part] = {"commit": commit, "dirty": dirty, "date": today}
+
+
 def _read_facts(path: Path) -> dict[str, Any]:
     try:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -168,6 +180,10 @@ def _read_facts(path: Path) -> dict[str, Any]:
 def _write_page(base: Path, facts: dict[str, Any]) -> None:
     rows = results.read(base.with_suffix(".csv"))
     write_text(base.with_suffix(".md"), page.render(base.name, rows, facts))
+    if "growth" in facts:
+        from benchmarks import growth
+
+        growth.draw(facts["growth"], base.with_name(f"{base.name}-growth.png"))
     _say(f"wrote {base.with_suffix('.md')}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -21,12 +22,13 @@ PATCHES = {14: 60, 7: 60, 4: 60, 2: 20, 1: 3}  # with the steps that are timed: 
 IMAGES = (1_280, 5_120, 15_360, 30_720, 59_904)  # whole batches
 VARIANTS = (3, 6, 12, 25, 50)
 _PATIENCE_SECONDS = 30.0
+_PANELS_A_ROW = 3
 
 Series = dict[str, Any]
 
 
-def measure(options: Options, say: Callable[[str], None], *, quick: bool, picture: Path) -> list[Series]:
-    """Measures all series and draws them.
+def measure(options: Options, say: Callable[[str], None], *, quick: bool) -> list[Series]:
+    """Measures all series.
 
     Returns:
         for each: x_name, x, y_name, y in seconds (medians over repeats in random order).
@@ -50,15 +52,13 @@ def measure(options: Options, say: Callable[[str], None], *, quick: bool, pictur
     def series_of(x_name: str, x: Sequence[int], y_name: str, seconds: Callable[[int], float]) -> Series:
         return _series(x_name, x, y_name, seconds, repeats, say)
 
-    series = [
+    return [
         series_of("seeds", seeds, "an epoch of all seeds", lambda count: epoch(count, THESIS.patch, 40)),
         series_of("tokens", [_tokens(patch) for patch in patches], "an epoch of one seed", over_tokens),
         series_of("images", counts, "an epoch of one seed over them", over_images),
         series_of("variants", variants, "`dvc repro` with nothing to do", lambda count: overheads.noop_seconds(options, count, 1)[0]),
         _report_series(options, variants, repeats, say),
     ]
-    draw(series, picture)
-    return series
 
 
 def _tokens(patch: int) -> int:
@@ -110,30 +110,38 @@ def _report_series(options: Options, variants: Sequence[int], repeats: int, say:
 
 
 def draw(series: Sequence[Series], picture: Path) -> None:
-    """One panel a series, both axes logarithmic, with the fitted power law."""
+    """PNG as wide as a page on a git host: a panel a series, both axes logarithmic, with the fitted power law."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.4 * len(series), 3.2), layout="constrained")
+    rows = math.ceil(len(series) / _PANELS_A_ROW)
+    figure = Figure(figsize=(8.3, 3.1 * rows), layout="constrained")
     FigureCanvasAgg(figure)
-    for axes, one in zip(figure.subplots(1, len(series), squeeze=False)[0], series, strict=True):
+    panels = list(figure.subplots(rows, _PANELS_A_ROW, squeeze=False).flat)
+    for place, (axes, one) in enumerate(zip(panels, series, strict=False)):
         fit = fit_power_law(one["x"], one["y"])
-        axes.loglog(
-            one["x"], [fit.factor * x**fit.exponent for x in one["x"]], color="0.6", linewidth=1, label=f"exponent {fit.exponent:.2f}"
-        )
-        axes.loglog(one["x"], one["y"], "o", color="tab:blue", markersize=5)
-        axes.set_xticks(one["x"], [f"{x:,}" for x in one["x"]], rotation=45)
+        axes.loglog(one["x"], [fit.factor * x**fit.exponent for x in one["x"]], color="0.55", linewidth=1.2)
+        axes.loglog(one["x"], one["y"], "o", color="#0072B2", markersize=6)
+        axes.text(0.05, 0.95, f"exponent {fit.exponent:.2f}", transform=axes.transAxes, va="top", fontsize=9.5, color="0.35")
+        axes.set_xticks(one["x"], [_short(x) for x in one["x"]], fontsize=9.5)
         axes.minorticks_off()
         low, high = min(one["y"]), max(one["y"])
-        axes.set_ylim(low / 1.5, high * 1.5)
-        axes.set_yticks(_ticks(low, high), [f"{y:g}" for y in _ticks(low, high)])
-        axes.set_xlabel(one["x_name"])
-        axes.set_ylabel("seconds")
-        axes.set_title(one["y_name"].replace("`", ""), fontsize=10)
-        axes.legend(frameon=False, fontsize=8, loc="upper left")
+        axes.set_ylim(low / 1.5, high * 2.5)
+        axes.set_yticks(_ticks(low, high), [f"{y:g}" for y in _ticks(low, high)], fontsize=9.5)
+        axes.set_xlabel(one["x_name"], fontsize=10)
+        axes.set_title(one["y_name"].replace("`", ""), fontsize=9.5, loc="left")
+        if place % _PANELS_A_ROW == 0:
+            axes.set_ylabel("seconds", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
+    for axes in panels[len(series) :]:
+        axes.set_visible(False)
     picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, dpi=130, metadata={"Software": None})
+    figure.savefig(picture, dpi=170, metadata={"Software": None})
+
+
+def _short(x: float) -> str:
+    """59904 as 60k, so that the numbers of neighbours do not touch."""
+    return f"{x:g}" if x < 1000 else f"{x / 1000:.2g}k"
 
 
 def _ticks(low: float, high: float) -> list[float]:

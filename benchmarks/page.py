@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
@@ -13,6 +14,7 @@ from benchmarks.loops import EPOCH_STEPS, LOADER_PROCESSES
 from benchmarks.measure import FULL, IMPLEMENTATIONS, epoch_flops
 from benchmarks.results import Row, Summary
 from pipeline.analysis.statistics import paired_difference
+from pipeline.kernels.small_head_attention import MOST_FUSED_TOKENS
 from pipeline.models import build, count_parameters
 
 _OURS = {"cpu": "ours-10", "cuda": "stack-10"}
@@ -79,7 +81,6 @@ def _head(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
     data = f"`{facts['data']}`, {images.NUM_TRAIN:,} training images"
     if facts["data"] == images.SYNTHETIC:
         data = f"noise, {images.NUM_TRAIN:,} images of MNIST's shape, because MNIST was not prepared; the arithmetic is the same"
-    commit = f"`{facts['commit'][:12]}`{' with changes' if facts['dirty'] else ''}" if facts["commit"] else "unknown"
     lines = [
         f"# Benchmark: {facts['machine']}",
         "",
@@ -96,7 +97,7 @@ def _head(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
                 ("attention kernel of ours", f"`{facts['attention']}`"),
                 ("versions", ", ".join(f"{key} {value}" for key, value in facts["versions"].items())),
                 ("images", data),
-                ("commit, date", f"{commit}, {facts['date']}"),
+                ("commit, date", f"{_commit(facts)}, {facts['date']}"),
                 ("rounds, seed of their orders", f"{facts['rounds']}, {facts['seed']}"),
                 (
                     "timings not counted",
@@ -212,7 +213,19 @@ def _overheads(summaries: Mapping[str, Summary], facts: Mapping[str, Any]) -> st
             )
         )
     body += [(entry["what"], _overhead_text(entry), entry.get("bar", "")) for entry in facts.get("overheads", ())]
-    return "\n".join(["## Overheads", "", *_grid(("what", "median [smallest .. largest]", "at most"), body)]) if body else ""
+    if not body:
+        return ""
+    return "\n".join(["## Overheads", "", *_run_of("overheads", facts), *_grid(("what", "median [smallest .. largest]", "at most"), body)])
+
+
+def _run_of(part: str, facts: Mapping[str, Any]) -> list[str]:
+    """The sentence that names a part's own run, where it was noted."""
+    run = facts.get("parts", {}).get(part)
+    return [f"Measured at {_commit(run)}, {run['date']}.", ""] if run else []
+
+
+def _commit(run: Mapping[str, Any]) -> str:
+    return f"`{run['commit'][:12]}`{' with changes' if run['dirty'] else ''}" if run["commit"] else "an unknown commit"
 
 
 def _overhead_text(entry: Mapping[str, Any]) -> str:
@@ -242,7 +255,7 @@ def _accuracy(facts: Mapping[str, Any]) -> str:
     columns = zip(fused, plain, measured["loss_difference"], strict=True)
     body = [(str(seed), f"{a:.2%}", f"{b:.2%}", f"{d:.1e}") for seed, (a, b, d) in enumerate(columns)]
     table = _grid(("seed", "fused attention", "PyTorch's attention", f"largest loss difference, first {STEPS} steps"), body)
-    return "\n".join(["## Accuracy does not move", "", text, "", *table])
+    return "\n".join(["## Accuracy does not move", "", *_run_of("accuracy", facts), text, "", *table])
 
 
 def _growth(name: str, facts: Mapping[str, Any]) -> str:
@@ -253,12 +266,18 @@ def _growth(name: str, facts: Mapping[str, Any]) -> str:
     for series in growth:
         fit = results.fit_power_law(series["x"], series["y"])
         measured = ", ".join(f"{x:g}: {_number(y)}" for x, y in zip(series["x"], series["y"], strict=True))
-        body.append((series["y_name"], series["x_name"], measured, f"{fit.exponent:.2f} [{fit.low:.2f}, {fit.high:.2f}]"))
+        last = math.log(series["y"][-1] / series["y"][-2]) / math.log(series["x"][-1] / series["x"][-2])
+        exponent = f"{fit.exponent:.2f} [{fit.low:.2f}, {fit.high:.2f}]"
+        body.append((series["y_name"], series["x_name"], measured, exponent, f"{last:.2f}"))
     text = (
-        "Medians over repeats in random order; exponent of a power law by least squares on logarithms, with Student's t interval of 95 %."
+        "Medians over repeats in random order; exponent of a power law by least squares on logarithms, with Student's t interval of 95 %, "
+        "and that between the last two points. Where a fixed cost weighs (starting DVC, Python and torch) or the way of computing changes, "
+        f"no power law holds: beyond {MOST_FUSED_TOKENS} tokens PyTorch's attention takes over from the fused kernel, which is where "
+        f"an epoch jumps; and of {facts['threads']} seeds or fewer each has a core of its own."
     )
-    table = _grid(("time of", "against", "measured, s", "exponent"), body)
-    return "\n".join(["## Growth", "", text, "", f"![growth]({name}-growth.png)", "", *table])
+    alt = "Seconds against number, a panel for each row of the table, with the fitted line"
+    table = _grid(("time of", "against", "measured, s", "exponent", "last two"), body)
+    return "\n".join(["## Growth", "", *_run_of("growth", facts), text, "", f"![{alt}]({name}-growth.png)", "", *table])
 
 
 def _label(name: str) -> str:

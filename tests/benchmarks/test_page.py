@@ -75,10 +75,15 @@ def test_overheads_profile_and_growth_appear_when_measured() -> None:
     bare = page.render("some-cpu", _rows(), FACTS)
     assert "## Growth" not in bare
     text = page.render("some-cpu", _rows(), FACTS | {"growth": [series], "overheads": overheads})
+    assert "Measured at" not in text
+    parts = {"overheads": {"commit": "f" * 40, "dirty": False, "date": "2026-01-02"}}
+    stamped = page.render("some-cpu", _rows(), FACTS | {"growth": [series], "overheads": overheads, "parts": parts})
+    assert stamped.count("Measured at") == 1
+    assert "## Overheads\n\nMeasured at `ffffffffffff`, 2026-01-02.\n" in stamped
     assert _line(text, "`dvc repro` with nothing")[1:] == ["4.50 s [4.00 .. 5.00]", "6 s"]
     assert _line(text, "MLflow's share")[1] == "1.10% [1.10% .. 1.10%]"
     assert _line(text, "a seed's checkpoint")[1] == "0.50%"  # 0.05 s of 2 x 5 s
-    assert _line(text, "an epoch of all seeds")[-1] == "1.00 [1.00, 1.00]"
+    assert _line(text, "an epoch of all seeds")[-2:] == ["1.00 [1.00, 1.00]", "1.00"]
     assert _line(text, "`lab::small_head_attention`")[1:] == ["3", "50.0%"]
 
 
