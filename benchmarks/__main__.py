@@ -1,4 +1,4 @@
-"""`python -m benchmarks` (`make bench`): times this project beside its peers and writes benchmarks/results/MACHINE.md.
+"""`python -m benchmarks`: times this project beside its peers and writes benchmarks/results/MACHINE.md; `make bench` measures all of it.
 
     python -m benchmarks                  the table, the profile and the overheads
     python -m benchmarks --growth         the same, then how time grows with seeds, tokens, images and variants

@@ -16,6 +16,7 @@ from benchmarks.results import Row, Summary
 from pipeline.analysis.statistics import paired_difference
 from pipeline.kernels.small_head_attention import MOST_FUSED_TOKENS
 from pipeline.models import build, count_parameters
+from pipeline.report.text import counted
 
 _OURS = {"cpu": "ours-10", "cuda": "stack-10"}
 _OURS_FULL = {"cpu": "ours-full-10", "cuda": "stack-full-10"}
@@ -244,7 +245,7 @@ def _accuracy(facts: Mapping[str, Any]) -> str:
     difference = paired_difference(fused, plain)
     interval = difference.interval
     text = (
-        f"The thesis's configuration on {measured['images']:,} images, {measured['epochs']} epochs, seeds 0 to {measured['seeds'] - 1}, "
+        f"The thesis's configuration on {measured['images']:,} images, {counted(measured['epochs'], 'epoch')}, seeds 0 to {measured['seeds'] - 1}, "
         "with the fused attention and with PyTorch's `scaled_dot_product_attention`: the same weights, orders and batches. "
         f"Mean test accuracy {100 * mean(fused):.2f} % and {100 * mean(plain):.2f} %, a difference of {100 * difference.mean:+.2f} points"
         + (f" [{100 * interval.low:+.2f}, {100 * interval.high:+.2f}]" if interval else "")
