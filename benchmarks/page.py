@@ -245,8 +245,9 @@ def _accuracy(facts: Mapping[str, Any]) -> str:
     difference = paired_difference(fused, plain)
     interval = difference.interval
     text = (
-        f"The thesis's configuration on {measured['images']:,} images, {counted(measured['epochs'], 'epoch')}, seeds 0 to {measured['seeds'] - 1}, "
-        "with the fused attention and with PyTorch's `scaled_dot_product_attention`: the same weights, orders and batches. "
+        f"The thesis's configuration on {measured['images']:,} images, {counted(measured['epochs'], 'epoch')}, seeds 0 to "
+        f"{measured['seeds'] - 1}, with the fused attention and with PyTorch's `scaled_dot_product_attention`: the same weights, "
+        "orders and batches. "
         f"Mean test accuracy {100 * mean(fused):.2f} % and {100 * mean(plain):.2f} %, a difference of {100 * difference.mean:+.2f} points"
         + (f" [{100 * interval.low:+.2f}, {100 * interval.high:+.2f}]" if interval else "")
         + " (bar: within 0.3). "
