@@ -695,6 +695,7 @@ def test_the_glossary_has_the_words_that_the_pages_use(full_study: Path) -> None
     used = " ".join(read(full_study, f"experiments/{page.name}") for page in (full_study / "reports/experiments").glob("*.md"))
     for word in (
         "BCa", "hierarchical bootstrap", "Holm", "sign-flip", "unsteadiness", "rollout", "nats", "points", "diverged", "ink correlation",
+        "projection",
     ):  # fmt: skip
         assert word in used, word
         assert word.lower().replace("-", " ") in glossary.replace("-", " "), word
