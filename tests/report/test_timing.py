@@ -206,7 +206,7 @@ def test_numbers_of_the_page_are_those_of_the_file(study: Params, tmp_path: Path
         assert numbers == pytest.approx([np.median(times), times.min(), times.max()], rel=0.006)
     profile = raw["profiles"]["step/published/base"]
     part, calls = profile["groups"]["attention"], profile["operators"]["attention"]
-    assert f"{1e3 * part:.2f} ({100 * part / profile['seconds']:.0f}\N{NO-BREAK SPACE}%)<br>{calls}" in shown
+    assert f"{1e3 * part:.2f} ({100 * part / profile['seconds']:.0f} %)<br>{calls}" in shown
     for tokens in TOKENS:
         assert any(line.startswith(f"| {tokens} |") for line in shown.splitlines())
     for claim in ("T4", "T6", "T7", "T9"):
