@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.analysis.statistics import Interval, Projection, Summary, project_power_law, summarize
+from pipeline.analysis.statistics import Interval, Projection, Summary, paired_difference, project_power_law, summarize
 from pipeline.params import ExperimentSettings
 from pipeline.report.results import VariantResult
 
@@ -50,6 +50,21 @@ class Projected:
         """Of the accuracy; its low end is never below 0."""
         error = self.law.interval
         return None if error is None else Interval(max(0.0, 1 - error.high), 1 - error.low, error.level)
+
+    @property
+    def steps(self) -> list[Summary]:
+        """The law's exponent between neighbouring lengths, over the seeds."""
+        return [summarize(values) for values in self._steps.T]
+
+    @property
+    def flattening(self) -> Summary | None:
+        """How much larger the exponent is between the first two lengths than between the last two; None with two lengths."""
+        return None if len(self.lengths) < 3 else paired_difference(self._steps[:, 0], self._steps[:, -1])
+
+    @property
+    def _steps(self) -> np.ndarray:
+        """(seed, length - 1)."""
+        return -np.diff(np.log(1 - self.values), axis=1) / np.diff(np.log(self.x))
 
     @property
     def times(self) -> float:

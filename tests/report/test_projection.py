@@ -42,6 +42,21 @@ def test_it_starts_from_the_shorter_trainings_and_shows_the_one_of_that_length()
     assert (projected.reached.label, projected.reached.accuracy.mean) == ("long", pytest.approx(0.8875))
 
 
+def test_a_curve_that_flattens_is_told_by_its_exponents() -> None:
+    longer = EXPERIMENT.model_copy(update={"projection": 64_000})
+    runs = RUNS | {"short": run("short", 1, [0.8, 0.8]), "long": run("long", 16, [0.15, 0.3])}
+    projected = project(longer, runs, 1000)
+    assert projected is not None
+    # From 1,000 to 4,000 images the errors fall to a quarter and to a half: 1 and 1/2; to 16,000 to 3/4 of that in both.
+    fall = -np.log(0.75) / np.log(4)
+    assert [step.mean for step in projected.steps] == pytest.approx([0.75, fall])
+    assert projected.flattening is not None
+    assert projected.flattening.mean == pytest.approx(0.75 - fall)
+    shorter = project(EXPERIMENT, RUNS, 1000)
+    assert shorter is not None
+    assert shorter.flattening is None
+
+
 def test_an_interval_of_accuracies_stays_above_zero() -> None:
     wild = RUNS | {"short": run("short", 1, [0.5, 0.01]), "middle": run("middle", 4, [0.01, 0.5])}
     projected = project(EXPERIMENT, wild, 1000)
