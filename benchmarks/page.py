@@ -251,8 +251,8 @@ def _accuracy(facts: Mapping[str, Any]) -> str:
         f"Mean test accuracy {100 * mean(fused):.2f} % and {100 * mean(plain):.2f} %, a difference of {100 * difference.mean:+.2f} points"
         + (f" [{100 * interval.low:+.2f}, {100 * interval.high:+.2f}]" if interval else "")
         + " (bar: within 0.3). "
-        f"Largest difference of a loss in the first {STEPS} steps: {max(measured['loss_difference']):.1e} (bar: 1e-4); "
-        "later the two drift apart, as any two orders of summation do."
+        f"Largest difference of a loss in the first {STEPS} steps: {max(measured['loss_difference']):.1e} (bar: 1e-4): "
+        "two orders of summation, so not the same to the last bit."
     )
     columns = zip(fused, plain, measured["loss_difference"], strict=True)
     body = [(str(seed), f"{a:.2%}", f"{b:.2%}", f"{d:.1e}") for seed, (a, b, d) in enumerate(columns)]
