@@ -322,7 +322,7 @@ class ExperimentSettings(_Settings):
     measure: Measure = "accuracy"
     labels: dict[str, str] = {}
     figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves", "epoch_time")
-    projection: Annotated[int, Field(ge=1)] | None = None
+    projection: Annotated[int, Field(ge=1, le=10**12)] | None = None
     claims: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_validator("measure")

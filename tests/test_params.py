@@ -173,6 +173,11 @@ FAULTS = [
     ("train/clip_norm", 0.0, "train.clip_norm is 0.0, but has to be more than 0.0."),
     ("train/clip_norm", math.inf, "train.clip_norm is inf, but has to be a finite number."),
     ("train/weight_decay", -0.1, "train.weight_decay is -0.1, but has to be at least 0.0; the nearest valid value is 0.0."),
+    (
+        "experiments/best/projection",
+        10**13,
+        "experiments.best.projection is 10000000000000, but has to be at most 1000000000000; the nearest valid value is 1000000000000.",
+    ),
     ("train/train_images", 0, "train.train_images is 0, but has to be at least 1; the nearest valid value is 1."),
     ("train/epoch_images", "all", "train.epoch_images is 'all', but has to be a whole number."),
     ("train/augment", "affin", "train.augment is 'affin', which is not a choice; the nearest is 'affine'."),

@@ -396,7 +396,7 @@ def project_power_law(x: Sequence[float], values: npt.ArrayLike, to: float, *, l
         raise ValueError(f"values have to be (seed, point) for {len(places)} points, not {table.shape}")
     if len(set(places.tolist())) < 2:
         raise ValueError("a power law needs values at two or more different x")
-    if not all((np.isfinite(array) & (array > 0)).all() for array in (places, table, np.array(to))):
+    if not all((np.isfinite(array) & (array > 0)).all() for array in (places, table, np.array(float(to)))):
         raise ValueError("a power law needs positive, finite numbers")
     centred = np.log(places) - np.log(places).mean()
     logs = np.log(table)

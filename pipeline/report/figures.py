@@ -528,7 +528,7 @@ def projection(
         # The law's errors are a straight line between logarithms: from its mean over the seeds at the first length to its end.
         logs = np.log(measured.x)
         first = float(np.exp(np.mean([np.polyval(np.polyfit(logs, np.log(1 - row), 1), logs[0]) for row in measured.values])))
-        errors = np.geomspace(first, 1 - value, 200)
+        errors = np.geomspace(first, max(1 - value, 1e-12), 200)  # followed far enough, an error is lost in rounding
         axes.plot(np.geomspace(measured.x[0], to, 200), 1 - errors, color=other, linestyle=_DASHES, linewidth=1.6, zorder=2)
         axes.plot(measured.x, _centre(measured.values), color=colour, marker="o", linewidth=1.8, markersize=6, markeredgewidth=0, zorder=4)
         for row in measured.values:

@@ -94,11 +94,15 @@ def project(experiment: ExperimentSettings, runs: Mapping[str, VariantResult], t
     if (values == 1).any():
         return None
     reached = shown.get(experiment.projection)
+    try:
+        law = project_power_law(shorter, 1 - values, experiment.projection)
+    except OverflowError:  # seeds that disagree so much that an end of the interval is no number
+        return None
     return Projected(
         experiment.projection,
         tuple(_length(experiment, images, shown[images]) for images in shorter),
         values,
-        project_power_law(shorter, 1 - values, experiment.projection),
+        law,
         None if reached is None else _length(experiment, experiment.projection, reached),
     )
 

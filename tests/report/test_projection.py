@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.params import ExperimentSettings
+from pipeline.report import drawings
 from pipeline.report.projection import project
 
 EXPERIMENT = ExperimentSettings(
@@ -81,3 +82,18 @@ def test_without_two_shorter_trainings_that_err_there_is_none(runs: dict[str, An
 
 def test_only_where_an_experiment_asks_for_it() -> None:
     assert project(EXPERIMENT.model_copy(update={"projection": None}), RUNS, 1000) is None
+
+
+def test_a_projection_that_leaves_no_error_is_drawn() -> None:
+    far = EXPERIMENT.model_copy(update={"projection": 10**12})
+    projected = project(far, RUNS, 1000)
+    assert projected is not None
+    assert projected.accuracy > 0.9999
+    assert drawings.projection(projected).draw("light").startswith(b"\x89PNG")
+    steep = RUNS | {"short": run("short", 1, [0.9, 0.9]), "middle": run("middle", 2, [1e-4, 1e-4])}
+    exact = project(far, {name: steep[name] for name in ("base", "short", "middle")}, 1000)
+    assert exact is not None
+    assert exact.accuracy == 1
+    assert drawings.projection(exact).draw("dark").startswith(b"\x89PNG")
+    wild = {"base": RUNS["base"], "short": run("short", 1, [0.9, 1e-4]), "middle": run("middle", 1, [1e-4, 0.9], 1001)}
+    assert project(far, wild, 1000) is None
