@@ -16,6 +16,7 @@ from benchmarks.loops import BATCH_SIZE, LEARNING_RATE, Timing
 from pipeline.data.datasets import Dataset
 from pipeline.models import build, count_parameters
 from pipeline.params import DataSettings, ModelSettings, TrainSettings, VariantSettings
+from pipeline.provenance import code_hash
 from pipeline.training import workers
 from pipeline.training.engine import Trainer, set_reproducible
 
@@ -83,8 +84,9 @@ def time_processes(model: ModelSettings, dataset: Dataset, num_seeds: int, *, pr
         kept = cut(dataset, steps)
         images.write(kept, directory / "arrays")
         start = time.perf_counter()
-        job = workers.Job(settings, directory / "arrays", directory / "checkpoints", "cpu")
-        workers.run(job, workers.make_groups(settings.train.seeds, "cpu", stackable=model.stackable), processes, handle)
+        origin = {"code_hash": code_hash(), "device": "cpu"}
+        job = workers.Job(settings, directory / "arrays", directory / "checkpoints", "cpu", origin)
+        workers.run(job, [workers.Task([seed]) for seed in settings.train.seeds], processes, handle)
     seconds = makespan([durations[seed] for seed in settings.train.seeds], processes)
     mean_checkpoint = sum(checkpoints) / len(checkpoints)
     return Timing(

@@ -22,6 +22,7 @@ from pipeline.errors import UserError
 IMAGE_SIZE = 28
 NUM_CHANNELS = 1
 NUM_CLASSES = 10
+MAX_SEEDS = 1000
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -38,6 +39,7 @@ class TrainSettings(_Settings):
     """How a variant is trained; params.yaml gives unit and source of each option.
 
     Attributes:
+        seeds: one run each. A number n in params.yaml stands for the seeds 0 to n - 1.
         learning_rate: the schedule's largest.
         clip_norm: largest L2 norm of one seed's gradient, over all its weights; None leaves gradients as they are.
         warmup: share of all steps in which the learning rate rises linearly from 0.
@@ -70,6 +72,15 @@ class TrainSettings(_Settings):
         if self.schedule in ("constant", "linear") and self.warmup:
             raise ValueError(f"warmup: {self.schedule} has none; set it to 0.0, or schedule to warmup_linear")
         return self
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _counted(cls, seeds: Any) -> Any:
+        if not isinstance(seeds, int) or isinstance(seeds, bool):
+            return seeds
+        if not 1 <= seeds <= MAX_SEEDS:
+            raise ValueError(f"is {seeds}, but has to be a number of seeds from 1 to {MAX_SEEDS:,}, or a list of seeds")
+        return tuple(range(seeds))
 
     @field_validator("seeds")
     @classmethod
@@ -213,6 +224,16 @@ class VariantSettings(_Settings):
     def config_hash(self) -> str:
         """sha256 of the canonical JSON, 64 hexadecimal digits."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @property
+    def training_hash(self) -> str:
+        """sha256 over what decides the training of one seed: the settings without the seeds, 64 hexadecimal digits.
+
+        An option at its default does not count. So an option that is added later, with a default that changes nothing, leaves the
+        hashes of earlier trainings as they are.
+        """
+        settings = self.model_dump(mode="json", exclude_defaults=True, exclude={"train": {"seeds"}})
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 Measure = Literal[
@@ -373,10 +394,6 @@ class Params(_Settings):
         model: type[ModelSettings | BaselineSettings] = ModelSettings if architecture == "vit" else BaselineSettings
         for name in difference:
             if name not in _OVERRIDES and name not in model.model_fields:
-                if name == "seeds":
-                    raise UserError(
-                        f"{key}.seeds is not for a variant to change: pairing needs the same seeds everywhere; set train.seeds."
-                    )
                 if name in ModelSettings.model_fields:
                     raise UserError(f"{key}.{name} is an option of the vision transformer, which {architecture} does not have; remove it.")
                 if name in BaselineSettings.model_fields:
@@ -409,7 +426,7 @@ class Params(_Settings):
         return tuple(chosen)
 
 
-_OVERRIDES = TrainSettings.model_fields.keys() - {"seeds"}
+_OVERRIDES = TrainSettings.model_fields.keys()
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml reads the catalogue ten times as fast

@@ -26,7 +26,7 @@ from pipeline.files import write_text
 from pipeline.params import nearest
 
 ROOT = Path(__file__).parent.parent
-_RUN_TEXT = ("epochs.csv", "metrics.json", "run.json", "model.sha256")
+_RUN_TEXT = ("epochs.csv", "metrics.json", "run.json")
 
 
 def main(argv: list[str]) -> None:

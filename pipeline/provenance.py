@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import platform
@@ -9,11 +10,22 @@ import subprocess
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).parent
-# The code that decides what a training computes; dvc.yaml names the same paths as the train stage's dependencies.
-TRAINING_CODE = ("data/datasets.py", "kernels", "models", "training", "stages/train.py")
-# The code that decides what an evaluation of stored weights finds; the evaluate stage's dependencies.
+# The code that decides what a training computes. A finished seed is known by it.
+TRAINING_CODE = (
+    "data/datasets.py",
+    "kernels",
+    "models",
+    "training/augment.py",
+    "training/engine.py",
+    "training/optimizers.py",
+    "training/schedules.py",
+    "training/stack.py",
+    "training/step.py",
+)
+# The code that decides what an evaluation of stored weights finds.
 EVALUATION_CODE = (
     "data/datasets.py",
     "kernels",
@@ -26,20 +38,92 @@ EVALUATION_CODE = (
     "evaluation",
     "stages/evaluate.py",
 )
+# All code of a stage, which DVC runs again when it changes. DVC sees it as the file code-hashes/STAGE.txt.
+STAGE_CODE = {
+    "train": (*TRAINING_CODE, "files.py", "training", "stages/train.py"),
+    "evaluate": EVALUATION_CODE,
+    "timing": ("kernels", "models", "training", "analysis/published.py", "analysis/timing.py", "stages/timing.py"),
+    "report": ("analysis", "report", "training/records.py", "training/results.py", "stages/report.py"),
+}
 # What a pipeline run itself rewrites does not make the tree "dirty": dirty means that the commit does not say what ran.
-_GENERATED = ("dvc.lock", "configs", "runs", "evaluations", "predictions", "reports", "timing", "benchmarks/results")
+_GENERATED = (
+    "benchmarks/results",
+    "code-hashes",
+    "configs",
+    "dvc.lock",
+    "evaluations",
+    "predictions",
+    "reports",
+    "results",
+    "runs",
+    "timing",
+)
 
 
-def code_hash(entries: Sequence[str] = TRAINING_CODE) -> str:
-    """sha256 over names and bytes of the code that decides a result: files and folders of the package."""
+def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -> str:
+    """sha256 over names and meaning of code: modules and page templates, or folders of them, in the package.
+
+    Comments, docstrings and layout do not count. The hash is the same on every Python that the project runs on.
+    """
     digest = hashlib.sha256()
     for entry in entries:
-        path = PACKAGE / entry
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            content = file.read_bytes()
-            digest.update(f"{file.relative_to(PACKAGE).as_posix()} {len(content)}\n".encode())
+        path = package / entry
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.suffix not in (".py", ".j2"):
+                continue
+            text = file.read_text(encoding="utf-8")
+            content = (canonical(text) if file.suffix == ".py" else text).encode()
+            digest.update(f"{file.relative_to(package).as_posix()} {len(content)}\n".encode())
             digest.update(content)
     return digest.hexdigest()
+
+
+def canonical(source: str) -> str:
+    """A module's syntax tree as text, without docstrings.
+
+    `ast.dump` would not do: Python 3.12 gave functions and classes a field for type parameters, 3.13 leaves out empty fields, and
+    3.12 splits the text of f-strings in other places. Here empty fields are left out, and neighbouring texts are joined.
+    """
+    return _dump(ast.parse(source))
+
+
+def _dump(node: object) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return f"JoinedStr({','.join(map(_dump, _joined(node.values)))})"
+    if isinstance(node, ast.AST):
+        fields = []
+        for name in node._fields:
+            value: Any = getattr(node, name, None)
+            if name == "body" and isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                value = _without_docstring(value)
+            # `kind` is the u of u"..."; `type_comment` is a comment.
+            if value is not None and value != [] and name not in ("kind", "type_comment"):
+                fields.append(f"{name}={_dump(value)}")
+        return f"{type(node).__name__}({','.join(fields)})"
+    if isinstance(node, list):
+        return f"[{','.join(map(_dump, node))}]"
+    return repr(node)
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    match body:
+        case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+            return rest
+    return body
+
+
+def _joined(values: list[ast.expr]) -> list[ast.expr]:
+    """The parts of an f-string, each run of texts as one, empty ones left out."""
+    parts: list[ast.expr] = []
+    for value in values:
+        if isinstance(value, ast.Constant):
+            if parts and isinstance(before := parts[-1], ast.Constant):
+                parts.pop()
+                value = ast.Constant(str(before.value) + str(value.value))
+            if value.value == "":
+                continue
+        parts.append(value)
+    return parts
 
 
 def git_state() -> tuple[str | None, bool | None]:

@@ -16,7 +16,7 @@ from pipeline.evaluation import measuring
 from pipeline.evaluation.measuring import Result, Task
 from pipeline.evaluation.records import Records
 from pipeline.params import NUM_CLASSES, SHIFTS, ModelSettings, Params, VariantSettings
-from pipeline.training import workers
+from pipeline.training import results, workers
 from pipeline.training.records import EpochRow, read_epochs
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _finish(
     losses, predictions = (np.concatenate([getattr(part, name) for part in parts]) for name in ("losses", "predictions"))
     labels = dataset.test_labels
     accuracies = (predictions == labels).mean(1)
-    last = [row for row in read_epochs(records.runs / variant / "epochs.csv") if row.epoch == settings.train.epochs]
+    last = [row for row in read_epochs(records.runs / variant / results.EPOCHS) if row.epoch == settings.train.epochs]
     check_reproduced(variant, last, losses, accuracies)
     columns: dict[str, Sequence[float]] = {"test_accuracy": accuracies.tolist(), "test_loss": losses.tolist()}
     arrays: dict[str, np.ndarray] = {
@@ -103,7 +103,6 @@ def _finish(
         arrays |= _attention_arrays(probes, settings.model, dataset)
     metrics = summarize(losses, predictions, labels)
     records.write(variant, settings.train.seeds, columns, arrays, metrics, inputs)
-    records.remove_checkpoints(variant)
     return metrics
 
 

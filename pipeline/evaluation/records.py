@@ -30,14 +30,12 @@ class Records:
     Attributes:
         arrays: `data/arrays`.
         runs: a folder a variant, with its weights; read only.
-        checkpoints: a folder a variant; they go when its evaluation stands.
         evaluations: a folder a variant, with inputs.json and the other text files.
         predictions: an npz file a variant.
     """
 
     arrays: Path
     runs: Path
-    checkpoints: Path
     evaluations: Path
     predictions: Path
 
@@ -45,20 +43,22 @@ class Records:
         """What the evaluation of each variant with a finished training follows from; says a line about each of the others.
 
         Raises:
-            UserError: the arrays are not there.
+            UserError: the arrays are not there, or a training's files are damaged.
         """
         shared = {"data": data_digest(self.arrays), "code": code_hash(EVALUATION_CODE), "torch": versions()["torch"]}
         probed = {probe: params.probed(probe) for probe in ("shifts", "attention")}
         wanted = {}
         for variant in params.variants:
             settings, directory = params.resolve(variant), self.runs / variant
-            if not all((directory / name).exists() for name in ("run.json", "epochs.csv", results.SIDECAR)):
+            if not (directory / results.RUN).exists():
                 say(f"{variant}: left out, it has no finished training in {self.runs}/")
-            elif _config(directory) != settings.model_dump(mode="json"):
+                continue
+            run = results.read_run(directory)
+            if run["config"] != settings.model_dump(mode="json"):
                 say(f"{variant}: left out, params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it")
             else:
                 wanted[variant] = {
-                    "weights": " ".join((directory / results.SIDECAR).read_text(encoding="utf-8").split()[:1]),
+                    "weights": run["outputs"][results.WEIGHTS],
                     "config": settings.config_hash,
                     "probes": [probe for probe, names in probed.items() if variant in names],
                     **shared,
@@ -78,8 +78,6 @@ class Records:
                 kept += [variant] * current
             elif current and sha256(weights) == inputs["weights"] and self._intact(variant, recorded["outputs"]):
                 kept.append(variant)
-                # Left by a training whose weights came out as they were.
-                self.remove_checkpoints(variant)
             else:
                 stale.append(variant)
         return kept, stale
@@ -123,10 +121,6 @@ class Records:
         write_json(directory / INPUTS, {**inputs, "outputs": {name: sha256(path) for name, path in paths.items()}})
         _prune(directory, {INPUTS, *_TEXTS})
 
-    def remove_checkpoints(self, variant: str) -> None:
-        """Not before a variant's evaluation stands: until the train stage is committed, they are the only copy that a kill cannot take."""
-        shutil.rmtree(self.checkpoints / variant, ignore_errors=True)
-
     def _recorded(self, variant: str) -> dict[str, Any]:
         """inputs.json; empty where there is none or it is damaged."""
         try:
@@ -140,14 +134,6 @@ class Records:
 
     def _intact(self, variant: str, digests: Mapping[str, str]) -> bool:
         return all(path.exists() and sha256(path) == digests.get(name) for name, path in self._outputs(variant).items())
-
-
-def _config(directory: Path) -> Any:
-    """The settings of a training; None where run.json is damaged."""
-    try:
-        return json.loads((directory / "run.json").read_text(encoding="utf-8"))["config"]
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def _prune(directory: Path, names: set[str]) -> None:

@@ -13,7 +13,7 @@ from pipeline.errors import UserError, run_command
 from pipeline.evaluation.coordinating import evaluate
 from pipeline.evaluation.records import Records
 from pipeline.params import load as load_params
-from pipeline.stages.paths import ARRAYS, CHECKPOINTS, EVALUATIONS, PREDICTIONS, RUNS
+from pipeline.stages.paths import ARRAYS, EVALUATIONS, PREDICTIONS, RUNS
 from pipeline.training import workers
 
 
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     if "DVC_STAGE" in os.environ:
         workers.die_with_parent(os.getppid())
     params = load_params()
-    records = Records(arrays=ARRAYS, runs=RUNS, checkpoints=CHECKPOINTS, evaluations=EVALUATIONS, predictions=PREDICTIONS)
+    records = Records(arrays=ARRAYS, runs=RUNS, evaluations=EVALUATIONS, predictions=PREDICTIONS)
     wanted = records.wanted(params, _say)
     kept, stale = records.sort_out(wanted, _say)
     if not kept and not stale:

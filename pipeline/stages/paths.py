@@ -4,7 +4,9 @@ from pathlib import Path
 
 ARRAYS = Path("data/arrays")
 CHECKPOINTS = Path(".checkpoints")
+CODE_HASHES = Path("code-hashes")
 CONFIGS = Path("configs")
 EVALUATIONS = Path("evaluations")
 PREDICTIONS = Path("predictions")
+FINISHED = CHECKPOINTS / "seeds"
 RUNS = Path("runs")

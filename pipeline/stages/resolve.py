@@ -8,7 +8,8 @@ from pathlib import Path
 from pipeline.errors import run_command
 from pipeline.files import write_text
 from pipeline.params import Params, load
-from pipeline.stages.paths import CONFIGS, RUNS
+from pipeline.stages.paths import CONFIGS, FINISHED, RUNS
+from pipeline.training import results
 
 
 def main(argv: list[str]) -> None:
@@ -28,9 +29,10 @@ def write_configs(params: Params, directory: Path) -> None:
 
 
 def prune(runs: Path, params: Params) -> list[str]:
-    """Removes results of variants that params.yaml no longer has; what DVC had cached stays in its cache. Returns their names."""
+    """Removes results of variants that params.yaml no longer has, but for their finished seeds. Returns their names."""
     gone = [path for path in sorted(runs.glob("*")) if path.is_dir() and path.name not in params.variants]
     for path in gone:
+        results.keep(path, FINISHED)  # a variant that was only renamed finds its seeds again
         shutil.rmtree(path)
     return [path.name for path in gone]
 

@@ -1,22 +1,23 @@
-"""DVC stage `train@VARIANT`: all seeds of a variant, from initial weights to runs/VARIANT/."""
+"""DVC stage `train@VARIANT`: the seeds of a variant, from initial weights to runs/VARIANT/.
+
+Only what is missing trains. A seed that was finished by this code is kept; one that was finished by other code is kept when its
+replay shows that this code computes the same.
+"""
 
 from __future__ import annotations
 
-import datetime
-import json
 import os
-import uuid
 from pathlib import Path
 from typing import Any
 
 from pipeline.data.datasets import data_digest
 from pipeline.errors import UserError, run_command
-from pipeline.files import write_json
 from pipeline.params import VariantSettings, load_variant
 from pipeline.provenance import code_hash, git_state, versions
-from pipeline.stages.paths import ARRAYS, CHECKPOINTS, CONFIGS, RUNS
+from pipeline.stages.paths import ARRAYS, CONFIGS, FINISHED, RUNS
 from pipeline.tracking import Tracker
-from pipeline.training import checkpoint, results, workers
+from pipeline.training import finished, results, workers
+from pipeline.training.finished import Finished
 from pipeline.training.lock import variant_lock
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.records import EpochRow
@@ -29,55 +30,96 @@ def main(argv: list[str]) -> None:
     if "DVC_STAGE" in os.environ:
         workers.die_with_parent(os.getppid())
     settings = load_variant(CONFIGS / f"{variant}.json")
-    with variant_lock(CHECKPOINTS / f"{variant}.lock", variant):
-        train(variant, settings)
+    device = workers.choose_device()
+    place = finished.folder(FINISHED, settings, data_digest(ARRAYS), device)
+    with variant_lock(place / "lock", variant):
+        train(variant, settings, device, place)
 
 
-def train(variant: str, settings: VariantSettings) -> None:
-    """Trains, or goes on from the checkpoints of a training of the same configuration, code, data and device.
+def train(variant: str, settings: VariantSettings, device: str, place: Path) -> None:
+    """Finishes the seeds that are missing, and writes runs/VARIANT.
+
+    Args:
+        device: "cpu" or "cuda".
+        place: where finished seeds of these settings lie.
 
     Raises:
         UserError: status 1 when a loss was not finite or a process died, 2 when something has to be mended first.
     """
-    device = workers.choose_device()
-    run = _describe(variant, settings, device)
-    identity = "-".join(run[key][:12] for key in ("config_hash", "code_hash", "data_digest")) + f"-{device}"
-    checkpoints = CHECKPOINTS / variant / identity
-    groups = workers.make_groups(settings.train.seeds, device, stackable=settings.model.stackable)
-    training = _Training(variant, settings, run, checkpoints, groups)
-    processes = workers.choose_processes() if device == "cpu" else 1
-    with training.progress:
-        try:
-            workers.run(workers.Job(settings, ARRAYS, checkpoints, device), groups, processes, training.handle)
-            training.finish()
-        except BaseException:
-            training.fail()
-            raise
+    for path in sorted(RUNS.glob("*/run.json"), key=lambda path: path.parent.name != variant):
+        results.keep(path.parent, FINISHED, only=place)
+    commit, dirty = git_state()
+    code = code_hash()
+    origin = {"code_hash": code, "git_commit": commit, "git_dirty": dirty, "device": device, "versions": versions()}
+    found, damaged = finished.find(place, code)
+    tasks = plan(settings, found, code, device, replay=os.environ.get("REPLAY") != "0")
+    training = _Training(variant, settings, place, origin, tasks)
+    for fault in damaged:
+        training.progress.say(f"{fault}: its seed is trained anew.")
+    if tasks:
+        processes = workers.choose_processes() if device == "cpu" else 1
+        with training.progress:
+            try:
+                workers.run(workers.Job(settings, ARRAYS, place, device, origin), tasks, processes, training.handle)
+                training.finish()
+            except BaseException:
+                training.fail()
+                raise
+    else:
+        training.finish()
+
+
+def plan(settings: VariantSettings, found: dict[int, Finished], code: str, device: str, *, replay: bool) -> list[workers.Task]:
+    """The groups of seeds to replay and to train, so that all seeds of the settings are finished by this code.
+
+    Args:
+        found: all finished seeds of these settings.
+        replay: whether those of other code may be kept at all.
+    """
+    stacks: list[list[int]] = []  # of finished seeds, as they were trained: on CUDA, grouping decides rounding
+    for seed in settings.train.seeds:
+        if replay and seed in found and code not in found[seed].codes and found[seed].origin["stack"] not in stacks:
+            stacks.append(found[seed].origin["stack"])
+    replays = [stack for stack in stacks if all(seed in found for seed in stack)]
+    kept = {seed for seed in found if code in found[seed].codes} | {seed for stack in replays for seed in stack}
+    missing = [seed for seed in settings.train.seeds if seed not in kept]
+    groups = workers.make_groups(missing, device, stackable=settings.model.stackable) if missing else []
+    return [*(workers.Task(stack, replay=True) for stack in replays), *(workers.Task(group) for group in groups)]
 
 
 class _Training:
     """What the coordinating process knows of a training, fed with the workers' messages."""
 
-    def __init__(self, variant: str, settings: VariantSettings, run: dict[str, Any], checkpoints: Path, groups: list[list[int]]) -> None:
-        self.progress = TrainingProgress(variant, groups, settings.train.epochs)
+    def __init__(
+        self,
+        variant: str,
+        settings: VariantSettings,
+        place: Path,
+        origin: dict[str, Any],
+        tasks: list[workers.Task],
+    ) -> None:
+        self.progress = TrainingProgress(variant, [task.seeds for task in tasks], settings.train.epochs)
         self._variant = variant
         self._settings = settings
-        self._run = run
-        self._checkpoints = checkpoints
-        self._groups = groups
+        self._place = place
+        self._origin = origin
         self._tracker: Tracker | None = None
-        self._facts: workers.Facts | None = None
-        self._rows: list[EpochRow] = []
         self._last: dict[int, list[EpochRow]] = {}  # by the group's first seed
         self._failed: dict[int, int] = {}
+        self._trained: set[int] = set()
+        self._replayed: set[int] = set()
 
     def handle(self, message: workers.Message) -> None:
         """Takes one message of a worker."""
         match message:
+            case workers.Replayed(seeds=seeds, parted=None):
+                self.progress.kept(seeds)
+                self._replayed |= set(seeds)
+            case workers.Replayed(seeds=seeds, parted=parted):
+                self.progress.say(f"{self._variant}  trained anew, because the code computes something else: {parted}")
             case workers.Started():
-                if self._tracker is None and len(self._groups) > 1 and self._run["device"] == "cuda":
-                    self.progress.say("This network cannot be stacked: its seeds train one after another.")
                 self._start(message.facts)
+                self._trained |= set(message.seeds)
                 if message.warning:
                     self.progress.say(f"{message.warning}: seeds {message.seeds} start from the beginning.")
                 self.progress.started(message.seeds, message.epoch)
@@ -94,20 +136,32 @@ class _Training:
     def finish(self) -> None:
         """Writes runs/VARIANT. Raises UserError with status 1 when a seed's loss was not finite."""
         if self._failed:
-            seeds = "; ".join(f"seed {seed} in epoch {epoch}" for seed, epoch in sorted(self._failed.items()))
+            where = "; ".join(f"seed {seed} in epoch {epoch}" for seed, epoch in sorted(self._failed.items()))
             raise UserError(
-                f"The loss of variant {self._variant} was not finite: {seeds}."
+                f"The loss of variant {self._variant} was not finite: {where}."
                 " Lower train.learning_rate or change the variant in params.yaml; with `divergence: record` it is a result like any other.",
                 status=1,
             )
-        assert self._facts is not None
-        assert self._tracker is not None
-        tensors = checkpoint.load_seeds(self._checkpoints, self._groups)
+        seeds = self._settings.train.seeds
+        found, damaged = finished.find(self._place, self._origin["code_hash"])
+        if lost := [str(seed) for seed in seeds if seed not in found]:
+            raise UserError(
+                f"Of variant {self._variant}, what seed {', '.join(lost)} left was damaged ({'; '.join(damaged)}):"
+                " run the same command again, which trains it anew.",
+                status=1,
+            )
+        parts = [found[seed] for seed in seeds]
         directory = RUNS / self._variant
-        metrics = results.write(directory, self._settings, tensors, self._rows, parameters=self._facts.parameters, flops=self._facts.flops)
-        write_json(directory / "run.json", self._run | {"finished": _now()})
-        artifacts = [directory / name for name in ("metrics.json", "epochs.csv", "run.json")]
-        self._tracker.close("FINISHED", metrics=metrics, artifacts=artifacts)
+        run = self._describe(results.origins(parts)["code_hash"])
+        metrics = results.write(directory, self._settings, parts, run)
+        if count := len(set(seeds) - self._trained):
+            how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
+            self.progress.say(f"{self._variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
+        if self._tracker is not None:
+            for row in (row for part in parts if part.seed not in self._trained for row in part.rows):
+                self._tracker.epoch(row)
+            artifacts = [directory / name for name in (results.METRICS, results.EPOCHS, results.RUN)]
+            self._tracker.close("FINISHED", metrics=metrics, artifacts=artifacts)
 
     def fail(self) -> None:
         """Ends the MLflow runs of a training that cannot be finished."""
@@ -115,57 +169,41 @@ class _Training:
             self._tracker.close("FAILED")
 
     def _start(self, facts: workers.Facts) -> None:
-        """On the first message: the run is now fully described, so its description is kept and tracked."""
-        if self._tracker is None:
-            self._facts = facts
-            if not facts.attention.startswith("fused") and facts.attention != "none":
-                self.progress.say(f"{self._variant}  attention is not computed by the fused kernel but as: {facts.attention}")
-            described = self._run | {"device_name": facts.device_name, "attention": facts.attention}
-            self._run = _adopt(self._checkpoints / "run.json", described)
-            # On CUDA the processor has time to spare, so the run can be watched from the start.
-            self._tracker = Tracker(self._run, start_after=0.0) if self._run["device"] == "cuda" else Tracker(self._run)
+        """On the first message of a group that trains: the run is now fully described, so it can be tracked."""
+        if self._tracker is not None:
+            return
+        if self._origin["device"] == "cuda" and not self._settings.model.stackable:
+            self.progress.say("This network cannot be stacked: its seeds train one after another.")
+        if not facts.attention.startswith("fused") and facts.attention != "none":
+            self.progress.say(f"{self._variant}  attention is not computed by the fused kernel but as: {facts.attention}")
+        run = self._describe(self._origin["code_hash"])
+        run |= {**self._origin, "device_name": facts.device_name, "attention": facts.attention, "started": workers.now()}
+        # On CUDA the processor has time to spare, so the run can be watched from the start.
+        self._tracker = Tracker(run, start_after=0.0) if self._origin["device"] == "cuda" else Tracker(run)
+
+    def _describe(self, code: str) -> dict[str, Any]:
+        """What run.json says of the training as a whole, before its seeds' origins; docs/architecture.md explains it.
+
+        Args:
+            code: hash of the code that trained its last seed.
+        """
+        return {
+            "training_id": results.training_id(self._place, self._variant, self._settings.train.seeds, code),
+            "variant": self._variant,
+            "stage": f"train@{self._variant}",
+            "config": self._settings.model_dump(mode="json"),
+            "config_hash": self._settings.config_hash,
+            "data_digest": data_digest(ARRAYS),
+            "dataset": self._settings.data.dataset,
+            "seeds": list(self._settings.train.seeds),
+        }
 
     def _record(self, seeds: list[int], rows: list[EpochRow]) -> None:
         assert self._tracker is not None
-        self._rows += rows
-        self._last[seeds[0]] = [row for row in rows if row.epoch == rows[-1].epoch] or self._last.get(seeds[0], [])
+        if rows:
+            self._last[seeds[0]] = [row for row in rows if row.epoch == rows[-1].epoch]
         for row in rows:
             self._tracker.epoch(row)
-
-
-def _describe(variant: str, settings: VariantSettings, device: str) -> dict[str, Any]:
-    """What is known of the run before it starts; docs/architecture.md explains run.json."""
-    commit, dirty = git_state()
-    return {
-        "training_id": uuid.uuid4().hex,
-        "variant": variant,
-        "stage": f"train@{variant}",
-        "config": settings.model_dump(mode="json"),
-        "config_hash": settings.config_hash,
-        "code_hash": code_hash(),
-        "data_digest": data_digest(ARRAYS),
-        "dataset": settings.data.dataset,
-        "git_commit": commit,
-        "git_dirty": dirty,
-        "device": device,
-        "versions": versions(),
-        "seeds": list(settings.train.seeds),
-        "started": _now(),
-    }
-
-
-def _adopt(path: Path, run: dict[str, Any]) -> dict[str, Any]:
-    """The description of the training that left its checkpoints here, or else the new one, now written there."""
-    try:
-        earlier: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return earlier
-    except (FileNotFoundError, ValueError):
-        write_json(path, run)
-        return run
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pipeline.provenance import committed
 from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, milliseconds, training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
 from pipeline.training.records import read_epochs
+from pipeline.training.results import WEIGHTS, read_run
 
 PICTURES = Path(".checkpoints/figures")  # where the report stage draws them
 # Kept with the parent run: files of runs/VARIANT, and in a folder `evaluation` those of evaluations/VARIANT.
@@ -97,7 +98,7 @@ def _complete(store: Store, training: _Training) -> Added:
 
 def _read(directory: Path, figures: Path, commit: str | None) -> _Training:
     """The files of a training. Raises UserError, OSError, ValueError, KeyError or TypeError when one is damaged."""
-    run = _read_json(directory / "run.json")
+    run = read_run(directory)
     if missing := sorted({*REQUIRED, "finished"} - run.keys()):
         raise ValueError(f"run.json has no {missing[0]}")
     rows, ended, started = [], 0.0, milliseconds(run["started"])
@@ -114,24 +115,23 @@ def _read(directory: Path, figures: Path, commit: str | None) -> _Training:
         run,
         rows,
         _read_json(directory / "metrics.json"),
-        _read_evaluation(directory, run["seeds"]),
+        _read_evaluation(directory, run),
         [directory / name for name in _FILES],
         [picture] if is_current else [],
         commit,
     )
 
 
-def _read_evaluation(directory: Path, seeds: list[int]) -> _Evaluation | None:
+def _read_evaluation(directory: Path, run: dict[str, Any]) -> _Evaluation | None:
     """What the evaluate stage found; None where it has not been here since these weights were trained."""
     folder = directory.parent.parent / "evaluations" / directory.name
     if not (folder / "inputs.json").exists():
         return None
-    weights = (directory / "model.sha256").read_text(encoding="utf-8").split()[0]
-    if _read_json(folder / "inputs.json")["weights"] != weights:
+    if _read_json(folder / "inputs.json")["weights"] != run["outputs"][WEIGHTS]:
         return None
     with (folder / "seeds.csv").open(newline="", encoding="utf-8") as file:
         values = {int(row.pop("seed")): {name: float(value) for name, value in row.items()} for row in csv.DictReader(file)}
-    if sorted(values) != sorted(seeds):
+    if sorted(values) != sorted(run["seeds"]):
         raise ValueError("evaluations/ does not have exactly the seeds of run.json")
     metrics = _read_json(folder / "metrics.json")
     columns = [name for name in next(iter(values.values())) if name not in metrics]

@@ -6,10 +6,11 @@ generator's running state: a run does not depend on its neighbours, and a resume
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from pipeline.data.datasets import Dataset
 from pipeline.params import VariantSettings
+from pipeline.training import augment
 from pipeline.training.optimizers import Optimizer, make_optimizer
 from pipeline.training.records import EpochRow
 from pipeline.training.stack import Stack, derive_seed
@@ -78,6 +80,8 @@ class Trainer:
         failed: seed to the epoch in which its loss stopped being finite; such a seed gets no further rows. Stays empty where
             settings.train.divergence is `record`: such a loss is then a result like any other.
         driver: how the steps are run.
+        num_steps: of the whole training.
+        num_images, num_test_images: of the whole training and test set.
     """
 
     def __init__(self, settings: VariantSettings, dataset: Dataset, seeds: Sequence[int], device: torch.device) -> None:
@@ -88,21 +92,22 @@ class Trainer:
         train = settings.train
         self._epoch_images = train.epoch_images or len(dataset.train_labels)
         self._steps_per_epoch = math.ceil(self._epoch_images / train.batch_size)
-        total_steps = train.epochs * self._steps_per_epoch
+        self.num_steps = train.epochs * self._steps_per_epoch
         self.optimizer = make_optimizer(
-            train, self.stack.parameters, num_seeds=len(seeds), stacked=not self.stack.single, total_steps=total_steps
+            train, self.stack.parameters, num_seeds=len(seeds), stacked=not self.stack.single, total_steps=self.num_steps
         )
-        self.trace = Trace.empty(len(seeds), total_steps, device)
+        self.trace = Trace.empty(len(seeds), self.num_steps, device)
         self.epoch = 0
         self.rows: list[EpochRow] = []
         self.failed: dict[int, int] = {}
         self.driver = make_driver(device)
         images, labels = _to_device(dataset.train_images, dataset.train_labels, device)
-        self._num_images = len(labels)
+        self.num_images, self.num_test_images = len(labels), len(dataset.test_labels)
         self._total = torch.zeros(len(seeds), dtype=torch.float64, device=device)
-        augment_key = torch.tensor([derive_seed(seed, "augment") for seed in seeds], device=device) if train.augment == "affine" else None
+        keys = torch.tensor([derive_seed(seed, "augment") for seed in seeds], device=device)
+        self._augment_key = keys if train.augment == "affine" else None
         self._steps = {
-            size: TrainingStep(self.stack, self.optimizer, images, labels, self._total, self.trace, size, augment_key)
+            size: TrainingStep(self.stack, self.optimizer, images, labels, self._total, self.trace, size, self._augment_key)
             for size in batch_sizes(self._epoch_images, train.batch_size)
         }
         self._test_labels = torch.from_numpy(dataset.test_labels).long().to(device)
@@ -116,18 +121,15 @@ class Trainer:
     def run_epoch(self) -> list[EpochRow]:
         """Trains and tests one epoch. Returns the rows of the seeds that are still finite."""
         self.epoch += 1
-        self.stack.train(True)
-        for step in self._steps.values():
-            self.driver.prepare(step)
+        self._prepare()
         self._synchronize()
         start = time.perf_counter()
         train_loss = self._train_epoch().tolist()  # waits for the device: the seconds below are the epoch's
         seconds = time.perf_counter() - start
-        test_loss, predictions = self._evaluator()
-        accuracy = (predictions == self._test_labels).double().mean(1)
+        test_loss, accuracy = self.test()
         done = self.epoch * self._steps_per_epoch
         norm = self.trace.gradient_norm[:, done - self._steps_per_epoch : done].double().mean(1)
-        columns = (train_loss, test_loss.tolist(), accuracy.tolist(), norm.tolist())
+        columns = (train_loss, test_loss, accuracy, norm.tolist())
         rows = []
         for seed, train, test, share, size in zip(self.seeds, *columns, strict=True):
             if seed in self.failed:
@@ -139,21 +141,51 @@ class Trainer:
         self.rows += rows
         return rows
 
+    def run_steps(self, count: int) -> None:
+        """Only the first steps of a training, for their `trace`; the trainer has to be new."""
+        self._prepare()
+        epochs = (self._batches(epoch) for epoch in range(1, self.settings.train.epochs + 1))
+        for index in itertools.islice(itertools.chain.from_iterable(epochs), count):
+            self._run_step(index)
+
+    def test(self) -> tuple[list[float], list[float]]:
+        """Mean cross-entropy on the test images and share of them that is right, of each seed, now."""
+        losses, predictions = self._evaluator()
+        return losses.tolist(), (predictions == self._test_labels).double().mean(1).tolist()
+
+    def augmentation_draws(self, place: int) -> Iterator[Tensor]:
+        """The numbers that the augmentation of one of the seeds draws, step by step; none without augmentation."""
+        if self._augment_key is not None:
+            for step in range(self.num_steps):
+                yield augment.draw(self._augment_key[[place]], torch.tensor(step), self.settings.train.batch_size).cpu()
+
+    def _prepare(self) -> None:
+        self.stack.train(True)
+        for step in self._steps.values():
+            self.driver.prepare(step)
+
     def _train_epoch(self) -> Tensor:
         """One epoch; the mean loss of each seed (seed,), float64."""
+        self._total.zero_()
+        for index in self._batches(self.epoch):
+            self._run_step(index)
+        return self._total / self._epoch_images
+
+    def _batches(self, epoch: int) -> Iterator[Tensor]:
+        """The places of the images of each step of an epoch, (seed, batch)."""
         train = self.settings.train
         orders = torch.stack(
             [
-                epoch_order(seed, self.epoch, self._num_images, train_images=train.train_images, epoch_images=train.epoch_images)
+                epoch_order(seed, epoch, self.num_images, train_images=train.train_images, epoch_images=train.epoch_images)
                 for seed in self.seeds
             ]
         ).to(self.device)
-        self._total.zero_()
-        for index in orders.split(train.batch_size, dim=1):  # (seed, batch)
-            step = self._steps[index.shape[1]]
-            step.index.copy_(index)
-            self.driver.run(step)
-        return self._total / self._epoch_images
+        yield from orders.split(train.batch_size, dim=1)
+
+    def _run_step(self, index: Tensor) -> None:
+        step = self._steps[index.shape[1]]
+        step.index.copy_(index)
+        self.driver.run(step)
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":

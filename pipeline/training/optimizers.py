@@ -34,6 +34,9 @@ class Optimizer(ABC):
         rates: the learning rate of each step (total_steps,), float64.
         num_seeds: models.
         stacked: parameters have a leading seed dimension; else they are one model's.
+
+    Attributes:
+        coefficients: what the update of each step takes (total_steps, coefficient).
     """
 
     def __init__(self, parameters: Sequence[Tensor], settings: TrainSettings, rates: Tensor, *, num_seeds: int, stacked: bool) -> None:
@@ -43,7 +46,7 @@ class Optimizer(ABC):
         self._averages = {name: [torch.zeros_like(parameter) for parameter in self._parameters] for name in self._names()}
         device = self._parameters[0].device
         # CUDA's fused updates read a learning rate as float32; on the CPU it stays exactly the number that the schedule gave.
-        self._coefficients = self._table(rates).to(device, torch.float32 if device.type == "cuda" else torch.float64)
+        self.coefficients = self._table(rates).to(device, torch.float32 if device.type == "cuda" else torch.float64)
         self._step = torch.zeros((), dtype=torch.int64, device=device)  # steps done
 
     @torch.no_grad()
@@ -62,10 +65,10 @@ class Optimizer(ABC):
         if self._settings.clip_norm is not None:
             self._scale(gradients, (self._settings.clip_norm / norm).clamp(max=1).float())
         # The rehearsal of a step before its capture may count past the last row; it is taken back, but needs one to read.
-        row = self._step.clamp(max=len(self._coefficients) - 1).view(1)
+        row = self._step.clamp(max=len(self.coefficients) - 1).view(1)
         self._step += 1
         # Not `[row]`: an index that is a single number is read by the host.
-        self._update(gradients, *self._coefficients.index_select(0, row).squeeze(0).unbind())
+        self._update(gradients, *self.coefficients.index_select(0, row).squeeze(0).unbind())
         return norm.float()
 
     def state(self) -> dict[str, Tensor]:

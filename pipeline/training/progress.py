@@ -57,6 +57,12 @@ class TrainingProgress:
             self.say(f"{self._variant}  {_group(seeds)}  goes on after epoch {epoch} of {self._epochs}")
         self._tasks[key] = self._bar.add_task(f"  {_group(seeds)}", total=self._epochs, completed=epoch, text="")
 
+    def kept(self, seeds: list[int]) -> None:
+        """A group was finished before and is kept."""
+        self._done[tuple(seeds)] = self._epochs
+        self._resumed += self._epochs
+        self._bar.update(self._overall, completed=sum(self._done.values()))
+
     def epoch(self, seeds: list[int], epoch: int, rows: list[EpochRow]) -> None:
         """A group has finished an epoch."""
         key = tuple(seeds)

@@ -1,28 +1,39 @@
-"""From the checkpoints of a finished training to the files of `runs/VARIANT/`, and back."""
+"""From finished seeds to the files of `runs/VARIANT/`, and back."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Sequence
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import yaml
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from pipeline.errors import UserError
-from pipeline.files import replacing, sha256, write_json, write_text
+from pipeline.files import DamagedError, read_sealed_json, replacing, sealed_json, sha256, write_json
 from pipeline.params import NUM_CLASSES, VariantSettings
-from pipeline.training.records import EpochRow, write_epochs
+from pipeline.training import finished
+from pipeline.training.finished import Finished
+from pipeline.training.records import read_epochs, write_epochs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS = "model.safetensors"
-SIDECAR = "model.sha256"
 STEPS = "steps.npz"
+EPOCHS = "epochs.csv"
+METRICS = "metrics.json"
+RUN = "run.json"
+OUTPUTS = (WEIGHTS, STEPS, EPOCHS, METRICS)
+# What seeds trained together have in common.
+_SHARED = ("code_hash", "git_commit", "git_dirty", "device", "device_name", "attention", "versions")
 
 
 def is_diverged(train_loss: float) -> bool:
@@ -30,45 +41,128 @@ def is_diverged(train_loss: float) -> bool:
     return not train_loss < math.log(NUM_CLASSES)
 
 
-def write(
-    directory: Path,
-    settings: VariantSettings,
-    tensors: dict[int, dict[str, np.ndarray]],
-    rows: Sequence[EpochRow],
-    *,
-    parameters: int,
-    flops: int,
-) -> dict[str, Any]:
-    """Writes model.safetensors with its sha256, steps.npz, epochs.csv and metrics.json.
+def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished], description: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes model.safetensors, steps.npz, epochs.csv, metrics.json, and run.json last, which vouches for them all.
 
     Args:
         directory: `runs/VARIANT`.
-        tensors: of each seed, as `checkpoint.load_seeds` gives them.
-        rows: every epoch of every seed.
-        parameters, flops: of the model, for metrics.json.
+        parts: the finished seeds, in the order of the settings.
+        description: what run.json says of the training as a whole; digests and the seeds' origins are added.
 
     Returns:
         what metrics.json holds.
     """
-    seeds = settings.train.seeds
-    stacked = {name: np.stack([tensors[seed][name] for seed in seeds]) for name in tensors[seeds[0]]}
-    weights = {name.removeprefix("model."): value for name, value in stacked.items() if name.startswith("model.")}
+    seeds = [part.seed for part in parts]
+    arrays = finished.stack_arrays(parts)
+    weights = {name.removeprefix("model."): value for name, value in arrays.items() if name.startswith("model.")}
     with replacing(directory / WEIGHTS) as temporary:
         save_file(weights, temporary, metadata={"seeds": json.dumps(seeds)})
+    trace = {name: arrays[f"trace.{name}"] for name in ("step", "loss", "gradient_norm")}
     with replacing(directory / STEPS) as temporary, temporary.open("wb") as file:
-        np.savez(file, seeds=np.array(seeds), loss=stacked["trace.loss"], gradient_norm=stacked["trace.gradient_norm"])
-    write_text(directory / SIDECAR, f"{sha256(directory / WEIGHTS)}  {WEIGHTS}\n")
-    place = {seed: i for i, seed in enumerate(seeds)}
-    rows = sorted(rows, key=lambda row: (place[row.seed], row.epoch))
-    write_epochs(directory / "epochs.csv", rows)
+        np.savez_compressed(file, seeds=np.array(seeds), **trace)  # type: ignore[arg-type]
+    rows = [row for part in parts for row in part.rows]
+    write_epochs(directory / EPOCHS, rows)
     last = [row for row in rows if row.epoch == settings.train.epochs]
     metrics: dict[str, Any] = {"n": len(last), "diverged": sum(is_diverged(row.train_loss) for row in last)}
     for name in ("test_accuracy", "test_loss", "train_loss"):
         values = [value for row in last if math.isfinite(value := float(getattr(row, name)))]
         metrics[f"{name}_mean"], metrics[f"{name}_sd"] = _mean_sd(values) if values else (None, None)
-    metrics |= {"parameters": parameters, "flops": flops}
-    write_json(directory / "metrics.json", metrics)
+    metrics |= {name: parts[0].origin[name] for name in ("parameters", "flops")}
+    write_json(directory / METRICS, metrics)
+    write_run(directory, {**description, **origins(parts)})
     return metrics
+
+
+def write_run(directory: Path, run: Mapping[str, Any]) -> None:
+    """Writes run.json, with the digests of the files beside it and its own."""
+    outputs = {name: sha256(path) for name in OUTPUTS if (path := directory / name).exists()}
+    write_json(directory / RUN, sealed_json({**run, "outputs": outputs}))
+
+
+def read_run(directory: Path) -> dict[str, Any]:
+    """What run.json says, after it and the text files beside it have been checked against their digests.
+
+    Raises:
+        UserError: one of these files is missing or damaged; the sentence names it.
+    """
+    path = directory / RUN
+    try:
+        run = read_sealed_json(path)
+        for name in (EPOCHS, METRICS):
+            path = directory / name
+            if sha256(path) != run["outputs"][name]:
+                raise DamagedError(f"{path} does not have the sha256 that {RUN} recorded")
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: {_mend(directory)}.") from None
+    except DamagedError as fault:
+        raise UserError(f"{fault}: {_mend(directory)}.") from None
+    return run
+
+
+def read_metrics(directory: Path) -> dict[str, Any]:
+    """What metrics.json holds, once `read_run` has checked it."""
+    metrics: dict[str, Any] = json.loads((directory / METRICS).read_text(encoding="utf-8"))
+    return metrics
+
+
+def _mend(directory: Path) -> str:
+    return f"run `dvc repro train@{directory.name}`, which writes it again from the finished seeds, or restore it with `git checkout`"
+
+
+def origins(parts: Sequence[Finished]) -> dict[str, Any]:
+    """What run.json says of where the seeds come from.
+
+    Seeds of one origin are told together, under `trainings`; what is said of the run as a whole (`code_hash` and so on) is true of
+    those that were trained last.
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        shared = {name: part.origin[name] for name in (*_SHARED, "replays")}
+        group = groups.setdefault(json.dumps(shared, sort_keys=True), {"seeds": [], **shared, "started": [], "finished": []})
+        group["seeds"].append(part.seed)
+        for name in ("started", "finished"):
+            group[name].append(part.origin[name])
+    trainings = [
+        {**group, "started": min(group["started"]), "finished": max(group["finished"])}
+        for group in sorted(groups.values(), key=lambda group: max(group["finished"]))
+    ]
+    return {
+        **{name: trainings[-1][name] for name in _SHARED},
+        "started": min(group["started"] for group in trainings),
+        "finished": trainings[-1]["finished"],
+        "trainings": trainings,
+        "stacks": {str(part.seed): part.origin["stack"] for part in parts if len(part.origin["stack"]) > 1},
+        "tables": {str(part.seed): part.origin["tables"] for part in parts},
+    }
+
+
+def load_seeds(directory: Path) -> list[Finished]:
+    """The finished seeds that `write` was given, from what lies in `runs/VARIANT`.
+
+    Raises:
+        UserError: a file is missing or damaged, or of an older form.
+    """
+    run = read_run(directory)
+    if "trainings" not in run:
+        raise UserError(f"{directory / RUN} is of an older form.")
+    weights = {f"model.{name}": value for name, value in _read_weights(directory, "np").items()}
+    steps = directory / STEPS
+    if not steps.exists() or sha256(steps) != run["outputs"][STEPS]:
+        raise UserError(f"{steps} is missing or damaged: {_mend(directory)}.")
+    with np.load(steps, allow_pickle=False) as stored:
+        trace = {f"trace.{name}": stored[name] for name in ("loss", "gradient_norm")}
+        step = stored["step"]
+    rows = read_epochs(directory / EPOCHS)
+    metrics = read_metrics(directory)
+    parts = []
+    for i, seed in enumerate(run["seeds"]):
+        group = next(group for group in run["trainings"] if seed in group["seeds"])
+        origin = {name: value for name, value in group.items() if name != "seeds"}
+        origin |= {"stack": run["stacks"].get(str(seed), [seed]), "tables": run["tables"][str(seed)]}
+        origin |= {name: metrics[name] for name in ("parameters", "flops")}
+        tensors = {name: value[i] for name, value in (weights | trace).items()} | {"trace.step": step}
+        parts.append(Finished(seed, tensors, tuple(row for row in rows if row.seed == seed), origin))
+    return parts
 
 
 def _mean_sd(values: Sequence[float]) -> tuple[float, float]:
@@ -78,27 +172,80 @@ def _mean_sd(values: Sequence[float]) -> tuple[float, float]:
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
+def keep(directory: Path, root: Path, only: Path | None = None) -> None:
+    """Puts the finished seeds of `runs/VARIANT` among those that are found by what decides them.
+
+    What is missing or damaged is taken from DVC's cache, where that has it; what cannot be read is left out.
+
+    Args:
+        root: of the folders of `finished.folder`.
+        only: the one folder that is of interest; None for any.
+    """
+    try:
+        run = read_run(directory)
+        settings = VariantSettings.model_validate_json(json.dumps(run["config"]))
+        place = finished.folder(root, settings, run["data_digest"], run["device"])
+        if only not in (None, place) or all(finished.is_there(place, seed, group) for group in run["trainings"] for seed in group["seeds"]):
+            return
+        for name in (WEIGHTS, STEPS):
+            _restore(directory / name, run["outputs"][name])
+        for part in load_seeds(directory):
+            if not finished.is_there(place, part.seed, part.origin):
+                finished.write(place, part)
+        write_json(_id_path(place, run["variant"], run["seeds"], run["code_hash"]), sealed_json({"training_id": run["training_id"]}))
+    except (UserError, ValueError, KeyError, OSError):
+        return
+
+
+def _restore(path: Path, digest: str) -> None:
+    """Takes an output from DVC's cache where the file is missing or damaged and the cache has it."""
+    if path.exists() and sha256(path) == digest:
+        return
+    try:
+        stages = yaml.load(Path("dvc.lock").read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["stages"]
+        outs = stages[f"train@{path.parent.name}"]["outs"]
+        md5 = next(out["md5"] for out in outs if out["path"] == path.as_posix())
+        cached = Path(".dvc/cache/files/md5") / md5[:2] / md5[2:]
+        if sha256(cached) == digest:
+            with replacing(path) as temporary:
+                shutil.copyfile(cached, temporary)
+    except (OSError, yaml.YAMLError, LookupError, TypeError, StopIteration):
+        return
+
+
+def training_id(place: Path, variant: str, seeds: Sequence[int], code: str) -> str:
+    """The name of a training, by which MLflow knows its runs: the same whenever these seeds of this code are asked for."""
+    path = _id_path(place, variant, seeds, code)
+    try:
+        return str(read_sealed_json(path)["training_id"])
+    except (FileNotFoundError, DamagedError):
+        content = sealed_json({"training_id": uuid.uuid4().hex})
+        write_json(path, content)
+        return str(content["training_id"])
+
+
+def _id_path(place: Path, variant: str, seeds: Sequence[int], code: str) -> Path:
+    return place / f"{variant}.{hashlib.sha256(json.dumps(list(seeds)).encode()).hexdigest()[:12]}.{code[:12]}.json"
+
+
 def load_weights(directory: Path, settings: VariantSettings) -> dict[str, Tensor]:
     """The stacked weights (seed, ...) of a finished training.
 
     Raises:
         UserError: a file is missing, the weights do not have the recorded sha256, or they are of other seeds.
     """
-    variant = directory.name
-    path, sidecar = directory / WEIGHTS, directory / SIDECAR
-    try:
-        expected = sidecar.read_text(encoding="utf-8").split()[0]
-        actual = sha256(path)
-    except (FileNotFoundError, IndexError):
-        raise UserError(f"{path} or its {SIDECAR} is missing: run `dvc repro train@{variant}`, or `dvc checkout` to restore it.") from None
-    if actual != expected:
-        raise UserError(
-            f"{path} does not have the sha256 recorded in {SIDECAR}: the file is damaged;"
-            f" train it again with `dvc repro --force --single-item train@{variant}`."
-        )
-    with safe_open(path, framework="pt") as file:
-        seeds = json.loads(file.metadata()["seeds"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    if tuple(seeds) != settings.train.seeds:
-        raise UserError(f"{path} holds seeds {seeds}, but params.yaml asks for {list(settings.train.seeds)}: run `dvc repro`.")
-    return tensors
+    run = read_run(directory)
+    weights: dict[str, Tensor] = _read_weights(directory, "pt")
+    if tuple(run["seeds"]) != settings.train.seeds:
+        raise UserError(f"{directory} holds seeds {run['seeds']}, but params.yaml asks for {list(settings.train.seeds)}: run `dvc repro`.")
+    return weights
+
+
+def _read_weights(directory: Path, framework: Literal["pt", "np"]) -> dict[str, Any]:
+    path, variant = directory / WEIGHTS, directory.name
+    if not path.exists():
+        raise UserError(f"{path} is missing: run `dvc pull --allow-missing`, `dvc checkout` or `dvc repro train@{variant}` to restore it.")
+    if sha256(path) != read_run(directory)["outputs"][WEIGHTS]:
+        raise UserError(f"{path} does not have the sha256 that {RUN} recorded, so it is damaged: {_mend(directory)}.")
+    with safe_open(path, framework=framework) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)

@@ -7,6 +7,7 @@ by pipe. A worker ends with its parent; a worker that dies takes the group down 
 from __future__ import annotations
 
 import ctypes
+import datetime
 import multiprocessing
 import os
 import signal
@@ -14,15 +15,20 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import UserError, disk_sentence
+from pipeline.files import DamagedError
 from pipeline.params import VariantSettings
 from pipeline.provenance import device_name
 from pipeline.training.records import EpochRow
+
+if TYPE_CHECKING:
+    from pipeline.data.datasets import Dataset
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux inside Windows
@@ -30,12 +36,26 @@ _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux inside W
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to train any group of a variant."""
+    """What a worker needs to train any group of a variant.
+
+    Attributes:
+        folder: where checkpoints and finished seeds of these settings lie.
+        origin: what is known of a training before it starts: `code_hash`, `git_commit`, `git_dirty`, `versions`, `device`.
+    """
 
     settings: VariantSettings
     arrays: Path
-    checkpoints: Path
+    folder: Path
     device: str
+    origin: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Seeds that train together. `replay`: they are finished already, by another version of the code."""
+
+    seeds: list[int]
+    replay: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +70,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Started:
-    """A group begins; `rows` are those of an earlier process, `facts` what only a process with torch can tell of the model."""
+    """A group begins to train; `rows` are those of an earlier process, `facts` what only a process with torch can tell of the model.
+
+    Attributes:
+        warning: why a checkpoint that was there is not used, as a clause.
+    """
 
     seeds: list[int]
     epoch: int
@@ -73,8 +97,21 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Done:
+    """A group has finished, and its seeds are kept."""
+
     seeds: list[int]
     failed: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A group that was finished by other code: `parted` says where today's code parts from it, None that it computes the same.
+
+    A group that parted is trained next.
+    """
+
+    seeds: list[int]
+    parted: str | None
 
 
 @dataclass(frozen=True)
@@ -84,7 +121,7 @@ class Broken:
     user_error: bool
 
 
-Message = Started | Epoch | Done | Broken
+Message = Started | Epoch | Done | Replayed | Broken
 
 
 def choose_device() -> str:
@@ -121,17 +158,17 @@ def make_groups(seeds: Sequence[int], device: str, *, stackable: bool) -> list[l
     return [list(seeds)] if device == "cuda" and stackable else [[seed] for seed in seeds]
 
 
-def run(job: Job, groups: Sequence[list[int]], processes: int, handle: Callable[[Message], None]) -> None:
-    """Trains all groups and passes every message to `handle`, in the order of arrival.
+def run(job: Job, tasks: Sequence[Task], processes: int, handle: Callable[[Message], None]) -> None:
+    """Replays or trains all groups and passes every message to `handle`, in the order of arrival.
 
     Raises:
         UserError: a worker died or hit an error; what it had checkpointed is kept.
     """
     context = multiprocessing.get_context("spawn")
-    waiting = list(groups)
+    waiting = list(tasks)
     with _end_workers() as workers:
         pipes: dict[Connection, BaseProcess] = {}
-        for _ in range(min(processes, len(groups))):
+        for _ in range(min(processes, len(tasks))):
             ours, theirs = context.Pipe()
             worker = context.Process(target=_work, args=(job, theirs), daemon=True)
             worker.start()
@@ -154,7 +191,7 @@ def run(job: Job, groups: Sequence[list[int]], processes: int, handle: Callable[
                 handle(message)
                 if isinstance(message, Broken):
                     raise UserError(message.error, status=2 if message.user_error else 1)
-                if isinstance(message, Done):
+                if isinstance(message, Done) or (isinstance(message, Replayed) and message.parted is None):
                     if waiting:
                         pipe.send(waiting.pop(0))
                     else:
@@ -163,7 +200,7 @@ def run(job: Job, groups: Sequence[list[int]], processes: int, handle: Callable[
 
 
 def _work(job: Job, pipe: Connection) -> None:
-    """A worker's life: trains the groups that come through the pipe until None comes."""
+    """A worker's life: works on the tasks that come through the pipe until None comes."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     assert parent.pid is not None
@@ -171,26 +208,17 @@ def _work(job: Job, pipe: Connection) -> None:
     import torch
 
     from pipeline.data.datasets import load
-    from pipeline.training import checkpoint
-    from pipeline.training.engine import Trainer, set_reproducible
+    from pipeline.training.engine import set_reproducible
 
     seeds: list[int] = []
     try:
         set_reproducible(torch.device(job.device))
         dataset = load(job.arrays)
-        while (seeds := pipe.recv()) is not None:
-            check_size(job.settings, len(dataset.train_labels))
-            trainer = Trainer(job.settings, dataset, seeds, torch.device(job.device))
-            warning = checkpoint.restore(job.checkpoints, trainer)
-            pipe.send(Started(seeds, trainer.epoch, trainer.rows, warning, _facts(job)))
-            first = trainer.epoch + 1
-            while not trainer.done:
-                rows = trainer.run_epoch()
-                start = time.perf_counter()
-                checkpoint.save(job.checkpoints, trainer)
-                note = trainer.driver.note if trainer.epoch == first else None
-                pipe.send(Epoch(seeds, trainer.epoch, rows, trainer.failed, time.perf_counter() - start, note))
-            pipe.send(Done(seeds, trainer.failed))
+        while (task := pipe.recv()) is not None:
+            seeds = task.seeds
+            if task.replay and _replay(job, dataset, seeds, pipe):
+                continue
+            _train(job, dataset, seeds, pipe)
     except UserError as error:
         pipe.send(Broken(seeds, str(error), True))
     except (KeyboardInterrupt, EOFError, BrokenPipeError):
@@ -200,13 +228,60 @@ def _work(job: Job, pipe: Connection) -> None:
         pipe.send(Broken(seeds, sentence or f"Training seeds {seeds} failed:\n{traceback.format_exc()}", sentence is not None))
 
 
-def check_size(settings: VariantSettings, num_images: int) -> None:
-    """Raises UserError where a variant asks for a larger subset than the training set has images."""
-    wanted = settings.train.train_images
-    if wanted is not None and wanted > num_images:
-        raise UserError(
-            f"train_images is {wanted:,}, but {settings.data.dataset} has {num_images:,} training images; lower it in params.yaml."
-        )
+def _replay(job: Job, dataset: Dataset, seeds: list[int], pipe: Connection) -> bool:
+    """Whether the finished seeds are kept: today's code computes the same."""
+    import torch
+
+    from pipeline.training import finished, replay
+    from pipeline.training.engine import Trainer
+
+    found, _ = finished.find(job.folder, job.origin["code_hash"])
+    parts = [found[seed] for seed in seeds]
+    name = device_name(job.device)
+    exact = all(replay.same_processor(part.origin["device_name"], name) for part in parts)
+    parted = replay.parted(Trainer(job.settings, dataset, seeds, torch.device(job.device)), parts, exact=exact)
+    if parted is None:
+        record = {**job.origin, "date": now(), "device_name": name, "exact": exact}
+        for part in parts:
+            finished.write(job.folder, part.replayed(record))
+    pipe.send(Replayed(seeds, parted))
+    return parted is None
+
+
+def _train(job: Job, dataset: Dataset, seeds: list[int], pipe: Connection) -> None:
+    import torch
+
+    from pipeline.training import checkpoint, finished, replay
+    from pipeline.training.engine import Trainer
+
+    trainer = Trainer(job.settings, dataset, seeds, torch.device(job.device))
+    tables = replay.tables(trainer)
+    facts = _facts(job)
+    path = checkpoint.path_of(job.folder, seeds, job.origin["code_hash"])
+    warning, started = None, None
+    try:
+        started = checkpoint.restore(path, trainer)
+    except DamagedError as fault:
+        warning = str(fault)
+    started = started or now()
+    pipe.send(Started(seeds, trainer.epoch, trainer.rows, warning, facts))
+    first = trainer.epoch + 1
+    while not trainer.done:
+        rows = trainer.run_epoch()
+        start = time.perf_counter()
+        checkpoint.save(path, trainer, started=started)
+        note = trainer.driver.note if trainer.epoch == first else None
+        pipe.send(Epoch(seeds, trainer.epoch, rows, trainer.failed, time.perf_counter() - start, note))
+    origin = {**job.origin, **asdict(facts), "started": started, "finished": now()}
+    for part in finished.of_trainer(trainer, origin, tables):
+        finished.write(job.folder, part)
+    path.unlink(missing_ok=True)
+    pipe.send(Done(seeds, trainer.failed))
+
+
+def now() -> str:
+    """The moment in ISO 8601, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _facts(job: Job) -> Facts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,7 +97,6 @@ def test_files_of_a_run(unbroken: Path, study: Params) -> None:
         "epochs.csv",
         "metrics.json",
         "model.safetensors",
-        "model.sha256",
         "run.json",
         "steps.npz",
     ]
@@ -109,8 +109,8 @@ def test_files_of_a_run(unbroken: Path, study: Params) -> None:
     assert metrics["test_accuracy_sd"] == pytest.approx(np.std(accuracies, ddof=1))
     assert metrics["n"] == 3
     assert all(isinstance(value, int | float) for value in metrics.values())
-    assert (directory / "model.sha256").read_text() == f"{sha256(directory / 'model.safetensors')}  model.safetensors\n"
-    run = json.loads((directory / "run.json").read_text())
+    run = results.read_run(directory)
+    assert run["outputs"] == {name: sha256(directory / name) for name in results.OUTPUTS}
     assert run["seeds"] == list(SEEDS)
     assert run["device"] == "cpu"
     assert run["started"] <= run["finished"]
@@ -148,7 +148,7 @@ def test_killed_and_run_again_gives_the_same_bits(tmp_path: Path, arrays: Path, 
     assert status == 0, err
     assert "goes on after epoch" in out
     assert_same(directory, unbroken)
-    first_id = json.loads(next((directory / ".checkpoints" / "tiny").glob("*/run.json")).read_text())["training_id"]
+    (first_id,) = (json.loads(path.read_text())["training_id"] for path in (directory / ".checkpoints" / "seeds").glob("*/tiny.*.json"))
     assert json.loads((directory / "runs" / "tiny" / "run.json").read_text())["training_id"] == first_id
 
 
@@ -235,14 +235,114 @@ def test_a_second_trainer_is_refused(tmp_path: Path, arrays: Path, study: Params
     assert f"Another trainer (process {first.pid}) is working on variant tiny" in err
 
 
-def test_a_subset_larger_than_the_training_set_is_one_sentence(tmp_path: Path, arrays: Path, study: Params) -> None:
-    directory = lay_out(tmp_path, arrays, study)
+def change(directory: Path, **train: Any) -> None:
+    """Other options of the training in configs/tiny.json."""
     config = directory / "configs" / "tiny.json"
-    settings = json.loads(config.read_text())
-    settings["train"]["train_images"] = 30_000
-    config.write_text(json.dumps(settings))
+    settings = VariantSettings.model_validate_json(config.read_text())
+    config.write_text(settings.model_copy(update={"train": settings.train.model_copy(update=train)}).to_json())
+
+
+def epochs_trained(out: str) -> int:
+    return out.count("  epoch ")
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """What has to be equal to the last byte: all but times and names."""
+    run = directory / "runs" / "tiny"
+    return {name: (run / name).read_bytes() for name in ("model.safetensors", "steps.npz", "metrics.json")}
+
+
+@pytest.mark.slow
+def test_seeds_add_up(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
+    """Three seeds, after one that was trained before, are bitwise those of one training; so is one after three; and back costs nothing."""
+    directory = lay_out(tmp_path, arrays, study, seeds=(1,))
+    status, out, err = finish(start(directory))
+    assert status == 0, err
+    assert epochs_trained(out) == 6
+    one = files(directory)
+    change(directory, seeds=SEEDS)
+    status, out, err = finish(start(directory))
+    assert status == 0, err
+    assert epochs_trained(out) == 12
+    assert "1 finished seed kept" in out
+    assert_same(directory, unbroken)
+    assert files(directory) == files(unbroken)
+    run = results.read_run(directory / "runs" / "tiny")
+    assert sorted(seed for training in run["trainings"] for seed in training["seeds"]) == [0, 1, 2]
+
+    change(directory, seeds=(1,))
+    status, out, err = finish(start(directory))
+    assert status == 0, err
+    assert epochs_trained(out) == 0
+    assert files(directory) == one
+
+    change(directory, seeds=SEEDS, epochs=2)  # other settings, and back to the first
+    status, out, err = finish(start(directory))
+    assert epochs_trained(out) == 6
+    change(directory, epochs=6)
+    status, out, err = finish(start(directory))
+    assert status == 0, err
+    assert epochs_trained(out) == 0
+    assert files(directory) == files(unbroken)
+
+
+@pytest.mark.slow
+def test_what_lies_in_runs_is_found_under_any_name(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
+    """A fresh clone has no finished seeds but those in runs/; a variant renamed there trains nothing."""
+    directory = lay_out(tmp_path, arrays, study)
+    shutil.copytree(unbroken / "runs" / "tiny", directory / "runs" / "formerly")
+    status, out, err = finish(start(directory))
+    assert status == 0, err
+    assert epochs_trained(out) == 0
+    assert files(directory) == files(unbroken)
+
+
+@pytest.mark.slow
+def test_damaged_outputs_come_back_from_the_finished_seeds(tmp_path: Path, arrays: Path, study: Params) -> None:
+    directory = lay_out(tmp_path, arrays, study, epochs=2, seeds=(0, 1))
     status, _, err = finish(start(directory))
-    assert status == 2
-    assert err.strip().splitlines()[-1].endswith("train_images is 30,000, but digits has 1,437 training images; lower it in params.yaml.")
-    assert "Traceback" not in err
-    assert not (directory / "runs" / "tiny" / "run.json").exists()
+    assert status == 0, err
+    expected = files(directory)
+    for name in (*results.OUTPUTS, results.RUN):
+        path = directory / "runs" / "tiny" / name
+        path.write_bytes(path.read_bytes()[:-20])
+    status, out, err = finish(start(directory))
+    assert status == 0, err
+    assert epochs_trained(out) == 0
+    assert files(directory) == expected
+    results.read_run(directory / "runs" / "tiny")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["finished", "part"])
+def test_a_damaged_seed_trains_anew_with_one_line(tmp_path: Path, arrays: Path, study: Params, damage: str) -> None:
+    directory = lay_out(tmp_path, arrays, study, epochs=3, seeds=(0, 1))
+    if damage == "finished":
+        finish(start(directory))
+        shutil.rmtree(directory / "runs")
+        path = next((directory / ".checkpoints" / "seeds").glob("*/seed-1.*.done"))
+    else:
+        process = start(directory, LAB_PROCESSES="1")
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+        process.communicate()
+        path = next((directory / ".checkpoints" / "seeds").glob("*/seed-0.*.part"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+    status, out, err = finish(start(directory))
+    assert status == 0, err
+    assert len([line for line in out.splitlines() if "does not match its checksum" in line]) == 1
+    assert epochs_trained(out) == (3 if damage == "finished" else 6)
+
+
+@pytest.mark.slow
+def test_a_failed_training_leaves_what_was_finished_before(tmp_path: Path, arrays: Path, study: Params) -> None:
+    directory = lay_out(tmp_path, arrays, study, epochs=2, seeds=(0,))
+    finish(start(directory))
+    before = files(directory)
+    change(directory, learning_rate=1e30)
+    status, _, err = finish(start(directory))
+    assert status == 1, err
+    assert files(directory) == before

@@ -1,0 +1,142 @@
+"""Finished seeds: what a training leaves of each, in the one form in which results travel.
+
+A folder holds the seeds of one key: settings without the seeds, data and kind of device. A file is one seed, trained by one
+version of the code. Seeds are added and taken away without touching the others, and settings that were trained once are
+found again, whatever the variant is called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import safetensors.numpy
+
+from pipeline.files import DamagedError, read_sealed, write_sealed
+from pipeline.params import VariantSettings
+from pipeline.training.checkpoint import metadata
+from pipeline.training.records import EpochRow
+
+if TYPE_CHECKING:
+    from pipeline.training.engine import Trainer
+
+# The trace of a long training is thinned: every step at the beginning, where replay compares it, then each tenth.
+WHOLE_STEPS = 500
+STRIDE = 10
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One finished seed.
+
+    Attributes:
+        tensors: `model.NAME` (weights and buffers), and of the steps that are kept `trace.step` (counted from 1), `trace.loss`
+            (nats, mean of the step's batch) and `trace.gradient_norm` (L2, before clipping), each (step,).
+        rows: of epochs.csv, in order.
+        origin: where it comes from. `code_hash`, `git_commit`, `git_dirty`, `versions`, `device`, `device_name`, `attention`,
+            `started` and `finished` describe its training; `stack` is the seeds that it was trained with; `parameters` and `flops`
+            are the model's; `tables` are digests of what is known before a training; `replays` lists the later versions of the
+            code that were found to compute the same.
+    """
+
+    seed: int
+    tensors: dict[str, np.ndarray]
+    rows: tuple[EpochRow, ...]
+    origin: dict[str, Any]
+
+    @property
+    def codes(self) -> list[str]:
+        """Hashes of the versions of the code that compute this result."""
+        return [self.origin["code_hash"], *(replay["code_hash"] for replay in self.origin["replays"])]
+
+    def replayed(self, replay: dict[str, Any]) -> Finished:
+        """The same result, with one more version of the code that computes it."""
+        return replace(self, origin={**self.origin, "replays": [*self.origin["replays"], replay]})
+
+
+def kept_steps(num_steps: int) -> np.ndarray:
+    """The steps whose trace is kept, counted from 1: the first 500, then each tenth."""
+    steps = np.arange(1, num_steps + 1)
+    return steps[(steps <= WHOLE_STEPS) | (steps % STRIDE == 0)]
+
+
+def folder(root: Path, settings: VariantSettings, data_digest: str, device: str) -> Path:
+    """Where the seeds of a key lie under `root`."""
+    return root / f"{settings.training_hash[:16]}-{data_digest[:12]}-{device}"
+
+
+def of_trainer(trainer: Trainer, origin: dict[str, Any], tables: dict[int, dict[str, str]]) -> list[Finished]:
+    """The seeds of a trainer that is done, without those whose loss stopped being finite."""
+    state = {name: tensor.numpy() for name, tensor in trainer.state().items() if name.startswith(("model.", "trace."))}
+    steps = kept_steps(state["trace.loss"].shape[1])
+    result = []
+    for i, seed in enumerate(trainer.seeds):
+        if seed in trainer.failed:
+            continue
+        tensors = {name: value[i] for name, value in state.items() if name.startswith("model.")}
+        tensors |= {name: state[name][i, steps - 1] for name in ("trace.loss", "trace.gradient_norm")} | {"trace.step": steps}
+        rows = tuple(row for row in trainer.rows if row.seed == seed)
+        result.append(Finished(seed, tensors, rows, {**origin, "stack": trainer.seeds, "tables": tables[seed], "replays": []}))
+    return result
+
+
+def write(directory: Path, finished: Finished) -> None:
+    """Keeps a finished seed."""
+    content = {"seed": finished.seed, "rows": finished.rows, "origin": finished.origin}
+    tensors = {name: np.asarray(value, order="C") for name, value in finished.tensors.items()}
+    stored = safetensors.numpy.save(tensors, {"content": json.dumps(content)})
+    write_sealed(_path(directory, finished.seed, finished.origin["code_hash"]), stored)
+
+
+def read(path: Path) -> Finished:
+    """Raises FileNotFoundError, or DamagedError where the file is not what was written."""
+    stored = read_sealed(path)
+    content: dict[str, Any] = metadata(stored)
+    rows = tuple(EpochRow(*row) for row in content["rows"])
+    return Finished(content["seed"], safetensors.numpy.load(stored), rows, content["origin"])
+
+
+def is_there(directory: Path, seed: int, origin: Mapping[str, Any]) -> bool:
+    """Whether a seed that was trained by the code that `origin` names is kept, with at least the replays that `origin` names."""
+    try:
+        kept = read(_path(directory, seed, origin["code_hash"]))
+    except (FileNotFoundError, DamagedError):
+        return False
+    return {replay["code_hash"] for replay in origin.get("replays", ())} <= set(kept.codes)
+
+
+def find(directory: Path, code: str) -> tuple[dict[int, Finished], list[str]]:
+    """By seed, the result of this very code, else one that its replay kept, else the newest of another.
+
+    Returns:
+        The results, and a clause about every file that is damaged; damaged files are removed.
+    """
+    found: dict[int, Finished] = {}
+    damaged = []
+    for path in sorted(directory.glob("seed-*.done")):
+        try:
+            finished = read(path)
+        except DamagedError as fault:
+            damaged.append(str(fault))
+            path.unlink()
+            continue
+        found[finished.seed] = max(found.get(finished.seed, finished), finished, key=lambda one: _rank(one, code))
+    return found, damaged
+
+
+def _rank(finished: Finished, code: str) -> tuple[bool, bool, str]:
+    return finished.origin["code_hash"] == code, code in finished.codes, finished.origin["finished"]
+
+
+def _path(directory: Path, seed: int, code: str) -> Path:
+    return directory / f"seed-{seed}.{code[:12]}.done"
+
+
+def stack_arrays(parts: Sequence[Finished]) -> dict[str, np.ndarray]:
+    """All tensors with a leading seed dimension, (seed, ...); the steps of the trace, which all share, without one."""
+    arrays = {name: np.stack([part.tensors[name] for part in parts]) for name in parts[0].tensors if name != "trace.step"}
+    return arrays | {"trace.step": parts[0].tensors["trace.step"]}

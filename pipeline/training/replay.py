@@ -1,0 +1,122 @@
+"""Whether another version of the code computes what a finished training computed, without training again.
+
+A training is a fold: a step function over tables that are known beforehand. So the tables are compared whole, by digest; the step
+function over the first `STEPS` steps, loss by loss; the test by testing the stored weights. Code that acts after these steps alone,
+and is none of the tables, goes unseen.
+
+On the kind of processor that trained, every comparison is to the last bit. Another kind rounds otherwise: there, the tables have to
+be equal, and the rest equal up to rounding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.training.engine import Trainer, epoch_order
+from pipeline.training.finished import Finished
+
+STEPS = 50
+# Between kinds of processor: rounding, which fifty steps enlarge, moves a loss by a few parts in a million.
+LOSS_TOLERANCE = 1e-3
+IMAGES_APART = 2
+_TABLES = {
+    "weights": "the initial weights of seed {seed} are others",
+    "order": "the order of the images of seed {seed} is another",
+    "augmentation": "the augmentation of seed {seed} is another",
+    "rates": "the learning rates are others",
+}
+
+
+def tables(trainer: Trainer) -> dict[int, dict[str, str]]:
+    """Digests, by seed, of what a training reads and does not compute. The trainer has not taken a step yet.
+
+    Its keys: `weights`, the initial ones with all buffers; `order` of the images in every epoch; `rates`, what the optimiser takes from
+    its table in every step; `augmentation`, the numbers it draws in every step, empty where there is none.
+    """
+    train = trainer.settings.train
+    state = {name: value.cpu() for name, value in trainer.stack.state().items()}
+    rates = _digest([trainer.optimizer.coefficients.cpu()])
+    result = {}
+    for i, seed in enumerate(trainer.seeds):
+        orders = (
+            epoch_order(seed, epoch, trainer.num_images, train_images=train.train_images, epoch_images=train.epoch_images)
+            for epoch in range(1, train.epochs + 1)
+        )
+        result[seed] = {
+            "weights": _digest(state[name][i] for name in sorted(state)),
+            "order": _digest(orders),
+            "augmentation": _digest(trainer.augmentation_draws(i)),
+            "rates": rates,
+        }
+    return result
+
+
+def parted(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str | None:
+    """Where the code of today parts from a finished training, as a clause; None where it computes the same.
+
+    Args:
+        trainer: a new one, of the very stack that was trained; it is used up.
+        parts: what was finished of its seeds, in their order.
+        exact: whether this is the kind of processor that trained.
+    """
+    for seed, found in tables(trainer).items():
+        stored = next(part for part in parts if part.seed == seed).origin["tables"]
+        for name, clause in _TABLES.items():
+            if found[name] != stored[name]:
+                return clause.format(seed=seed)
+    count = min(STEPS, trainer.num_steps)
+    trainer.run_steps(count)
+    for name, what in (("loss", ""), ("gradient_norm", "gradient norm ")):
+        new = getattr(trainer.trace, name)[:, :count].cpu().numpy()
+        old = np.stack([part.tensors[f"trace.{name}"][:count] for part in parts])
+        same = _equal(new, old) if exact else np.isclose(new, old, rtol=LOSS_TOLERANCE, equal_nan=True)
+        if not same.all():
+            step, i = np.argwhere(~same.T)[0]  # the first step, then the first seed
+            return f"{what}step {step + 1} of seed {parts[i].seed}: {new[i, step]:.9g} was {old[i, step]:.9g}"
+    weights = {name: np.stack([part.tensors[name] for part in parts]) for name in parts[0].tensors if name.startswith("model.")}
+    trainer.stack.load({name.removeprefix("model."): torch.from_numpy(value).to(trainer.device) for name, value in weights.items()})
+    losses, accuracies = trainer.test()
+    for part, loss, accuracy in zip(parts, losses, accuracies, strict=True):
+        if (fault := test_parted(part, loss, accuracy, trainer.num_test_images, exact=exact)) is not None:
+            return f"the test of seed {part.seed}: {fault}"
+    return None
+
+
+def test_parted(part: Finished, loss: float, accuracy: float, num_images: int, *, exact: bool) -> str | None:
+    """How a test of a finished seed's weights differs from its training's last row, as a clause; None where it does not."""
+    last = part.rows[-1]
+    same_loss = (
+        _equal(loss, last.test_loss)
+        if exact
+        else math.isclose(loss, last.test_loss, rel_tol=LOSS_TOLERANCE) or (not math.isfinite(loss) and not math.isfinite(last.test_loss))
+    )
+    if not same_loss:
+        return f"loss {loss:.9g} was {last.test_loss:.9g}"
+    if abs(round(accuracy * num_images) - round(last.test_accuracy * num_images)) > (0 if exact else IMAGES_APART):
+        return f"accuracy {accuracy:.4%} was {last.test_accuracy:.4%}"
+    return None
+
+
+def same_processor(name: str, other: str) -> bool:
+    """Whether two device names are of one kind; the number of cores, which a name ends with, decides no result."""
+    return name.split(" (")[0] == other.split(" (")[0]
+
+
+def _equal(new: Any, old: Any) -> Any:
+    return (new == old) | ((new != new) & (old != old))
+
+
+def _digest(arrays: Iterable[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        values = array.detach().contiguous().numpy()
+        digest.update(f"{values.dtype} {values.shape}".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()[:32]

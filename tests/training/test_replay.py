@@ -1,0 +1,123 @@
+"""Replay: changes of the code that must be caught, and changes that must not cost a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.models.dropout import Dropout
+from pipeline.training import augment, engine, finished, replay, schedules, stack
+from pipeline.training.engine import Trainer
+from pipeline.training.finished import Finished
+
+Train = Callable[..., list[Finished]]
+
+
+@pytest.fixture
+def train(tiny_trainer: Callable[..., Trainer]) -> Train:
+    def run(seeds: tuple[int, ...] = (0, 1), **settings: Any) -> list[Finished]:
+        trainer = tiny_trainer(seeds, **settings)
+        tables = replay.tables(trainer)
+        while not trainer.done:
+            trainer.run_epoch()
+        return finished.of_trainer(trainer, {"code_hash": "a" * 64}, tables)
+
+    return run
+
+
+LONG = {"epochs": 30}  # 90 steps: replay walks through the first 50 alone
+
+
+@pytest.mark.parametrize("settings", [{}, LONG, {"augment": "affine"}, {"epochs": 1}, {"divergence": "record", "learning_rate": 1e30}])
+def test_the_same_code_parts_nowhere(train: Train, tiny_trainer: Callable[..., Trainer], settings: dict[str, Any]) -> None:
+    parts = train(**settings)
+    assert replay.parted(tiny_trainer(**settings), parts, exact=True) is None
+    assert replay.parted(tiny_trainer(**settings), parts, exact=False) is None
+
+
+def test_the_tail_of_a_schedule_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = train(**LONG)
+    table = schedules.table
+
+    def changed(settings: Any, total_steps: int) -> torch.Tensor:
+        rates = table(settings, total_steps)
+        rates[-total_steps // 10 :] *= 0.999
+        return rates
+
+    monkeypatch.setattr(schedules, "table", changed)
+    assert replay.parted(tiny_trainer(**LONG), parts, exact=True) == "the learning rates are others"
+
+
+def test_the_order_of_a_late_epoch_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = train(**LONG)
+    order = engine.epoch_order
+
+    def changed(seed: int, epoch: int, *args: Any, **kwargs: Any) -> torch.Tensor:
+        places = order(seed, epoch, *args, **kwargs)
+        return places.flip(0) if (seed, epoch) == (1, 29) else places
+
+    monkeypatch.setattr(replay, "epoch_order", changed)
+    assert replay.parted(tiny_trainer(**LONG), parts, exact=True) == "the order of the images of seed 1 is another"
+
+
+def test_an_initial_weight_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = train()
+    initial = stack.initial_model
+
+    @torch.no_grad()
+    def changed(settings: Any, seed: int) -> torch.nn.Module:
+        model = initial(settings, seed)
+        if seed == 1:
+            model.head.bias[3] = torch.nextafter(model.head.bias[3], torch.tensor(1.0))
+        return model
+
+    monkeypatch.setattr(stack, "initial_model", changed)
+    assert replay.parted(tiny_trainer(), parts, exact=True) == "the initial weights of seed 1 are others"
+
+
+def test_a_dropout_mask_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = train()
+    keep = Dropout._keep
+    monkeypatch.setattr(Dropout, "_keep", lambda self, index: keep(self, index + 1))
+    assert str(replay.parted(tiny_trainer(), parts, exact=True)).startswith("step 1 of seed 0: ")
+    assert str(replay.parted(tiny_trainer(), parts, exact=False)).startswith("step 1 of seed 0: ")
+
+
+def test_a_late_draw_of_the_augmentation_is_caught(
+    train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**LONG, "augment": "affine"}
+    parts = train(**settings)
+    draw = augment.draw
+    monkeypatch.setattr(augment, "draw", lambda key, step, size: draw(key, step + (step > 80), size))
+    assert replay.parted(tiny_trainer(**settings), parts, exact=True) == "the augmentation of seed 0 is another"
+
+
+def test_the_last_bit_of_a_step_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = train()
+    part = parts[1]
+    loss = part.tensors["trace.loss"].copy()
+    loss[6] = torch.nextafter(torch.tensor(loss[6]), torch.tensor(9.0)).numpy()
+    parts[1] = Finished(1, {**part.tensors, "trace.loss": loss}, part.rows, part.origin)
+    assert str(replay.parted(tiny_trainer(), parts, exact=True)).startswith("step 7 of seed 1: ")
+    assert replay.parted(tiny_trainer(), parts, exact=False) is None
+
+
+def test_another_evaluation_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = train()
+    call = engine.Evaluator.__call__
+
+    def changed(self: Any) -> Any:
+        losses, predictions = call(self)
+        return losses * 1.0000001, predictions
+
+    monkeypatch.setattr(engine.Evaluator, "__call__", changed)
+    assert str(replay.parted(tiny_trainer(), parts, exact=True)).startswith("the test of seed 0: loss ")
+
+
+def test_a_processor_is_known_without_its_cores() -> None:
+    assert replay.same_processor("AMD EPYC 7763 (2 cores)", "AMD EPYC 7763 (64 cores)")
+    assert not replay.same_processor("AMD EPYC 7763 (2 cores)", "Intel Xeon (2 cores)")
