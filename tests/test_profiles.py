@@ -209,7 +209,7 @@ def finished(root: Path) -> Path:
     }
     texts["evaluations/curves.csv"] = "curves"
     for variant in variants:
-        texts |= {f"runs/{variant}/{file}": f"{variant} {file}" for file in ("epochs.csv", "metrics.json", "run.json", "model.sha256")}
+        texts |= {f"runs/{variant}/{file}": f"{variant} {file}" for file in ("epochs.csv", "metrics.json", "run.json")}
         texts |= {
             f"evaluations/{variant}/{file}": f"{variant} {file}" for file in ("seeds.csv", "metrics.json", "confusion.csv", "inputs.json")
         }

@@ -25,12 +25,14 @@ import yaml
 
 from pipeline import params
 from pipeline.errors import UserError
+from pipeline.files import sha256
 from pipeline.stages import report
 from pipeline.tracking import RUNS_OF_COMMIT, SeedRun, init_store, live, newest_runs, sync
 from pipeline.tracking import Tracker as DelayedTracker
 from pipeline.tracking.__main__ import main
 from pipeline.tracking.recorder import training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
+from pipeline.training import results
 from pipeline.training.records import EpochRow, write_epochs
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
@@ -112,11 +114,11 @@ def write_training(directory: Path, run: dict[str, Any]) -> Path:
     directory.mkdir(parents=True)
     write_epochs(directory / "epochs.csv", sorted(make_rows(), key=lambda row: (SEEDS.index(row.seed), row.epoch)))
     (directory / "metrics.json").write_text(json.dumps(METRICS))
-    (directory / "run.json").write_text(json.dumps(run | {"finished": "2026-01-02T04:04:05+00:00"}))
-    (directory / "model.sha256").write_text(f"{'a' * 64}  model.safetensors\n")
+    (directory / results.WEIGHTS).write_text("weights")
+    results.write_run(directory, run | {"finished": "2026-01-02T04:04:05+00:00"})
     evaluation = evaluation_of(directory)
     evaluation.mkdir(parents=True, exist_ok=True)
-    (evaluation / "inputs.json").write_text(json.dumps({"weights": "a" * 64}))
+    (evaluation / "inputs.json").write_text(json.dumps({"weights": sha256(directory / results.WEIGHTS)}))
     (evaluation / "metrics.json").write_text(json.dumps(EVALUATION))
     rows = [[seed, *values] for seed, *values in zip(SEEDS, *SEED_EVALUATION.values(), strict=True)]
     (evaluation / "seeds.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in [["seed", *SEED_EVALUATION], *rows]))

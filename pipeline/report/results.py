@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +15,10 @@ import numpy.typing as npt
 from pipeline.analysis.claims import NotMeasured
 from pipeline.analysis.statistics import FloatArray, vote
 from pipeline.errors import UserError
+from pipeline.files import sha256
 from pipeline.params import SHIFTS, ModelSettings, Params, VariantSettings
 from pipeline.training.records import read_epochs
-from pipeline.training.results import is_diverged
+from pipeline.training.results import is_diverged, read_run
 
 _SHIFTS = tuple(f"shift_{pixels}" for pixels in SHIFTS)
 _ATTENTION = ("attention_entropy", "ink_correlation")
@@ -62,6 +62,7 @@ class VariantResult:
 
     Attributes:
         evaluation: the columns of `evaluations/V/seeds.csv`, (seeds,) each; None where the variant was not evaluated.
+        predictions_digest: the sha256 that its evaluation recorded.
     """
 
     name: str
@@ -72,6 +73,7 @@ class VariantResult:
     run: dict[str, Any]
     evaluation: dict[str, FloatArray] | None
     predictions_path: Path
+    predictions_digest: str | None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -127,11 +129,10 @@ class VariantResult:
         path = self.predictions_path
         if not path.exists():
             return None
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile):
-            raise _damaged(path, "it cannot be read") from None
+        if sha256(path) != self.predictions_digest:
+            raise _damaged(path, "it is not what the evaluation wrote")
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
         lacking = {"labels", "predictions", "seeds", "positions"} - arrays.keys()
         if lacking:
             raise _damaged(path, f"it lacks {', '.join(sorted(lacking))}")
@@ -242,7 +243,7 @@ def load(params: Params, root: Path = Path()) -> dict[str, VariantResult]:
 def _load_variant(params: Params, variant: str, root: Path) -> VariantResult:
     directory = root / "runs" / variant
     settings = params.resolve(variant)
-    run, metrics = _read_json(directory / "run.json"), _read_json(directory / "metrics.json")
+    run, metrics = read_run(directory), _read_json(directory / "metrics.json")
     epochs = Epochs.read(directory / "epochs.csv")
     trained = (settings.train.seeds, settings.train.epochs)
     if run.get("config") != settings.model_dump(mode="json") or (epochs.seeds, epochs.test_accuracy.shape[1]) != trained:
@@ -251,11 +252,23 @@ def _load_variant(params: Params, variant: str, root: Path) -> VariantResult:
         parameters, flops = int(metrics["parameters"]), int(metrics["flops"])
     except (KeyError, TypeError, ValueError):
         raise _damaged(directory / "metrics.json", "it lacks `parameters` or `flops`") from None
-    evaluation = _read_evaluation(root / "evaluations" / variant / "seeds.csv", variant, epochs)
-    return VariantResult(variant, settings, epochs, parameters, flops, run, evaluation, root / "predictions" / f"{variant}.npz")
+    evaluation = _read_evaluation(root / "evaluations" / variant, variant, epochs)
+    digest = None if evaluation is None else _outputs(root / "evaluations" / variant)["predictions"]
+    return VariantResult(variant, settings, epochs, parameters, flops, run, evaluation, root / "predictions" / f"{variant}.npz", digest)
 
 
-def _read_evaluation(path: Path, variant: str, epochs: Epochs) -> dict[str, FloatArray] | None:
+def _outputs(folder: Path) -> dict[str, str]:
+    """The digests of what an evaluation wrote. Raises UserError where inputs.json, which holds them, is damaged."""
+    outputs = _read_json(folder / "inputs.json").get("outputs")
+    if not isinstance(outputs, dict) or not {"predictions", "seeds.csv"} <= outputs.keys():
+        raise _damaged(folder / "inputs.json", "it lacks `outputs`")
+    return outputs
+
+
+def _read_evaluation(folder: Path, variant: str, epochs: Epochs) -> dict[str, FloatArray] | None:
+    path = folder / "seeds.csv"
+    if path.exists() and sha256(path) != _outputs(folder)["seeds.csv"]:
+        raise _damaged(path, "it is not what the evaluation wrote")
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))

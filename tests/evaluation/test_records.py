@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from pipeline import params
+from pipeline.errors import UserError
 from pipeline.evaluation.records import Records
 from pipeline.files import sha256
 from pipeline.training import results
@@ -37,7 +38,6 @@ class Study:
         self.records = Records(
             arrays=arrays,
             runs=root / "runs",
-            checkpoints=root / ".checkpoints",
             evaluations=root / "evaluations",
             predictions=root / "predictions",
         )
@@ -57,10 +57,9 @@ class Study:
         directory = self.root / "runs" / variant
         directory.mkdir(parents=True, exist_ok=True)
         (directory / results.WEIGHTS).write_text(weights)
-        (directory / results.SIDECAR).write_text(f"{sha256(directory / results.WEIGHTS)}  {results.WEIGHTS}\n")
-        (directory / "epochs.csv").touch()
-        (directory / "run.json").write_text(json.dumps({"config": self.params.resolve(variant).model_dump(mode="json")}))
-        (self.root / ".checkpoints" / variant).mkdir(parents=True, exist_ok=True)
+        (directory / results.EPOCHS).touch()
+        (directory / results.METRICS).touch()
+        results.write_run(directory, {"config": self.params.resolve(variant).model_dump(mode="json")})
 
     def evaluate(self, variant: str) -> None:
         inputs = self.records.wanted(self.params, self.said.append)[variant]
@@ -105,14 +104,6 @@ def test_what_is_written(evaluated: Study) -> None:
     inputs = json.loads((directory / "inputs.json").read_text())
     assert inputs.keys() == {"weights", "config", "probes", "data", "code", "torch", "outputs"}
     assert inputs["outputs"]["predictions"] == sha256(evaluated.root / "predictions" / "tiny.npz")
-
-
-def test_checkpoints_go_when_an_evaluation_stands(evaluated: Study) -> None:
-    evaluated.train("net", "other weights")
-    assert evaluated.look() == (["tiny", "mean"], ["net"])
-    assert [path.name for path in (evaluated.root / ".checkpoints").iterdir()] == ["net"]
-    evaluated.records.remove_checkpoints("net")
-    assert not list((evaluated.root / ".checkpoints").iterdir())
 
 
 def recorded(**changes: Any) -> Callable[[Study], None]:
@@ -183,9 +174,15 @@ def test_variants_without_a_finished_training_are_left_out(evaluated: Study) -> 
         "net: left out, params.yaml has other settings than its training had; `dvc repro train@net` mends it",
     ]
     assert evaluated.there() == ["tiny"]
-    (evaluated.root / "runs" / "tiny" / "run.json").write_text("{")
-    assert evaluated.look() == ([], [])
-    assert evaluated.there() == []
+
+
+@pytest.mark.parametrize("name", ["run.json", "epochs.csv", "metrics.json"])
+def test_a_damaged_file_of_a_training_is_named_and_costs_nothing_good(evaluated: Study, name: str) -> None:
+    path = evaluated.root / "runs" / "tiny" / name
+    path.write_text(path.read_text()[:-2] + "x")
+    with pytest.raises(UserError, match=rf"runs/tiny/{name} .*`dvc repro train@tiny`.*`git checkout`"):
+        evaluated.look()
+    assert evaluated.there() == ["mean", "net", "tiny"]
 
 
 def test_a_clone_without_the_cache_keeps_the_text_files(evaluated: Study) -> None:

@@ -26,12 +26,25 @@ from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.evaluation import measuring
 from pipeline.stages import evaluate as stage
-from pipeline.training import results
+from pipeline.training import finished, replay, results
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.records import EpochRow
 
 ROOT = Path(__file__).parents[2]
 SEEDS = [4, 2, 7]
+ORIGIN = {
+    "code_hash": "c" * 64,
+    "git_commit": None,
+    "git_dirty": None,
+    "device": "cpu",
+    "device_name": "A processor (2 cores)",
+    "attention": "fused-cpu",
+    "versions": {},
+    "started": "2026-01-02T03:04:05+00:00",
+    "finished": "2026-01-02T03:09:05+00:00",
+    "parameters": 1,
+    "flops": 1,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "tiny": {},
     "mean": {"pool": "mean", "cls_insert": "none", "position": "none", "epochs": 1},
@@ -56,16 +69,15 @@ def train(directory: Path, settings: params.VariantSettings, arrays: Path) -> No
     """`runs/VARIANT`, as the train stage leaves it."""
     import torch
 
-    tensors, rows = {}, []
+    parts = []
     set_reproducible(torch.device("cpu"))
     for seed in settings.train.seeds:
         trainer = Trainer(settings, load(arrays), [seed], torch.device("cpu"))
+        tables = replay.tables(trainer)
         while not trainer.done:
             trainer.run_epoch()
-        tensors[seed] = {name: value[0].numpy() for name, value in trainer.state().items() if value.ndim}
-        rows += trainer.rows
-    results.write(directory, settings, tensors, rows, parameters=1, flops=1)
-    (directory / "run.json").write_text(json.dumps({"config": settings.model_dump(mode="json")}))
+        parts += finished.of_trainer(trainer, ORIGIN, tables)
+    results.write(directory, settings, parts, {"config": settings.model_dump(mode="json"), "seeds": list(settings.train.seeds)})
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +90,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: 
     (directory / "data" / "arrays").symlink_to(arrays)
     for variant in VARIANTS:
         train(directory / "runs" / variant, params.parse(raw).resolve(variant), arrays)
-        (directory / ".checkpoints" / variant).mkdir(parents=True)
     return directory
 
 
@@ -193,7 +204,6 @@ def test_what_it_writes_follows_from_the_predictions(evaluated: Path) -> None:
         assert len(counts) == 100
         assert sum(counts.values()) == 3 * 360
         assert counts[3, 5] == (predictions[:, three] == 5).sum()
-        assert not (evaluated / ".checkpoints" / variant).exists()
 
 
 def test_progress_lines(evaluated: Path) -> None:
@@ -216,12 +226,10 @@ def test_one_process_and_two_write_the_same_bytes(project: Path, evaluated: Path
 
 def test_nothing_is_done_twice(done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
     before = {path: path.stat().st_mtime_ns for path in done.rglob("*") if path.parts[-2] != "runs"}
-    (done / ".checkpoints" / "tiny").mkdir(parents=True, exist_ok=True)
     stage.main([])
     assert capsys.readouterr().out == "The evaluation of 3 variants is up to date.\n"
     assert in_process == {}
     assert all(path.stat().st_mtime_ns == before[path] for path in done.rglob("*") if path.is_file())
-    assert not (done / ".checkpoints" / "tiny").exists()
 
 
 def test_finding_nothing_to_do_imports_no_torch(done: Path) -> None:
@@ -313,12 +321,11 @@ def test_a_flipped_bit_in_the_weights(project: Path, in_process: Counter[str], c
     content = bytearray(path.read_bytes())
     content[-7] ^= 4
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"runs/mean/model.safetensors does not have the sha256 recorded in model.sha256.*train@mean"):
+    with pytest.raises(UserError, match=r"runs/mean/model.safetensors does not have the sha256 that run.json recorded.*train@mean"):
         stage.main([])
     assert capsys.readouterr().out.count("mean: not evaluated.") == 1
     # The others were evaluated all the same, and are not again.
     assert sorted(path.name for path in (project / "evaluations").iterdir()) == ["net", "tiny"]
-    assert (project / ".checkpoints" / "mean").exists()
     in_process.clear()
     (project / "runs" / "net" / "model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match="mean, net were not evaluated, for the reasons above"):

@@ -24,6 +24,7 @@ from pipeline.errors import UserError
 from pipeline.params import SHIFTS, ModelSettings, Params, load, parse
 from pipeline.report import pages
 from pipeline.stages import report
+from pipeline.training import results
 
 REPOSITORY = Path(__file__).parents[2]
 IMAGES = 500  # test images of a made-up study
@@ -109,15 +110,16 @@ def write_run(root: Path, params: Params, variant: str, *, diverged: int = 0) ->
     (directory / "metrics.json").write_text(
         json.dumps({"n": len(seeds), "diverged": diverged, "parameters": 20000 + 50 * tokens, "flops": 9000 * tokens})
     )
-    (directory / "run.json").write_text(
-        json.dumps({
+    results.write_run(
+        directory,
+        {
             "training_id": "0" * 32, "variant": variant, "stage": f"train@{variant}", "config": settings.model_dump(mode="json"),
             "config_hash": settings.config_hash, "code_hash": "c" * 64, "data_digest": "d" * 64, "dataset": settings.data.dataset,
             "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False, "device": "cpu",
             "device_name": "Some Processor (2 cores)", "attention": "fused-cpu" if isinstance(model, ModelSettings) else "none",
             "versions": {"python": "3.11.2", "torch": "2.15.0", "numpy": "2.4.0", "numba": "0.61"}, "seeds": list(seeds),
             "started": "2026-01-02T03:04:05Z", "finished": "2026-01-02T03:09:05Z",
-        })
+        },
     )  # fmt: skip
     _write_evaluation(root, params, variant, np.array(right), rng)
 
@@ -791,8 +793,8 @@ def test_bars_in_labels_do_not_break_tables(small_study: Path) -> None:
 
 
 def test_runs_with_uncommitted_changes_or_several_commits_are_told(small_study: Path) -> None:
-    path = small_study / "runs/sinusoidal/run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"git_commit": "f" * 40, "git_dirty": True}))
+    directory = small_study / "runs/sinusoidal"
+    results.write_run(directory, results.read_run(directory) | {"git_commit": "f" * 40, "git_dirty": True})
     write_pages()
     readme = (small_study / "reports/README.md").read_text()
     assert f"`{'f' * 40}` (sinusoidal)" in readme
