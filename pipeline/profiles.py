@@ -24,6 +24,7 @@ from pipeline import params
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_changed
 from pipeline.params import nearest
+from pipeline.repro import reproduce
 
 ROOT = Path(__file__).parent.parent
 _RUN_TEXT = ("epochs.csv", "metrics.json", "run.json", "model.sha256")
@@ -169,11 +170,6 @@ def _files(dep: str) -> list[str]:
         return [dep]
     files = (path for path in (ROOT / place).rglob("*") if path.suffix in (".py", ".j2"))
     return sorted(f"${{code}}/{path.relative_to(ROOT).as_posix()}" for path in files)
-
-
-def reproduce(directory: Path) -> None:
-    """`dvc repro` in a directory. Raises UserError when a stage failed; what went wrong has been printed by then."""
-    _dvc(directory, "repro")
 
 
 def publish(name: str, directory: Path) -> Path:
