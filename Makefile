@@ -38,8 +38,8 @@ demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (mi
 preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publishes to reports/preview
 	@python -m pipeline.profiles run preview --publish
 
-repro: $(STAMP) ## the full study: dvc repro
-	@dvc repro
+repro: $(STAMP) ## the full study: mends what a kill left, then dvc repro
+	@python -m pipeline.repro
 
 list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml
 	@python -m pipeline.catalogue

@@ -35,6 +35,12 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_changed(path: Path, text: str) -> None:
+    """As `write_text`, but a file that holds this text already is left alone."""
+    if not path.is_file() or path.read_bytes() != text.encode():
+        write_text(path, text)
+
+
 def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 

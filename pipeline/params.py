@@ -23,6 +23,7 @@ IMAGE_SIZE = 28
 NUM_CHANNELS = 1
 NUM_CLASSES = 10
 MAX_SEEDS = 1000
+TRAINING_IMAGES = {"mnist": 60_000, "fashion_mnist": 60_000, "kmnist": 60_000, "digits": 1_437}
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -406,6 +407,13 @@ class Params(_Settings):
             train = TrainSettings.model_validate(self.train.model_dump() | changed)
         except ValidationError as error:
             raise UserError(_sentence(error, key, model)) from None
+        available = TRAINING_IMAGES[self.data.dataset]
+        if train.train_images is not None and train.train_images > available:
+            where = key if "train_images" in difference else "train"
+            raise UserError(
+                f"{where}.train_images is {train.train_images:,}, but {self.data.dataset} has {available:,} training images; "
+                f"the nearest valid value is {available}."
+            )
         return VariantSettings(data=self.data, train=train, model=settings)
 
     def probed(self, probe: Literal["shifts", "attention"]) -> tuple[str, ...]:

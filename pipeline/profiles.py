@@ -22,8 +22,9 @@ import yaml
 
 from pipeline import params
 from pipeline.errors import UserError, run_command
-from pipeline.files import write_text
+from pipeline.files import write_changed
 from pipeline.params import nearest
+from pipeline.repro import reproduce
 
 ROOT = Path(__file__).parent.parent
 _RUN_TEXT = ("epochs.csv", "metrics.json", "run.json")
@@ -68,17 +69,17 @@ def lay_out(name: str) -> Path:
     for stage in stages["stages"].values():
         stage = stage.get("do", stage)
         stage["deps"] = [file for dep in stage["deps"] for file in _files(dep)]
-    _write_changed(directory / "dvc.yaml", yaml.safe_dump(stages, sort_keys=False))
+    write_changed(directory / "dvc.yaml", yaml.safe_dump(stages, sort_keys=False))
     header = f"# Generated from params.yaml and profiles/{name}/params.yaml of the root: change those, not this file.\n"
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, default_flow_style=None, width=140)
-    _write_changed(directory / "params.yaml", header + text)
-    _write_changed(directory / ".dvcignore", (ROOT / ".dvcignore").read_text(encoding="utf-8"))
+    write_changed(directory / "params.yaml", header + text)
+    write_changed(directory / ".dvcignore", (ROOT / ".dvcignore").read_text(encoding="utf-8"))
     if not (directory / ".dvc").is_dir():
         _dvc(directory, "init", "--no-scm", "--quiet")
         _dvc(directory, "config", "core.analytics", "false")
         _dvc(directory, "config", "core.check_update", "false")
     for template in (ROOT / ".dvc" / "plots").glob("*.json"):
-        _write_changed(directory / ".dvc" / "plots" / template.name, template.read_text(encoding="utf-8"))
+        write_changed(directory / ".dvc" / "plots" / template.name, template.read_text(encoding="utf-8"))
     return directory
 
 
@@ -118,7 +119,8 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     if len(lists) == 2:
         raise UserError("variants_kept and variants_left_out are both given; one says it all, so remove the other.")
     merged = _merge(study, {key: value for key, value in change.items() if key not in lists})
-    params.parse(merged)
+    # Checked with the study's data set: that of the change may be too small for variants that go.
+    params.parse({**merged, "data": study["data"]})
     for key, names in lists.items():
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UserError(f"{key} is {names!r}, but has to be a list of variants' names.")
@@ -131,6 +133,7 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     if not merged["variants"]:
         raise UserError(f"{next(iter(lists))} leaves no variant; keep at least one.")
     merged["experiments"] = _experiments(merged["experiments"], merged["variants"])
+    params.parse(merged)
     return merged
 
 
@@ -169,11 +172,6 @@ def _files(dep: str) -> list[str]:
     return sorted(f"${{code}}/{path.relative_to(ROOT).as_posix()}" for path in files)
 
 
-def reproduce(directory: Path) -> None:
-    """`dvc repro` in a directory. Raises UserError when a stage failed; what went wrong has been printed by then."""
-    _dvc(directory, "repro")
-
-
 def publish(name: str, directory: Path) -> Path:
     """Copies the pages, the text files of runs and evaluations, and dvc.lock to reports/NAME in the root. Returns that folder."""
     target = ROOT / "reports" / name
@@ -193,11 +191,6 @@ def publish(name: str, directory: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     fresh.rename(target)
     return target
-
-
-def _write_changed(path: Path, text: str) -> None:
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        write_text(path, text)
 
 
 def _dvc(directory: Path, *arguments: str) -> None:

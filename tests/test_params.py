@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -296,6 +296,40 @@ def test_a_claim_may_speak_of_what_is_not_there(raw_params: dict[str, Any]) -> N
     raw = copy.deepcopy(raw_params)
     raw["claims"]["T3"]["comparisons"].append(PAIR | {"variant": "gone"})
     assert params.parse(raw).claims["T3"].comparisons[1].variant == "gone"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "train", "variant", "sentence"),
+    [
+        ("mnist", 60_000, 60_000, None),
+        (
+            "mnist",
+            None,
+            60_001,
+            "variants.one.train_images is 60,001, but mnist has 60,000 training images; the nearest valid value is 60000.",
+        ),
+        ("digits", 1_437, None, None),
+        ("digits", 1_000_000, 3, "train.train_images is 1,000,000, but digits has 1,437 training images; the nearest valid value is 1437."),
+    ],
+)
+def test_a_subset_is_no_larger_than_the_training_set(
+    raw_params: dict[str, Any], dataset: str, train: int | None, variant: int | None, sentence: str | None
+) -> None:
+    raw = raw_params | {"data": {"dataset": dataset}, "experiments": {}, "claims": {}}
+    raw |= {"variants": {"base": {}, "one": {"train_images": variant}}, "train": raw_params["train"] | {"train_images": train}}
+    if sentence is None:
+        params.parse(raw)
+        return
+    with pytest.raises(UserError) as caught:
+        params.parse(raw)
+    assert str(caught.value) == sentence
+
+
+def test_the_training_sets_are_as_large_as_they_are_said_to_be(arrays: Path) -> None:
+    from pipeline.data.datasets import load
+
+    assert params.TRAINING_IMAGES.keys() == set(get_args(params.DataSettings.model_fields["dataset"].annotation))
+    assert len(load(arrays).train_labels) == params.TRAINING_IMAGES["digits"]
 
 
 def test_missing_keys_are_named(raw_params: dict[str, Any]) -> None:

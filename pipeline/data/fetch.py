@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import http.client
 import itertools
+import json
 import os
 import queue
 import re
@@ -77,7 +78,9 @@ def source(dataset: str) -> Source:
 def fetch(source: Source, raw: Path, *, stall_seconds: float = STALL_SECONDS, stuck_seconds: float = STUCK_SECONDS) -> dict[str, Any]:
     """Makes `raw` hold the source's verified archives and `manifest.json`; a verified archive is not fetched again.
 
-    An unfinished download stays as `NAME.part` and is resumed by the next call. Archives of another data set go.
+    An unfinished download stays as `NAME.part` and is resumed by the next call. What the manifest lists of another data set goes.
+    Files that it does not list are the user's. Where `raw` is a symbolic link, all files of the folder that it points to are: what is
+    there is read, what is missing is added, nothing is removed or overwritten.
 
     Args:
         raw: the directory; made when missing.
@@ -88,33 +91,70 @@ def fetch(source: Source, raw: Path, *, stall_seconds: float = STALL_SECONDS, st
         The manifest: {"dataset", "files": {name: {"md5", "size" in bytes}}}.
 
     Raises:
-        UserError: no mirror delivers an archive, the disk is full, or another fetch is at work.
+        UserError: no mirror delivers an archive, the disk is full, another fetch is at work, or a file of the user's is in the way.
     """
     patience = _Patience(stall_seconds, stuck_seconds)
     mirrors = list(source.mirrors)
     with _local_faults(raw):
         raw.mkdir(parents=True, exist_ok=True)
     display = _Display()
+    linked = raw.is_symlink()
     with _lock(raw):
+        with _local_faults(raw):
+            ours = _recorded(raw / MANIFEST, linked)
         for name, md5 in source.archives:
             path = raw / name
             with _local_faults(path):
                 present = path.is_file() and _md5(path) == md5
             if present:
                 display.say(f"{name}: already here, md5 verified")
-            else:
-                _fetch_archive(source.dataset, path, md5, mirrors, patience, display)
+                continue
+            if path.exists() and (linked or name not in ours):
+                way = "let the link point to another folder" if linked else "move it away"
+                raise UserError(
+                    f"{path} is not the archive of {source.dataset} and not this project's to replace: {way}, then run the command again."
+                )
+            _fetch_archive(source.dataset, path, md5, mirrors, patience, display)
+            with _local_faults(raw):
+                # At once: after a kill it is known whose the archive is.
+                ours[name] = {"md5": md5, "size": path.stat().st_size}
+                write_json(raw / MANIFEST, {"dataset": source.dataset, "files": ours})
         with _local_faults(raw):
-            wanted = {name for name, _ in source.archives}
-            # DVC hashes the whole directory: neither another data set's archives nor cut downloads may stay.
-            for pattern in ("*-ubyte.gz", "*-ubyte.gz.part", f".{MANIFEST}.*.tmp"):
-                for path in raw.glob(pattern):
-                    if path.name not in wanted:
-                        path.unlink()
             files = {name: {"md5": md5, "size": (raw / name).stat().st_size} for name, md5 in source.archives}
+            if not linked:
+                _remove(raw, ours, files)
             manifest = {"dataset": source.dataset, "files": files}
             write_json(raw / MANIFEST, manifest)
     return manifest
+
+
+def _recorded(path: Path, linked: bool) -> dict[str, dict[str, Any]]:
+    """The files that the manifest lists; none where it is missing or damaged. Raises UserError where it may be the user's own file."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    try:
+        manifest = json.loads(content)
+        files = {str(name): {"md5": str(file["md5"]), "size": int(file["size"])} for name, file in manifest["files"].items()}
+        if manifest.keys() == {"dataset", "files"} and all(Path(name).name == name for name in files):
+            return files
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    if linked:
+        raise UserError(f"{path} was not written by this project, so it stays: let the link point to another folder.")
+    return {}
+
+
+def _remove(raw: Path, ours: dict[str, dict[str, Any]], wanted: dict[str, dict[str, Any]]) -> None:
+    """Removes what a fetch left and does not belong to `wanted`, as DVC hashes the whole directory: archives of another data set,
+    cut downloads and half-written manifests."""
+    for name, file in ours.items():
+        if name not in wanted and (raw / name).is_file() and _md5(raw / name) == file["md5"]:
+            (raw / name).unlink()
+    leftovers = [raw / f"{name}.part" for name in ours | wanted]
+    for path in (*leftovers, *raw.glob(f".{MANIFEST}.*.tmp")):
+        path.unlink(missing_ok=True)
 
 
 class _Fault(Exception):

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from pipeline.errors import run_command
-from pipeline.files import write_text
+from pipeline.files import write_changed
 from pipeline.params import Params, load
 from pipeline.stages.paths import CONFIGS, FINISHED, RUNS
 from pipeline.training import results
@@ -20,12 +20,12 @@ def main(argv: list[str]) -> None:
 
 
 def write_configs(params: Params, directory: Path) -> None:
-    """Writes `directory/VARIANT.json` for every variant and removes those of variants that are gone."""
+    """Writes `directory/VARIANT.json` for every variant where it has changed, and removes those of variants that are gone."""
+    for variant in params.variants:
+        write_changed(directory / f"{variant}.json", params.resolve(variant).to_json())
     for path in directory.glob("*.json"):
         if path.stem not in params.variants:
             path.unlink()
-    for variant in params.variants:
-        write_text(directory / f"{variant}.json", params.resolve(variant).to_json())
 
 
 def prune(runs: Path, params: Params) -> list[str]:

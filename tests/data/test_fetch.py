@@ -353,6 +353,87 @@ def test_digits_need_no_archives(archives, mirror, source_of, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [MANIFEST, "notes.txt"]
 
 
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != MANIFEST}
+
+
+@pytest.fixture
+def linked(archives, tmp_path) -> Path:
+    """A link to a folder of the user's that holds the archives and other files."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    others = {"t99-ubyte.gz": b"a", f"{NAME}.part": b"b", f".{MANIFEST}.1.tmp": b"c"}
+    for name, content in {**archives, **others}.items():
+        (folder / name).write_bytes(content)
+    (tmp_path / "raw").symlink_to(folder)
+    return tmp_path / "raw"
+
+
+def test_a_linked_folder_is_read_and_never_emptied(archives, source_of, linked):
+    before = contents(linked)
+    for wanted in (source_of(archives, refused()), source("digits"), source_of(archives, refused())):
+        manifest = fetch(wanted, linked)
+        assert json.loads((linked / MANIFEST).read_text()) == manifest
+        assert contents(linked) == before
+    assert linked.is_symlink()
+
+
+def test_another_data_set_overwrites_nothing_in_a_linked_folder(archives, mirror, source_of, linked):
+    fetch(source_of(archives, refused()), linked)
+    before, manifest = contents(linked), (linked / MANIFEST).read_bytes()
+    other = {name: content[:-8] + b"12345678" for name, content in archives.items()}
+    with pytest.raises(UserError, match=r"raw/train-images.* not this project's to replace: let the link point to another folder"):
+        fetch(source_of(other, mirror(other).url), linked)
+    assert (contents(linked), (linked / MANIFEST).read_bytes()) == (before, manifest)
+
+
+def test_a_linked_folder_gets_what_it_lacks(archives, mirror, source_of, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "raw").symlink_to("mine")
+    fetch(source_of(archives, mirror(archives).url), tmp_path / "raw")
+    assert contents(tmp_path / "mine") == archives
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", "not JSON", '{"dataset": "x", "files": {"../a": {"md5": "", "size": 1}}}'])
+def test_a_manifest_of_somebody_else(archives, source_of, linked, content):
+    (linked / MANIFEST).write_text(content)
+    with pytest.raises(UserError, match=r"manifest\.json was not written by this project, so it stays"):
+        fetch(source("digits"), linked)
+    assert (linked / MANIFEST).read_text() == content
+    # In a folder of our own it is a damaged file of ours.
+    raw = linked.with_name("own")
+    raw.mkdir()
+    (raw / MANIFEST).write_text(content)
+    assert fetch(source("digits"), raw) == json.loads((raw / MANIFEST).read_text())
+
+
+def test_only_what_was_fetched_is_removed_or_replaced(archives, mirror, source_of, tmp_path):
+    wanted = source_of(archives, mirror(archives).url)
+    mine = tmp_path / NAME
+    mine.write_bytes(b"another archive of that name")
+    with pytest.raises(UserError, match="not this project's to replace: move it away, then run the command again"):
+        fetch(wanted, tmp_path)
+    assert contents(tmp_path) == {NAME: b"another archive of that name"}
+    mine.unlink()
+    (tmp_path / "t99-ubyte.gz").write_bytes(b"mine")
+    fetch(wanted, tmp_path)
+    mine.write_bytes(b"put here since")
+    fetch(source("digits"), tmp_path)
+    assert contents(tmp_path) == {NAME: b"put here since", "t99-ubyte.gz": b"mine"}
+
+
+def test_after_a_fetch_that_failed_midway_another_data_set_replaces_the_archives(archives, mirror, source_of, tmp_path):
+    first = dict(list(archives.items())[:2])
+    with pytest.raises(UserError, match="HTTP 404"):
+        fetch(source_of(archives, mirror(first).url), tmp_path)
+    assert contents(tmp_path) == first
+    other = {name: content[:-8] + b"12345678" for name, content in archives.items()}
+    with pytest.raises(UserError, match="HTTP 404"):
+        fetch(source_of(other, mirror(dict(list(other.items())[:1])).url), tmp_path)
+    fetch(source_of(other, mirror(other).url), tmp_path)
+    assert contents(tmp_path) == other
+
+
 def test_a_certificate_that_nobody_signed_and_one_that_is_trusted(one, mirror, source_of, tmp_path, monkeypatch):
     certificate = self_signed(tmp_path)
     server = mirror(one)

@@ -10,15 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from pipeline import profiles
 from pipeline.stages import fetch
 
 ROOT = Path(__file__).parents[2]
 
 
 def run_stage(directory: Path, dataset: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`python -m pipeline.stages.fetch` in `directory`, with the repository's params.yaml for this data set."""
-    text = (ROOT / "params.yaml").read_text().replace("dataset: mnist ", f"dataset: {dataset} ")
+    """`python -m pipeline.stages.fetch` in `directory`, with the repository's params.yaml for this data set; the demo's for digits."""
+    study = (ROOT / "params.yaml").read_text()
+    text = yaml.safe_dump(profiles.read("demo")) if dataset == "digits" else study.replace("dataset: mnist ", f"dataset: {dataset} ")
     (directory / "params.yaml").write_text(text)
     without = {"MNIST_MIRROR", *(name for name in os.environ if name.lower().endswith("_proxy"))}
     inherited = {name: value for name, value in os.environ.items() if name not in without}

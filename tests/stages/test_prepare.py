@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+from pipeline import profiles
 from pipeline.data.datasets import Dataset, data_digest, load
 from pipeline.errors import UserError
 from pipeline.stages import fetch, prepare
@@ -31,7 +33,7 @@ stages:
 @pytest.fixture
 def study(tmp_path, monkeypatch) -> Path:
     """An empty study on the digits, as the working directory."""
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text().replace("dataset: mnist ", "dataset: digits "))
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(profiles.read("demo")))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

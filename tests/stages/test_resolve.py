@@ -12,11 +12,14 @@ def test_one_file_a_variant(tmp_path: Path, study: Params) -> None:
     (tmp_path / "gone.json").write_text("{}")
     write_configs(study, tmp_path)
     assert {path.stem for path in tmp_path.iterdir()} == set(study.variants)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
     for variant in study.variants:
         assert load_variant(tmp_path / f"{variant}.json") == study.resolve(variant)
     write_configs(study, tmp_path)
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
+    (tmp_path / "base.json").write_bytes(b"\xff")
+    write_configs(study, tmp_path)
+    assert (tmp_path / "base.json").read_bytes() == before[tmp_path / "base.json"][0]
 
 
 def test_runs_of_variants_that_are_gone_are_removed(tmp_path: Path, study: Params) -> None:
