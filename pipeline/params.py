@@ -310,8 +310,6 @@ class ExperimentSettings(_Settings):
     Attributes:
         measure: what its table and its tests are about, besides accuracy.
         labels: what the page calls a variant, where not by its name.
-        projection: number of training images shown that the error of the variants other than the baseline, which differ in the
-            length of their training alone, is projected to; None for no projection.
     """
 
     title: Annotated[str, Field(min_length=1)]
@@ -322,7 +320,6 @@ class ExperimentSettings(_Settings):
     measure: Measure = "accuracy"
     labels: dict[str, str] = {}
     figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves", "epoch_time")
-    projection: Annotated[int, Field(ge=1, le=10**12)] | None = None
     claims: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_validator("measure")
@@ -483,24 +480,7 @@ def parse(raw: Any) -> Params:
     _check_names(params)
     for variant in params.variants:
         params.resolve(variant)
-    for name, experiment in params.experiments.items():
-        if experiment.projection is not None:
-            _check_lengths(params, name, experiment)
     return params
-
-
-def _check_lengths(params: Params, name: str, experiment: ExperimentSettings) -> None:
-    """Raises UserError unless the variants to project from are one training at several lengths."""
-    others = [variant for variant in experiment.variants if variant != experiment.baseline]
-    for variant in others[1:]:
-        first, other = (params.resolve(one).model_dump() for one in (others[0], variant))
-        for settings in (first, other):
-            del settings["train"]["epochs"], settings["train"]["epoch_images"]
-        if first != other:
-            raise UserError(
-                f"experiments.{name}.projection: {variant} differs from {others[0]} in more than epochs and epoch_images, so their errors "
-                "lie on no common curve; leave one of them out of the experiment, or remove projection."
-            )
 
 
 def _check_names(params: Params) -> None:

@@ -173,11 +173,6 @@ FAULTS = [
     ("train/clip_norm", 0.0, "train.clip_norm is 0.0, but has to be more than 0.0."),
     ("train/clip_norm", math.inf, "train.clip_norm is inf, but has to be a finite number."),
     ("train/weight_decay", -0.1, "train.weight_decay is -0.1, but has to be at least 0.0; the nearest valid value is 0.0."),
-    (
-        "experiments/best/projection",
-        10**13,
-        "experiments.best.projection is 10000000000000, but has to be at most 1000000000000; the nearest valid value is 1000000000000.",
-    ),
     ("train/train_images", 0, "train.train_images is 0, but has to be at least 1; the nearest valid value is 1."),
     ("train/epoch_images", "all", "train.epoch_images is 'all', but has to be a whole number."),
     ("train/augment", "affin", "train.augment is 'affin', which is not a choice; the nearest is 'affine'."),
@@ -450,28 +445,6 @@ def test_any_difference_is_accepted_or_refused_in_one_sentence(raw_params: dict[
         assert 28 % settings.model.patch == 0
         assert settings.model.dim % settings.model.heads == 0
     assert params.VariantSettings.model_validate_json(settings.to_json()) == settings
-
-
-@pytest.mark.parametrize(
-    ("variant", "change", "sentence"),
-    [
-        ("best-short", {"dim": 32}, "best-short differs from best-medium"),
-        ("best", {"learning_rate": 0.1}, "best differs from best-short"),
-    ],
-)
-def test_a_projection_wants_one_training_at_several_lengths(
-    raw_params: dict[str, Any], variant: str, change: dict[str, Any], sentence: str
-) -> None:
-    raw = copy.deepcopy(raw_params)
-    first = sentence.split()[-1]
-    others = [name for name in raw["experiments"]["best"]["variants"] if name not in ("base", first)]
-    raw["experiments"]["best"]["variants"] = ["base", first, *others]
-    raw["variants"][variant] |= change
-    with pytest.raises(UserError) as caught:
-        params.parse(raw)
-    assert str(caught.value).startswith(f"experiments.best.projection: {sentence} in more than epochs and epoch_images, ")
-    raw["variants"][variant] = raw_params["variants"][variant] | {"epochs": 3, "epoch_images": 77}
-    assert params.parse(raw).experiments["best"].projection == 3_600_000
 
 
 def test_flat_keys_are_dotted() -> None:

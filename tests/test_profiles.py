@@ -54,7 +54,7 @@ def test_shipped_profiles_change_the_study_only_in_scale(name: str, study: param
         assert ours.train.model_dump(exclude=scale) == theirs.train.model_dump(exclude=scale)
         length = {"epochs", "epoch_images"}
         assert ours.train.model_dump(include=scale - length) == profile.train.model_dump(include=scale - length)
-        if variant in study.experiments["best"].variants and variant != "base":  # lengths of its own, for the projection
+        if variant in study.experiments["best"].variants and variant != "base":  # a length of its own
             shown, wanted = (one.train.epochs * (one.train.epoch_images or 60_000) for one in (ours, theirs))
             assert shown < wanted
         else:

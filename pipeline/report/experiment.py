@@ -14,8 +14,7 @@ from pipeline.analysis.claims import Judgement, adjusted_p, is_timed
 from pipeline.analysis.statistics import LEVEL, MOST_SEEDS, FloatArray, Interval, Summary
 from pipeline.params import ExperimentSettings, Measure, Params, TrainSettings
 from pipeline.report import figures, text
-from pipeline.report.drawings import drawings, measure_note, nearness_rows, projection, seed_values
-from pipeline.report.projection import project
+from pipeline.report.drawings import drawings, measure_note, nearness_rows, seed_values
 from pipeline.report.results import VariantResult
 from pipeline.report.text import UNITS, Picture, at_least, counted, differs, interval, points
 
@@ -215,12 +214,6 @@ def render(
             shown.append(Picture(stem, drawing.alt, drawing.caption))
             for theme in figures.THEMES:
                 files[text.picture_path("experiments/figures", stem, theme)] = drawing.draw(theme)
-    projected = project(experiment, runs, train_images)
-    if projected is not None:
-        drawing = projection(projected)
-        shown.append(Picture(f"{name}-projection", drawing.alt, drawing.caption))
-        for theme in figures.THEMES:
-            files[text.picture_path("experiments/figures", f"{name}-projection", theme)] = drawing.draw(theme)
     table = rows(params, experiment, runs)
     label: Callable[[str], str] = experiment.label
     n = len(params.train.seeds)
@@ -255,8 +248,6 @@ def render(
         correlation=lambda value: text.signed(value, 3),
         nats=lambda value: text.signed(value, 4),
         figures=shown,
-        projected=projected,
-        exponent=lambda value: f"{value:.2f}".replace("-", text.MINUS),
         judgements=judgements,
         adjusted=adjusted_p(judgements),
         undecided=[row for row in compared if row.difference and _is_open(row.difference)],

@@ -203,7 +203,6 @@ SMALL: dict[str, Any] = {
     },
 }  # fmt: skip
 
-LENGTHS = {"best-short": 6, "best-medium": 20, "best": 24}  # epochs
 # Every kind of figure; variants with epochs and networks of their own, seeds that diverge, one that was not trained.
 _FIGURES = {
     "positions": ["epoch_time", "position_similarity"], "stability": ["curves"], "schedules": ["measure"], "networks": ["shifts"],
@@ -216,7 +215,7 @@ def _chosen(raw: dict[str, Any]) -> dict[str, Any]:
     experiments["attention-maps"] |= {"variants": ["base", "heads-1"], "labels": {"heads-1": "1 head"}}
     named = {variant for experiment in experiments.values() for variant in experiment["variants"]}
     variants = {name: change for name, change in raw["variants"].items() if name in named}
-    variants["best"] = variants["best"] | {"epochs": LENGTHS["best"]}
+    variants["best"] = variants["best"] | {"epochs": 24}
     return {"experiments": experiments, "variants": {**variants, "nowhere": {"blocks": 2}}}
 
 
@@ -430,23 +429,6 @@ def test_without_predictions_intervals_over_images_and_position_figures_are_miss
     assert "### T2: not run" in page
 
 
-def test_a_longer_training_is_projected_from_the_shorter_ones_and_called_a_projection(full_study: Path) -> None:
-    page = read(full_study, "experiments/best.md")
-    errors = {epochs * 60_000: 1 - column(full_study, name, "test_accuracy") for name, epochs in LENGTHS.items()}
-    lines = [stats.linregress(np.log(list(errors)), np.log([error[seed] for error in errors.values()])) for seed in range(10)]
-    projected = np.array([line.intercept + line.slope * np.log(3_600_000) for line in lines])
-    half = stats.t.ppf(0.975, 9) * projected.std(ddof=1) / np.sqrt(10)
-    low, value, high = 1 - np.exp(projected.mean() + np.array([half, 0, -half]))
-    assert "**A projection, not a measurement.**" in page
-    assert f"would be **{100 * value:.2f} %** (95 % interval {100 * low:.2f} to {100 * high:.2f})" in page
-    assert f"with b = {-np.mean([line.slope for line in lines]):.2f}" in page
-    assert "2.50 times the longest training" in page
-    assert "Measured there" not in page
-    rows = table(page, "| images shown |")
-    assert rows["best-short"][:3] == ["360,000", "10", f"{100 - 100 * errors[360_000].mean():.2f}"]
-    assert rows["**projected**"][:3] == ["3,600,000", "10", f"{100 * value:.2f}"]
-
-
 def test_settings_tell_what_differs_and_no_more(full_study: Path) -> None:
     rows = table(read(full_study, "experiments/networks.md"), "differs from the base by")
     assert rows["CNN"][0] == "architecture: cnn, widths: [12, 26]"
@@ -637,7 +619,7 @@ def test_pages_hold_no_leftovers_and_number_their_tables(full_study: Path) -> No
 def test_every_kind_of_figure_is_there_in_both_themes(full_study: Path) -> None:
     folder = full_study / "reports/experiments/figures"
     for name in (
-        "stability-curves", "best-curves", "best-projection", "positions-position-similarity", "positions-epoch-time", "schedules-measure",
+        "stability-curves", "best-curves", "positions-position-similarity", "positions-epoch-time", "schedules-measure",
         "networks-shifts",
         "data-size-data-size", "attention-maps-attention-maps", "attention-maps-attention-maps-heads-base",
         "attention-maps-attention-maps-heads-heads-1",
@@ -695,7 +677,6 @@ def test_the_glossary_has_the_words_that_the_pages_use(full_study: Path) -> None
     used = " ".join(read(full_study, f"experiments/{page.name}") for page in (full_study / "reports/experiments").glob("*.md"))
     for word in (
         "BCa", "hierarchical bootstrap", "Holm", "sign-flip", "unsteadiness", "rollout", "nats", "points", "diverged", "ink correlation",
-        "projection",
     ):  # fmt: skip
         assert word in used, word
         assert word.lower().replace("-", " ") in glossary.replace("-", " "), word
