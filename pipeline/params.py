@@ -22,6 +22,7 @@ from pipeline.errors import UserError
 IMAGE_SIZE = 28
 NUM_CHANNELS = 1
 NUM_CLASSES = 10
+TRAINING_IMAGES = {"mnist": 60_000, "fashion_mnist": 60_000, "kmnist": 60_000, "digits": 1_437}  # in the whole training set
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -210,6 +211,11 @@ class VariantSettings(_Settings):
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=2) + "\n"
 
     @property
+    def images_shown(self) -> int:
+        """Training images that a seed is shown in all its epochs, each as often as it is shown."""
+        return self.train.epochs * (self.train.epoch_images or TRAINING_IMAGES[self.data.dataset])
+
+    @property
     def config_hash(self) -> str:
         """sha256 of the canonical JSON, 64 hexadecimal digits."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
@@ -295,6 +301,7 @@ class ClaimSettings(_Settings):
     Attributes:
         measured: what the comparisons measure, in words.
         margin: why the bounds are what they are.
+        images_shown: training images that each side has to be shown before the claim is judged; None is the study's own number.
     """
 
     source: Annotated[str, Field(min_length=1)]
@@ -302,6 +309,7 @@ class ClaimSettings(_Settings):
     measured: Annotated[str, Field(min_length=1)]
     margin: Annotated[str, Field(min_length=1)]
     comparisons: Annotated[tuple[ComparisonSettings, ...], Field(min_length=1, strict=False)]
+    images_shown: Annotated[int, Field(ge=1)] | None = None
 
 
 class ExperimentSettings(_Settings):
@@ -339,6 +347,8 @@ class Params(_Settings):
 
     Attributes:
         variants: each variant's difference to `base`, as written.
+        images_shown: training images that each side of a comparison has to be shown before a claim is judged.
+        looks: numbers of seeds at which claims are judged, rising; empty where all seeds count.
         preview: why this study is not the full one (shown on every page), or None.
         profile: name of the profile that made it; None for the root's own params.yaml.
     """
@@ -350,8 +360,17 @@ class Params(_Settings):
     experiments: dict[str, ExperimentSettings]
     claims: dict[str, ClaimSettings]
     timing: TimingSettings
+    images_shown: Annotated[int, Field(ge=1)]
+    looks: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(strict=False)] = ()
     preview: str | None = None
     profile: str | None = None
+
+    @field_validator("looks")
+    @classmethod
+    def _rising(cls, looks: tuple[int, ...]) -> tuple[int, ...]:
+        if list(looks) != sorted(set(looks)):
+            raise ValueError(f"has to be in rising order, each number once, for example {sorted(set(looks))}")
+        return looks
 
     def resolve(self, variant: str) -> VariantSettings:
         """Settings of one variant.

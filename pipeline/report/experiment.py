@@ -235,6 +235,8 @@ def render(
         paired=compared,
         absent=[row.variant for row in table if row.run is None],
         outcome=outcome,
+        images_shown=params.images_shown,
+        short=[row.label for row in present if row.run is not None and row.run.images_shown < params.images_shown],
         other_length=any(_length(params.resolve(v).train) != _length(params.train) for v in experiment.variants),
         lost_losses=[row.label for row in present if row.run is not None and not np.isfinite(row.run.test_loss[:, -1]).all()],
         permutation=n >= FEWEST_SEEDS,

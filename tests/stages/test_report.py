@@ -19,6 +19,7 @@ import yaml
 from PIL import Image
 from scipy import stats
 
+from pipeline.analysis.claims import PRECEDENCE
 from pipeline.analysis.statistics import hierarchical_bootstrap
 from pipeline.errors import UserError
 from pipeline.params import SHIFTS, ModelSettings, Params, load, parse
@@ -224,7 +225,7 @@ def full_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Half of the real experiments, ten seeds and twelve epochs of their variants but one, and their report."""
     root = tmp_path_factory.mktemp("full")
     chosen = _chosen(yaml.safe_load((REPOSITORY / "params.yaml").read_text()))
-    write_study(root, seeds=10, epochs=12, left_out=("rnn",), **chosen)
+    write_study(root, seeds=10, epochs=12, left_out=("rnn",), images_shown=12 * 60_000, **chosen)
     write_dataset(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
@@ -395,7 +396,7 @@ def test_what_was_not_run_is_said_and_stops_nothing(full_study: Path) -> None:
     assert "rnn" in verdicts["K5"][3]
     assert verdicts["T3"][1] == "**not run**"  # of no variant of this study
     readme = read(full_study, "README.md")
-    assert re.search(r"Of \d+ claims, .*\d+ are not run", readme)
+    assert re.search(r"^\d+ claims: .*\d+ not run", readme, flags=re.MULTILINE)
     variants = len(yaml.safe_load((full_study / "params.yaml").read_text())["variants"])
     assert f"Of {variants} variants {variants - 1} were trained" in readme
     rows = table(readme, "| place |", key=1)
@@ -481,7 +482,7 @@ def test_claims_show_every_comparison_its_rule_and_what_would_decide_it(full_stu
     assert f"[{low:+.2f} to {high:+.2f}]" in effect
     assert (n, rule) == ("10", "b")
     assert 0 < float(p) <= 1
-    assert verdict in ("supported", "contradicted", "not decided")
+    assert verdict in ("supported", "contradicted", "not decided", "not settled")
     assert ("seeds" in because) == (verdict == "not decided")
     assert re.search(r"^- rule a: .*within ±0\.5 points", section, flags=re.MULTILINE)
     assert re.search(r"^- rule b: .*above 0", section, flags=re.MULTILINE)
@@ -519,7 +520,11 @@ def test_claims_come_first_with_verdict_interval_and_link(full_study: Path) -> N
     for first, (sentence, verdict, effect, decided) in rows.items():
         id = first[1 : first.index("]")]
         assert raw["claims"][id]["sentence"] in sentence
-        assert verdict in ("**supported**", "**contradicted**", "**not decided**", "**not run**")
+        assert verdict in {f"**{one}**" for one in PRECEDENCE}
+        if verdict in ("**short run**", "**not settled**"):
+            assert effect.startswith("observed: ")
+            assert "[" in effect
+            assert decided in ("a longer training", "trainings that are shown 3,600,000 images")
         if verdict == "**not decided**":
             assert re.search(r"^about [\d,]+ seeds$|too near|cannot be told|more seeds", decided), decided
         elif verdict in ("**supported**", "**contradicted**"):
