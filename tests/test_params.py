@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -30,6 +30,26 @@ def test_the_study_is_valid_and_in_use(study: params.Params, raw_params: dict[st
     told = {claim for experiment in study.experiments.values() for claim in experiment.claims}
     timed = {name for name, claim in study.claims.items() if all(part.rule in params.TIMED for part in claim.comparisons)}
     assert told | timed == set(study.claims)
+
+
+def test_every_training_of_the_study_is_as_long_as_its_claims_speak_of(study: params.Params) -> None:
+    assert study.images_shown == 30 * 60_000  # thesis, 4.1.1
+    assert study.claims["B1"].images_shown == study.resolve("best").images_shown == 60 * 60_000
+    for name, claim in study.claims.items():
+        for part in claim.comparisons:
+            for variant in {part.variant, part.reference, *(part.minus or ())} & study.variants.keys():
+                assert study.resolve(str(variant)).images_shown >= (claim.images_shown or study.images_shown), name
+
+
+def test_images_shown_are_those_of_all_epochs(study: params.Params, arrays: Path) -> None:
+    settings = study.resolve("vit-100")  # a subset is shown again and again
+    assert settings.images_shown == 1_800_000
+    shorter = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 4, "epoch_images": 12_000})})
+    assert shorter.images_shown == 48_000
+    digits = settings.model_copy(update={"data": params.DataSettings(dataset="digits")})
+    held = json.loads((arrays / "dataset.json").read_text())["arrays"]["train_images"]["shape"][0]
+    assert digits.images_shown == 30 * held == 30 * params.TRAINING_IMAGES["digits"]
+    assert set(params.TRAINING_IMAGES) == set(get_args(params.DataSettings.model_fields["dataset"].annotation))
 
 
 def test_how_long_the_study_takes_to_validate(record_property: Callable[[str, object], None]) -> None:
@@ -84,6 +104,13 @@ def edit(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 
 FAULTS = [
+    ("looks", [6, 6, 10], "looks has to be in rising order, each number once, for example [6, 10]."),
+    ("looks", [10, 6], "looks has to be in rising order, each number once, for example [6, 10]."),
+    ("looks", [1, 6], "looks.0 is 1, but has to be at least 2; the nearest valid value is 2."),
+    ("looks", 6, "looks is 6, but has to be a list."),
+    ("images_shown", 0, "images_shown is 0, but has to be at least 1; the nearest valid value is 1."),
+    ("images_shown", 1.8e6, "images_shown is 1800000.0, but has to be a whole number."),
+    ("claims/B1/images_shown", 0, "claims.B1.images_shown is 0, but has to be at least 1; the nearest valid value is 1."),
     ("base/patch", 5, "base.patch: 5 does not divide the image's side of 28 pixels; the nearest that does is 4."),
     ("base/heads", 5, "base.heads: 5 heads do not divide dim, which is 32; the nearest number that does is 4."),
     ("base/pach", 4, "base.pach is not a key of params.yaml; the nearest is 'patch'."),
@@ -294,7 +321,7 @@ def test_a_claim_may_speak_of_what_is_not_there(raw_params: dict[str, Any]) -> N
 
 
 def test_missing_keys_are_named(raw_params: dict[str, Any]) -> None:
-    for key in ("data", "train", "base", "variants", "experiments", "claims", "timing"):
+    for key in ("data", "train", "base", "variants", "experiments", "claims", "timing", "images_shown"):
         raw = {name: value for name, value in raw_params.items() if name != key}
         with pytest.raises(UserError, match=f"^{key} is missing from params.yaml"):
             params.parse(raw)

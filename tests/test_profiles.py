@@ -46,6 +46,8 @@ def test_shipped_profiles_change_the_study_only_in_scale(name: str, study: param
     assert profile.preview
     assert profile.base == study.base
     assert profile.claims == study.claims
+    assert (profile.images_shown, profile.looks) == (study.images_shown, study.looks)
+    assert all(profile.resolve(variant).images_shown < profile.images_shown for variant in profile.variants)  # observations only
     assert [variant for variant in study.variants if variant in profile.variants] == list(profile.variants)
     scale = {"seeds", "epochs", "batch_size", "epoch_images"}
     for variant in profile.variants:

@@ -433,8 +433,8 @@ def test_without_predictions_intervals_over_images_and_position_figures_are_miss
 def test_settings_tell_what_differs_and_no_more(full_study: Path) -> None:
     rows = table(read(full_study, "experiments/networks.md"), "differs from the base by")
     assert rows["CNN"][0] == "architecture: cnn, widths: [12, 26]"
-    assert rows["CNN"][1] == "-"  # no tokens
-    assert rows["ViT (baseline)"][:2] == ["the base itself", "50"]
+    assert rows["CNN"][1:3] == ["720,000", "-"]  # no tokens
+    assert rows["ViT (baseline)"][:3] == ["the base itself", "720,000", "50"]
     best = table(read(full_study, "experiments/best.md"), "differs from the base by")["best"][0]
     assert {"epochs: 24", "schedule: cosine", "augment: affine", "dim: 64"} <= set(best.split(", "))
     assert "heads: 8" not in best  # the base has as many
@@ -547,13 +547,50 @@ def test_a_claim_follows_the_files(full_study: Path) -> None:
 def test_a_new_bound_is_judged_without_a_training(small_study: Path) -> None:
     before = {path: path.read_bytes() for path in (small_study / "runs").rglob("*") if path.is_file()}
     difference = abs(column(small_study, "sinusoidal", "test_accuracy") - column(small_study, "base", "test_accuracy")).max()
-    for bound, verdict in ((50 * difference + 1, "supported"), (1e-9, "not decided")):
+    edit(small_study, lambda raw: raw.update(images_shown=1))
+    for bound, verdict in ((50 * difference + 1, "supported"), (1e-9, "not settled")):
         edit(small_study, lambda raw, bound=bound: raw["claims"]["T3"]["comparisons"][0].update(variant="sinusoidal", bound=float(bound)))
         write_pages()
         page = read(small_study, "README.md")
         assert f"### T3: {verdict}" in page  # no experiment of this study has it
         assert "[T3](#claims-of-no-experiment)" in page
     assert before == {path: path.read_bytes() for path in (small_study / "runs").rglob("*") if path.is_file()}
+
+
+def test_a_short_run_is_observed_and_not_judged(small_study: Path) -> None:
+    """Four epochs of 60,000 images, where the claims speak of 1,800,000."""
+    write_pages()
+    page = read(small_study, "experiments/one.md")
+    assert "**Short runs.** base and a | b were shown fewer than the 1,800,000 training images" in page
+    assert re.search(
+        r'^- T1, "[^"]+": \*\*short run\*\*, observed: a \| b - base, accuracy: \S+ points \[.+\]; .*interval.*\.$', page, re.MULTILINE
+    )
+    rows = table(page.split("### T1: short run")[1], "effect [95 % interval]")
+    for cells in rows.values():
+        assert cells[3] == "short run"
+        assert "shown 240,000 training images, and the claim speaks of 1,800,000; observed: " in cells[4]
+    assert "at least 1,800,000 training images each, once their effect has settled; on the first n seeds that all sides have" in page
+    assert "that all sides have, with looks at 6, 10 and 20 seeds." in page
+    readme = read(small_study, "README.md")
+    assert "\n27 claims: 1 observed on short runs, 26 not run.\n" in readme
+    (cells,) = (cells for first, cells in table(readme, "what would decide it").items() if "[T1]" in first)
+    assert cells[1] == "**short run**"
+    assert cells[2].startswith("observed: sinusoidal - base, accuracy: ")
+    assert cells[3] == "trainings that are shown 1,800,000 images"
+    for written in (small_study / "reports").rglob("*.md"):
+        assert not re.search(
+            r"^### \S+: (supported|contradicted|not decided)|\*\*(supported|contradicted|not decided)\*\* \|",
+            written.read_text(),
+            re.MULTILINE,
+        )
+    _check_tables(small_study)
+    _check_text(small_study)
+
+    edit(small_study, lambda raw: raw.update(images_shown=240_000, looks=[2]))
+    write_pages()
+    page = read(small_study, "experiments/one.md")
+    assert "hort run" not in page
+    assert table(page.split("### T1: ")[1], "effect [95 % interval]")["a \\| b - base, accuracy"][1] == "2"  # three seeds, a look at two
 
 
 # --- all pages ---
@@ -681,7 +718,8 @@ def test_the_glossary_has_the_words_that_the_pages_use(full_study: Path) -> None
     glossary = read(full_study, "glossary.md").lower()
     used = " ".join(read(full_study, f"experiments/{page.name}") for page in (full_study / "reports/experiments").glob("*.md"))
     for word in (
-        "BCa", "hierarchical bootstrap", "Holm", "sign-flip", "unsteadiness", "rollout", "nats", "points", "diverged", "ink correlation",
+        "BCa", "hierarchical bootstrap", "Holm", "short run", "looks",
+        "sign-flip", "unsteadiness", "rollout", "nats", "points", "diverged", "ink correlation",
     ):  # fmt: skip
         assert word in used, word
         assert word.lower().replace("-", " ") in glossary.replace("-", " "), word
@@ -752,7 +790,7 @@ def test_few_seeds_get_no_p_but_are_told_why(small_study: Path) -> None:
 
 
 def test_one_seed_and_one_epoch_have_neither_interval_nor_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_study(tmp_path, seeds=1, epochs=1, **SMALL)
+    write_study(tmp_path, seeds=1, epochs=1, images_shown=60_000, **SMALL)
     monkeypatch.chdir(tmp_path)
     write_pages()
     page = (tmp_path / "reports/experiments/one.md").read_text()
