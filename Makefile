@@ -35,8 +35,8 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (minutes, no network)
 	@python -m pipeline.profiles run demo
 
-preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publishes to reports/preview
-	@python -m pipeline.profiles run preview --publish
+preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publishes to reports/preview and README.md
+	@python -m pipeline.profiles run preview --publish && python -m pipeline.report.readme
 
 repro: $(STAMP) ## the full study: mends what a kill left, then dvc repro
 	@python -m pipeline.repro

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.errors import run_command
-from pipeline.params import TIMED, ComparisonSettings, Params, load, nearest
+from pipeline.params import TIMED, ClaimSettings, ComparisonSettings, Params, load, nearest
 
 # A wider cell pushes the rest of its line to the right, so that one long one does not widen every line.
 _PADDED = 40
@@ -73,9 +73,16 @@ def named(comparison: ComparisonSettings) -> set[str]:
     return {name for name in (comparison.variant, comparison.reference, *(comparison.minus or ())) if name is not None}
 
 
+def images_shown(params: Params, claim: ClaimSettings) -> int | None:
+    """Training images that both sides of the claim have to be shown; None for a claim about timings alone."""
+    timed = all(comparison.rule in TIMED for comparison in claim.comparisons)
+    return None if timed else claim.images_shown or params.images_shown
+
+
 def oddities(params: Params) -> list[str]:
     """What is valid and yet probably not meant, one sentence each."""
     found = []
+    resolved = {variant: params.resolve(variant).images_shown for variant in params.variants}
     timed = {measure for measures in TIMED.values() for measure in measures}
     for claim, settings in params.claims.items():
         # The timing stage measures things that are no variants, and has its own names for them.
@@ -84,8 +91,15 @@ def oddities(params: Params) -> list[str]:
             f'claim {claim} speaks of {name!r}, which variants does not have{nearest(name, params.variants)}; it will read "not run".'
             for name in sorted(names - params.variants.keys())
         ]
-    shown = {variant for experiment in params.experiments.values() for variant in experiment.variants}
-    unseen = [variant for variant in params.variants if variant not in shown]
+    short = []
+    for claim, settings in params.claims.items():
+        shown = [resolved[name] for part in settings.comparisons for name in named(part) & resolved.keys()]
+        if min(shown, default=0) < (images_shown(params, settings) or 0) and shown:
+            short.append(claim)
+    if short:
+        found.append(f'the trainings are shown fewer images than claims {", ".join(short)} speak of; these will read "short run".')
+    told = {variant for experiment in params.experiments.values() for variant in experiment.variants}
+    unseen = [variant for variant in params.variants if variant not in told]
     if unseen:
         found.append(f"no experiment has {', '.join(unseen)}: trained, and on no experiment's page.")
     return found
@@ -99,11 +113,14 @@ def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str
     experiments: list[Sequence[str]] = [
         (name, str(len(of.variants)), of.baseline, of.measure, ", ".join(of.claims), of.title) for name, of in params.experiments.items()
     ]
-    claims: list[Sequence[str]] = [(name, of.source, str(len(of.comparisons)), of.sentence) for name, of in params.claims.items()]
+    claims: list[Sequence[str]] = [
+        (name, of.source, str(len(of.comparisons)), f"{shown:,}" if (shown := images_shown(params, of)) else "", of.sentence)
+        for name, of in params.claims.items()
+    ]
     return [
         ("Variants", ("variant", "parameters", "experiments", "claims", "differs from base"), variants),
         ("Experiments", ("experiment", "variants", "baseline", "measure", "claims", "title"), experiments),
-        ("Claims", ("claim", "source", "comparisons", "sentence"), claims),
+        ("Claims", ("claim", "source", "comparisons", "images shown", "sentence"), claims),
     ]
 
 

@@ -23,7 +23,7 @@ IMAGE_SIZE = 28
 NUM_CHANNELS = 1
 NUM_CLASSES = 10
 MAX_SEEDS = 1000
-TRAINING_IMAGES = {"mnist": 60_000, "fashion_mnist": 60_000, "kmnist": 60_000, "digits": 1_437}
+TRAINING_IMAGES = {"mnist": 60_000, "fashion_mnist": 60_000, "kmnist": 60_000, "digits": 1_437}  # in the whole training set
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -222,6 +222,11 @@ class VariantSettings(_Settings):
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=2) + "\n"
 
     @property
+    def images_shown(self) -> int:
+        """Training images that a seed is shown in all its epochs, each as often as it is shown."""
+        return self.train.epochs * (self.train.epoch_images or TRAINING_IMAGES[self.data.dataset])
+
+    @property
     def config_hash(self) -> str:
         """sha256 of the canonical JSON, 64 hexadecimal digits."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
@@ -317,6 +322,7 @@ class ClaimSettings(_Settings):
     Attributes:
         measured: what the comparisons measure, in words.
         margin: why the bounds are what they are.
+        images_shown: training images that each side has to be shown before the claim is judged; None is the study's own number.
     """
 
     source: Annotated[str, Field(min_length=1)]
@@ -324,6 +330,7 @@ class ClaimSettings(_Settings):
     measured: Annotated[str, Field(min_length=1)]
     margin: Annotated[str, Field(min_length=1)]
     comparisons: Annotated[tuple[ComparisonSettings, ...], Field(min_length=1, strict=False)]
+    images_shown: Annotated[int, Field(ge=1)] | None = None
 
 
 class ExperimentSettings(_Settings):
@@ -332,8 +339,6 @@ class ExperimentSettings(_Settings):
     Attributes:
         measure: what its table and its tests are about, besides accuracy.
         labels: what the page calls a variant, where not by its name.
-        projection: number of training images shown that the error of the variants other than the baseline, which differ in the
-            length of their training alone, is projected to; None for no projection.
     """
 
     title: Annotated[str, Field(min_length=1)]
@@ -344,7 +349,6 @@ class ExperimentSettings(_Settings):
     measure: Measure = "accuracy"
     labels: dict[str, str] = {}
     figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves", "epoch_time")
-    projection: Annotated[int, Field(ge=1, le=10**12)] | None = None
     claims: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_validator("measure")
@@ -364,6 +368,8 @@ class Params(_Settings):
 
     Attributes:
         variants: each variant's difference to `base`, as written.
+        images_shown: training images that each side of a comparison has to be shown before a claim is judged.
+        looks: numbers of seeds at which claims are judged, rising; empty where all seeds count.
         preview: why this study is not the full one (shown on every page), or None.
         profile: name of the profile that made it; None for the root's own params.yaml.
     """
@@ -375,8 +381,17 @@ class Params(_Settings):
     experiments: dict[str, ExperimentSettings]
     claims: dict[str, ClaimSettings]
     timing: TimingSettings
+    images_shown: Annotated[int, Field(ge=1)]
+    looks: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(strict=False)] = ()
     preview: str | None = None
     profile: str | None = None
+
+    @field_validator("looks")
+    @classmethod
+    def _rising(cls, looks: tuple[int, ...]) -> tuple[int, ...]:
+        if list(looks) != sorted(set(looks)):
+            raise ValueError(f"has to be in rising order, each number once, for example {sorted(set(looks))}")
+        return looks
 
     def resolve(self, variant: str) -> VariantSettings:
         """Settings of one variant.
@@ -508,24 +523,7 @@ def parse(raw: Any) -> Params:
     _check_names(params)
     for variant in params.variants:
         params.resolve(variant)
-    for name, experiment in params.experiments.items():
-        if experiment.projection is not None:
-            _check_lengths(params, name, experiment)
     return params
-
-
-def _check_lengths(params: Params, name: str, experiment: ExperimentSettings) -> None:
-    """Raises UserError unless the variants to project from are one training at several lengths."""
-    others = [variant for variant in experiment.variants if variant != experiment.baseline]
-    for variant in others[1:]:
-        first, other = (params.resolve(one).model_dump() for one in (others[0], variant))
-        for settings in (first, other):
-            del settings["train"]["epochs"], settings["train"]["epoch_images"]
-        if first != other:
-            raise UserError(
-                f"experiments.{name}.projection: {variant} differs from {others[0]} in more than epochs and epoch_images, so their errors "
-                "lie on no common curve; leave one of them out of the experiment, or remove projection."
-            )
 
 
 def _check_names(params: Params) -> None:

@@ -68,6 +68,24 @@ def test_a_claim_about_nothing_and_a_variant_on_no_page_are_told(raw_params: dic
     ]
 
 
+def test_claims_that_speak_of_longer_trainings_are_told(raw_params: dict[str, Any]) -> None:
+    raw = copy.deepcopy(raw_params)
+    raw["variants"]["best"]["epochs"] = 59
+    assert catalogue.oddities(params.parse(raw)) == [
+        'the trainings are shown fewer images than claims B1 speak of; these will read "short run".'
+    ]
+    raw["train"]["epoch_images"] = 59_999
+    (sentence,) = catalogue.oddities(params.parse(raw))
+    timed = {"T4", "T6", "T7", "T9"}
+    assert re.search(r"claims (.+) speak", sentence).group(1).split(", ") == [name for name in raw["claims"] if name not in timed]  # type: ignore[union-attr]
+
+
+def test_a_claim_is_listed_with_the_images_that_it_speaks_of(study: params.Params) -> None:
+    (lines,) = (lines for title, _, lines in catalogue.sections(study) if title == "Claims")
+    shown = {line[0]: line[3] for line in lines}
+    assert (shown["T1"], shown["B1"], shown["T4"]) == ("1,800,000", "3,600,000", "")
+
+
 def run(directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pipeline.catalogue"],

@@ -64,6 +64,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory, raw_params: dict[str, A
         shutil.copyfile(ROOT / name, path / name)
     raw = {
         "preview": "A test.",
+        "images_shown": 1437,
+        "looks": [],
         "data": {"dataset": "digits"},
         "train": raw_params["train"] | {"seeds": [0, 1], "epochs": 1},
         "base": raw_params["base"] | {"patch": 14, "blocks": 1},

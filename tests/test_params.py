@@ -32,6 +32,26 @@ def test_the_study_is_valid_and_in_use(study: params.Params, raw_params: dict[st
     assert told | timed == set(study.claims)
 
 
+def test_every_training_of_the_study_is_as_long_as_its_claims_speak_of(study: params.Params) -> None:
+    assert study.images_shown == 30 * 60_000  # thesis, 4.1.1
+    assert study.claims["B1"].images_shown == study.resolve("best").images_shown == 60 * 60_000
+    for name, claim in study.claims.items():
+        for part in claim.comparisons:
+            for variant in {part.variant, part.reference, *(part.minus or ())} & study.variants.keys():
+                assert study.resolve(str(variant)).images_shown >= (claim.images_shown or study.images_shown), name
+
+
+def test_images_shown_are_those_of_all_epochs(study: params.Params, arrays: Path) -> None:
+    settings = study.resolve("vit-100")  # a subset is shown again and again
+    assert settings.images_shown == 1_800_000
+    shorter = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 4, "epoch_images": 12_000})})
+    assert shorter.images_shown == 48_000
+    digits = settings.model_copy(update={"data": params.DataSettings(dataset="digits")})
+    held = json.loads((arrays / "dataset.json").read_text())["arrays"]["train_images"]["shape"][0]
+    assert digits.images_shown == 30 * held == 30 * params.TRAINING_IMAGES["digits"]
+    assert set(params.TRAINING_IMAGES) == set(get_args(params.DataSettings.model_fields["dataset"].annotation))
+
+
 def test_how_long_the_study_takes_to_validate(record_property: Callable[[str, object], None]) -> None:
     """A figure to read, not a bound: `pytest -s` prints it."""
     start = time.perf_counter()
@@ -84,6 +104,13 @@ def edit(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 
 
 FAULTS = [
+    ("looks", [6, 6, 10], "looks has to be in rising order, each number once, for example [6, 10]."),
+    ("looks", [10, 6], "looks has to be in rising order, each number once, for example [6, 10]."),
+    ("looks", [1, 6], "looks.0 is 1, but has to be at least 2; the nearest valid value is 2."),
+    ("looks", 6, "looks is 6, but has to be a list."),
+    ("images_shown", 0, "images_shown is 0, but has to be at least 1; the nearest valid value is 1."),
+    ("images_shown", 1.8e6, "images_shown is 1800000.0, but has to be a whole number."),
+    ("claims/B1/images_shown", 0, "claims.B1.images_shown is 0, but has to be at least 1; the nearest valid value is 1."),
     ("base/patch", 5, "base.patch: 5 does not divide the image's side of 28 pixels; the nearest that does is 4."),
     ("base/heads", 5, "base.heads: 5 heads do not divide dim, which is 32; the nearest number that does is 4."),
     ("base/pach", 4, "base.pach is not a key of params.yaml; the nearest is 'patch'."),
@@ -173,11 +200,6 @@ FAULTS = [
     ("train/clip_norm", 0.0, "train.clip_norm is 0.0, but has to be more than 0.0."),
     ("train/clip_norm", math.inf, "train.clip_norm is inf, but has to be a finite number."),
     ("train/weight_decay", -0.1, "train.weight_decay is -0.1, but has to be at least 0.0; the nearest valid value is 0.0."),
-    (
-        "experiments/best/projection",
-        10**13,
-        "experiments.best.projection is 10000000000000, but has to be at most 1000000000000; the nearest valid value is 1000000000000.",
-    ),
     ("train/train_images", 0, "train.train_images is 0, but has to be at least 1; the nearest valid value is 1."),
     ("train/epoch_images", "all", "train.epoch_images is 'all', but has to be a whole number."),
     ("train/augment", "affin", "train.augment is 'affin', which is not a choice; the nearest is 'affine'."),
@@ -333,7 +355,7 @@ def test_the_training_sets_are_as_large_as_they_are_said_to_be(arrays: Path) -> 
 
 
 def test_missing_keys_are_named(raw_params: dict[str, Any]) -> None:
-    for key in ("data", "train", "base", "variants", "experiments", "claims", "timing"):
+    for key in ("data", "train", "base", "variants", "experiments", "claims", "timing", "images_shown"):
         raw = {name: value for name, value in raw_params.items() if name != key}
         with pytest.raises(UserError, match=f"^{key} is missing from params.yaml"):
             params.parse(raw)
@@ -484,28 +506,6 @@ def test_any_difference_is_accepted_or_refused_in_one_sentence(raw_params: dict[
         assert 28 % settings.model.patch == 0
         assert settings.model.dim % settings.model.heads == 0
     assert params.VariantSettings.model_validate_json(settings.to_json()) == settings
-
-
-@pytest.mark.parametrize(
-    ("variant", "change", "sentence"),
-    [
-        ("best-short", {"dim": 32}, "best-short differs from best-medium"),
-        ("best", {"learning_rate": 0.1}, "best differs from best-short"),
-    ],
-)
-def test_a_projection_wants_one_training_at_several_lengths(
-    raw_params: dict[str, Any], variant: str, change: dict[str, Any], sentence: str
-) -> None:
-    raw = copy.deepcopy(raw_params)
-    first = sentence.split()[-1]
-    others = [name for name in raw["experiments"]["best"]["variants"] if name not in ("base", first)]
-    raw["experiments"]["best"]["variants"] = ["base", first, *others]
-    raw["variants"][variant] |= change
-    with pytest.raises(UserError) as caught:
-        params.parse(raw)
-    assert str(caught.value).startswith(f"experiments.best.projection: {sentence} in more than epochs and epoch_images, ")
-    raw["variants"][variant] = raw_params["variants"][variant] | {"epochs": 3, "epoch_images": 77}
-    assert params.parse(raw).experiments["best"].projection == 3_600_000
 
 
 def test_flat_keys_are_dotted() -> None:

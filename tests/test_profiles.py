@@ -46,6 +46,8 @@ def test_shipped_profiles_change_the_study_only_in_scale(name: str, study: param
     assert profile.preview
     assert profile.base == study.base
     assert profile.claims == study.claims
+    assert (profile.images_shown, profile.looks) == (study.images_shown, study.looks)
+    assert all(profile.resolve(variant).images_shown < profile.images_shown for variant in profile.variants)  # observations only
     assert [variant for variant in study.variants if variant in profile.variants] == list(profile.variants)
     scale = {"seeds", "epochs", "batch_size", "epoch_images"}
     for variant in profile.variants:
@@ -54,7 +56,7 @@ def test_shipped_profiles_change_the_study_only_in_scale(name: str, study: param
         assert ours.train.model_dump(exclude=scale) == theirs.train.model_dump(exclude=scale)
         length = {"epochs", "epoch_images"}
         assert ours.train.model_dump(include=scale - length) == profile.train.model_dump(include=scale - length)
-        if variant in study.experiments["best"].variants and variant != "base":  # lengths of its own, for the projection
+        if variant in study.experiments["best"].variants and variant != "base":  # a length of its own
             shown, wanted = (one.train.epochs * (one.train.epoch_images or 60_000) for one in (ours, theirs))
             assert shown < wanted
         else:

@@ -11,6 +11,14 @@ adjustment (Berger 1982). It is contradicted when one is. As any one suffices fo
 that covers all of the claim's comparisons at once (Bonferroni), which holds false contradictions at 5 % a claim. What
 lacks runs is not supported, whatever the rest says, so of several verdicts the first of `PRECEDENCE` is the claim's.
 
+A comparison of trainings is judged when each of them was shown as many images as the claim speaks of ("short run" if not), and when
+its effect has settled ("not settled" if not, see `_moved`). Else its effect and interval are an observation and no verdict. So only
+trainings of full length contradict; one such comparison contradicts the claim even where another is a short run, because the
+claim says all of its comparisons. Where none contradicts, one short run keeps the claim from every verdict.
+
+A comparison takes the seeds that all its sides have: the first k of them, k the largest of the declared looks that they reach
+(all of them before the first look, or without looks).
+
 Each claim is somebody's own sentence and keeps its own 5 %. Who picks the most striking line of an experiment's page
 picks from all of them; `adjusted_p` is for that reader.
 
@@ -48,12 +56,16 @@ from pipeline.analysis.statistics import (
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
 from pipeline.training.results import is_diverged
 
-Verdict = Literal["contradicted", "not run", "not decided", "supported"]
-PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "not decided", "supported")
+Verdict = Literal["contradicted", "not run", "short run", "not settled", "not decided", "supported"]
+PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
+OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
 TIMING_RULES = ("ratio", "exponent")
 FEWEST_ROUNDS = 3  # two rounds have an interval, too, but one that a single slow round makes up
+FIFTH = 5  # an effect is compared between the last fifth of the epochs and the fifth before
 STEADY_EPOCHS = 10  # late epochs only: the first ones climb, which is learning and not unsteadiness
 
+# The measures that have a value after every epoch, and where it stands.
+BY_EPOCH: dict[Measure, str] = {"accuracy": "test_accuracy", "test loss": "test_loss", "train loss": "train_loss"}
 # A measure's factor and unit where it is printed: of a difference, and of a value by itself.
 _POINTS, _NATS = (100.0, " points", " %"), (1.0, " nats", " nats")
 _UNITS: dict[Measure, tuple[float, str, str]] = {
@@ -78,6 +90,11 @@ class Evidence(Protocol):
 
     @property
     def seeds(self) -> tuple[int, ...]: ...
+    @property
+    def images_shown(self) -> int:
+        """Training images that each seed was shown in all its epochs."""
+        ...
+
     @property
     def test_accuracy(self) -> FloatArray: ...
     @property
@@ -144,12 +161,14 @@ class Finding:
 
     Attributes:
         why: what led to the verdict, as the end of a sentence.
+        observed: of an observation, what the interval would have said, as the end of a sentence; else empty.
+        missing: of an observation, what a verdict would take, in few words; else empty.
         rule_text: the rule in words, the same whatever the data say.
-        n: how many seeds (rounds, test images) it rests on.
+        n: how many seeds (rounds, test images) it rests on: of seeds the first so many that all sides have.
         effect: in the measure's unit; None where nothing could be formed.
         interval: of the effect, at 95 %.
         region: where the claim puts the effect, in its unit; an end may be infinite.
-        p: two-sided sign-flip p of the effect being at the bound; of `less` and `more` with at least six seeds.
+        p: two-sided sign-flip p of the effect being at the bound; of `less` and `more` with at least six seeds, and no observation.
         seeds_needed: how many seeds (rounds) would probably decide it; None where it is decided, or none would.
         seeds_note: that number, or why there is none, as a clause; empty where it is decided or not run.
     """
@@ -165,23 +184,33 @@ class Finding:
     p: float | None = None
     seeds_needed: int | None = None
     seeds_note: str = ""
+    observed: str = ""
+    missing: str = ""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A claim's verdict, and the findings about its comparisons in their order."""
+    """A claim's verdict, and the findings about its comparisons in their order.
+
+    Attributes:
+        images_shown: training images that each side has to be shown; None for a claim about timings alone.
+        looks: numbers of seeds at which it is judged; empty where all count, and for a claim about timings alone.
+    """
 
     id: str
     claim: ClaimSettings
     verdict: Verdict
     findings: tuple[Finding, ...]
+    images_shown: int | None = None
+    looks: tuple[int, ...] = ()
 
     @property
     def deciding(self) -> Finding:
         """The finding the verdict hangs on: the first of those with the claim's own verdict, where these do not differ in weight.
 
         Of those supported it is the one nearest to the edge of its region. Of those not decided it is the one that will
-        settle the claim: the first to leave its region if one is on its way out, else the last to be decided.
+        settle the claim: the first to leave its region if one is on its way out, else the last to be decided. Of observations it
+        is the first that has an effect, so that none is picked for what it shows.
         """
         same = [finding for finding in self.findings if finding.verdict == self.verdict]
         if self.verdict == "supported":
@@ -189,6 +218,8 @@ class Judgement:
         if self.verdict == "not decided":
             leaving = [finding for finding in same if _outside(finding)]
             return min(leaving, key=_wait) if leaving else max(same, key=_wait)
+        if self.verdict in OBSERVATIONS:
+            return next((finding for finding in same if finding.effect is not None), same[0])
         return same[0]
 
 
@@ -215,12 +246,27 @@ def is_timed(claim: ClaimSettings) -> bool:
     return all(comparison.rule in TIMING_RULES for comparison in claim.comparisons)
 
 
-def judge(id: str, claim: ClaimSettings, evidence: Mapping[str, Evidence], timings: Timings | None = None) -> Judgement:
-    """Judges one claim from the variants and timings that there are. Whatever these lack or hold becomes a verdict, never an error."""
+def judge(
+    id: str,
+    claim: ClaimSettings,
+    evidence: Mapping[str, Evidence],
+    timings: Timings | None = None,
+    *,
+    images_shown: int,
+    looks: Sequence[int] = (),
+) -> Judgement:
+    """Judges one claim from the variants and timings that there are. Whatever these lack or hold becomes a verdict, never an error.
+
+    Args:
+        images_shown: training images that each side has to be shown, where the claim does not say it itself.
+        looks: numbers of seeds at which claims are judged, rising; without any all common seeds count.
+    """
     wide = 1 - (1 - LEVEL) / len(claim.comparisons)
-    findings = tuple(_finding(comparison, evidence, timings, wide) for comparison in claim.comparisons)
+    length = claim.images_shown or images_shown
+    findings = tuple(_finding(comparison, evidence, timings, wide, length, looks) for comparison in claim.comparisons)
     verdicts = {finding.verdict for finding in findings}
-    return Judgement(id, claim, next(verdict for verdict in PRECEDENCE if verdict in verdicts), findings)
+    verdict = next(verdict for verdict in PRECEDENCE if verdict in verdicts)
+    return Judgement(id, claim, verdict, findings) if is_timed(claim) else Judgement(id, claim, verdict, findings, length, tuple(looks))
 
 
 def adjusted_p(judgements: Iterable[Judgement]) -> dict[ComparisonSettings, float]:
@@ -242,11 +288,15 @@ def adjusted_p(judgements: Iterable[Judgement]) -> dict[ComparisonSettings, floa
 # --- measures ---
 
 
-def measure_values(measure: Measure, evidence: Evidence) -> FloatArray:
+def measure_values(measure: Measure, evidence: Evidence, *, seeds: Sequence[int] | None = None, epochs: slice | None = None) -> FloatArray:
     """The measure of one variant, seed by seed: of the trained model, or after the last epoch, unless it says else.
 
     Gradient norm: mean over the first epoch's steps. Divergence: 1 for a seed whose last train loss is not finite or no better than
     a guess (ln 10), else 0. Accuracy lost to shifts: accuracy minus its mean over shifts by 1 to 4 pixels.
+
+    Args:
+        seeds: those wanted, in this order; None for all.
+        epochs: the mean over these in place of the last epoch, of a measure of `BY_EPOCH`.
 
     Returns:
         (seeds,), finite; accuracies as fractions.
@@ -254,20 +304,28 @@ def measure_values(measure: Measure, evidence: Evidence) -> FloatArray:
     Raises:
         NotFormed: a ValueError that says in words why these runs have no such values; NotMeasured where the evaluation has to run first.
     """
-    values = _raw_values(measure, evidence)
-    bad = [str(seed) for seed, value in zip(evidence.seeds, values, strict=True) if not math.isfinite(value)]
+    chosen = evidence.seeds if seeds is None else seeds
+    if epochs is None:
+        values = _raw_values(measure, evidence)
+    else:
+        curve: FloatArray = getattr(evidence, BY_EPOCH[measure])
+        values = curve[:, epochs].mean(axis=1)
+    values = values[_places(evidence, chosen)]
+    bad = [str(seed) for seed, value in zip(chosen, values, strict=True) if not math.isfinite(value)]
     if bad:
         raise NotFormed(f"the {measure} of seed{'s' if len(bad) > 1 else ''} {_listed(bad)} was not finite")
     return values
 
 
+def _places(evidence: Evidence, seeds: Sequence[int]) -> list[int]:
+    """Where these seeds stand among the evidence's own."""
+    return [evidence.seeds.index(seed) for seed in seeds]
+
+
 def _raw_values(measure: Measure, evidence: Evidence) -> FloatArray:
-    if measure == "accuracy":
-        return evidence.test_accuracy[:, -1]
-    if measure == "test loss":
-        return evidence.test_loss[:, -1]
-    if measure == "train loss":
-        return evidence.train_loss[:, -1]
+    if measure in BY_EPOCH:
+        curve: FloatArray = getattr(evidence, BY_EPOCH[measure])
+        return curve[:, -1]
     if measure == "first-epoch loss":
         return evidence.train_loss[:, 0]
     if measure == "gradient norm":
@@ -372,40 +430,137 @@ class _Sample:
     p: float | None = None
 
 
-def _finding(comparison: ComparisonSettings, evidence: Mapping[str, Evidence], timings: Timings | None, wide: float) -> Finding:
+def _finding(
+    comparison: ComparisonSettings,
+    evidence: Mapping[str, Evidence],
+    timings: Timings | None,
+    wide: float,
+    images_shown: int,
+    looks: Sequence[int],
+) -> Finding:
     rule = rule_text(comparison, wide)
+    if comparison.rule not in TIMING_RULES:
+        return _of_trainings(comparison, evidence, rule, wide, images_shown, looks)
     try:
-        if comparison.rule not in TIMING_RULES:
-            sample = _trained(comparison, evidence)
-            return _same_training(comparison, evidence, sample, rule) or _decide(comparison, sample, rule, wide)
         if timings is None:
             raise NotMeasured("not timed: it needs the interleaved timings that `dvc repro timing` takes")
-        try:
-            return _timed(comparison, timings, rule, wide)
-        except LookupError as error:
-            raise NotMeasured(str(error.args[0])) from None
+        return _timed(comparison, timings, rule, wide)
+    except (NotMeasured, LookupError) as error:
+        return Finding(comparison, "not run", str(error.args[0]), rule)
+
+
+def _of_trainings(
+    comparison: ComparisonSettings, evidence: Mapping[str, Evidence], rule: str, wide: float, images_shown: int, looks: Sequence[int]
+) -> Finding:
+    """The finding, which is an observation and no verdict where a training is too short or the effect still moves."""
+    names = [name for name in (comparison.variant, comparison.reference, *(comparison.minus or ())) if name is not None]
+    sides = {name: evidence[name] for name in names if name in evidence}
+    try:
+        if lacking := [name for name in dict.fromkeys(names) if name not in sides]:
+            raise NotMeasured(f"there are no results of {_listed(lacking)}")
+        seeds = _judged_seeds(sides, looks)
+        sample = _trained(comparison, sides, seeds)
+        finding = _same_training(comparison, sides, seeds, sample, rule) or _decide(comparison, sample, rule, wide)
     except NotMeasured as error:
         return Finding(comparison, "not run", str(error), rule)
     except NotFormed as error:
-        return Finding(comparison, "not decided", str(error), rule, seeds_note="more seeds alone would not decide it")
+        finding = Finding(comparison, "not decided", str(error), rule, seeds_note="more seeds alone would not decide it")
+    if short := {name: side.images_shown for name, side in sides.items() if side.images_shown < images_shown}:
+        counts = _listed([f"{count:,}" for count in dict.fromkeys(short.values())])
+        who = f"{_listed(list(short))} {'was' if len(short) == 1 else 'were'}"
+        why = f"{who} shown {counts} training images, and the claim speaks of {images_shown:,}"
+        return _observation(finding, "short run", why, f"trainings that are shown {images_shown:,} images")
+    if comparison.measure not in BY_EPOCH or finding.interval is None:
+        return finding
+    moved = _moved(comparison, sides, seeds, finding, wide)
+    return _observation(finding, "not settled", moved, "a longer training") if moved else finding
 
 
-def _trained(comparison: ComparisonSettings, evidence: Mapping[str, Evidence]) -> _Sample:
-    """Raises NotFormed where there is nothing to compare."""
+def _observation(finding: Finding, verdict: Verdict, why: str, missing: str) -> Finding:
+    """The finding as an observation; one without an effect observed nothing, and says why."""
+    observed, why = (finding.why, why) if finding.effect is not None else ("", f"{why}; {finding.why}")
+    return replace(finding, verdict=verdict, why=why, p=None, seeds_needed=None, seeds_note="", observed=observed, missing=missing)
+
+
+def _judged_seeds(sides: Mapping[str, Evidence], looks: Sequence[int]) -> tuple[int, ...]:
+    """The seeds that all sides have, in the first one's order, as far as the largest look that they reach.
+
+    Raises:
+        NotFormed: they have none in common.
+    """
+    first, *others = sides.values()
+    common = tuple(seed for seed in first.seeds if all(seed in other.seeds for other in others))
+    if not common:
+        raise NotFormed(f"{_listed(list(sides))} have no seed in common, so they cannot be paired")
+    return common[: max((look for look in looks if look <= len(common)), default=len(common))]
+
+
+def _moved(comparison: ComparisonSettings, sides: Mapping[str, Evidence], seeds: Sequence[int], finding: Finding, wide: float) -> str:
+    """Why the effect has not settled, as the end of a sentence; empty where it has.
+
+    The effect is formed once from each seed's mean over the last fifth of its epochs and once from the fifth before. It has settled
+    where it moved by less than the claim's margin and both give one verdict, which is also that of the last epoch if that one
+    supports or contradicts: what only the last epoch shows is the noise of the moment at which training stopped.
+
+    The margin is that of `equivalent`, and that of `less` and `more` where it is not 0. A bound of 0, and the bound of `at least`,
+    say on which side of a value the effect lies and not what is small. There the effect may move by half the half-width of its
+    interval, which other seeds move it by, or by a fifth of its distance from the bound: at that pace it would take the whole
+    training once more to reach it. The larger of the two counts.
+    """
+
+    def found(which: int) -> tuple[float, Finding]:
+        sample = _trained(comparison, sides, seeds, fifth=which)
+        return sample.at(LEVEL).mean, _decide(comparison, sample, "", wide)
+
+    if any(getattr(side, BY_EPOCH[comparison.measure]).shape[1] < 2 for side in sides.values()):
+        return "one epoch does not show whether the effect has settled"
+    try:
+        (before, earlier), (late, later) = found(2), found(1)
+    except NotFormed as error:
+        return f"over the last two fifths of the epochs {error}"
+    assert finding.interval is not None
+    assert finding.effect is not None
+    bound = comparison.bound or 0.0
+    if comparison.rule != "at least" and bound:
+        allowed = abs(bound)
+    else:
+        allowed = max((finding.interval.high - finding.interval.low) / 4, abs(finding.effect - bound) / FIFTH)
+    factor, unit, _ = _UNITS[comparison.measure]
+    if abs(late - before) >= allowed:
+        by, most = (f"{factor * value:.3g}" for value in (abs(late - before), allowed))
+        return f"between the last two fifths of the epochs the effect moved by {by}{unit}, and less than {most} would be settled"
+    if earlier.verdict != later.verdict:
+        return "the last two fifths of the epochs differ in where their intervals lie"
+    if finding.verdict not in ("not decided", later.verdict):
+        return "the last epoch's interval lies elsewhere than that of the last fifth of the epochs"
+    return ""
+
+
+def _trained(comparison: ComparisonSettings, sides: Mapping[str, Evidence], seeds: Sequence[int], *, fifth: int | None = None) -> _Sample:
+    """What the comparison is about, of these seeds.
+
+    Args:
+        fifth: in place of the last epoch the mean over a fifth of the epochs: 1 for the last, 2 for the one before.
+
+    Raises:
+        NotFormed: there is nothing to compare.
+    """
     names = [name for name in (comparison.variant, comparison.reference, *(comparison.minus or ())) if name is not None]
-    missing = [name for name in dict.fromkeys(names) if name not in evidence]
-    if missing:
-        raise NotMeasured(f"there are no results of {_listed(missing)}")
     bound, where = comparison.bound or 0.0, _region_text(comparison)
     if comparison.measure == "ensemble accuracy":
-        votes = evidence[comparison.variant].vote_correct
+        votes = sides[comparison.variant].vote_correct
         if votes is None:
             raise NotMeasured(f"{comparison.variant}: its predictions are not there")
         return _Sample(lambda level: _share(votes, level), (bound, math.inf), where, "test images")
 
     def values(name: str) -> FloatArray:
+        epochs = None
+        if fifth is not None:
+            total = sides[name].test_accuracy.shape[1]
+            length = max(1, total // FIFTH)
+            epochs = slice(total - fifth * length, total - (fifth - 1) * length)
         try:
-            return measure_values(comparison.measure, evidence[name])
+            return measure_values(comparison.measure, sides[name], seeds=seeds, epochs=epochs)
         except NotFormed as error:
             raise type(error)(f"{name}: {error}") from None
 
@@ -416,31 +571,31 @@ def _trained(comparison: ComparisonSettings, evidence: Mapping[str, Evidence]) -
         where = f"above {bound * table:.3f}, {100 * bound:g} % of {names[1]}'s {table:.3f}"
         return _Sample(lambda level: summarize(own, level=level), (bound * table, math.inf), where)
 
-    if len({evidence[name].seeds for name in names}) > 1:
-        raise NotFormed(f"{_listed(names)} were trained with different seeds, so they cannot be paired")
     parts = [values(name) for name in names]
     p = None
-    if comparison.rule in ("less", "more") and smallest_p(len(parts[0])) <= 1 - LEVEL:
+    if comparison.rule in ("less", "more") and fifth is None and smallest_p(len(parts[0])) <= 1 - LEVEL:
         effects = parts[0] - parts[1] - (parts[2] - parts[3] if comparison.minus else 0.0)
         p = sign_flip_p(effects, np.full(len(effects), bound))
     region = {"equivalent": (-bound, bound), "less": (-math.inf, bound)}.get(comparison.rule, (bound, math.inf))
     return _Sample(lambda level: _paired(parts, level), region, where, p=p)
 
 
-def _same_training(comparison: ComparisonSettings, evidence: Mapping[str, Evidence], sample: _Sample, rule: str) -> Finding | None:
+def _same_training(
+    comparison: ComparisonSettings, sides: Mapping[str, Evidence], seeds: Sequence[int], sample: _Sample, rule: str
+) -> Finding | None:
     """The finding where both trainings are one to the last bit: then the difference is zero, and nothing of it is estimated.
 
     Accuracies of a few test images can be equal by chance. The losses of several seeds in every epoch cannot.
     """
     if comparison.reference is None or comparison.minus is not None or comparison.rule == "resembles":
         return None
-    ours, theirs = evidence[comparison.variant], evidence[comparison.reference]
+    ours, theirs = sides[comparison.variant], sides[comparison.reference]
     difference = sample.at(LEVEL)
     if difference.n < 2 or difference.mean != 0 or difference.sd != 0:
         return None
     for curve in ("train_loss", "test_loss", "test_accuracy"):
-        values = getattr(ours, curve)
-        if not (np.isfinite(values).all() and np.array_equal(values, getattr(theirs, curve))):
+        values, others = (getattr(side, curve)[_places(side, seeds)] for side in (ours, theirs))
+        if not (np.isfinite(values).all() and np.array_equal(values, others)):
             return None
     inside = sample.region[0] < 0 < sample.region[1]
     why = "both trainings are the same to the last bit, in every loss of every epoch and seed: the difference is zero, and not an estimate"

@@ -358,55 +358,6 @@ def image_interval(correct: npt.ArrayLike, *, level: float = LEVEL) -> Interval:
     return Interval(max(0.0, (centre - half) / (n + z**2)), min(1.0, (centre + half) / (n + z**2)), level)
 
 
-@dataclass(frozen=True)
-class Projection:
-    """A power law that was fitted to measured values, followed to an x that none of them has.
-
-    Attributes:
-        exponent: b of values ~ x^-b, a value a seed.
-        value: what the law gives there, the geometric mean over the seeds.
-        interval: of `value` over the seeds; None with one seed. It takes the law for granted.
-    """
-
-    exponent: Summary
-    value: float
-    interval: Interval | None
-
-
-def project_power_law(x: Sequence[float], values: npt.ArrayLike, to: float, *, level: float = LEVEL) -> Projection:
-    """Fits c x^-b by least squares in the logarithms, seed by seed, and follows each seed's law to another x.
-
-    The interval is Student's t of the seeds' projected logarithms, so a seed is one observation here, too, and the noise of its
-    single values is in the spread of the seeds' projections. Simulated with lognormal noise it covers 94 to 96 % with six seeds.
-    Errors that fall as a power of the amount of training are what is commonly found (Hestness et al. 2017, "Deep learning
-    scaling is predictable, empirically"), over a range that no one knows beforehand.
-
-    Args:
-        x: (points,) positive, at least two different ones.
-        values: (seed, point) positive.
-        to: where to follow the law to, positive.
-        level: coverage of the interval.
-
-    Raises:
-        ValueError: fewer than two different x, or something that is not positive and finite.
-    """
-    table = np.asarray(values, dtype=np.float64)
-    places = np.asarray(x, dtype=np.float64)
-    if places.ndim != 1 or table.ndim != 2 or table.shape[1] != len(places) or not len(table):
-        raise ValueError(f"values have to be (seed, point) for {len(places)} points, not {table.shape}")
-    if len(set(places.tolist())) < 2:
-        raise ValueError("a power law needs values at two or more different x")
-    if not all((np.isfinite(array) & (array > 0)).all() for array in (places, table, np.array(float(to)))):
-        raise ValueError("a power law needs positive, finite numbers")
-    centred = np.log(places) - np.log(places).mean()
-    logs = np.log(table)
-    slopes = logs @ centred / (centred @ centred)  # (seed,)
-    ends = summarize(logs.mean(axis=1) + slopes * (math.log(to) - np.log(places).mean()), level=level)
-    found = ends.interval
-    interval = None if found is None else Interval(math.exp(found.low), math.exp(found.high), level)
-    return Projection(summarize(-slopes, level=level), math.exp(ends.mean), interval)
-
-
 def seeds_to_decide(
     summary: Summary, claimed: tuple[float, float], *, level: float = LEVEL, outside_level: float | None = None
 ) -> int | None:

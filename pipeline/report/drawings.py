@@ -12,7 +12,6 @@ from pipeline.analysis.claims import STEADY_EPOCHS, measure_values
 from pipeline.analysis.statistics import LEVEL, FloatArray, Summary
 from pipeline.params import SHIFTS, ExperimentSettings, Figure, Measure, ModelSettings
 from pipeline.report import figures
-from pipeline.report.projection import Projected
 from pipeline.report.results import Attention, VariantResult
 from pipeline.report.text import MEASURED, NETWORKS, UNITS, counted, listed, percent, signed
 
@@ -289,31 +288,6 @@ def _data_size(experiment: ExperimentSettings, present: Sequence[VariantResult],
         "A seed's subset is the same for all networks. Both axes are logarithmic, the accuracy axis in the error."
     )
     return [Drawing(alt, caption, lambda theme: figures.data_size(lines, theme))]
-
-
-def projection(projected: Projected) -> Drawing:
-    """The measured accuracies by length of training, and what the power law through them makes of a longer one."""
-    low, high = projected.lengths[0], projected.lengths[-1]
-    interval = projected.interval
-    ends = None if interval is None else (interval.low, interval.high)
-    series = figures.Series("measured", projected.x, projected.values)
-    n = len(projected.values)
-    alt = (
-        f"Test accuracy against training images shown: measured from {percent(low.accuracy.mean)} % after {low.images:,} to "
-        f"{percent(high.accuracy.mean)} % after {high.images:,}, projected to {percent(projected.accuracy)} % after {projected.to:,}."
-    )
-    caption = (
-        f"PROJECTION to {projected.to:,} images. Test accuracy after the last epoch against the number of training images shown. Rings: "
-        f"the {counted(n, 'seed')} (n = {n}) of each training; dots: their mean. Dashed: the power law of the error that was fitted to "
-        f"them, followed to the diamond{f', with its {100 * LEVEL:g} % interval over the seeds' if ends else ''}. Every training has the "
-        "whole learning-rate schedule in its own length. Both axes are logarithmic, the accuracy axis in the error."
-    )
-    reached = projected.reached
-    if reached is not None:
-        alt += f" Measured there: {percent(reached.accuracy.mean)} %."
-        caption += " The dot there is the mean of the training that was run to that length, which the law did not see."
-    at = None if reached is None else np.array([reached.accuracy.mean])
-    return Drawing(alt, caption, lambda theme: figures.projection(series, projected.to, projected.accuracy, ends, at, theme))
 
 
 def _shifts(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> list[Drawing]:

@@ -14,8 +14,7 @@ from pipeline.analysis.claims import Judgement, adjusted_p, is_timed
 from pipeline.analysis.statistics import LEVEL, MOST_SEEDS, FloatArray, Interval, Summary
 from pipeline.params import ExperimentSettings, Measure, Params, TrainSettings
 from pipeline.report import figures, text
-from pipeline.report.drawings import drawings, measure_note, nearness_rows, projection, seed_values
-from pipeline.report.projection import project
+from pipeline.report.drawings import drawings, measure_note, nearness_rows, seed_values
 from pipeline.report.results import VariantResult
 from pipeline.report.text import UNITS, Picture, at_least, counted, differs, interval, points
 
@@ -47,6 +46,9 @@ class Row:
     p: float | None = None
 
 
+_Pair = tuple[FloatArray, FloatArray]  # of a variant and of its baseline, (seeds,) each, the same seeds
+
+
 @dataclass(frozen=True)
 class MeasureRow:
     """A variant's row in the table of the experiment's own measure; `left_out` seeds have no finite value."""
@@ -65,27 +67,27 @@ def finite_summary(values: FloatArray) -> Summary | None:
     return statistics.summarize(finite) if finite.size else None
 
 
-def _paired(values: FloatArray | None, baseline: FloatArray | None) -> Summary | None:
-    """None where one of the two is not there or holds a value that is not finite: a pair less would be a choice."""
-    if values is None or baseline is None or not (np.isfinite(values).all() and np.isfinite(baseline).all()):
+def _pair(values: FloatArray | None, run: VariantResult, base: FloatArray | None, baseline: VariantResult) -> _Pair | None:
+    """(seeds,) of each side, of the seeds that both have; None where a side is not there, or holds a value that is not finite: a
+    pair less would be a choice."""
+    seeds = [seed for seed in run.seeds if seed in baseline.seeds]
+    if values is None or base is None or not seeds:
         return None
-    return statistics.paired_difference(values, baseline)
+    ours, theirs = (side[[of.seeds.index(seed) for seed in seeds]] for side, of in ((values, run), (base, baseline)))
+    return (ours, theirs) if np.isfinite(ours).all() and np.isfinite(theirs).all() else None
 
 
-def _adjusted(values: Mapping[str, FloatArray | None], baseline: FloatArray | None) -> dict[str, float]:
-    """Holm-adjusted sign-flip p of each variant against the baseline, of those that can be paired; none with too few seeds."""
-    comparable = {name: v for name, v in values.items() if v is not None and _paired(v, baseline) is not None}
-    if baseline is None or len(baseline) < FEWEST_SEEDS or not comparable:
-        return {}
-    raw = [statistics.sign_flip_p(v, baseline) for v in comparable.values()]
-    return dict(zip(comparable, statistics.holm(raw), strict=True))
+def _adjusted(pairs: Mapping[str, _Pair]) -> dict[str, float]:
+    """Holm-adjusted sign-flip p of each variant against the baseline, of those with seeds enough for one."""
+    raw = {name: statistics.sign_flip_p(*pair) for name, pair in pairs.items() if len(pair[0]) >= FEWEST_SEEDS}
+    return dict(zip(raw, statistics.holm(list(raw.values())), strict=True))
 
 
 def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, VariantResult]) -> list[Row]:
     baseline = runs.get(experiment.baseline)
-    base = None if baseline is None else baseline.test_accuracy[:, -1]
-    others = [v for v in experiment.variants if v != experiment.baseline]
-    adjusted = _adjusted({v: runs[v].test_accuracy[:, -1] if v in runs else None for v in others}, base)
+    pairs = _pairs(experiment, runs, {v: run.test_accuracy[:, -1] for v, run in runs.items()})
+    losses = _pairs(experiment, runs, {v: run.test_loss[:, -1] for v, run in runs.items()})
+    adjusted = _adjusted(pairs)
     table = []
     for variant in experiment.variants:
         run, own = runs.get(variant), variant == experiment.baseline
@@ -95,11 +97,12 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Vari
             continue
         accuracy = run.test_accuracy[:, -1]
         paired: dict[str, Any] = {}
-        if not own and baseline is not None and base is not None:
+        if baseline is not None and variant in pairs:
+            ours, theirs = pairs[variant]
             paired = {
-                "difference": statistics.paired_difference(accuracy, base),
-                "loss_difference": _paired(run.test_loss[:, -1], baseline.test_loss[:, -1]),
-                "bca": statistics.bca_interval(accuracy - base),
+                "difference": statistics.paired_difference(ours, theirs),
+                "loss_difference": statistics.paired_difference(*losses[variant]) if variant in losses else None,
+                "bca": statistics.bca_interval(ours - theirs),
                 "hierarchical": _hierarchical(run, baseline),
                 "p": adjusted.get(variant),
             }
@@ -115,10 +118,23 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Vari
     return table
 
 
+def _pairs(experiment: ExperimentSettings, runs: Mapping[str, VariantResult], values: Mapping[str, FloatArray | None]) -> dict[str, _Pair]:
+    """The variants that can be compared with the baseline, without that one itself."""
+    baseline = runs.get(experiment.baseline)
+    if baseline is None:
+        return {}
+    base = values.get(experiment.baseline)
+    others = [v for v in experiment.variants if v != experiment.baseline and v in runs]
+    found = {v: _pair(values.get(v), runs[v], base, baseline) for v in others}
+    return {v: pair for v, pair in found.items() if pair is not None}
+
+
 def _hierarchical(run: VariantResult, baseline: VariantResult) -> Interval | None:
     right, wrong = run.correct, baseline.correct
-    if right is None or wrong is None or right.shape != wrong.shape or right.shape[1] < 2:
+    seeds = [seed for seed in run.seeds if seed in baseline.seeds]
+    if right is None or wrong is None or right.shape[1] != wrong.shape[1] or right.shape[1] < 2:
         return None
+    right, wrong = (side[[of.seeds.index(seed) for seed in seeds]] for side, of in ((right, run), (wrong, baseline)))
     return statistics.hierarchical_bootstrap(right, wrong)
 
 
@@ -127,16 +143,15 @@ def measure_rows(experiment: ExperimentSettings, runs: Mapping[str, VariantResul
     values = {v: seed_values(experiment.measure, runs[v]) if v in runs else None for v in experiment.variants}
     if experiment.measure == "accuracy" or all(found is None for found in values.values()):
         return []
-    baseline = values[experiment.baseline]
-    others = {v: found for v, found in values.items() if v != experiment.baseline}
-    adjusted = _adjusted(others, baseline)
+    pairs = _pairs(experiment, runs, values)
+    adjusted = _adjusted(pairs)
     return [
         MeasureRow(
             experiment.label(v),
             v == experiment.baseline,
             None if found is None else finite_summary(found),
             0 if found is None else int((~np.isfinite(found)).sum()),
-            _paired(found, baseline) if v in others else None,
+            statistics.paired_difference(*pairs[v]) if v in pairs else None,
             adjusted.get(v),
         )
         for v, found in values.items()
@@ -215,17 +230,12 @@ def render(
             shown.append(Picture(stem, drawing.alt, drawing.caption))
             for theme in figures.THEMES:
                 files[text.picture_path("experiments/figures", stem, theme)] = drawing.draw(theme)
-    projected = project(experiment, runs, train_images)
-    if projected is not None:
-        drawing = projection(projected)
-        shown.append(Picture(f"{name}-projection", drawing.alt, drawing.caption))
-        for theme in figures.THEMES:
-            files[text.picture_path("experiments/figures", f"{name}-projection", theme)] = drawing.draw(theme)
     table = rows(params, experiment, runs)
     label: Callable[[str], str] = experiment.label
-    n = len(params.train.seeds)
     present = [row for row in table if row.run is not None]
     compared = [row for row in present if row.difference is not None]
+    pairs = sorted({row.difference.n for row in compared if row.difference is not None}) or [len(params.train.seeds)]
+    n = pairs[-1]
     measure: Measure = experiment.measure
     page = text.page(
         environment,
@@ -235,6 +245,7 @@ def render(
         dataset=text.DATASETS[params.data.dataset],
         train=params.train,
         n=n,
+        pairs=text.listed([str(number) for number in pairs]),
         experiment=experiment,
         baseline=label(experiment.baseline),
         rows=table,
@@ -242,6 +253,8 @@ def render(
         paired=compared,
         absent=[row.variant for row in table if row.run is None],
         outcome=outcome,
+        images_shown=params.images_shown,
+        short=[row.label for row in present if row.run is not None and row.run.images_shown < params.images_shown],
         other_length=any(_length(params.resolve(v).train) != _length(params.train) for v in experiment.variants),
         lost_losses=[row.label for row in present if row.run is not None and not np.isfinite(row.run.test_loss[:, -1]).all()],
         permutation=n >= FEWEST_SEEDS,
@@ -255,8 +268,6 @@ def render(
         correlation=lambda value: text.signed(value, 3),
         nats=lambda value: text.signed(value, 4),
         figures=shown,
-        projected=projected,
-        exponent=lambda value: f"{value:.2f}".replace("-", text.MINUS),
         judgements=judgements,
         adjusted=adjusted_p(judgements),
         undecided=[row for row in compared if row.difference and _is_open(row.difference)],

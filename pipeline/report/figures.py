@@ -506,61 +506,6 @@ def data_size(lines: Sequence[Series], theme: Theme) -> bytes:
         return _png(figure)
 
 
-def projection(
-    measured: Series, to: float, value: float, ends: tuple[float, float] | None, reached: FloatArray | None, theme: Theme
-) -> bytes:
-    """PNG: test accuracy against training images shown, and the power law through it, dashed, to where it is followed.
-
-    Args:
-        measured: the trainings that the law was fitted to.
-        to: number of images that it is followed to.
-        value, ends: projected accuracy and its interval; None with one seed.
-        reached: (seeds,) accuracy measured there; None where it was not.
-    """
-    with _style(theme):
-        figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
-        axes = figure.subplots()
-        shown = [measured.values, np.array([[value, *(ends or ())]])]
-        if reached is not None:
-            shown.append(reached[:, None])
-        _accuracy_axis(axes, shown, shown)
-        colour, other = _COLOURS[theme][0], _COLOURS[theme][1]
-        # The law's errors are a straight line between logarithms: from its mean over the seeds at the first length to its end.
-        logs = np.log(measured.x)
-        first = float(np.exp(np.mean([np.polyval(np.polyfit(logs, np.log(1 - row), 1), logs[0]) for row in measured.values])))
-        errors = np.geomspace(first, max(1 - value, 1e-12), 200)  # followed far enough, an error is lost in rounding
-        axes.plot(np.geomspace(measured.x[0], to, 200), 1 - errors, color=other, linestyle=_DASHES, linewidth=1.6, zorder=2)
-        axes.plot(measured.x, _centre(measured.values), color=colour, marker="o", linewidth=1.8, markersize=6, markeredgewidth=0, zorder=4)
-        for row in measured.values:
-            axes.plot(
-                measured.x, row, linestyle="", marker="o", markersize=3.2, markerfacecolor="none", markeredgecolor=colour,
-                markeredgewidth=0.8, alpha=0.75, zorder=3,
-            )  # fmt: skip
-        if ends:
-            axes.plot([to, to], ends, color=other, linewidth=4, alpha=0.35, solid_capstyle="butt", zorder=2)
-        axes.plot([to], [value], marker="D", markersize=7, color=other, markerfacecolor=_PAGE[theme], markeredgewidth=1.6, zorder=4)
-        axes.annotate(
-            "projected", (to, value), (-10, 9), textcoords="offset points", ha="right", va="center", color=other, fontsize=9.5,
-            fontweight="bold",
-        )  # fmt: skip
-        axes.annotate(
-            "measured", (measured.x[0], float(_centre(measured.values)[0])), (10, -9), textcoords="offset points", va="center",
-            color=colour, fontsize=9.5, fontweight="bold",
-        )  # fmt: skip
-        if reached is not None:
-            axes.plot([to], [float(reached.mean())], marker="o", markersize=6, color=colour, markeredgewidth=0, zorder=4)
-        axes.set_title("Test accuracy (%)")
-        axes.set_xlabel("training images shown, the same ones again and again (log scale)")
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(FixedLocator([*measured.x, to]))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.grid(False, axis="x")
-        sns.despine(ax=axes, left=True)
-        axes.tick_params(left=False, bottom=True, length=3)
-        return _png(figure)
-
-
 def shifts(lines: Sequence[Series], theme: Theme) -> bytes:
     """PNG: test accuracy against the pixels by which the test images are shifted."""
     with _style(theme):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.analysis import statistics
-from pipeline.analysis.claims import PRECEDENCE, Judgement, is_timed, judge
+from pipeline.analysis.claims import Judgement, Verdict, is_timed, judge
 from pipeline.analysis.statistics import Summary
 from pipeline.files import replacing
 from pipeline.params import ExperimentSettings, Params
@@ -50,7 +50,9 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
     timings = timing.load(params, root)
     data = results.load_dataset(root)
     train_images = int(data["arrays"]["train_images"]["shape"][0]) if data else None
-    judgements = {id: judge(id, claim, runs, timings) for id, claim in params.claims.items()}
+    judgements = {
+        id: judge(id, claim, runs, timings, images_shown=params.images_shown, looks=params.looks) for id, claim in params.claims.items()
+    }
     places = _places(params, timed=timings is not None)
     environment = text.environment()
     files: dict[str, bytes] = {}
@@ -78,6 +80,7 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         absent=[variant for variant in params.variants if variant not in runs],
         judgements=[(judgement, places.get(id)) for id, judgement in judgements.items()],
         tally=_tally(list(judgements.values())),
+        looks=params.looks,
         homeless=[judgement for id, judgement in judgements.items() if id not in places],
         timed=timings is not None,
         groups=_groups(params, runs),
@@ -110,11 +113,26 @@ def _places(params: Params, *, timed: bool) -> dict[str, str]:
     return places
 
 
-def _tally(judgements: Sequence[Judgement]) -> list[tuple[str, int]]:
-    """(verdict, how many claims), those found first."""
-    order = [PRECEDENCE[-1], *PRECEDENCE[:-1]]
-    found = [(verdict, sum(judgement.verdict == verdict for judgement in judgements)) for verdict in order]
-    return [(verdict, number) for verdict, number in found if number]
+_COUNTED: dict[Verdict, str] = {
+    "supported": "supported",
+    "contradicted": "contradicted",
+    "not decided": "not decided",
+    "not settled": "observed before their effect settled",
+    "short run": "observed on short runs",
+    "not run": "not run",
+}
+
+
+def _tally(judgements: Sequence[Judgement]) -> list[str]:
+    """How many claims there are of each verdict, in words; how many of those that were judged are about timings alone."""
+    found = []
+    for verdict, said in _COUNTED.items():
+        of = [judgement for judgement in judgements if judgement.verdict == verdict]
+        timed = sum(is_timed(judgement.claim) for judgement in of)
+        note = "" if not timed or verdict == "not run" else " (timing)" if timed == len(of) else f" ({timed} of them timing)"
+        if of:
+            found.append(f"{len(of)} {said}{note}")
+    return found
 
 
 # --- the variants, by experiment ---

@@ -80,6 +80,10 @@ class VariantResult:
         return self.epochs.seeds
 
     @property
+    def images_shown(self) -> int:
+        return self.settings.images_shown
+
+    @property
     def test_accuracy(self) -> FloatArray:
         return self.epochs.test_accuracy
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.analysis import claims
-from pipeline.analysis.claims import PRECEDENCE, Finding, NotFormed, NotMeasured, adjusted_p, is_timed, judge, measure_values
+from pipeline.analysis.claims import (
+    BY_EPOCH,
+    OBSERVATIONS,
+    PRECEDENCE,
+    Finding,
+    Judgement,
+    NotFormed,
+    NotMeasured,
+    adjusted_p,
+    is_timed,
+    measure_values,
+)
 from pipeline.analysis.positions import nearness_correlation
 from pipeline.analysis.statistics import holm
 from pipeline.params import ClaimSettings, ComparisonSettings, ModelSettings, Params, load, parse
@@ -25,6 +37,7 @@ from pipeline.params import ClaimSettings, ComparisonSettings, ModelSettings, Pa
 ROOT = Path(__file__).parents[2]
 GRID = 5
 EPOCHS = 12
+LENGTH = 1_800_000
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,8 @@ class Runs:
     patch_positions: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 8)))
     grid: int = GRID
     epochs: int = EPOCHS
+    images_shown: int = 2 * LENGTH  # as long as the longest training that a claim of the study speaks of
+    slope: float = 0.0  # by which accuracy still rises from one epoch to the next
     shift_accuracy: np.ndarray | None = None
     attention_entropy: np.ndarray | None = None
     ink_correlation: np.ndarray | None = None
@@ -49,7 +64,7 @@ class Runs:
     @property
     def test_accuracy(self) -> np.ndarray:
         back = np.arange(self.epochs)[::-1]
-        return self.accuracy[:, None] - 0.001 * back - np.where(back % 2 == 0, 0.0, 1.0) * self.jitter[:, None]
+        return self.accuracy[:, None] - self.slope * back - np.where(back % 2 == 0, 0.0, 1.0) * self.jitter[:, None]
 
     @property
     def test_loss(self) -> np.ndarray:
@@ -90,7 +105,8 @@ def runs(mean: float = 0.97, *, n: int = 10, noise: float = 0.001, seed: int = 0
 
 
 def ending(*accuracies: float) -> Runs:
-    return runs(n=len(accuracies), accuracy=np.array(accuracies))
+    """These accuracies in every epoch."""
+    return runs(n=len(accuracies), accuracy=np.array(accuracies), jitter=np.zeros(len(accuracies)))
 
 
 def compare(rule: str, measure: str = "accuracy", variant: str = "a", reference: str | None = "b", **more: Any) -> ComparisonSettings:
@@ -99,6 +115,10 @@ def compare(rule: str, measure: str = "accuracy", variant: str = "a", reference:
 
 def claim(*comparisons: ComparisonSettings) -> ClaimSettings:
     return ClaimSettings(source="somebody", sentence="So it is.", measured="This.", margin="Because.", comparisons=comparisons)
+
+
+def judge(id: str, claim: ClaimSettings, evidence: Mapping[str, Runs], timings: Any = None, **options: Any) -> Judgement:
+    return claims.judge(id, claim, evidence, timings, **{"images_shown": LENGTH, **options})
 
 
 def found(comparison: ComparisonSettings, times: int = 1, **evidence: Runs) -> Finding:
@@ -289,16 +309,19 @@ _SETTLED = {
     "contradicted": compare("more"),
     "not decided": compare("more", bound=-0.02),
     "not run": compare("less", variant="nobody"),
+    "short run": compare("less", variant="short"),
+    "not settled": compare("less", variant="rising"),
 }
 
 
 @pytest.mark.parametrize("verdicts", list(product(PRECEDENCE, repeat=3)))
 def test_precedence(verdicts: tuple[str, str, str]) -> None:
-    """One contradiction suffices; without it what lacks runs is not run; only then can a claim be undecided; support needs all."""
+    """One contradiction at full length suffices; else what lacks runs, length or rest keeps the claim from a verdict; support needs all."""
     evidence = {"a": runs(0.95, noise=0.001), "b": runs(0.97, seed=1)}
+    evidence |= {"short": replace(evidence["a"], images_shown=LENGTH - 1), "rising": replace(evidence["a"], slope=0.01)}
     judgement = judge("X", claim(*(_SETTLED[verdict] for verdict in verdicts)), evidence)
     assert tuple(finding.verdict for finding in judgement.findings) == verdicts
-    order = ("contradicted", "not run", "not decided", "supported")
+    order = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
     assert judgement.verdict == min(verdicts, key=order.index)
     assert judgement.deciding.verdict == judgement.verdict
     assert judgement.id == "X"
@@ -336,6 +359,236 @@ def test_every_seed_count_of_an_undecided_finding_is_more_than_there_are() -> No
     on_the_edge = found(compare("less", bound=few.effect), **evidence)
     assert (on_the_edge.verdict, on_the_edge.seeds_needed) == ("not decided", None)
     assert on_the_edge.seeds_note
+
+
+# --- trainings that are too short, and effects that still move ---
+
+_TRAINED = [
+    compare("equivalent", bound=0.005),
+    compare("less"),
+    compare("more", bound=-0.005),
+    compare("at least", reference=None, bound=0.96),
+    compare("more", minus=("c", "d")),
+    compare("equivalent", "test loss", bound=0.02),
+    compare("less", "train loss"),
+    compare("less", "first-epoch loss"),
+    compare("less", "unsteadiness"),
+    compare("more", "gradient norm"),
+    compare("less", "accuracy lost to shifts"),
+    compare("less", "attention entropy"),
+    compare("at least", "ink correlation", reference=None, bound=0.0),
+    compare("at least", "ensemble accuracy", reference=None, bound=0.9),
+    compare("resembles", "nearness correlation", bound=0.5),
+    compare("less", "divergence"),
+]  # fmt: skip
+
+
+@given(
+    comparison=st.sampled_from(_TRAINED),
+    means=st.lists(st.floats(0.1, 0.999), min_size=4, max_size=4),
+    noise=st.floats(1e-6, 0.05),
+    n=st.integers(1, 12),
+    epochs=st.integers(1, 40),
+    short=st.sampled_from("abcd"),
+    shown=st.integers(1, LENGTH - 1),
+)
+@settings(deadline=None, max_examples=80)
+def test_a_short_run_gives_no_verdict_whatever_its_numbers(
+    comparison: ComparisonSettings, means: list[float], noise: float, n: int, epochs: int, short: str, shown: int
+) -> None:
+    made = {
+        name: runs(mean, noise=noise, n=n, seed=i, epochs=epochs, evaluated=True)
+        for i, (name, mean) in enumerate(zip("abcd", means, strict=True))
+    }
+    full = found(comparison, **made)
+    made[short] = replace(made[short], images_shown=shown)
+    finding = found(comparison, **made)
+    sides = {comparison.variant, comparison.reference, *(comparison.minus or ())}
+    if short not in sides:
+        assert finding == full
+        return
+    assert finding.verdict == "short run"
+    assert f"{short} was shown {shown:,} training images, and the claim speaks of 1,800,000" in finding.why
+    assert (finding.n, finding.effect, finding.interval, finding.region) == (full.n, full.effect, full.interval, full.region)
+    assert (finding.p, finding.seeds_needed, finding.seeds_note) == (None, None, "")
+    if full.effect is not None and full.verdict not in OBSERVATIONS:
+        assert finding.observed == full.why
+    assert judge("X", claim(*[comparison] * 3), made).verdict == "short run"
+
+
+def test_the_length_is_the_claims_own_or_the_studys() -> None:
+    evidence = {"a": runs(0.95, images_shown=LENGTH), "b": runs(seed=1, images_shown=LENGTH)}
+    own = claim(compare("less")).model_copy(update={"images_shown": LENGTH + 1})
+    shorter = own.model_copy(update={"images_shown": 1})
+    assert [judge("X", one, evidence).verdict for one in (claim(compare("less")), own)] == ["supported", "short run"]
+    assert [judge("X", one, evidence, images_shown=LENGTH + 1).verdict for one in (claim(compare("less")), shorter)] == [
+        "short run",
+        "supported",
+    ]
+    assert [judge("X", one, evidence).images_shown for one in (claim(compare("less")), own)] == [LENGTH, LENGTH + 1]
+    assert judge("X", claim(compare("ratio", "step time", between=(1.1, 1.5))), {}, _Times()).images_shown is None
+
+
+def test_a_claim_of_a_short_run_is_contradicted_by_another_comparison_of_full_length_only() -> None:
+    evidence = {"a": runs(0.95), "b": runs(seed=1), "short": runs(0.93, seed=2, images_shown=48_000)}
+    holds, fails = compare("less"), compare("more")
+    short_holds, short_fails = (one.model_copy(update={"variant": "short"}) for one in (holds, fails))
+    verdicts = {
+        (holds, short_holds): "short run", (holds, short_fails): "short run", (short_fails, short_fails): "short run",
+        (fails, short_holds): "contradicted", (short_holds, fails): "contradicted",
+    }  # fmt: skip
+    assert {pair: judge("X", claim(*pair), evidence).verdict for pair in verdicts} == verdicts
+    judgement = judge("X", claim(short_holds, fails), evidence)
+    assert judgement.deciding.comparison == fails
+
+
+def test_an_observation_hangs_on_the_first_comparison_that_has_an_effect() -> None:
+    evidence = {"a": runs(0.95, images_shown=5), "b": runs(seed=1)}
+    unformed = compare("resembles", "nearness correlation", bound=0.5)
+    first, second = compare("less", bound=0.1), compare("more")
+    judgement = judge("X", claim(unformed, first, second), evidence)
+    assert judgement.verdict == "short run"
+    assert judgement.deciding.comparison == first
+    assert judgement.findings[0].observed == ""
+    assert "no position vectors" in judgement.findings[0].why
+    assert judgement.deciding.missing == "trainings that are shown 1,800,000 images"
+
+
+@dataclass(frozen=True)
+class Curve(Runs):
+    """Evidence with an accuracy of its own in every epoch."""
+
+    curve: np.ndarray = field(default_factory=lambda: np.zeros((1, 1)))  # (seeds, epochs)
+
+    @property
+    def test_accuracy(self) -> np.ndarray:
+        return self.curve
+
+
+def curve(accuracy: np.ndarray) -> Curve:
+    made = runs(n=len(accuracy), accuracy=accuracy[:, -1], epochs=accuracy.shape[1])
+    return Curve(**vars(made), curve=accuracy)
+
+
+def _last_two_fifths(before: np.ndarray, late: np.ndarray) -> Curve:
+    """20 epochs: accuracy `before` in all fifths but the last, `late` in the last."""
+    return curve(np.concatenate([np.repeat(before[:, None], 16, axis=1), np.repeat(late[:, None], 4, axis=1)], axis=1))
+
+
+@pytest.mark.parametrize(
+    ("comparison", "effect", "moved", "settled"),
+    [
+        # the margin of the claim
+        (compare("equivalent", bound=0.005), 0.000, 0.0045, True),
+        (compare("equivalent", bound=0.005), 0.000, 0.0051, False),
+        (compare("more", bound=-0.005), 0.030, 0.0049, True),
+        (compare("more", bound=-0.005), 0.030, -0.0051, False),
+        # no margin: a fifth of the distance from the bound
+        (compare("more"), 0.030, 0.0059, True),
+        (compare("more"), 0.030, 0.0061, False),
+        (compare("less"), -0.030, -0.0059, True),
+        (compare("less"), -0.030, 0.0061, False),
+        (compare("at least", reference=None, bound=0.9), 0.030, 0.0079, False),  # 93 % is 3 points above
+        (compare("at least", reference=None, bound=0.9), 0.030, 0.0059, True),
+    ],
+)
+def test_an_effect_that_moves_by_its_margin_is_not_settled(
+    comparison: ComparisonSettings, effect: float, moved: float, settled: bool
+) -> None:
+    spread = 1e-4 * np.array([-1.5, -0.5, 0.5, 1.5])  # half-width 0.02 points: far less than what moves
+    evidence = {"a": _last_two_fifths(0.9 + effect - moved + spread, 0.9 + effect + spread), "b": ending(*[0.9] * 4)}
+    finding = found(comparison, **evidence)
+    assert finding.effect == pytest.approx(effect if comparison.reference else 0.9 + effect)
+    still = found(comparison, a=ending(*(0.9 + effect + spread)), b=evidence["b"])
+    assert still.verdict == "supported"
+    if settled:
+        assert finding == still
+    else:
+        assert (finding.verdict, finding.interval, finding.observed) == ("not settled", still.interval, still.why)
+        assert f"moved by {100 * abs(moved):.3g} points" in finding.why
+        assert finding.missing == "a longer training"
+
+
+def test_without_a_margin_an_effect_may_move_by_half_the_half_width() -> None:
+    spread = 0.01 * np.array([-1.5, -0.5, 0.5, 1.5])
+    half = stats.t.ppf(0.975, 3) * spread.std(ddof=1) / 2
+    for share, verdict in ((0.49, "not decided"), (0.51, "not settled")):
+        a = _last_two_fifths(0.9 - share * half + spread, 0.9 + spread)
+        assert found(compare("less"), a=a, b=ending(*[0.9] * 4)).verdict == verdict
+
+
+def test_an_effect_that_moves_to_another_verdict_is_not_settled() -> None:
+    spread = 1e-4 * np.array([-1.5, -0.5, 0.5, 1.5])
+    b = ending(*[0.9] * 4)
+    a = _last_two_fifths(0.9 + 0.0051 + spread, 0.9 + 0.0046 + spread)  # by half a tenth of a point, from outside to inside
+    assert found(compare("equivalent", bound=0.005), a=ending(*(a.test_accuracy[:, 0])), b=b).verdict != "supported"
+    finding = found(compare("equivalent", bound=0.005), a=a, b=b)
+    assert (finding.verdict, finding.why) == ("not settled", "the last two fifths of the epochs differ in where their intervals lie")
+
+
+def test_a_verdict_of_the_last_epoch_alone_is_not_settled() -> None:
+    a = ending(*(0.9 + 0.0049 + 1e-5 * np.arange(4)))  # inside the margin in the last epoch, by its luck
+    lucky = replace(a, jitter=np.full(4, -0.0004))  # every other epoch is better
+    b = ending(*[0.9] * 4)
+    assert found(compare("equivalent", bound=0.005), a=a, b=b).verdict == "supported"
+    finding = found(compare("equivalent", bound=0.005), a=lucky, b=b)
+    assert finding.verdict == "not settled"
+    assert "the last epoch" in finding.why
+
+
+@given(_spreads, st.floats(-0.05, 0.05), st.sampled_from(["less", "more", "equivalent"]), st.integers(2, 40), st.integers(1, 4))
+@settings(deadline=None, max_examples=60)
+def test_full_length_and_no_movement_leave_every_verdict(
+    differences: list[float], bound: float, rule: str, epochs: int, times: int
+) -> None:
+    """The verdict is that of the interval alone, which needs no epochs."""
+    bound = max(abs(bound), 1e-6) if rule == "equivalent" else bound
+    evidence = {
+        "a": replace(ending(*(0.9 + np.array(differences))), epochs=epochs),
+        "b": replace(ending(*[0.9] * len(differences)), epochs=epochs),
+    }
+    finding = found(compare(rule, bound=bound), times, **evidence)
+    assert finding.verdict in ("supported", "contradicted", "not decided")
+    lost = [replace(one, shift_accuracy=np.zeros((len(one.seeds), 4))) for one in evidence.values()]  # the same numbers, without epochs
+    plain = found(compare(rule, "accuracy lost to shifts", bound=bound), times, a=lost[0], b=lost[1])
+    assert (finding.verdict, finding.interval, finding.seeds_needed, finding.p) == (
+        plain.verdict,
+        plain.interval,
+        plain.seeds_needed,
+        plain.p,
+    )
+
+
+def test_one_epoch_has_not_settled_and_losses_that_were_lost_have_not() -> None:
+    finding = found(compare("less"), a=runs(0.95, epochs=1), b=runs(seed=1, epochs=1))
+    assert (finding.verdict, finding.why) == ("not settled", "one epoch does not show whether the effect has settled")
+    assert found(compare("less", "first-epoch loss"), a=runs(0.95, epochs=1), b=runs(seed=1, epochs=1)).verdict == "not decided"
+    rough = np.full(10, 0.6)
+    rough[4] = math.inf  # train loss of the first of two epochs
+    finding = found(compare("less", "train loss"), a=runs(epochs=2, first_train_loss=rough), b=runs(seed=1, epochs=2))
+    assert (finding.verdict, finding.why) == (
+        "not settled",
+        "over the last two fifths of the epochs a: the train loss of seed 4 was not finite",
+    )
+
+
+def test_the_measures_with_a_value_by_epoch_are_those_that_settle() -> None:
+    assert set(BY_EPOCH) == {"accuracy", "test loss", "train loss"}
+    made = runs(slope=0.01)
+    values = measure_values("accuracy", made, epochs=slice(8, 10))
+    assert values == pytest.approx(made.accuracy - 0.025 - made.jitter / 2)
+    assert measure_values("accuracy", made, seeds=(3, 1), epochs=slice(8, 10)) == pytest.approx(values[[3, 1]])
+
+
+@pytest.mark.slow
+def test_effects_that_stand_still_are_seldom_called_moving() -> None:
+    """30 epochs, ten seeds, epochs that scatter as much as seeds, no true difference: half the half-width is rarely passed."""
+    rng = np.random.default_rng(5)
+    moving = 0
+    for _ in range(400):
+        a, b = (curve(0.97 + 0.001 * rng.normal(size=(10, 1)) + 0.001 * rng.normal(size=(10, 30))) for _ in range(2))
+        moving += "moved by" in found(compare("less"), a=a, b=b).why
+    assert moving / 400 < 0.1
 
 
 # --- what is lacking, and what cannot be used ---
@@ -411,11 +664,33 @@ def test_differences_that_are_equal_but_for_rounding_decide_nothing() -> None:
     assert "the same value" in finding.why
 
 
+def test_a_comparison_takes_the_seeds_that_all_sides_have() -> None:
+    a, b = runs(n=10), replace(runs(seed=1, n=9), seeds=(11, 9, 2, 5, 3, 8, 4, 7, 6))
+    common = [2, 3, 4, 5, 6, 7, 8, 9]
+    difference = [a.accuracy[seed] - b.accuracy[b.seeds.index(seed)] for seed in common]
+    finding = found(compare("equivalent", bound=0.005), a=a, b=b)
+    assert (finding.n, finding.effect) == (8, pytest.approx(np.mean(difference)))
+    for looks, k in {(6, 10, 20): 6, (4, 6, 7, 20): 7, (8,): 8, (9, 20): 8, (): 8}.items():
+        judgement = judge("X", claim(compare("equivalent", bound=0.005)), {"a": a, "b": b}, looks=looks)
+        assert judgement.looks == looks
+        assert (judgement.deciding.n, judgement.deciding.effect) == (k, pytest.approx(np.mean(difference[:k])))
+    alone = judge("X", claim(compare("at least", reference=None, bound=0.9)), {"a": a}, looks=(6, 20))
+    assert (alone.deciding.n, alone.deciding.effect) == (6, pytest.approx(a.accuracy[:6].mean()))
+
+
+def test_what_a_seed_beyond_the_look_did_does_not_count() -> None:
+    loss = np.full(10, 0.1) + 0.001 * np.arange(10)
+    loss[7] = math.nan
+    evidence = {"a": runs(loss=loss), "b": runs(seed=1)}
+    assert "seed 7 was not finite" in judge("X", claim(compare("less", "test loss")), evidence).deciding.why
+    assert judge("X", claim(compare("less", "test loss")), evidence, looks=(6,)).deciding.n == 6
+
+
 def test_seeds_that_do_not_pair_decide_nothing() -> None:
-    other = replace(runs(seed=1), seeds=tuple(range(1, 11)))
+    other = replace(runs(seed=1), seeds=tuple(range(10, 20)))
     finding = found(compare("equivalent", bound=0.005), a=runs(), b=other)
     assert finding.verdict == "not decided"
-    assert "different seeds" in finding.why
+    assert "a and b have no seed in common" in finding.why
     alone = found(compare("at least", reference=None, bound=0.9), a=other)
     assert alone.verdict == "supported"
 
@@ -630,6 +905,7 @@ def test_every_claim_of_the_study_is_judged_in_any_state(study: Params, state: s
             assert finding.rule_text.startswith("supported if ")
             assert finding.why
             assert bool(finding.seeds_note) == (finding.verdict == "not decided")
+            assert bool(finding.missing) == (finding.verdict in OBSERVATIONS)
             assert finding.seeds_needed is None or finding.seeds_needed > finding.n
             for value in (finding.effect, finding.interval and finding.interval.low, finding.interval and finding.interval.high):
                 assert value is None or math.isfinite(value)

@@ -20,7 +20,6 @@ from pipeline.analysis.statistics import (
     holm,
     image_interval,
     paired_difference,
-    project_power_law,
     seeds_to_decide,
     sign_flip_p,
     summarize,
@@ -171,17 +170,3 @@ def test_so_many_seeds_decide_with_about_even_chance_and_half_as_many_with_less(
 
     assert decided(0) == pytest.approx(0.55, abs=0.07)
     assert decided(n // 2) < 0.4
-
-
-@pytest.mark.parametrize("n", [3, 6, 10])
-def test_a_projection_covers_where_the_power_law_holds_and_misses_where_it_does_not(n: int) -> None:
-    """Seeds with a level and an exponent of their own; then a floor of half a percent, of which 160,000 images do not show much."""
-    rng = np.random.default_rng(8)
-    x, to = np.array([40_000.0, 80_000.0, 160_000.0]), 3_600_000.0
-    level, exponent = rng.normal(math.log(0.1), 0.1, (2000, n, 1)), rng.normal(0.6, 0.05, (2000, n, 1))
-    errors = np.exp(level - exponent * np.log(x / 40_000) + rng.normal(0, 0.05, (2000, n, 3)))
-    truth = 0.1 * (to / 40_000) ** -0.6
-    covered = np.mean([_covers(project_power_law(x.tolist(), sample, to).interval, truth) for sample in errors])
-    assert covered == pytest.approx(0.95, abs=0.02)
-    floored = np.mean([_covers(project_power_law(x.tolist(), sample + 0.005, to).interval, truth + 0.005) for sample in errors])
-    assert floored < 0.9

@@ -23,7 +23,6 @@ from pipeline.analysis.statistics import (
     holm,
     image_interval,
     paired_difference,
-    project_power_law,
     seeds_for_p,
     seeds_to_decide,
     sign_flip_p,
@@ -436,48 +435,6 @@ def test_seeds_for_p_is_where_the_best_result_first_passes_holm(alpha: float, co
     assert seeds_for_p(alpha, comparisons) == expected
     assert passes(expected)
     assert not passes(expected - 1)
-
-
-def test_a_power_law_is_followed_exactly_where_there_is_no_noise() -> None:
-    # 0.4 at 1, 0.2 at 4, 0.1 at 16: b = 1/2, and 0.4 / 10 at 100. The second seed is twice as wrong.
-    projection = project_power_law([1, 4, 16], [[0.4, 0.2, 0.1], [0.8, 0.4, 0.2]], 100)
-    assert projection.exponent.mean == pytest.approx(0.5)
-    assert projection.exponent.sd == pytest.approx(0.0, abs=1e-12)
-    assert projection.value == pytest.approx(0.04 * math.sqrt(2))
-    assert project_power_law([1, 4], [[0.4, 0.2]], 16).interval is None
-
-
-def test_a_projection_is_scipy_s_line_of_each_seed() -> None:
-    rng = np.random.default_rng(4)
-    x = np.array([40_000, 80_000, 160_000, 500_000])
-    errors = np.exp(rng.normal(0, 0.3, (7, 4))) * 3 * x**-0.3
-    lines = [stats.linregress(np.log(x), np.log(row)) for row in errors]
-    ends = np.array([line.intercept + line.slope * math.log(3_600_000) for line in lines])
-    expected = stats.t.interval(0.95, 6, loc=ends.mean(), scale=stats.sem(ends))
-    projection = project_power_law(x.tolist(), errors, 3_600_000)
-    assert projection.value == pytest.approx(math.exp(ends.mean()))
-    assert projection.interval is not None
-    assert (projection.interval.low, projection.interval.high) == pytest.approx(tuple(np.exp(expected)))
-    assert projection.exponent.mean == pytest.approx(-np.mean([line.slope for line in lines]))
-    order = [2, 0, 3, 1]
-    assert project_power_law(x[order].tolist(), errors[:, order], 3_600_000).value == pytest.approx(projection.value)
-
-
-@pytest.mark.parametrize(
-    ("x", "values", "to", "sentence"),
-    [
-        ([5.0, 5.0], [[0.1, 0.2]], 9.0, "two or more different x"),
-        ([1.0, 2.0], [[0.1, 0.0]], 9.0, "positive, finite"),
-        ([1.0, 2.0], [[0.1, math.nan]], 9.0, "positive, finite"),
-        ([0.0, 2.0], [[0.1, 0.2]], 9.0, "positive, finite"),
-        ([1.0, 2.0], [[0.1, 0.2]], 0.0, "positive, finite"),
-        ([1.0, 2.0], [[0.1, 0.2, 0.3]], 9.0, r"\(seed, point\) for 2 points, not \(1, 3\)"),
-        ([1.0, 2.0], np.zeros((0, 2)), 9.0, "for 2 points"),
-    ],
-)
-def test_what_no_power_law_goes_through_is_refused(x: list[float], values: list[list[float]], to: float, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        project_power_law(x, values, to)
 
 
 @given(

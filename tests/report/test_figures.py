@@ -322,29 +322,6 @@ def test_data_size_is_drawn_over_the_numbers_of_images(drawn: list[Figure], them
     assert figures.data_size([vit, cnn], theme) == first
 
 
-@pytest.mark.parametrize("reached", [None, np.array([0.96, 0.97])])
-@pytest.mark.parametrize("ends", [None, (0.95, 0.985)])
-def test_a_projection_is_drawn_apart_from_what_was_measured(
-    drawn: list[Figure], reached: np.ndarray | None, ends: tuple[float, float] | None
-) -> None:
-    x = (1000.0, 4000.0)
-    values = np.array([[0.6, 0.8], [0.6, 0.8]])
-    figures.projection(Series("measured", x, values), 64_000, 0.95, ends, reached, "dark")
-    axes = drawn[0].axes[0]
-    law = axes.lines[0]
-    assert law.get_linestyle() == "--"
-    assert (law.get_xdata()[0], law.get_xdata()[-1]) == pytest.approx((1000, 64_000))
-    assert (law.get_ydata()[0], law.get_ydata()[-1]) == pytest.approx((0.6, 0.95))
-    assert law.get_ydata()[np.searchsorted(law.get_xdata(), 8000)] == pytest.approx(1 - 0.4 / np.sqrt(8), abs=5e-3)
-    assert [axes.xaxis.get_major_formatter()(tick, 0) for tick in axes.get_xticks()] == ["1,000", "4,000", "64,000"]
-    assert [text.get_text() for text in axes.texts] == ["projected", "measured"]
-    bottom, top = axes.get_ylim()
-    shown = [0.6, 0.95, *(ends or ()), *([] if reached is None else [float(reached.mean())])]
-    assert bottom < min(shown)
-    assert max(shown) < top
-    assert sum(line.get_xdata()[-1] == 64_000 for line in axes.lines) == 2 + (ends is not None) + (reached is not None)
-
-
 def test_names_at_the_ends_of_lines_do_not_touch_and_stay_in_the_figure(drawn: list[Figure]) -> None:
     ends = (0.570, 0.571, 0.569, 0.5705, 0.90, 0.53)
     lines = [Series(f"a long name {i}", (0.0, 1.0), np.array([[0.97, end]]), i == 0) for i, end in enumerate(ends)]

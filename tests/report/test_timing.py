@@ -103,7 +103,7 @@ def write(root: Path, results: dict[str, Any]) -> None:
 
 
 def judged(study: Params, id: str, found: timing.Timings | None) -> Judgement:
-    return judge(id, study.claims[id], {}, found)
+    return judge(id, study.claims[id], {}, found, images_shown=study.images_shown)
 
 
 def verdicts(study: Params, root: Path, **changes: Any) -> dict[str, str]:

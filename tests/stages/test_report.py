@@ -19,6 +19,7 @@ import yaml
 from PIL import Image
 from scipy import stats
 
+from pipeline.analysis.claims import PRECEDENCE
 from pipeline.analysis.statistics import hierarchical_bootstrap
 from pipeline.errors import UserError
 from pipeline.params import SHIFTS, ModelSettings, Params, load, parse
@@ -205,7 +206,6 @@ SMALL: dict[str, Any] = {
     },
 }  # fmt: skip
 
-LENGTHS = {"best-short": 6, "best-medium": 20, "best": 24}  # epochs
 # Every kind of figure; variants with epochs and networks of their own, seeds that diverge, one that was not trained.
 _FIGURES = {
     "positions": ["epoch_time", "position_similarity"], "stability": ["curves"], "schedules": ["measure"], "networks": ["shifts"],
@@ -218,7 +218,7 @@ def _chosen(raw: dict[str, Any]) -> dict[str, Any]:
     experiments["attention-maps"] |= {"variants": ["base", "heads-1"], "labels": {"heads-1": "1 head"}}
     named = {variant for experiment in experiments.values() for variant in experiment["variants"]}
     variants = {name: change for name, change in raw["variants"].items() if name in named}
-    variants["best"] = variants["best"] | {"epochs": LENGTHS["best"]}
+    variants["best"] = variants["best"] | {"epochs": 24}
     return {"experiments": experiments, "variants": {**variants, "nowhere": {"blocks": 2}}}
 
 
@@ -227,7 +227,7 @@ def full_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Half of the real experiments, ten seeds and twelve epochs of their variants but one, and their report."""
     root = tmp_path_factory.mktemp("full")
     chosen = _chosen(yaml.safe_load((REPOSITORY / "params.yaml").read_text()))
-    write_study(root, seeds=10, epochs=12, left_out=("rnn",), **chosen)
+    write_study(root, seeds=10, epochs=12, left_out=("rnn",), images_shown=12 * 60_000, **chosen)
     write_dataset(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
@@ -398,7 +398,7 @@ def test_what_was_not_run_is_said_and_stops_nothing(full_study: Path) -> None:
     assert "rnn" in verdicts["K5"][3]
     assert verdicts["T3"][1] == "**not run**"  # of no variant of this study
     readme = read(full_study, "README.md")
-    assert re.search(r"Of \d+ claims, .*\d+ are not run", readme)
+    assert re.search(r"^\d+ claims: .*\d+ not run", readme, flags=re.MULTILINE)
     variants = len(yaml.safe_load((full_study / "params.yaml").read_text())["variants"])
     assert f"Of {variants} variants {variants - 1} were trained" in readme
     rows = table(readme, "| place |", key=1)
@@ -432,28 +432,11 @@ def test_without_predictions_intervals_over_images_and_position_figures_are_miss
     assert "### T2: not run" in page
 
 
-def test_a_longer_training_is_projected_from_the_shorter_ones_and_called_a_projection(full_study: Path) -> None:
-    page = read(full_study, "experiments/best.md")
-    errors = {epochs * 60_000: 1 - column(full_study, name, "test_accuracy") for name, epochs in LENGTHS.items()}
-    lines = [stats.linregress(np.log(list(errors)), np.log([error[seed] for error in errors.values()])) for seed in range(10)]
-    projected = np.array([line.intercept + line.slope * np.log(3_600_000) for line in lines])
-    half = stats.t.ppf(0.975, 9) * projected.std(ddof=1) / np.sqrt(10)
-    low, value, high = 1 - np.exp(projected.mean() + np.array([half, 0, -half]))
-    assert "**A projection, not a measurement.**" in page
-    assert f"would be **{100 * value:.2f} %** (95 % interval {100 * low:.2f} to {100 * high:.2f})" in page
-    assert f"with b = {-np.mean([line.slope for line in lines]):.2f}" in page
-    assert "2.50 times the longest training" in page
-    assert "Measured there" not in page
-    rows = table(page, "| images shown |")
-    assert rows["best-short"][:3] == ["360,000", "10", f"{100 - 100 * errors[360_000].mean():.2f}"]
-    assert rows["**projected**"][:3] == ["3,600,000", "10", f"{100 * value:.2f}"]
-
-
 def test_settings_tell_what_differs_and_no_more(full_study: Path) -> None:
     rows = table(read(full_study, "experiments/networks.md"), "differs from the base by")
     assert rows["CNN"][0] == "architecture: cnn, widths: [12, 26]"
-    assert rows["CNN"][1] == "-"  # no tokens
-    assert rows["ViT (baseline)"][:2] == ["the base itself", "50"]
+    assert rows["CNN"][1:3] == ["720,000", "-"]  # no tokens
+    assert rows["ViT (baseline)"][:3] == ["the base itself", "720,000", "50"]
     best = table(read(full_study, "experiments/best.md"), "differs from the base by")["best"][0]
     assert {"epochs: 24", "schedule: cosine", "augment: affine", "dim: 64"} <= set(best.split(", "))
     assert "heads: 8" not in best  # the base has as many
@@ -501,7 +484,7 @@ def test_claims_show_every_comparison_its_rule_and_what_would_decide_it(full_stu
     assert f"[{low:+.2f} to {high:+.2f}]" in effect
     assert (n, rule) == ("10", "b")
     assert 0 < float(p) <= 1
-    assert verdict in ("supported", "contradicted", "not decided")
+    assert verdict in ("supported", "contradicted", "not decided", "not settled")
     assert ("seeds" in because) == (verdict == "not decided")
     assert re.search(r"^- rule a: .*within ±0\.5 points", section, flags=re.MULTILINE)
     assert re.search(r"^- rule b: .*above 0", section, flags=re.MULTILINE)
@@ -539,7 +522,11 @@ def test_claims_come_first_with_verdict_interval_and_link(full_study: Path) -> N
     for first, (sentence, verdict, effect, decided) in rows.items():
         id = first[1 : first.index("]")]
         assert raw["claims"][id]["sentence"] in sentence
-        assert verdict in ("**supported**", "**contradicted**", "**not decided**", "**not run**")
+        assert verdict in {f"**{one}**" for one in PRECEDENCE}
+        if verdict in ("**short run**", "**not settled**"):
+            assert effect.startswith("observed: ")
+            assert "[" in effect
+            assert decided in ("a longer training", "trainings that are shown 3,600,000 images")
         if verdict == "**not decided**":
             assert re.search(r"^about [\d,]+ seeds$|too near|cannot be told|more seeds", decided), decided
         elif verdict in ("**supported**", "**contradicted**"):
@@ -562,13 +549,50 @@ def test_a_claim_follows_the_files(full_study: Path) -> None:
 def test_a_new_bound_is_judged_without_a_training(small_study: Path) -> None:
     before = {path: path.read_bytes() for path in (small_study / "runs").rglob("*") if path.is_file()}
     difference = abs(column(small_study, "sinusoidal", "test_accuracy") - column(small_study, "base", "test_accuracy")).max()
-    for bound, verdict in ((50 * difference + 1, "supported"), (1e-9, "not decided")):
+    edit(small_study, lambda raw: raw.update(images_shown=1))
+    for bound, verdict in ((50 * difference + 1, "supported"), (1e-9, "not settled")):
         edit(small_study, lambda raw, bound=bound: raw["claims"]["T3"]["comparisons"][0].update(variant="sinusoidal", bound=float(bound)))
         write_pages()
         page = read(small_study, "README.md")
         assert f"### T3: {verdict}" in page  # no experiment of this study has it
         assert "[T3](#claims-of-no-experiment)" in page
     assert before == {path: path.read_bytes() for path in (small_study / "runs").rglob("*") if path.is_file()}
+
+
+def test_a_short_run_is_observed_and_not_judged(small_study: Path) -> None:
+    """Four epochs of 60,000 images, where the claims speak of 1,800,000."""
+    write_pages()
+    page = read(small_study, "experiments/one.md")
+    assert "**Short runs.** base and a | b were shown fewer than the 1,800,000 training images" in page
+    assert re.search(
+        r'^- T1, "[^"]+": \*\*short run\*\*, observed: a \| b - base, accuracy: \S+ points \[.+\]; .*interval.*\.$', page, re.MULTILINE
+    )
+    rows = table(page.split("### T1: short run")[1], "effect [95 % interval]")
+    for cells in rows.values():
+        assert cells[3] == "short run"
+        assert "shown 240,000 training images, and the claim speaks of 1,800,000; observed: " in cells[4]
+    assert "at least 1,800,000 training images each, once their effect has settled; on the first n seeds that all sides have" in page
+    assert "that all sides have, with looks at 6, 10 and 20 seeds." in page
+    readme = read(small_study, "README.md")
+    assert "\n27 claims: 1 observed on short runs, 26 not run.\n" in readme
+    (cells,) = (cells for first, cells in table(readme, "what would decide it").items() if "[T1]" in first)
+    assert cells[1] == "**short run**"
+    assert cells[2].startswith("observed: sinusoidal - base, accuracy: ")
+    assert cells[3] == "trainings that are shown 1,800,000 images"
+    for written in (small_study / "reports").rglob("*.md"):
+        assert not re.search(
+            r"^### \S+: (supported|contradicted|not decided)|\*\*(supported|contradicted|not decided)\*\* \|",
+            written.read_text(),
+            re.MULTILINE,
+        )
+    _check_tables(small_study)
+    _check_text(small_study)
+
+    edit(small_study, lambda raw: raw.update(images_shown=240_000, looks=[2]))
+    write_pages()
+    page = read(small_study, "experiments/one.md")
+    assert "hort run" not in page
+    assert table(page.split("### T1: ")[1], "effect [95 % interval]")["a \\| b - base, accuracy"][1] == "2"  # three seeds, a look at two
 
 
 # --- all pages ---
@@ -639,7 +663,7 @@ def test_pages_hold_no_leftovers_and_number_their_tables(full_study: Path) -> No
 def test_every_kind_of_figure_is_there_in_both_themes(full_study: Path) -> None:
     folder = full_study / "reports/experiments/figures"
     for name in (
-        "stability-curves", "best-curves", "best-projection", "positions-position-similarity", "positions-epoch-time", "schedules-measure",
+        "stability-curves", "best-curves", "positions-position-similarity", "positions-epoch-time", "schedules-measure",
         "networks-shifts",
         "data-size-data-size", "attention-maps-attention-maps", "attention-maps-attention-maps-heads-base",
         "attention-maps-attention-maps-heads-heads-1",
@@ -696,8 +720,8 @@ def test_the_glossary_has_the_words_that_the_pages_use(full_study: Path) -> None
     glossary = read(full_study, "glossary.md").lower()
     used = " ".join(read(full_study, f"experiments/{page.name}") for page in (full_study / "reports/experiments").glob("*.md"))
     for word in (
-        "BCa", "hierarchical bootstrap", "Holm", "sign-flip", "unsteadiness", "rollout", "nats", "points", "diverged", "ink correlation",
-        "projection",
+        "BCa", "hierarchical bootstrap", "Holm", "short run", "looks",
+        "sign-flip", "unsteadiness", "rollout", "nats", "points", "diverged", "ink correlation",
     ):  # fmt: skip
         assert word in used, word
         assert word.lower().replace("-", " ") in glossary.replace("-", " "), word
@@ -768,7 +792,7 @@ def test_few_seeds_get_no_p_but_are_told_why(small_study: Path) -> None:
 
 
 def test_one_seed_and_one_epoch_have_neither_interval_nor_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_study(tmp_path, seeds=1, epochs=1, **SMALL)
+    write_study(tmp_path, seeds=1, epochs=1, images_shown=60_000, **SMALL)
     monkeypatch.chdir(tmp_path)
     write_pages()
     page = (tmp_path / "reports/experiments/one.md").read_text()
