@@ -166,9 +166,9 @@ class AttentionSteps:
         model = entry.model
         shape = (entry.batch, model.num_tokens, model.heads, model.dim // model.heads)
         generator = torch.Generator().manual_seed(0)
-        tensors = [torch.randn(shape, generator=generator).to(device) for _ in range(4)]
-        self.inputs, self.grad = [tensor.requires_grad_() for tensor in tensors[:3]], tensors[3]
+        *inputs, self.grad = (torch.randn(shape, generator=generator).to(device) for _ in range(4))
         self.published = entry.way == "published"
+        self.inputs = [tensor.requires_grad_() for tensor in (inputs if self.published else [torch.stack(inputs, dim=2)])]
         self.device, self.steps = device, steps
 
     def __call__(self) -> float:
@@ -382,6 +382,7 @@ def _labels(model: VisionTransformer) -> Iterator[None]:
         (model.norm, "forward", "layer norm"),
         (model.head, "forward", "linear layers"),
         (pipeline.models.attention, "attention", "attention"),
+        (pipeline.models.attention, "sliced_attention", "attention"),  # its projections, too: they are one operator
         (published, "weigh", "attention"),
     ]
     for block in model.blocks:

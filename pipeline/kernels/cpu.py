@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -239,30 +240,33 @@ class _Emitter:
                 row.append(self.b.add(address, self.b.add(self.b.mul(image, batch_stride), self.b.mul(head, head_stride))))
         return result
 
-    def transpose_keys(
-        self, k_lanes: Row, v_lanes: Row, k_step: Value, v_step: Value, tokens: Value, dim: int, k_buffer: Value, v_buffer: Value
-    ) -> Value:
-        """Fills both buffers. Returns per lane max |k|**2, or NaN or infinity where a key or value forbids the bounded path."""
+    def transpose(
+        self, source: _Source, tokens: Value, dim: int, k_buffer: Value, v_buffer: Value, keep: Callable[[Value, Row], None]
+    ) -> tuple[Value, Value]:
+        """Fills the buffers of keys and values; `keep` gets each token's place and query.
+
+        Returns per lane max |k|**2, or NaN or infinity where a key or value forbids the bounded path, and max |q|**2, or NaN.
+        """
 
         def body(t: Value, carried: Row) -> Row:
-            k_most, v_most, bad = carried
+            q_most, k_most, v_most, q_bad, k_bad = carried
+            q, k, v = source.rows(t)
+            keep(t, q)
             row = self.times(t, dim * VECTOR_BYTES)
-            k = self.gather(k_lanes, self.b.mul(t, k_step), dim)
             self.store_row(k, self.b.add(k_buffer, row))
-            v = self.gather(v_lanes, self.b.mul(t, v_step), dim)
             self.store_row(v, self.b.add(v_buffer, row))
-            square = self.dot(k, k)
             for component in v:
                 v_most = self.larger(self.fabs(component), v_most)
-            return [self.larger(square, k_most), v_most, self.fma(square, self.splat(0.0), bad)]
+            q_square, k_square = self.dot(q, q), self.dot(k, k)
+            most = [self.larger(q_square, q_most), self.larger(k_square, k_most), v_most]
+            return [*most, *(self.fma(square, self.splat(0.0), bad) for square, bad in ((q_square, q_bad), (k_square, k_bad)))]
 
-        zero = self.splat(0.0)
-        k_most, v_most, bad = self.loop(tokens, 1, [zero, zero, zero], body)
+        q_most, k_most, v_most, q_bad, k_bad = self.loop(tokens, 1, [self.splat(0.0)] * 5, body)
         too_large = self.b.fcmp_ordered(">", v_most, self.splat(VALUE_BOUND))
-        return self.b.select(too_large, self.splat(math.inf), self.b.fadd(k_most, bad))
+        return self.b.select(too_large, self.splat(math.inf), self.b.fadd(k_most, k_bad)), self.b.fadd(q_most, q_bad)
 
-    def is_bounded(self, q: Row, k_bound: Value) -> Value:
-        return self.b.fcmp_ordered("<=", self.b.fmul(self.dot(q, q), k_bound), self.splat(SCORE_BOUND**2))
+    def is_bounded(self, q_square: Value, k_bound: Value) -> Value:
+        return self.b.fcmp_ordered("<=", self.b.fmul(q_square, k_bound), self.splat(SCORE_BOUND**2))
 
     def move_statistics(self, lanes: Row, tokens: Value, buffer: Value, *, to_buffer: bool) -> None:
         """Between a pair's contiguous row of statistics and the buffer [token][lane], four tokens at a time."""
@@ -278,11 +282,177 @@ class _Emitter:
         self.loop(tokens, CHUNK, [], body)
 
 
-def _emit_forward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
-    """args: six addresses, three sizes, byte strides (batch, token, head) of q, k and v, and the scale; see `forward`."""
-    q_at, k_at, v_at, out_at, stats_at, scratch, pairs, heads, tokens = args[:9]
-    q_image, q_step, q_head, k_image, k_step, k_head, v_image, v_step, v_head = args[9:18]
-    scale = e.b.fptrunc(args[18], F32)
+class _Source(ABC):
+    """Where queries, keys and values come from, and where their gradients go.
+
+    Args:
+        args: what follows the sizes in the arguments of `_emit_forward`, or of `_emit_backward`.
+        factor: of the queries.
+        take: gives so many vectors of scratch memory.
+    """
+
+    def __init__(
+        self, e: _Emitter, dim: int, heads: Value, tokens: Value, args: Sequence[Value], factor: Value, take: Callable[[Value], Value]
+    ) -> None:
+        self.e, self.dim, self.heads, self.tokens, self.factor = e, dim, heads, tokens, factor
+        self.args = list(args)
+
+    @property
+    @abstractmethod
+    def tensors(self) -> list[tuple[Value, Value, Value]]:
+        """What `lane_addresses` takes."""
+
+    @abstractmethod
+    def open(self, lanes: list[Row]) -> None:
+        """Begins a group of pairs; `lanes` belong to `tensors`."""
+
+    @abstractmethod
+    def rows(self, t: Value) -> tuple[Row, Row, Row]:
+        """The query, times the factor, the key and the value of a token."""
+
+    @abstractmethod
+    def close(self, group: Value, pairs: Value, gradients: Callable[[Value], tuple[Row, Row, Row]]) -> None:
+        """Writes what follows from the gradients of each token's query, key and value."""
+
+
+class _Packed(_Source):
+    """All three are given, in one tensor (batch, token, 3, head, dim): its address, its byte strides but the last; gradient's address."""
+
+    @property
+    def tensors(self) -> list[tuple[Value, Value, Value]]:
+        address, image, _, _, head, *gradient = self.args
+        out_step = self.e.times(self.heads, 12 * self.dim)
+        out_head = ir.Constant(I64, 4 * self.dim)
+        return [(address, image, head), *((to, self.e.b.mul(self.tokens, out_step), out_head) for to in gradient)]
+
+    def open(self, lanes: list[Row]) -> None:
+        self.lanes = lanes
+
+    def rows(self, t: Value) -> tuple[Row, Row, Row]:
+        b, (step, part) = self.e.b, self.args[2:4]
+        q, k, v = (self.e.gather(self.lanes[0], b.add(b.mul(t, step), self.e.times(part, i)), self.dim) for i in range(3))
+        return [b.fmul(x, self.factor) for x in q], k, v
+
+    def close(self, group: Value, pairs: Value, gradients: Callable[[Value], tuple[Row, Row, Row]]) -> None:
+        part = self.e.times(self.heads, 4 * self.dim)
+
+        def write(t: Value, _: Row) -> Row:
+            for i, row in enumerate(gradients(t)):
+                self.e.scatter(row, self.lanes[1], self.e.b.mul(self.e.b.add(self.e.times(t, 3), ir.Constant(I64, i)), part))
+            return []
+
+        self.e.loop(self.tokens, 1, [], write)
+
+
+class _Sliced(_Source):
+    """A head's own small maps give them, from its slice of the token.
+
+    The arguments: address and byte strides (batch, token) of the tokens (batch, token, head * dim), addresses of the weight
+    (3, head, dim, dim) and the bias (3, head, dim); backward also the addresses of the gradients of the three. The lanes' weights
+    are laid out as vectors once a group. The gradients of weight and bias are summed in registers over a pair's tokens, then
+    over the pairs one by one, in order: the sum does not depend on how a group is cut.
+    """
+
+    def __init__(
+        self, e: _Emitter, dim: int, heads: Value, tokens: Value, args: Sequence[Value], factor: Value, take: Callable[[Value], Value]
+    ) -> None:
+        super().__init__(e, dim, heads, tokens, args, factor, take)
+        self.maps = take(ir.Constant(I64, 3 * dim * (dim + 1)))  # as `bias_at` and `weight_at` say
+        self.differentiate = len(self.args) > 5
+        if self.differentiate:
+            self.sums = take(ir.Constant(I64, dim * (dim + 1)))
+            self.slices = take(e.times(tokens, dim))
+
+    def weight_at(self, part: int, out: int) -> Value:
+        """The address of a row of a map: [dim][lane]."""
+        return self.e.b.add(self.maps, ir.Constant(I64, (part * (self.dim + 1) + out) * self.dim * VECTOR_BYTES))
+
+    def bias_at(self, part: int) -> Value:
+        return self.weight_at(part, self.dim)
+
+    @property
+    def tensors(self) -> list[tuple[Value, Value, Value]]:
+        x, image, _, weight, bias, *gradients = self.args
+        head, zero = ir.Constant(I64, 4 * self.dim), ir.Constant(I64, 0)
+        result = [(x, image, head), (weight, zero, ir.Constant(I64, 4 * self.dim**2)), (bias, zero, head)]
+        if self.differentiate:
+            result.append((gradients[0], self.e.b.mul(self.tokens, self.e.times(self.heads, 4 * self.dim)), head))
+        return result
+
+    def open(self, lanes: list[Row]) -> None:
+        self.lanes = lanes
+        e, dim = self.e, self.dim
+        for part in range(3):
+            for out in range(dim):
+                offset = e.b.add(e.times(self.heads, 4 * part * dim**2), ir.Constant(I64, 4 * out * dim))
+                e.store_row(e.gather(lanes[1], offset, dim), self.weight_at(part, out))
+            e.store_row(e.gather(lanes[2], e.times(self.heads, 4 * part * dim), dim), self.bias_at(part))
+
+    def rows(self, t: Value) -> tuple[Row, Row, Row]:
+        e, dim = self.e, self.dim
+        x = e.gather(self.lanes[0], e.b.mul(t, self.args[2]), dim)
+        if self.differentiate:
+            e.store_row(x, e.b.add(self.slices, e.times(t, dim * VECTOR_BYTES)))
+
+        def project(part: int) -> Row:
+            bias = e.load_row(self.bias_at(part), dim)
+            return [e.dot(x, e.load_row(self.weight_at(part, out), dim), bias[out]) for out in range(dim)]
+
+        return [e.b.fmul(value, self.factor) for value in project(0)], project(1), project(2)
+
+    def close(self, group: Value, pairs: Value, gradients: Callable[[Value], tuple[Row, Row, Row]]) -> None:
+        e, dim = self.e, self.dim
+        _, weight_to, bias_to = self.args[5:]
+        first = e.times(group, LANES)
+        lanes = e.int_min(e.b.sub(pairs, first), ir.Constant(I64, LANES))  # those past the last pair repeat it, and are not summed
+
+        def write(t: Value, _: Row) -> Row:
+            total: list[Value | None] = [None] * dim
+            for part, row in enumerate(gradients(t)):
+                for out, value in enumerate(row):
+                    weight = e.load_row(self.weight_at(part, out), dim)
+                    total = [e.b.fmul(value, w) if x is None else e.fma(value, w, x) for w, x in zip(weight, total, strict=True)]
+            e.scatter(total, self.lanes[3], e.b.mul(t, e.times(self.heads, 4 * dim)))
+            return []
+
+        e.loop(self.tokens, 1, [], write)
+        for part in range(3):
+
+            def accumulate(t: Value, carried: Row, part: int = part) -> Row:
+                x = e.load_row(e.b.add(self.slices, e.times(t, dim * VECTOR_BYTES)), dim)
+                row = gradients(t)[part]
+                weight = [e.fma(value, x[i], carried[out * dim + i]) for out, value in enumerate(row) for i in range(dim)]
+                return weight + [e.b.fadd(value, total) for value, total in zip(row, carried[dim**2 :], strict=True)]
+
+            e.store_row(e.loop(self.tokens, 1, [e.splat(0.0)] * (dim * (dim + 1)), accumulate), self.sums)
+
+            def add_pair(lane: Value, _: Row, part: int = part) -> Row:
+                place = e.b.add(e.times(self.heads, part), e.b.srem(e.b.add(first, lane), self.heads))
+                targets = (e.b.add(weight_to, e.times(place, 4 * dim**2)), dim**2), (e.b.add(bias_to, e.times(place, 4 * dim)), dim)
+                column = e.b.add(self.sums, e.times(lane, 4))
+                for to, count in targets:
+                    for i in range(count):
+                        e.store(e.b.fadd(e.load(to, 4 * i, F32, 4), e.load(column, i * VECTOR_BYTES, F32, 4)), to, 4 * i, 4)
+                    column = e.b.add(column, ir.Constant(I64, count * VECTOR_BYTES))
+                return []
+
+            e.loop(lanes, 1, [], add_pair)
+
+
+def _scratch_from(e: _Emitter, address: Value) -> Callable[[Value], Value]:
+    """A function that gives so many vectors of the memory at `address`."""
+
+    def take(vectors: Value) -> Value:
+        nonlocal address
+        result, address = address, e.b.add(address, e.times(vectors, VECTOR_BYTES))
+        return result
+
+    return take
+
+
+def _emit_forward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Value]) -> None:
+    """args: addresses of result, statistics and scratch memory, three sizes, the source's, and the scale; see `forward`."""
+    out_at, stats_at, scratch, pairs, heads, tokens = args[:6]
     row_bytes = dim * VECTOR_BYTES
     out_head = ir.Constant(I64, 4 * dim)
     out_step = e.times(heads, 4 * dim)
@@ -290,11 +460,11 @@ def _emit_forward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
     padded = e.b.and_(e.b.add(tokens, ir.Constant(I64, CHUNK - 1)), ir.Constant(I64, -CHUNK))
     stats_head = e.times(padded, 8)
     stats_image = e.b.mul(heads, stats_head)
-    k_buffer = scratch
-    v_buffer = e.b.add(k_buffer, e.times(tokens, row_bytes))
-    m_buffer = e.b.add(v_buffer, e.times(tokens, row_bytes))
-    inverse_buffer = e.b.add(m_buffer, e.times(padded, VECTOR_BYTES))
-    factor = e.broadcast(e.b.fmul(scale, ir.Constant(F32, math.log2(math.e))))
+    take = _scratch_from(e, scratch)
+    k_buffer, v_buffer, q_buffer = (take(e.times(tokens, dim)) for _ in range(3))
+    m_buffer, inverse_buffer = take(padded), take(padded)
+    factor = e.broadcast(e.b.fmul(e.b.fptrunc(args[-1], F32), ir.Constant(F32, math.log2(math.e))))
+    source = kind(e, dim, heads, tokens, args[6:-1], factor, take)
     last = e.b.sub(tokens, ir.Constant(I64, 1))
     zero = e.splat(0.0)
 
@@ -306,20 +476,19 @@ def _emit_forward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
     e.loop(e.times(padded, 2), 1, [], clear)
 
     def group_body(group: Value, _: Row) -> Row:
-        tensors = [
-            (q_at, q_image, q_head),
-            (k_at, k_image, k_head),
-            (v_at, v_image, v_head),
-            (out_at, out_image, out_head),
-            (stats_at, stats_image, stats_head),
-        ]
-        q_lanes, k_lanes, v_lanes, out_lanes, stats_lanes = e.lane_addresses(group, pairs, heads, tensors)
-        k_bound = e.transpose_keys(k_lanes, v_lanes, k_step, v_step, tokens, dim, k_buffer, v_buffer)
+        tensors = [(out_at, out_image, out_head), (stats_at, stats_image, stats_head), *source.tensors]
+        out_lanes, stats_lanes, *source_lanes = e.lane_addresses(group, pairs, heads, tensors)
+        source.open(source_lanes)
+
+        def keep_query(t: Value, q: Row) -> None:
+            e.store_row(q, e.b.add(q_buffer, e.times(t, row_bytes)))
+
+        k_bound, _ = e.transpose(source, tokens, dim, k_buffer, v_buffer, keep_query)
 
         def query_body(i: Value, _: Row) -> Row:
             index = [e.int_min(e.b.add(i, ir.Constant(I64, u)), last) for u in range(QUERIES)]
-            q = [[e.b.fmul(x, factor) for x in e.gather(q_lanes, e.b.mul(t, q_step), dim)] for t in index]
-            bounded = [e.is_bounded(row, k_bound) for row in q]
+            q = [e.load_row(e.b.add(q_buffer, e.times(t, row_bytes)), dim) for t in index]
+            bounded = [e.is_bounded(e.dot(row, row), k_bound) for row in q]
             start = [zero] * (QUERIES * (dim + 1))
 
             def accumulate(j: Value, carried: Row, shift: Row | None) -> Row:
@@ -374,11 +543,11 @@ def _emit_forward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
     e.loop(groups, 1, [], group_body)
 
 
-def _emit_backward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
-    """args: ten addresses, three sizes, byte strides (batch, token, head) of grad, q, k and v, and the scale; see `backward`."""
-    grad_at, q_at, k_at, v_at, out_at, stats_at, dq_at, dk_at, dv_at, scratch, pairs, heads, tokens = args[:13]
-    grad_image, grad_step, grad_head, q_image, q_step, q_head, k_image, k_step, k_head, v_image, v_step, v_head = args[13:25]
-    scale = e.b.fptrunc(args[25], F32)
+def _emit_backward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Value]) -> None:
+    """args: address and byte strides (batch, token, head) of the result's gradient, addresses of result, statistics and scratch
+    memory, three sizes, the source's, and the scale; see `backward`."""
+    grad_at, grad_image, grad_step, grad_head, out_at, stats_at, scratch, pairs, heads, tokens = args[:10]
+    scale = e.b.fptrunc(args[-1], F32)
     key_bytes = dim * VECTOR_BYTES
     query_bytes = (3 * dim + 2) * VECTOR_BYTES  # of a query: itself, its upstream gradient, its gradient, shift, -delta
     out_head = ir.Constant(I64, 4 * dim)
@@ -387,14 +556,12 @@ def _emit_backward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
     padded = e.b.and_(e.b.add(tokens, ir.Constant(I64, CHUNK - 1)), ir.Constant(I64, -CHUNK))
     stats_head = e.times(padded, 8)
     stats_image = e.b.mul(heads, stats_head)
-    k_buffer = scratch
-    v_buffer = e.b.add(k_buffer, e.times(tokens, key_bytes))
-    dk_buffer = e.b.add(v_buffer, e.times(tokens, key_bytes))
-    dv_buffer = e.b.add(dk_buffer, e.times(tokens, key_bytes))
-    query_buffer = e.b.add(dv_buffer, e.times(tokens, key_bytes))
-    m_buffer = e.b.add(query_buffer, e.times(tokens, query_bytes))
-    inverse_buffer = e.b.add(m_buffer, e.times(padded, VECTOR_BYTES))
+    take = _scratch_from(e, scratch)
+    k_buffer, v_buffer, dk_buffer, dv_buffer = (take(e.times(tokens, dim)) for _ in range(4))
+    query_buffer = take(e.times(tokens, 3 * dim + 2))
+    m_buffer, inverse_buffer = take(padded), take(padded)
     factor = e.broadcast(e.b.fmul(scale, ir.Constant(F32, math.log2(math.e))))
+    source = kind(e, dim, heads, tokens, args[10:-1], factor, take)
     scale_vector = e.broadcast(scale)
     zero = e.splat(0.0)
     # Every key passes over a block of queries that stays in the first-level cache.
@@ -404,25 +571,18 @@ def _emit_backward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
     def group_body(group: Value, _: Row) -> Row:
         tensors = [
             (grad_at, grad_image, grad_head),
-            (q_at, q_image, q_head),
-            (k_at, k_image, k_head),
-            (v_at, v_image, v_head),
             (out_at, out_image, out_head),
-            (dq_at, out_image, out_head),
-            (dk_at, out_image, out_head),
-            (dv_at, out_image, out_head),
             (stats_at, stats_image, stats_head),
+            *source.tensors,
         ]
-        lanes = e.lane_addresses(group, pairs, heads, tensors)
-        grad_lanes, q_lanes, k_lanes, v_lanes, out_lanes, dq_lanes, dk_lanes, dv_lanes, stats_lanes = lanes
+        grad_lanes, out_lanes, stats_lanes, *source_lanes = e.lane_addresses(group, pairs, heads, tensors)
+        source.open(source_lanes)
         e.move_statistics(stats_lanes, tokens, m_buffer, to_buffer=True)
         inverse_lanes = [e.b.add(lane, e.times(padded, 4)) for lane in stats_lanes]
         e.move_statistics(inverse_lanes, tokens, inverse_buffer, to_buffer=True)
-        k_bound = e.transpose_keys(k_lanes, v_lanes, k_step, v_step, tokens, dim, k_buffer, v_buffer)
 
-        def prepare_query(t: Value, carried: Row) -> Row:
+        def prepare_query(t: Value, q: Row) -> None:
             at = e.times(t, VECTOR_BYTES)
-            q = [e.b.fmul(x, factor) for x in e.gather(q_lanes, e.b.mul(t, q_step), dim)]
             upstream = e.gather(grad_lanes, e.b.mul(t, grad_step), dim)
             out = e.gather(out_lanes, e.b.mul(t, out_step), dim)
             inverse = e.load(e.b.add(inverse_buffer, at))
@@ -432,9 +592,9 @@ def _emit_backward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
             row = [*q, *grad, *[zero] * dim, e.load(e.b.add(m_buffer, at)), minus_delta]
             e.store_row(row, e.b.add(query_buffer, e.times(t, query_bytes)))
             e.store_row([zero] * (2 * dim), e.b.add(dk_buffer, e.times(t, 2 * key_bytes)))
-            return [e.b.and_(carried[0], e.is_bounded(q, k_bound))]
 
-        (bounded,) = e.loop(tokens, 1, [ir.Constant(MASK, [True] * LANES)], prepare_query)
+        k_bound, q_most = e.transpose(source, tokens, dim, k_buffer, v_buffer, prepare_query)
+        bounded = e.is_bounded(q_most, k_bound)
 
         def pass_blocks(quick: bool) -> Row:
             def pass_keys(number: Value, _: Row) -> Row:
@@ -471,25 +631,24 @@ def _emit_backward(e: _Emitter, dim: int, args: Sequence[Value]) -> None:
 
         e.either(e.all_true(bounded), lambda: pass_blocks(True), lambda: pass_blocks(False))
 
-        def write(t: Value, _: Row) -> Row:
-            at, to = e.times(t, key_bytes), e.b.mul(t, out_step)
+        def gradients(t: Value) -> tuple[Row, Row, Row]:
+            at = e.times(t, key_bytes)
             dq = e.load_row(e.b.add(query_buffer, e.times(t, query_bytes)), 3 * dim)[2 * dim :]
-            e.scatter([e.b.fmul(x, scale_vector) for x in dq], dq_lanes, to)
             # The queries were kept times scale * log2 e.
             dk = e.load_row(e.b.add(dk_buffer, at), dim)
-            e.scatter([e.b.fmul(x, e.splat(math.log(2.0))) for x in dk], dk_lanes, to)
-            e.scatter(e.load_row(e.b.add(dv_buffer, at), dim), dv_lanes, to)
-            return []
+            dv = e.load_row(e.b.add(dv_buffer, at), dim)
+            return [e.b.fmul(x, scale_vector) for x in dq], [e.b.fmul(x, e.splat(math.log(2.0))) for x in dk], dv
 
-        return e.loop(tokens, 1, [], write)
+        source.close(group, pairs, gradients)
+        return []
 
     groups = e.b.sdiv(e.b.add(pairs, ir.Constant(I64, LANES - 1)), ir.Constant(I64, LANES))
     e.loop(groups, 1, [], group_body)
 
 
-def _lower(emit: Callable[[_Emitter, int, Sequence[Value]], None]) -> Any:
+def _lower(emit: Callable[[_Emitter, int, type[_Source], Sequence[Value]], None], kind: type[_Source]) -> Any:
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, values: Sequence[Value]) -> Value:
-        emit(_Emitter(builder), signature.args[0].count, [*cgutils.unpack_tuple(builder, values[1]), values[2]])
+        emit(_Emitter(builder), signature.args[0].count, kind, [*cgutils.unpack_tuple(builder, values[1]), values[2]])
         return context.get_dummy_value()
 
     return codegen
@@ -497,20 +656,39 @@ def _lower(emit: Callable[[_Emitter, int, Sequence[Value]], None]) -> Any:
 
 @intrinsic
 def _forward_code(context: Any, dim: Any, integers: Any, scale: Any) -> Any:
-    return types.void(dim, integers, scale), _lower(_emit_forward)
+    return types.void(dim, integers, scale), _lower(_emit_forward, _Packed)
 
 
 @intrinsic
 def _backward_code(context: Any, dim: Any, integers: Any, scale: Any) -> Any:
-    return types.void(dim, integers, scale), _lower(_emit_backward)
+    return types.void(dim, integers, scale), _lower(_emit_backward, _Packed)
 
 
+@intrinsic
+def _sliced_forward_code(context: Any, dim: Any, integers: Any, scale: Any) -> Any:
+    return types.void(dim, integers, scale), _lower(_emit_forward, _Sliced)
+
+
+@intrinsic
+def _sliced_backward_code(context: Any, dim: Any, integers: Any, scale: Any) -> Any:
+    return types.void(dim, integers, scale), _lower(_emit_backward, _Sliced)
+
+
+# The compiler supplies the context, which mypy misses.
 def _forward(dim: Any, integers: Any, scale: Any) -> None:
-    _forward_code(dim, integers, scale)  # type: ignore[call-arg]  # the compiler supplies the context
+    _forward_code(dim, integers, scale)  # type: ignore[call-arg]
 
 
 def _backward(dim: Any, integers: Any, scale: Any) -> None:
-    _backward_code(dim, integers, scale)  # type: ignore[call-arg]  # the compiler supplies the context
+    _backward_code(dim, integers, scale)  # type: ignore[call-arg]
+
+
+def _sliced_forward(dim: Any, integers: Any, scale: Any) -> None:
+    _sliced_forward_code(dim, integers, scale)  # type: ignore[call-arg]
+
+
+def _sliced_backward(dim: Any, integers: Any, scale: Any) -> None:
+    _sliced_backward_code(dim, integers, scale)  # type: ignore[call-arg]
 
 
 class _Compiled:
@@ -537,16 +715,16 @@ class _Compiled:
             return njit(signature, nogil=True)(self._function)
 
 
-_forward_for = _Compiled(_forward, 18)
-_backward_for = _Compiled(_backward, 25)
+_forward_for, _backward_for = _Compiled(_forward, 11), _Compiled(_backward, 16)
+_sliced_forward_for, _sliced_backward_for = _Compiled(_sliced_forward, 11), _Compiled(_sliced_backward, 18)
 
 
-def prepare(dim: int) -> None:
+def prepare(dim: int, *, sliced: bool = False) -> None:
     """Compiles both passes for heads of `dim` channels, or loads them from the cache: seconds the first time ever, then tens of ms."""
     if config.DISABLE_JIT:  # type: ignore[attr-defined]  # numba sets it at run time
         raise RuntimeError("NUMBA_DISABLE_JIT is set.")
-    _forward_for(dim)
-    _backward_for(dim)
+    for compiled in (_sliced_forward_for, _sliced_backward_for) if sliced else (_forward_for, _backward_for):
+        compiled(dim)
 
 
 def statistics_shape(batch: int, tokens: int, heads: int) -> tuple[int, int, int, int]:
@@ -554,34 +732,73 @@ def statistics_shape(batch: int, tokens: int, heads: int) -> tuple[int, int, int
     return batch, heads, 2, -(-tokens // CHUNK) * CHUNK
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """softmax(scale q k^T) v of float32 CPU tensors (batch, tokens, heads, dim), and the row statistics for `backward`."""
-    batch, tokens, heads, dim = q.shape
-    out = torch.empty((batch, tokens, heads, dim))
-    statistics = torch.empty(statistics_shape(batch, tokens, heads))
+def forward(qkv: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """softmax(scale q k^T) v of a float32 CPU tensor (batch, tokens, 3, heads, dim), and the row statistics for `backward`."""
+    batch, tokens, _, heads, dim = qkv.shape
+    out, statistics = torch.empty((batch, tokens, heads, dim)), torch.empty(statistics_shape(batch, tokens, heads))
     if out.numel():
-        q, k, v = _with_whole_rows(q), _with_whole_rows(k), _with_whole_rows(v)
-        scratch = torch.empty(LANES * (1 + 2 * (tokens * dim + statistics.shape[-1])))
-        addresses = [tensor.data_ptr() for tensor in (q, k, v, out, statistics)]
-        addresses.append(_aligned(scratch))
-        sizes = batch * heads, heads, tokens
-        _forward_for(dim)((0,) * dim, (*addresses, *sizes, *_strides(q), *_strides(k), *_strides(v)), scale)
+        qkv = _with_whole_rows(qkv)
+        scratch = _scratch(3 * tokens * dim + 2 * statistics.shape[-1])
+        integers = out.data_ptr(), statistics.data_ptr(), _aligned(scratch), batch * heads, heads, tokens
+        _forward_for(dim)((0,) * dim, (*integers, qkv.data_ptr(), *_strides(qkv)), scale)
     return out, statistics
 
 
-def backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, statistics: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v (contiguous) from the output's; `out` and `statistics` are what `forward` returned for q, k, v."""
-    batch, tokens, heads, dim = q.shape
-    dq, dk, dv = (torch.empty((batch, tokens, heads, dim)) for _ in range(3))
-    if dq.numel():
-        grad, q, k, v = _with_whole_rows(grad), _with_whole_rows(q), _with_whole_rows(k), _with_whole_rows(v)
-        out, statistics = out.contiguous(), statistics.contiguous()
-        scratch = torch.empty(LANES * (1 + tokens * (7 * dim + 2) + 2 * statistics.shape[-1]))
-        addresses = [tensor.data_ptr() for tensor in (grad, q, k, v, out, statistics, dq, dk, dv)]
-        addresses.append(_aligned(scratch))
-        sizes = batch * heads, heads, tokens
-        _backward_for(dim)((0,) * dim, (*addresses, *sizes, *_strides(grad), *_strides(q), *_strides(k), *_strides(v)), scale)
-    return dq, dk, dv
+def backward(grad: Tensor, qkv: Tensor, out: Tensor, statistics: Tensor, scale: float) -> Tensor:
+    """Gradient of qkv (contiguous) from the output's; `out` and `statistics` are what `forward` returned for it."""
+    batch, tokens, _, heads, dim = qkv.shape
+    gradient = torch.empty((batch, tokens, 3, heads, dim))
+    if gradient.numel():
+        grad, qkv, out, statistics = _with_whole_rows(grad), _with_whole_rows(qkv), out.contiguous(), statistics.contiguous()
+        scratch = _scratch(tokens * (7 * dim + 2) + 2 * statistics.shape[-1])
+        upstream = grad.data_ptr(), *_strides(grad), out.data_ptr(), statistics.data_ptr(), _aligned(scratch)
+        integers = *upstream, batch * heads, heads, tokens, qkv.data_ptr(), *_strides(qkv), gradient.data_ptr()
+        _backward_for(dim)((0,) * dim, integers, scale)
+    return gradient
+
+
+def sliced_forward(x: Tensor, weight: Tensor, bias: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Attention of heads that each see a slice of the token, and the row statistics for `sliced_backward`.
+
+    Args:
+        x: tokens (batch, tokens, heads * dim), float32 on the CPU, as all are.
+        weight: (3, heads, dim, dim), of each head's maps to query, key and value, (out, in).
+        bias: (3, heads, dim).
+        scale: factor of the scores.
+
+    Returns:
+        (batch, tokens, heads * dim), and statistics as `statistics_shape` says.
+    """
+    (batch, tokens, _), (_, heads, dim, _) = x.shape, weight.shape
+    out, statistics = torch.empty(tuple(x.shape)), torch.empty(statistics_shape(batch, tokens, heads))
+    if out.numel():
+        x, weight, bias = _with_whole_rows(x), weight.contiguous(), bias.contiguous()
+        scratch = _scratch(3 * tokens * dim + 2 * statistics.shape[-1] + 3 * dim * (dim + 1))
+        integers = out.data_ptr(), statistics.data_ptr(), _aligned(scratch), batch * heads, heads, tokens
+        operands = x.data_ptr(), *_strides(x), weight.data_ptr(), bias.data_ptr()
+        _sliced_forward_for(dim)((0,) * dim, (*integers, *operands), scale)
+    return out, statistics
+
+
+def sliced_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, statistics: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, weight and bias (contiguous) from the output's; `out` and `statistics` are what `sliced_forward` returned."""
+    (batch, tokens, _), (_, heads, dim, _) = x.shape, weight.shape
+    dx, dweight, dbias = torch.empty(tuple(x.shape)), torch.zeros(tuple(weight.shape)), torch.zeros(tuple(bias.shape))
+    if dx.numel():
+        grad, x, out, statistics = _with_whole_rows(grad), _with_whole_rows(x), out.contiguous(), statistics.contiguous()
+        weight, bias = weight.contiguous(), bias.contiguous()
+        scratch = _scratch(tokens * (8 * dim + 2) + 2 * statistics.shape[-1] + 4 * dim * (dim + 1))
+        upstream = grad.data_ptr(), *_strides(grad), 4 * dim, out.data_ptr(), statistics.data_ptr(), _aligned(scratch)
+        operands = x.data_ptr(), *_strides(x), weight.data_ptr(), bias.data_ptr()
+        results = dx.data_ptr(), dweight.data_ptr(), dbias.data_ptr()
+        _sliced_backward_for(dim)((0,) * dim, (*upstream, batch * heads, heads, tokens, *operands, *results), scale)
+    return dx, dweight, dbias
+
+
+def _scratch(vectors: int) -> Tensor:
+    return torch.empty(LANES * (1 + vectors))
 
 
 def _aligned(scratch: Tensor) -> int:
@@ -594,6 +811,6 @@ def _with_whole_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _strides(tensor: Tensor) -> tuple[int, int, int]:
-    batch, token, head, _ = tensor.stride()
-    return 4 * batch, 4 * token, 4 * head  # bytes
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """In bytes; all but the last."""
+    return tuple(4 * stride for stride in tensor.stride()[:-1])

@@ -1,13 +1,16 @@
 """Attention without a mask: a fused kernel where it wins, PyTorch's own `scaled_dot_product_attention` elsewhere.
 
-The fused kernel is the PyTorch operator `lab::small_head_attention`, so autograd, `torch.compile`, `torch.func.vmap` and the
-FLOP counter treat it like one of PyTorch's own.
+The fused kernels are the PyTorch operators `lab::small_head_attention` and, with the projections of heads that see slices of
+the token, `lab::sliced_attention`; so autograd, `torch.compile`, `torch.func.vmap` and the FLOP counter treat them like
+PyTorch's own.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,40 +30,72 @@ FUSED_HEAD_DIMS = range(2, 9)
 CUDA_HEAD_DIMS = range(2, 33)
 CUDA_DTYPES = (torch.float32, torch.bfloat16)
 MOST_FUSED_TOKENS = 256
-_prepared: set[int] = set()
+_prepared: set[tuple[int, bool]] = set()
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
+def attention(qkv: Tensor, *, scale: float) -> Tensor:
     """softmax(scale * q k^T) v per image and head (Vaswani et al. 2017, equation 1), without mask or dropout.
 
     Which kernel runs is `attention_path`'s answer. The fused one never writes the tokens x tokens matrix of weights. It has no
     second derivative and no `torch.func.grad`; ordinary autograd, with or without `vmap` inside, is what it is for.
 
     Args:
-        q, k, v: (batch, tokens, heads, head_dim), of one shape, dtype and device, with any strides.
+        qkv: queries, keys and values (batch, tokens, 3, heads, head_dim), with any strides. They are one tensor because their
+            gradient then is one, too: of three, autograd would have to copy it together.
         scale: factor of the scores; head_dim ** -0.5 as a rule.
 
     Returns:
         (batch, tokens, heads, head_dim), contiguous.
 
     Raises:
-        ValueError: the tensors do not have four dimensions, or differ in shape, dtype or device.
+        ValueError: the tensor has another number of dimensions, or its third is not 3.
     """
-    if q.dim() != 4:
-        raise ValueError(f"Attention takes tensors of shape (batch, tokens, heads, head_dim), not {tuple(q.shape)}.")
-    if q.shape != k.shape or q.shape != v.shape:
-        raise ValueError(f"Query, key and value must have one shape, not {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}.")
-    if q.device != k.device or q.device != v.device:
-        raise ValueError(f"Query, key and value must be on one device, not on {q.device}, {k.device} and {v.device}.")
-    if q.dtype != k.dtype or q.dtype != v.dtype:
-        raise ValueError(f"Query, key and value must have one dtype, not {q.dtype}, {k.dtype} and {v.dtype}.")
-    if 1 <= q.shape[1] <= MOST_FUSED_TOKENS and _fused(q.device.type, q.dtype, int(q.shape[3])):
-        return torch.ops.lab.small_head_attention(q, k, v, scale)[0]
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (batch, head, token, channel)
-    if q.device.type == "cpu" and any(torch._C._functorch.is_batchedtensor(x) for x in (q, k, v)):
+    if qkv.dim() != 5 or qkv.shape[2] != 3:
+        raise ValueError(f"Attention takes a tensor of shape (batch, tokens, 3, heads, head_dim), not {tuple(qkv.shape)}.")
+    if 1 <= qkv.shape[1] <= MOST_FUSED_TOKENS and _fused(qkv.device.type, qkv.dtype, int(qkv.shape[4])):
+        return torch.ops.lab.small_head_attention(qkv, scale)[0]
+    q, k, v = qkv.transpose(1, 3).unbind(2)  # (batch, head, token, channel)
+    if qkv.device.type == "cpu" and torch._C._functorch.is_batchedtensor(qkv):
         # PyTorch's CPU kernel has no batching rule: it would run seed by seed, with a warning.
         return ((q @ k.mT * scale).softmax(-1) @ v).transpose(1, 2).contiguous()
     return F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2).contiguous()
+
+
+def fuses_slices(tokens: Tensor, head_dim: int) -> bool:
+    """Whether `sliced_attention` takes these tokens (batch, tokens, dim): where the fused kernel wins, on the CPU alone."""
+    fits = tokens.device.type == "cpu" and 1 <= tokens.shape[1] <= MOST_FUSED_TOKENS
+    return fits and _fused("cpu", tokens.dtype, head_dim, sliced=True)
+
+
+def sliced_attention(tokens: Tensor, weight: Tensor, bias: Tensor, *, scale: float) -> Tensor:
+    """Attention in which head i sees slice i of the token alone, its projections included: one fused kernel.
+
+    Queries, keys and values are never written; the backward pass computes them again. Derivatives: as of `attention`. Only for
+    tokens that `fuses_slices` takes.
+
+    Args:
+        tokens: (batch, tokens, heads * head_dim), with any strides.
+        weight: each head's maps to query, key and value (3, heads, head_dim, head_dim), the last two out and in.
+        bias: (3, heads, head_dim).
+        scale: factor of the scores; head_dim ** -0.5 as a rule.
+
+    Returns:
+        (batch, tokens, heads * head_dim), contiguous.
+
+    Raises:
+        ValueError: shapes, dtypes or devices do not fit together.
+    """
+    heads, head_dim = weight.shape[1:3] if weight.dim() == 4 else (0, 0)
+    if tokens.dim() != 3 or weight.shape != (3, heads, head_dim, head_dim) or bias.shape != (3, heads, head_dim):
+        raise ValueError(
+            "Sliced attention takes tokens (batch, tokens, dim), weights (3, heads, head_dim, head_dim) and biases "
+            f"(3, heads, head_dim), not {tuple(tokens.shape)}, {tuple(weight.shape)} and {tuple(bias.shape)}."
+        )
+    if tokens.shape[2] != heads * head_dim:
+        raise ValueError(f"A token of {heads} heads of {head_dim} channels has {heads * head_dim} channels, not {tokens.shape[2]}.")
+    if any(tensor.dtype != torch.float32 or tensor.device.type != "cpu" for tensor in (tokens, weight, bias)):
+        raise ValueError("Sliced attention takes float32 tensors on the CPU.")
+    return torch.ops.lab.sliced_attention(tokens, weight, bias, scale)[0]
 
 
 def attention_path(*, device: torch.device | str, head_dim: int, tokens: int, dtype: torch.dtype = torch.float32) -> str:
@@ -80,12 +115,12 @@ def why_not_fused(head_dim: int, device: torch.device | str = "cpu") -> str | No
     return _unavailable.get(None) or _unavailable.get(head_dim)
 
 
-def _fused(device_type: str, dtype: torch.dtype, head_dim: int) -> bool:
+def _fused(device_type: str, dtype: torch.dtype, head_dim: int, *, sliced: bool = False) -> bool:
     if os.environ.get("LAB_ATTENTION") == "sdpa":
         return False
     if device_type == "cuda":
         return dtype in CUDA_DTYPES and head_dim in CUDA_HEAD_DIMS and _why_not_cuda() is None
-    return device_type == "cpu" and dtype == torch.float32 and head_dim in FUSED_HEAD_DIMS and _can_run(head_dim)
+    return device_type == "cpu" and dtype == torch.float32 and head_dim in FUSED_HEAD_DIMS and _can_run(head_dim, sliced=sliced)
 
 
 @functools.cache
@@ -101,96 +136,133 @@ def _why_not_cuda() -> str | None:
     return None
 
 
-def _can_run(head_dim: int) -> bool:
-    if head_dim in _prepared:
+def _can_run(head_dim: int, *, sliced: bool = False) -> bool:
+    if (head_dim, sliced) in _prepared:
         return True
     if None in _unavailable or head_dim in _unavailable:
         return False
     try:
-        cpu.prepare(head_dim)
+        cpu.prepare(head_dim, sliced=sliced)
     except Exception as error:  # this machine's code generator refuses; plain attention still works
         _unavailable[head_dim] = f"the kernel cannot be compiled here: {type(error).__name__}: {error}"
         return False
-    _prepared.add(head_dim)
+    _prepared.add((head_dim, sliced))
     return True
 
 
 # Defined and implemented one by one: `torch.library.custom_op` imports the compiler's front end on the first call, which takes
 # longer than a short training.
 _NAME, _BACKWARD = "lab::small_head_attention", "lab::small_head_attention_backward"
+_SLICED, _SLICED_BACKWARD = "lab::sliced_attention", "lab::sliced_attention_backward"
 _TAGS = (torch.Tag.pt2_compliant_tag,)
-torch.library.define(_NAME, "(Tensor q, Tensor k, Tensor v, float scale) -> (Tensor, Tensor)", tags=_TAGS)
-torch.library.define(
-    _BACKWARD,
-    "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor statistics, float scale) -> (Tensor, Tensor, Tensor)",
-    tags=_TAGS,
-)
+for _operator, _signature in {
+    _NAME: "(Tensor qkv, float scale) -> (Tensor, Tensor)",
+    _BACKWARD: "(Tensor grad, Tensor qkv, Tensor out, Tensor statistics, float scale) -> Tensor",
+    _SLICED: "(Tensor tokens, Tensor weight, Tensor bias, float scale) -> (Tensor, Tensor)",
+    _SLICED_BACKWARD: "(Tensor grad, Tensor tokens, Tensor weight, Tensor bias, Tensor out, Tensor statistics, float scale) "
+    "-> (Tensor, Tensor, Tensor)",
+}.items():
+    torch.library.define(_operator, _signature, tags=_TAGS)
 
 
 @torch.library.impl(_NAME, "cpu")
-def _forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    return cpu.forward(q, k, v, scale)
+def _forward(qkv: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    return cpu.forward(qkv, scale)
 
 
 @torch.library.impl(_BACKWARD, "cpu")
-def _backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, statistics: Tensor, scale: float
+def _backward(grad: Tensor, qkv: Tensor, out: Tensor, statistics: Tensor, scale: float) -> Tensor:
+    return cpu.backward(grad, qkv, out, statistics, scale)
+
+
+@torch.library.impl(_SLICED, "cpu")
+def _sliced_forward(tokens: Tensor, weight: Tensor, bias: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    return cpu.sliced_forward(tokens, weight, bias, scale)
+
+
+@torch.library.impl(_SLICED_BACKWARD, "cpu")
+def _sliced_backward(
+    grad: Tensor, tokens: Tensor, weight: Tensor, bias: Tensor, out: Tensor, statistics: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return cpu.backward(grad, q, k, v, out, statistics, scale)
+    return cpu.sliced_backward(grad, tokens, weight, bias, out, statistics, scale)
 
 
 @torch.library.impl(_NAME, "cuda")
-def _forward_cuda(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def _forward_cuda(qkv: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     from pipeline.kernels import cuda
 
+    q, k, v = qkv.unbind(2)
     return cuda.forward(q, k, v, scale)
 
 
 @torch.library.impl(_BACKWARD, "cuda")
-def _backward_cuda(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, statistics: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _backward_cuda(grad: Tensor, qkv: Tensor, out: Tensor, statistics: Tensor, scale: float) -> Tensor:
     from pipeline.kernels import cuda
 
-    return cuda.backward(grad, q, k, v, out, statistics, scale)
+    q, k, v = qkv.unbind(2)
+    return torch.stack(cuda.backward(grad, q, k, v, out, statistics, scale), dim=2)
+
+
+def _empty(qkv: Tensor) -> Tensor:
+    """Room for the result, (batch, tokens, heads, head_dim)."""
+    batch, tokens, _, heads, dim = qkv.shape
+    return qkv.new_empty((batch, tokens, heads, dim))
 
 
 @torch.library.register_fake(_NAME)
-def _(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    if q.device.type == "cuda":
+def _(qkv: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    if qkv.device.type == "cuda":
         from pipeline.kernels import cuda
 
-        return q.new_empty(q.shape), cuda.empty_statistics(q)
-    batch, tokens, heads, _ = q.shape
-    return q.new_empty(q.shape), q.new_empty(cpu.statistics_shape(batch, tokens, heads))
+        return _empty(qkv), cuda.empty_statistics(qkv[:, :, 0])
+    batch, tokens, _, heads, _ = qkv.shape
+    return _empty(qkv), qkv.new_empty(cpu.statistics_shape(batch, tokens, heads))
 
 
 @torch.library.register_fake(_BACKWARD)
-def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, statistics: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    return q.new_empty(q.shape), q.new_empty(q.shape), q.new_empty(q.shape)
+def _(grad: Tensor, qkv: Tensor, out: Tensor, statistics: Tensor, scale: float) -> Tensor:
+    return qkv.new_empty(qkv.shape)
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, scale = inputs
-    out, statistics = output
-    ctx.save_for_backward(q, k, v, out, statistics)
+@torch.library.register_fake(_SLICED)
+def _(tokens: Tensor, weight: Tensor, bias: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    statistics = cpu.statistics_shape(tokens.shape[0], tokens.shape[1], weight.shape[1])
+    return tokens.new_empty(tokens.shape), tokens.new_empty(statistics)
+
+
+@torch.library.register_fake(_SLICED_BACKWARD)
+def _(
+    grad: Tensor, tokens: Tensor, weight: Tensor, bias: Tensor, out: Tensor, statistics: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return tokens.new_empty(tokens.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *operands, scale = inputs
+    ctx.save_for_backward(*operands, *output)
     ctx.scale = scale
     ctx.set_materialize_grads(False)  # the statistics never have a gradient
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
-    return *torch.ops.lab.small_head_attention_backward(grad, *ctx.saved_tensors, ctx.scale), None
+def _differentiate(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor, None]:
+    return torch.ops.lab.small_head_attention_backward(grad, *ctx.saved_tensors, ctx.scale), None
+
+
+def _differentiate_sliced(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor, None]:
+    return *torch.ops.lab.sliced_attention_backward(grad, *ctx.saved_tensors, ctx.scale), None
 
 
 torch.library.register_autograd(_NAME, _differentiate, setup_context=_save)
+torch.library.register_autograd(_SLICED, _differentiate_sliced, setup_context=_save)
 
 
 def _refuse(ctx: Any, *grads: Tensor | None) -> None:
-    raise RuntimeError("lab::small_head_attention_backward has no derivative; set LAB_ATTENTION=sdpa to differentiate attention twice.")
+    raise RuntimeError("The fused attention's backward pass has no derivative; set LAB_ATTENTION=sdpa to differentiate attention twice.")
 
 
 # Without this PyTorch would warn once and return wrong second derivatives.
 torch.library.register_autograd(_BACKWARD, _refuse)
+torch.library.register_autograd(_SLICED_BACKWARD, _refuse)
 
 
 def _fold(size: int, dim: int | None, tensor: Tensor) -> Tensor:
@@ -200,29 +272,64 @@ def _fold(size: int, dim: int | None, tensor: Tensor) -> Tensor:
 
 
 @torch.library.register_vmap(_NAME)
-def _(info: Any, in_dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    folded = [_fold(info.batch_size, dim, tensor) for dim, tensor in zip(in_dims[:-1], args[:-1], strict=True)]
-    results = torch.ops.lab.small_head_attention(*folded, args[-1])
+def _(info: Any, in_dims: Any, qkv: Tensor, scale: float) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    results = torch.ops.lab.small_head_attention(_fold(info.batch_size, in_dims[0], qkv), scale)
     return tuple(result.unflatten(0, (info.batch_size, -1)) for result in results), (0, 0)
 
 
 @torch.library.register_vmap(_BACKWARD)
-def _(info: Any, in_dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+def _(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
     folded = [_fold(info.batch_size, dim, tensor) for dim, tensor in zip(in_dims[:-1], args[:-1], strict=True)]
-    results = torch.ops.lab.small_head_attention_backward(*folded, args[-1])
-    return tuple(result.unflatten(0, (info.batch_size, -1)) for result in results), (0, 0, 0)
+    return torch.ops.lab.small_head_attention_backward(*folded, args[-1]).unflatten(0, (info.batch_size, -1)), 0
 
 
-def _products(shape: torch.Size, count: int) -> int:
-    batch, tokens, heads, dim = shape
-    return count * 2 * batch * heads * tokens * tokens * dim
+def _one_by_one(operator: Any, info: Any, in_dims: Any, args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """The operator for each member of a vmapped dimension: weights of their own cannot be folded into one batch."""
+    results = [
+        operator(*(arg if dim is None else arg.select(dim, i) for dim, arg in zip(in_dims, args, strict=True)))
+        for i in range(info.batch_size)
+    ]
+    stacked = tuple(torch.stack(column) for column in zip(*results, strict=True))
+    return stacked, (0,) * len(stacked)
+
+
+@torch.library.register_vmap(_SLICED)
+def _(info: Any, in_dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    return _one_by_one(torch.ops.lab.sliced_attention, info, in_dims, args)
+
+
+@torch.library.register_vmap(_SLICED_BACKWARD)
+def _(info: Any, in_dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    return _one_by_one(torch.ops.lab.sliced_attention_backward, info, in_dims, args)
+
+
+def _products(shape: Sequence[int], count: int) -> int:
+    """Of `count` products with token x token matrices, where the result has this shape (batch, tokens, ...)."""
+    return count * 2 * math.prod(shape) * shape[1]
+
+
+def _projections(tokens: torch.Size, weight: torch.Size, count: int) -> int:
+    return count * 2 * math.prod(tokens) * weight[-1]
 
 
 @register_flop_formula(torch.ops.lab.small_head_attention)
-def _forward_flops(q: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    return _products(q, 2)  # q k^T and p v
+def _forward_flops(qkv: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    batch, tokens, _, heads, dim = qkv
+    return _products((batch, tokens, heads, dim), 2)  # q k^T and p v
 
 
 @register_flop_formula(torch.ops.lab.small_head_attention_backward)
 def _backward_flops(grad: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
     return _products(grad, 5)  # q k^T again, do v^T, p^T do, ds k, ds^T q; as PyTorch counts its own
+
+
+@register_flop_formula(torch.ops.lab.sliced_attention)
+def _sliced_forward_flops(tokens: torch.Size, weight: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    return _projections(tokens, weight, 3) + _products(tokens, 2)
+
+
+@register_flop_formula(torch.ops.lab.sliced_attention_backward)
+def _sliced_backward_flops(
+    grad: torch.Size, tokens: torch.Size, weight: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any
+) -> int:
+    return _projections(tokens, weight, 9) + _products(tokens, 5)  # q, k and v again, and what each gives to tokens and weight

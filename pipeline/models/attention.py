@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.kernels import attention, attention_path, small_head_attention, why_not_fused
+from pipeline.kernels import attention, attention_path, fuses_slices, sliced_attention, small_head_attention, why_not_fused
 from pipeline.models.dropout import Dropout
 from pipeline.params import AnyModelSettings, ModelSettings
 
@@ -40,20 +40,26 @@ class _Attention(nn.Module, ABC):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, token, dim) to (batch, token, dim)."""
-        query, key, value = self._heads(tokens)
-        if self.training and self.dropout.probability:
+        qkv = self._heads(tokens)
+        if self._drops:
+            query, key, value = qkv.unbind(2)
             weight = self.dropout(self._weigh(query[:, : tokens.shape[1]], key))
             return (weight @ value.transpose(1, 2)).transpose(1, 2).flatten(2)
-        heads = attention(query, key, value, scale=self.scale).flatten(2)
+        heads = attention(qkv, scale=self.scale).flatten(2)
         return heads if self.memory is None else heads[:, : tokens.shape[1]]
 
     def weights(self, tokens: Tensor) -> Tensor:
         """The attention weights without dropout: (batch, token, dim) to (batch, head, query token, key token), memory slots last."""
-        query, key, _ = self._heads(tokens)
+        query, key, _ = self._heads(tokens).unbind(2)
         return self._weigh(query[:, : tokens.shape[1]], key)
 
-    def _heads(self, tokens: Tensor) -> tuple[Tensor, ...]:
-        """Query, key and value, each (batch, token + memory, head, head_dim).
+    @property
+    def _drops(self) -> bool:
+        """Whether weights are dropped, which no fused kernel does."""
+        return self.training and self.dropout.probability > 0
+
+    def _heads(self, tokens: Tensor) -> Tensor:
+        """Queries, keys and values (batch, token + memory, 3, head, head_dim).
 
         The fused kernel takes all three in one shape, so queries of zeros stand beside the memory's keys and values. What they
         attend to is dropped, and with it their gradient: they change nothing but cost a few rows, far less than another kernel.
@@ -62,7 +68,7 @@ class _Attention(nn.Module, ABC):
         if self.memory is not None:
             rows = F.pad(self.memory.flatten(1), (tokens.shape[-1], 0))  # (memory, 3 * dim)
             qkv = torch.cat([qkv, rows.expand(tokens.shape[0], -1, -1)], dim=1)
-        return qkv.unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        return qkv.unflatten(-1, (3, self.heads, -1))
 
     def _weigh(self, query: Tensor, key: Tensor) -> Tensor:
         """(batch, token, head, head_dim) each, to weights (batch, head, query token, key token)."""
@@ -106,6 +112,12 @@ class SlicedAttention(_Attention):
         self.weight = nn.Parameter(torch.empty(3, heads, head_dim, head_dim).uniform_(-bound, bound))  # (qkv, head, out, in)
         self.bias = nn.Parameter(torch.empty(3, heads, head_dim).uniform_(-bound, bound))
         self.register_buffer("eye", torch.eye(heads)[:, None, :, None], persistent=False)  # (head, 1, head, 1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, token, dim) to (batch, token, dim)."""
+        if self.memory is None and not self._drops and fuses_slices(tokens, self.weight.shape[-1]):
+            return sliced_attention(tokens, self.weight, self.bias, scale=self.scale)
+        return super().forward(tokens)
 
     def project(self, tokens: Tensor) -> Tensor:
         # One product with the block-diagonal matrix beats heads small ones: a 4 x 4 product is all overhead.

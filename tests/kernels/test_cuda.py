@@ -166,10 +166,10 @@ def test_without_triton_the_reason_is_given(tmp_path: Path) -> None:
 
 def test_the_plain_path_runs_in_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_ATTENTION", "sdpa")
-    q, k, v = torch.randn(3, 4, 2, 7, 3, 4, generator=torch.Generator().manual_seed(0)).unbind(0)
-    stacked = torch.func.vmap(lambda *x: attention(*x, scale=0.5))(q, k, v)
-    for s in range(len(q)):
-        torch.testing.assert_close(stacked[s], attention(q[s], k[s], v[s], scale=0.5), rtol=0, atol=1e-6)
+    qkv = torch.randn(4, 2, 7, 3, 3, 4, generator=torch.Generator().manual_seed(0))
+    stacked = torch.func.vmap(lambda x: attention(x, scale=0.5))(qkv)
+    for s in range(len(qkv)):
+        torch.testing.assert_close(stacked[s], attention(qkv[s], scale=0.5), rtol=0, atol=1e-6)
 
 
 def inputs(shape: tuple[int, int, int, int], dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -181,7 +181,7 @@ def inputs(shape: tuple[int, int, int, int], dtype: torch.dtype = torch.float32)
 
 def run(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, scale: float) -> list[Tensor]:
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-    out = attention(*leaves, scale=scale)
+    out = attention(torch.stack(leaves, dim=2), scale=scale)
     return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
 
 
@@ -225,10 +225,14 @@ def test_bfloat16_extreme_scores_and_nan_on_a_gpu() -> None:
 def test_layouts_and_stacks_on_a_gpu() -> None:
     q, k, v, grad = (x.contiguous() for x in inputs((6, 50, 8, 4)))
     expected = run(q, k, v, grad, 0.5)
-    for a, e in zip(run(*(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, grad)), 0.5), expected, strict=True):
-        assert torch.equal(a, e)
+    qkv = torch.stack((q, k, v), dim=2)
+    other = qkv.transpose(1, 3).contiguous().transpose(1, 3).requires_grad_()
+    out = attention(other, scale=0.5)
+    assert torch.equal(out, expected[0])
+    (gradient,) = torch.autograd.grad(out, other, grad.transpose(1, 2).contiguous().transpose(1, 2))
+    assert torch.equal(gradient, torch.stack(expected[1:], dim=2))
     leaves = [x.unflatten(0, (3, 2)).detach().requires_grad_() for x in (q, k, v)]
-    out = torch.func.vmap(lambda *x: attention(*x, scale=0.5))(*leaves)
+    out = torch.func.vmap(lambda *x: attention(torch.stack(x, dim=2), scale=0.5))(*leaves)
     assert torch.equal(out.flatten(0, 1), expected[0])
     for a, e in zip(torch.autograd.grad(out, leaves, grad.unflatten(0, (3, 2))), expected[1:], strict=True):
         assert torch.equal(a.flatten(0, 1), e)
@@ -248,5 +252,5 @@ def test_no_matrix_of_weights_is_stored() -> None:
 @pytest.mark.cuda
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning")  # opcheck's own
 def test_opcheck_on_a_gpu() -> None:
-    q, k, v, _ = (x.requires_grad_() for x in inputs((2, 6, 3, 4)))
-    torch.library.opcheck(torch.ops.lab.small_head_attention, (q, k, v, 0.5))
+    q, k, v, _ = inputs((2, 6, 3, 4))
+    torch.library.opcheck(torch.ops.lab.small_head_attention, (torch.stack((q, k, v), dim=2).requires_grad_(), 0.5))

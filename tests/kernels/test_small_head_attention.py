@@ -1,4 +1,4 @@
-"""The fused attention kernel against the definition in float64, and as a PyTorch operator."""
+"""The fused attention kernels against the definition in float64, and as PyTorch operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipeline.kernels import attention, attention_path, small_head_attention, why_not_fused
+from pipeline.kernels import attention, attention_path, fuses_slices, sliced_attention, small_head_attention, why_not_fused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,6 +54,10 @@ def inputs(batch: int, tokens: int, heads: int, dim: int) -> tuple[Tensor, Tenso
     return q, k, v, draw(batch, tokens, heads, dim, seed=1)
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
+    return attention(torch.stack((q, k, v), dim=2), scale=scale)
+
+
 def definition(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """The formula written out."""
     weights = torch.softmax(torch.einsum("bihd,bjhd->bhij", q, k) * scale, dim=-1)
@@ -82,7 +86,7 @@ def test_equals_the_definition_in_float64(shape: tuple[int, int, int, int]) -> N
     q, k, v, grad = inputs(*shape)
     scale = shape[-1] ** -0.5
     assert attention_path(device="cpu", head_dim=shape[-1], tokens=shape[1]) == "fused-cpu"
-    out, *gradients = run(attention, q, k, v, grad, scale)
+    out, *gradients = run(attend, q, k, v, grad, scale)
     expected, *expected_gradients = exact(q, k, v, grad, scale)
     assert out.is_contiguous()
     assert float((out - expected).abs().max()) <= 2e-6
@@ -98,7 +102,7 @@ def test_equals_the_definition_over_the_whole_grid(dim: int) -> None:
                 if batch * heads * tokens * tokens > 1_000_000:
                     continue
                 q, k, v, grad = inputs(batch, tokens, heads, dim)
-                out, *gradients = run(attention, q, k, v, grad, dim**-0.5)
+                out, *gradients = run(attend, q, k, v, grad, dim**-0.5)
                 expected, *expected_gradients = exact(q, k, v, grad, dim**-0.5)
                 assert float((out - expected).abs().max()) <= 2e-6, (batch, tokens, heads, dim)
                 assert_gradients_close(gradients, expected_gradients)
@@ -107,7 +111,7 @@ def test_equals_the_definition_over_the_whole_grid(dim: int) -> None:
 @pytest.mark.parametrize("scale", [0.0, -0.7, 3.0])
 def test_any_scale(scale: float) -> None:
     q, k, v, grad = inputs(2, 9, 3, 4)
-    actual, expected = run(attention, q, k, v, grad, scale), exact(q, k, v, grad, scale)
+    actual, expected = run(attend, q, k, v, grad, scale), exact(q, k, v, grad, scale)
     torch.testing.assert_close(actual[0].double(), expected[0], rtol=0, atol=1e-5)
     assert_gradients_close(actual[1:], expected[1:], 2e-5)
 
@@ -115,29 +119,32 @@ def test_any_scale(scale: float) -> None:
 def layouts() -> dict[str, Callable[[Tensor], Tensor]]:
     """Functions that return a tensor's values in another memory layout."""
     return {
-        "heads first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-        "channels outermost": lambda x: x.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0),
-        "batch last": lambda x: x.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2),
+        "heads first": lambda x: x.transpose(1, -2).contiguous().transpose(1, -2),
+        "channels outermost": lambda x: x.movedim(-1, 0).contiguous().movedim(0, -1),
+        "batch last": lambda x: x.movedim(0, -1).contiguous().movedim(-1, 0),
         "every second channel": lambda x: x.repeat_interleave(2, -1)[..., ::2],
         "offset by one float": lambda x: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape),
     }
 
 
+def run_packed(qkv: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = qkv.detach().requires_grad_()
+    out = attention(leaf, scale=0.5)
+    return out.detach(), torch.autograd.grad(out, leaf, grad)[0]
+
+
 @pytest.mark.parametrize("name", layouts())
 def test_the_layout_of_the_inputs_changes_no_bit(name: str) -> None:
     change = layouts()[name]
-    q, k, v, grad = (tensor.contiguous() for tensor in inputs(3, 11, 3, 4))
-    expected = run(attention, q, k, v, grad, 0.5)
-    for a, e in zip(run(attention, change(q), change(k), change(v), change(grad), 0.5), expected, strict=True):
+    qkv, grad = draw(3, 11, 3, 3, 4), draw(3, 11, 3, 4, seed=1)
+    for a, e in zip(run_packed(change(qkv), change(grad)), run_packed(qkv, grad), strict=True):
         assert torch.equal(a, e)
 
 
 def test_expanded_inputs() -> None:
-    q, k, v, _ = inputs(1, 6, 2, 4)
-    q, k, v = (tensor[:, :, :1].expand(4, 6, 3, 4) for tensor in (q, k, v))
+    qkv = draw(1, 6, 3, 1, 4).expand(4, 6, 3, 3, 4)
     grad = torch.ones(()).expand(4, 6, 3, 4)
-    dense = [tensor.contiguous() for tensor in (q, k, v, grad)]
-    for a, e in zip(run(attention, q, k, v, grad, 0.5), run(attention, *dense, 0.5), strict=True):
+    for a, e in zip(run_packed(qkv, grad), run_packed(qkv.contiguous(), grad.contiguous()), strict=True):
         assert torch.equal(a, e)
 
 
@@ -145,27 +152,29 @@ def test_nothing_is_written_beside_the_output() -> None:
     """The kernel works on whole vectors; a ragged group must not touch its neighbours' memory."""
     from pipeline.kernels import cpu
 
-    q, k, v, grad = inputs(3, 5, 1, 3)
-    originals = [tensor.clone() for tensor in (q, k, v, grad)]
+    operands = draw(3, 5, 3, 1, 3), draw(3, 5, 1, 3, seed=1), *sliced_inputs(3, 5, 1, 3)
+    originals = [tensor.clone() for tensor in operands]
+    qkv, grad, tokens, weight, bias, token_grad = operands
     fences = []
     real_empty = torch.empty
 
-    def fenced(shape: tuple[int, ...] | int) -> Tensor:
+    def fenced(shape: tuple[int, ...] | int, value: float = 12345.0) -> Tensor:
         count = math.prod(shape) if isinstance(shape, tuple) else shape
         fence = torch.full((count + 64,), 12345.0)
         fences.append((fence, count))
-        return fence[32 : 32 + count].view(shape)
+        return fence[32 : 32 + count].fill_(value).view(shape)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "empty", fenced)
-        out, statistics = cpu.forward(q, k, v, 0.5)
-        cpu.backward(grad, q, k, v, out, statistics, 0.5)
+        patch.setattr(torch, "zeros", lambda shape: fenced(shape, 0.0))
+        cpu.backward(grad, qkv, *cpu.forward(qkv, 0.5), 0.5)
+        cpu.sliced_backward(token_grad, tokens, weight, bias, *cpu.sliced_forward(tokens, weight, bias, 0.5), 0.5)
     assert torch.empty is real_empty
-    assert len(fences) >= 7
+    assert len(fences) >= 12
     for fence, count in fences:
         assert bool((fence[:32] == 12345.0).all())
         assert bool((fence[32 + count :] == 12345.0).all())
-    for tensor, original in zip((q, k, v, grad), originals, strict=True):
+    for tensor, original in zip(operands, originals, strict=True):
         assert torch.equal(tensor, original)
 
 
@@ -174,7 +183,7 @@ def test_large_scores(factor: float) -> None:
     """Scores up to 1e4 and beyond: rows with one weight of 1, and rows that need their maximum taken out."""
     q, k, v, grad = inputs(3, 50, 8, 4)
     q = q * factor
-    out, *gradients = run(attention, q, k, v, grad, 0.5)
+    out, *gradients = run(attend, q, k, v, grad, 0.5)
     expected, *expected_gradients = exact(q, k, v, grad, 0.5)
     rounding = float(torch.einsum("bihd,bjhd->bhij", q, k).abs().max()) * 0.5 * 2**-22  # of a score in float32
     assert float((out - expected).abs().max()) <= 2e-6 + 8 * rounding
@@ -186,7 +195,7 @@ def test_equal_scores_give_the_mean() -> None:
     _, _, v, _ = inputs(2, 49, 3, 4)
     for value in (0.0, 1.0, 100.0):
         q = k = torch.full_like(v, value)
-        out = attention(q, k, v, scale=0.5)
+        out = attend(q, k, v, scale=0.5)
         torch.testing.assert_close(out, v.mean(1, keepdim=True).expand_as(v), rtol=0, atol=1e-6)
 
 
@@ -198,18 +207,18 @@ def test_a_dominant_key_is_copied(size: float) -> None:
     q[..., 0] = size
     k[0, 3, 0, 0] = size
     v = draw(1, tokens, 1, 4)
-    out = attention(q, k, v, scale=1.0)
+    out = attend(q, k, v, scale=1.0)
     torch.testing.assert_close(out, definition(q.double(), k.double(), v.double(), 1.0).float(), rtol=0, atol=1e-5)
     if size > 10:
         assert torch.equal(out, v[:, 3:4].expand_as(v))
-        out = attention(-q, k, v, scale=1.0)
+        out = attend(-q, k, v, scale=1.0)
         others = v[:, torch.arange(tokens) != 3].mean(1, keepdim=True)
         torch.testing.assert_close(out, others.expand_as(v), rtol=0, atol=1e-6)
 
 
 def test_huge_values() -> None:
     q, k, v, grad = inputs(2, 9, 2, 4)
-    out, *gradients = run(attention, q, k, v * 1e35, grad * 1e-35, 0.5)
+    out, *gradients = run(attend, q, k, v * 1e35, grad * 1e-35, 0.5)
     expected, *expected_gradients = exact(q, k, v * 1e35, grad * 1e-35, 0.5)
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e29)
     for a, e in zip(gradients, expected_gradients, strict=True):
@@ -218,7 +227,7 @@ def test_huge_values() -> None:
 
 def test_tiny_gradients() -> None:
     q, k, v, grad = inputs(2, 9, 2, 4)
-    _, *gradients = run(attention, q, 5 * k, v, grad * 1e-30, 0.5)
+    _, *gradients = run(attend, q, 5 * k, v, grad * 1e-30, 0.5)
     _, *expected = exact(q, 5 * k, v, grad * 1e-30, 0.5)
     assert_gradients_close(gradients, expected)
 
@@ -229,7 +238,7 @@ def test_not_finite_inputs_spoil_the_rows_they_spoil_in_the_definition(value: fl
     q, k, v, grad = inputs(3, 9, 7, 4)  # 21 pairs: the spoilt one shares its lanes' group with healthy ones
     tensors = {"q": q, "k": k, "v": v}
     tensors[where][1, 4, 2, 3] = value
-    out, *gradients = run(attention, q, k, v, grad, 0.5)
+    out, *gradients = run(attend, q, k, v, grad, 0.5)
     expected, *expected_gradients = run(definition, q, k, v, grad, 0.5)
     assert not bool(expected.isfinite().all())
     assert torch.equal(out.isnan(), expected.isnan())
@@ -247,7 +256,7 @@ def test_not_finite_inputs_spoil_the_rows_they_spoil_in_the_definition(value: fl
 def test_a_spoilt_upstream_gradient_reaches_the_gradients() -> None:
     q, k, v, grad = inputs(2, 9, 2, 4)
     grad[1, 8, 1, 2] = math.nan
-    _, *gradients = run(attention, q, k, v, grad, 0.5)
+    _, *gradients = run(attend, q, k, v, grad, 0.5)
     _, *expected = run(definition, q, k, v, grad, 0.5)
     for a, e in zip(gradients, expected, strict=True):
         assert torch.equal(a.isnan(), e.isnan())
@@ -257,17 +266,17 @@ def test_a_spoilt_upstream_gradient_reaches_the_gradients() -> None:
 def test_bitwise_repeatable_and_independent_of_the_neighbours(tokens: int) -> None:
     """A pair's bits do not depend on what else is in the batch, not even when its neighbours need the slower path."""
     q, k, v, grad = inputs(5, tokens, 7, 4)
-    everything = run(attention, q, k, v, grad, 0.5)
-    for a, e in zip(run(attention, q, k, v, grad, 0.5), everything, strict=True):
+    everything = run(attend, q, k, v, grad, 0.5)
+    for a, e in zip(run(attend, q, k, v, grad, 0.5), everything, strict=True):
         assert torch.equal(a, e)
     for b, h in ((0, 0), (2, 1), (4, 6)):
         alone = [tensor[b : b + 1, :, h : h + 1] for tensor in (q, k, v, grad)]
-        for a, e in zip(run(attention, *alone, 0.5), everything, strict=True):
+        for a, e in zip(run(attend, *alone, 0.5), everything, strict=True):
             assert torch.equal(a, e[b : b + 1, :, h : h + 1])
     q, k = q.clone(), k.clone()
     q[1] *= 1000
     k[3, 2] = math.nan
-    for a, e in zip(run(attention, q, k, v, grad, 0.5), everything, strict=True):
+    for a, e in zip(run(attend, q, k, v, grad, 0.5), everything, strict=True):
         for b in (0, 2, 4):
             assert torch.equal(a[b], e[b])
 
@@ -275,25 +284,17 @@ def test_bitwise_repeatable_and_independent_of_the_neighbours(tokens: int) -> No
 @pytest.mark.parametrize(("batch", "heads"), [(0, 2), (2, 0)])
 def test_empty_tensors(batch: int, heads: int) -> None:
     x = torch.zeros(batch, 5, heads, 4, requires_grad=True)
-    out = attention(x, x, x, scale=0.5)
+    out = attend(x, x, x, scale=0.5)
     assert out.shape == (batch, 5, heads, 4)
     out.sum().backward()
     assert x.grad is not None
     assert x.grad.shape == x.shape
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: (x[0], x[0], x[0]),
-        lambda x: (x, x[:, :2], x),
-        lambda x: (x, x, x.double()),
-        lambda x: (x, x.to("meta"), x),
-    ],
-)
-def test_unfit_inputs_are_refused_with_a_sentence(make: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]) -> None:
-    with pytest.raises(ValueError, match=r"^[A-Z].*\.$"):
-        attention(*make(torch.zeros(2, 3, 2, 4)), scale=0.5)
+@pytest.mark.parametrize("shape", [(2, 3, 3, 4), (2, 5, 2, 3, 4), (3,)])
+def test_unfit_inputs_are_refused_with_a_sentence(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"^Attention takes [^.]*\.$"):
+        attention(torch.zeros(shape), scale=0.5)
 
 
 def test_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,14 +308,14 @@ def test_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_plain_path_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v, grad = inputs(2, 10, 3, 4)
-    fused = run(attention, q, k, v, grad, 0.5)
+    fused = run(attend, q, k, v, grad, 0.5)
     monkeypatch.setenv("LAB_ATTENTION", "sdpa")
-    plain = run(attention, q, k, v, grad, 0.5)
+    plain = run(attend, q, k, v, grad, 0.5)
     assert plain[0].is_contiguous()
     for f, p in zip(fused, plain, strict=True):
         torch.testing.assert_close(f, p, rtol=0, atol=5e-6)
     wide = [tensor.double() for tensor in (q, k, v, grad)]
-    for a, e in zip(run(attention, *wide, 0.5), run(definition, *wide, 0.5), strict=True):
+    for a, e in zip(run(attend, *wide, 0.5), run(definition, *wide, 0.5), strict=True):
         torch.testing.assert_close(a, e)
 
 
@@ -326,23 +327,31 @@ def operands(batch: int = 2, tokens: int = 6, heads: int = 3, dim: int = 4) -> t
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning")  # opcheck's own
 def test_opcheck() -> None:
-    torch.library.opcheck(torch.ops.lab.small_head_attention, operands())
-    torch.library.opcheck(torch.ops.lab.small_head_attention, operands(1, 1, 1, 3))
-    q, k, v, scale = (tensor.detach() if isinstance(tensor, Tensor) else tensor for tensor in operands())
-    out, statistics = torch.ops.lab.small_head_attention(q, k, v, scale)
-    torch.library.opcheck(torch.ops.lab.small_head_attention_backward, (draw(*out.shape), q, k, v, out, statistics, scale))
+    for shape in ((2, 6, 3, 3, 4), (1, 1, 3, 1, 3)):
+        torch.library.opcheck(torch.ops.lab.small_head_attention, (draw(*shape).requires_grad_(), 0.5))
+    qkv = draw(2, 6, 3, 3, 4)
+    out, statistics = torch.ops.lab.small_head_attention(qkv, 0.5)
+    torch.library.opcheck(torch.ops.lab.small_head_attention_backward, (draw(*out.shape), qkv, out, statistics, 0.5))
+    *operands, grad = sliced_inputs(2, 6, 3, 4)
+    out, statistics = torch.ops.lab.sliced_attention(*operands, 0.5)
+    torch.library.opcheck(torch.ops.lab.sliced_attention_backward, (grad, *operands, out, statistics, 0.5))
+    torch.library.opcheck(torch.ops.lab.sliced_attention, (*(tensor.requires_grad_() for tensor in operands), 0.5))
 
 
 def test_fake_tensors_have_the_shapes_and_strides_of_the_real_ones() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    q, k, v, grad = inputs(2, 6, 3, 4)
-    real = torch.ops.lab.small_head_attention(q, k, v, 0.5)
-    real += torch.ops.lab.small_head_attention_backward(grad, q, k, v, *real, 0.5)
+    def results(qkv: Tensor, grad: Tensor, *sliced: Tensor) -> list[Tensor]:
+        out, statistics = torch.ops.lab.small_head_attention(qkv, 0.5)
+        packed = [out, statistics, torch.ops.lab.small_head_attention_backward(grad, qkv, out, statistics, 0.5)]
+        *operands, token_grad = sliced
+        out, statistics = torch.ops.lab.sliced_attention(*operands, 0.5)
+        return [*packed, out, statistics, *torch.ops.lab.sliced_attention_backward(token_grad, *operands, out, statistics, 0.5)]
+
+    tensors = [draw(2, 6, 3, 3, 4), draw(2, 6, 3, 4, seed=1), *sliced_inputs(2, 6, 3, 4)]
+    real = results(*tensors)
     with FakeTensorMode() as mode:
-        q, k, v, grad = (mode.from_tensor(tensor) for tensor in (q, k, v, grad))
-        fake = torch.ops.lab.small_head_attention(q, k, v, 0.5)
-        fake += torch.ops.lab.small_head_attention_backward(grad, q, k, v, *fake, 0.5)
+        fake = results(*(mode.from_tensor(tensor) for tensor in tensors))
     for f, r in zip(fake, real, strict=True):
         assert (f.shape, f.stride(), f.dtype, f.device) == (r.shape, r.stride(), r.dtype, r.device)
 
@@ -350,12 +359,12 @@ def test_fake_tensors_have_the_shapes_and_strides_of_the_real_ones() -> None:
 def test_gradients_are_the_slope_of_the_output() -> None:
     """Central differences of the fused output itself, along random directions."""
     q, k, v, grad = inputs(2, 7, 2, 4)
-    _, *gradients = run(attention, q, k, v, grad, 0.5)
+    _, *gradients = run(attend, q, k, v, grad, 0.5)
     step = 1e-2
     for seed in range(3):
         directions = [draw(*q.shape, seed=10 + 3 * seed + i) for i in range(3)]
-        ahead = attention(q + step * directions[0], k + step * directions[1], v + step * directions[2], scale=0.5)
-        behind = attention(q - step * directions[0], k - step * directions[1], v - step * directions[2], scale=0.5)
+        ahead = attend(q + step * directions[0], k + step * directions[1], v + step * directions[2], scale=0.5)
+        behind = attend(q - step * directions[0], k - step * directions[1], v - step * directions[2], scale=0.5)
         slope = float(((ahead.double() - behind.double()) * grad).sum()) / (2 * step)
         expected = sum(float((g.double() * d).sum()) for g, d in zip(gradients, directions, strict=True))
         assert slope == pytest.approx(expected, rel=2e-3, abs=2e-3)
@@ -370,9 +379,9 @@ def test_vmap_equals_a_loop(stacked: tuple[str, ...]) -> None:
     }
     grad = draw(seeds, batch, 6, 3, 4, seed=9)
     in_dims = tuple(0 if name in stacked else None for name in tensors)
-    out = torch.func.vmap(lambda q, k, v: attention(q, k, v, scale=0.5), in_dims=in_dims)(*tensors.values())
+    out = torch.func.vmap(lambda q, k, v: attend(q, k, v, scale=0.5), in_dims=in_dims)(*tensors.values())
     gradients = torch.autograd.grad(out, list(tensors.values()), grad)
-    expected = torch.stack([attention(*(t[s] if n in stacked else t for n, t in tensors.items()), scale=0.5) for s in range(seeds)])
+    expected = torch.stack([attend(*(t[s] if n in stacked else t for n, t in tensors.items()), scale=0.5) for s in range(seeds)])
     assert torch.equal(out, expected)
     for a, e in zip(gradients, torch.autograd.grad(expected, list(tensors.values()), grad), strict=True):
         torch.testing.assert_close(a, e, rtol=1e-6, atol=1e-6)
@@ -381,7 +390,7 @@ def test_vmap_equals_a_loop(stacked: tuple[str, ...]) -> None:
 def test_many_upstream_gradients_at_once_equal_a_loop() -> None:
     """vmap over the backward pass alone, as a Jacobian takes it."""
     q, k, v, scale = operands()
-    out = attention(q, k, v, scale=scale)
+    out = attend(q, k, v, scale=scale)
     grads = draw(5, *out.shape, seed=3)
     actual = torch.autograd.grad(out, (q, k, v), grads, is_grads_batched=True, retain_graph=True)
     for i, grad in enumerate(grads):
@@ -398,8 +407,7 @@ def test_a_stack_of_models_trains_as_its_members() -> None:
             self.qkv = torch.nn.Linear(8, 24)
 
         def forward(self, x: Tensor) -> Tensor:
-            q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).unbind(-3)
-            return attention(q, k, v, scale=0.5).flatten(-2)
+            return attention(self.qkv(x).unflatten(-1, (3, 2, 4)), scale=0.5).flatten(-2)
 
     torch.manual_seed(0)
     models = [Block() for _ in range(3)]
@@ -418,7 +426,7 @@ def test_flops_are_counted() -> None:
     def count() -> int:
         q, k, v, _ = operands()
         with FlopCounterMode(display=False) as counter:
-            attention(q, k, v, scale=0.5).sum().backward()
+            attend(q, k, v, scale=0.5).sum().backward()
         return counter.get_total_flops()
 
     batch, tokens, heads, dim = 2, 6, 3, 4
@@ -428,7 +436,7 @@ def test_flops_are_counted() -> None:
 @pytest.mark.slow
 def test_torch_compile() -> None:
     def function(x: Tensor) -> Tensor:
-        return attention(*torch.tanh(x).unbind(2), scale=0.5).square()
+        return attention(torch.tanh(x), scale=0.5).square()
 
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
     for tokens in (6, 9):
@@ -442,19 +450,220 @@ def test_torch_compile() -> None:
 def test_second_derivatives_are_refused() -> None:
     q, k, v, scale = operands()
     for function in (torch.square, torch.clone):  # with and without a path through the upstream gradient
-        (dq,) = torch.autograd.grad(function(attention(q, k, v, scale=scale)).sum(), q, create_graph=True)
-        with pytest.raises(RuntimeError, match="small_head_attention_backward has no derivative"):
+        (dq,) = torch.autograd.grad(function(attend(q, k, v, scale=scale)).sum(), q, create_graph=True)
+        with pytest.raises(RuntimeError, match="no derivative; set LAB_ATTENTION=sdpa"):
             torch.autograd.grad(dq.sum(), q)
+
+
+def sliced_inputs(batch: int, tokens: int, heads: int, dim: int) -> list[Tensor]:
+    """Tokens, weight, bias and an upstream gradient."""
+    x, grad = (draw(batch, tokens, heads * dim, seed=seed) for seed in (0, 3))
+    return [x, draw(3, heads, dim, dim, seed=1) * dim**-0.5, draw(3, heads, dim, seed=2), grad]
+
+
+def sliced_definition(tokens: Tensor, weight: Tensor, bias: Tensor, *, scale: float) -> Tensor:
+    """The projections written out head by head, then the formula."""
+    slices = tokens.chunk(weight.shape[1], dim=-1)
+    q, k, v = (torch.stack([x @ w.mT + b for x, w, b in zip(slices, *maps, strict=True)], dim=2) for maps in zip(weight, bias, strict=True))
+    return definition(q, k, v, scale).flatten(2)
+
+
+def run_sliced(function: Callable[..., Tensor], *operands: Tensor, scale: float = 0.5) -> list[Tensor]:
+    """Output and the gradients of tokens, weight and bias."""
+    *inputs, grad = operands
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    out = function(*leaves, scale=scale)
+    return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
+
+
+def assert_close_to_exact(operands: list[Tensor], scale: float = 0.5, tolerance: float = 1e-5) -> None:
+    actual = run_sliced(sliced_attention, *operands, scale=scale)
+    expected = run_sliced(sliced_definition, *(tensor.double() for tensor in operands), scale=scale)
+    assert all(tensor.is_contiguous() for tensor in actual)
+    largest = max(float(tensor.abs().max()) for tensor in expected[1:])
+    for name, a, e in zip(("out", "tokens", "weight", "bias"), actual, expected, strict=True):
+        size = float(e.abs().max()) if name == "out" else largest
+        assert float((a - e).abs().max()) <= tolerance * size, name
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sliced_equals_the_definition_in_float64(shape: tuple[int, int, int, int]) -> None:
+    operands = sliced_inputs(*shape)
+    assert fuses_slices(operands[0], shape[-1])
+    assert_close_to_exact(operands, scale=shape[-1] ** -0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", range(2, 9))
+def test_sliced_equals_the_definition_over_the_whole_grid(dim: int) -> None:
+    for batch in (1, 3, 17):
+        for heads in (1, 3, 7, 8, 16, 20):
+            for tokens in (1, 2, 7, 50, 197):
+                if batch * heads * tokens * tokens <= 1_000_000:
+                    assert_close_to_exact(sliced_inputs(batch, tokens, heads, dim), scale=dim**-0.5)
+
+
+@pytest.mark.parametrize("factor", [10.0, 300.0])
+def test_sliced_with_large_scores(factor: float) -> None:
+    """The path that looks for the row's maximum; a score's own rounding, in units of its size, is all that may be lost."""
+    tokens, weight, bias, grad = sliced_inputs(3, 50, 8, 4)
+    weight, bias = (torch.cat([factor * x[:1], x[1:]]) for x in (weight, bias))
+    slices = tokens.unflatten(-1, (8, 4))
+    q, k = (torch.einsum("bthi,hoi->bhto", slices, weight[i]) + bias[i][:, None] for i in range(2))
+    rounding = float((q @ k.mT).abs().max()) * 0.5 * 2**-22
+    assert rounding > 40 * 2**-22
+    assert_close_to_exact([tokens, weight, bias, grad], tolerance=1e-5 + 8 * rounding)
+
+
+@pytest.mark.parametrize("name", layouts())
+def test_sliced_whatever_the_layout(name: str) -> None:
+    change = layouts()[name]
+    operands = sliced_inputs(3, 11, 5, 4)
+    expected = run_sliced(sliced_attention, *operands)
+    for a, e in zip(run_sliced(sliced_attention, *map(change, operands)), expected, strict=True):
+        assert torch.equal(a, e)
+
+
+@pytest.mark.parametrize("tokens", [7, 50])
+def test_sliced_is_bitwise_repeatable_and_independent_of_the_neighbours(tokens: int) -> None:
+    """Sums over images apart, a pair's bits are its own; a head's sums do not depend on the other heads."""
+    x, weight, bias, grad = sliced_inputs(5, tokens, 7, 4)
+    everything = run_sliced(sliced_attention, x, weight, bias, grad)
+    for a, e in zip(run_sliced(sliced_attention, x, weight, bias, grad), everything, strict=True):
+        assert torch.equal(a, e)
+    for head in (0, 3, 6):
+        own = slice(4 * head, 4 * head + 4)
+        alone = x[..., own], weight[:, head : head + 1], bias[:, head : head + 1], grad[..., own]
+        out, dx, dweight, dbias = run_sliced(sliced_attention, *alone)
+        assert torch.equal(out, everything[0][..., own])
+        assert torch.equal(dx, everything[1][..., own])
+        assert torch.equal(dweight[:, 0], everything[2][:, head])
+        assert torch.equal(dbias[:, 0], everything[3][:, head])
+    spoilt = x.clone()
+    spoilt[1] *= 1000
+    spoilt[3, 2, 9] = math.nan
+    for a, e in zip(run_sliced(sliced_attention, spoilt, weight, bias, grad)[:2], everything[:2], strict=True):
+        for image in (0, 2, 4):
+            assert torch.equal(a[image], e[image])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_token_that_is_not_finite_spoils_its_own_head_alone(value: float) -> None:
+    operands = sliced_inputs(3, 9, 7, 4)
+    healthy = run_sliced(sliced_attention, *operands)
+    operands[0][1, 4, 9] = value  # head 2 of the second image
+    out, dx, dweight, dbias = run_sliced(sliced_attention, *operands)
+    for a, e in ((out, healthy[0]), (dx, healthy[1])):
+        pair = torch.zeros(a.shape, dtype=torch.bool)
+        pair[1, :, 8:12] = True
+        assert torch.equal(a[~pair], e[~pair])
+        assert bool(a[pair].isnan().any())
+    others = torch.arange(7) != 2
+    for a, e in ((dweight, healthy[2]), (dbias, healthy[3])):
+        assert torch.equal(a[:, others], e[:, others])
+        assert bool(a[:, 2].isnan().any())
+
+
+def test_sliced_gradients_are_the_slope_of_the_output() -> None:
+    """Central differences of the fused output itself, along random directions."""
+    *operands, grad = sliced_inputs(2, 7, 3, 4)
+    _, *gradients = run_sliced(sliced_attention, *operands, grad)
+    step = 1e-2
+    for seed in range(3):
+        directions = [draw(*x.shape, seed=10 + 3 * seed + i) for i, x in enumerate(operands)]
+        ahead, behind = (
+            sliced_attention(*(x + sign * step * d for x, d in zip(operands, directions, strict=True)), scale=0.5) for sign in (1, -1)
+        )
+        slope = float(((ahead.double() - behind.double()) * grad).sum()) / (2 * step)
+        expected = sum(float((g.double() * d).sum()) for g, d in zip(gradients, directions, strict=True))
+        assert slope == pytest.approx(expected, rel=2e-3, abs=5e-3)
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0, 0), (None, 0, 0), (1, None, None), (0, 1, None)])
+def test_sliced_vmap_equals_a_loop(in_dims: tuple[int | None, ...]) -> None:
+    *operands, _ = sliced_inputs(2, 6, 3, 4)
+    stacked = [x.clone() if dim is None else torch.stack([x, 2 * x, x - 1], dim=dim) for x, dim in zip(operands, in_dims, strict=True)]
+    leaves = [x.requires_grad_() for x in stacked]
+    grad = draw(3, 2, 6, 12, seed=9)
+    out = torch.func.vmap(lambda *x: sliced_attention(*x, scale=0.5), in_dims=in_dims)(*leaves)
+    members = [[x if dim is None else x.select(dim, i) for x, dim in zip(leaves, in_dims, strict=True)] for i in range(3)]
+    expected = torch.stack([sliced_attention(*member, scale=0.5) for member in members])
+    assert torch.equal(out, expected)
+    for a, e in zip(torch.autograd.grad(out, leaves, grad), torch.autograd.grad(expected, leaves, grad), strict=True):
+        torch.testing.assert_close(a, e, rtol=1e-6, atol=1e-6)
+
+
+def test_sliced_with_many_upstream_gradients_at_once() -> None:
+    *operands, _ = sliced_inputs(2, 6, 3, 4)
+    leaves = [x.requires_grad_() for x in operands]
+    out = sliced_attention(*leaves, scale=0.5)
+    grads = draw(5, *out.shape, seed=3)
+    actual = torch.autograd.grad(out, leaves, grads, is_grads_batched=True, retain_graph=True)
+    for i, grad in enumerate(grads):
+        for a, e in zip(actual, torch.autograd.grad(out, leaves, grad, retain_graph=True), strict=True):
+            assert torch.equal(a[i], e)
+
+
+def test_sliced_flops_are_counted() -> None:
+    *operands, _ = sliced_inputs(2, 6, 3, 4)
+    leaves = [x.requires_grad_() for x in operands]
+    with FlopCounterMode(display=False) as counter:
+        sliced_attention(*leaves, scale=0.5).sum().backward()
+    # 3 projections forward; 3 again and 6 for their gradients backward. 2 and 5 products of tokens x tokens.
+    assert counter.get_total_flops() == 12 * 2 * 2 * 6 * 12 * 4 + 7 * 2 * 2 * 3 * 6 * 6 * 4
+
+
+def test_sliced_second_derivatives_are_refused() -> None:
+    *operands, _ = sliced_inputs(2, 6, 3, 4)
+    leaves = [x.requires_grad_() for x in operands]
+    (dx,) = torch.autograd.grad(sliced_attention(*leaves, scale=0.5).square().sum(), leaves[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="no derivative; set LAB_ATTENTION=sdpa"):
+        torch.autograd.grad(dx.sum(), leaves[0])
+
+
+@pytest.mark.parametrize(("batch", "heads"), [(0, 2), (2, 0)])
+def test_sliced_empty_tensors(batch: int, heads: int) -> None:
+    out, *gradients = run_sliced(sliced_attention, *sliced_inputs(batch, 5, heads, 4))
+    assert out.shape == (batch, 5, 4 * heads)
+    assert all(not gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, w, b: (x[0], w, b),
+        lambda x, w, b: (x[..., 1:], w, b),
+        lambda x, w, b: (x, w[:2], b),
+        lambda x, w, b: (x, w[0], b),
+        lambda x, w, b: (x, w, b[:, :2]),
+        lambda x, w, b: (x.double(), w, b),
+        lambda x, w, b: (x.to("meta"), w, b),
+    ],
+)
+def test_unfit_slices_are_refused_with_a_sentence(change: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> None:
+    with pytest.raises(ValueError, match=r"^[A-Z].*\.$"):
+        sliced_attention(*change(*sliced_inputs(2, 3, 3, 4)[:3]), scale=0.5)
+
+
+def test_which_slices_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = torch.zeros(2, 9, 12)
+    assert fuses_slices(tokens, 4)
+    assert not fuses_slices(tokens, 12)
+    assert not fuses_slices(tokens.double(), 4)
+    assert not fuses_slices(tokens.to("meta"), 4)
+    assert not fuses_slices(torch.zeros(1, 257, 12), 4)
+    monkeypatch.setenv("LAB_ATTENTION", "sdpa")
+    assert not fuses_slices(tokens, 4)
 
 
 def test_two_threads_at_once() -> None:
     cases = [inputs(16, 50, 8, 4), inputs(16, 64, 4, 8)]
-    expected = [run(attention, *case, 0.5) for case in cases]
+    expected = [run(attend, *case, 0.5) for case in cases]
     wrong: list[str] = []
 
     def work(case: int) -> None:
         for _ in range(20):
-            for a, e in zip(run(attention, *cases[case], 0.5), expected[case], strict=True):
+            for a, e in zip(run(attend, *cases[case], 0.5), expected[case], strict=True):
                 if not torch.equal(a, e):
                     wrong.append(f"case {case}")
 
@@ -470,7 +679,7 @@ PROGRAM = """
 import torch
 from pipeline.kernels import attention, attention_path, why_not_fused
 x = torch.arange(2 * 5 * 3 * 3 * 3.0).sin().view(2, 5, 3, 3, 3).requires_grad_()
-out = attention(*x.unbind(2), scale=0.5)
+out = attention(x, scale=0.5)
 out.square().sum().backward()
 print(attention_path(device="cpu", head_dim=3, tokens=5), out.sum().item(), x.grad.abs().sum().item(), why_not_fused(3))
 """
@@ -527,7 +736,7 @@ def test_without_a_compiler_the_plain_path_runs_and_says_why(tmp_path: Path) -> 
 
 
 def test_a_head_dimension_that_does_not_compile_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(dim: int) -> None:
+    def refuse(dim: int, *, sliced: bool) -> None:
         raise RuntimeError(f"no code for {dim}")
 
     monkeypatch.setattr(small_head_attention.cpu, "prepare", refuse)
@@ -535,3 +744,4 @@ def test_a_head_dimension_that_does_not_compile_falls_back(monkeypatch: pytest.M
     monkeypatch.setattr(small_head_attention, "_unavailable", {})
     assert attention_path(device="cpu", head_dim=5, tokens=9) == "sdpa"
     assert "no code for 5" in (why_not_fused(5) or "")
+    assert not fuses_slices(torch.zeros(2, 9, 10), 5)

@@ -164,10 +164,11 @@ def test_dropout_falls_on_the_weights_in_training_alone(kind: Kind, memory: int)
 
 
 def fused_calls(model: nn.Module) -> int:
-    """Floating-point operations that the fused operator reports in a forward pass."""
+    """Floating-point operations that the fused operators report in a forward pass."""
     with FlopCounterMode(display=False) as counter:
         model(torch.rand(2, 1, 28, 28))
-    return counter.get_flop_counts()["Global"].get(torch.ops.lab.small_head_attention, 0)
+    counts = counter.get_flop_counts()["Global"]
+    return sum(counts.get(operator, 0) for operator in (torch.ops.lab.small_head_attention, torch.ops.lab.sliced_attention))
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from pipeline.models import attention, build, count_flops
 from pipeline.params import AnyModelSettings, BaselineSettings, ModelSettings, Params
 
 
-def plain(query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> Tensor:
-    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+def plain(qkv: Tensor, *, scale: float) -> Tensor:
+    query, key, value = qkv.transpose(1, 3).unbind(2)
     return ((query @ key.transpose(-1, -2) * scale).softmax(-1) @ value).transpose(1, 2)
 
 
@@ -85,3 +85,9 @@ def test_sliced_attention_saves_its_projections(study: Params) -> None:
     full = ModelSettings.model_validate(study.base.model_dump() | {"attention": "full"})
     # Three blocks of 50 tokens: 4 maps of 32 x 32 against 3 x 8 maps of 4 x 4, two operations a multiply-add.
     assert count_flops(full) - count_flops(study.base) == 2 * 3 * 50 * (4 * 32 * 32 - 3 * 8 * 4 * 4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"heads": 16, "blocks": 1}, {"patch": 7, "heads": 4}])
+def test_sliced_attention_counts_as_its_operator_does(study: Params, changes: dict[str, Any]) -> None:
+    settings = ModelSettings.model_validate(study.base.model_dump() | changes)
+    assert count_flops(settings) == counted(settings)
