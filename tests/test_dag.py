@@ -23,9 +23,17 @@ class Repository:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.output = ""
+
+    @property
+    def epochs_trained(self) -> int:
+        return self.output.count("  epoch ")
+
+    def weights(self, variant: str) -> bytes:
+        return (self.path / "runs" / variant / "model.safetensors").read_bytes()
 
     def repro(self) -> list[str]:
-        """`dvc repro`; the stages that ran, in order."""
+        """`dvc repro`; the stages that ran, in order. What they printed is in `output`."""
         result = subprocess.run(
             [sys.executable, "-m", "dvc", "repro"],
             cwd=self.path,
@@ -35,6 +43,7 @@ class Repository:
             text=True,
         )
         assert result.returncode == 0, result.stdout + result.stderr
+        self.output = result.stdout
         return re.findall(r"^Running stage '([^']+)':", result.stdout, flags=re.M)
 
     def params(self) -> dict[str, Any]:
@@ -54,6 +63,11 @@ class Repository:
     def append(self, file: str, line: str) -> None:
         path = self.path / file
         path.write_text(path.read_text() + line)
+
+    def replace(self, file: str, old: str, new: str) -> None:
+        path = self.path / file
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +116,7 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
     path = repository.path
     first = repository.repro()
     assert sorted(first) == [
+        "code",
         "evaluate",
         "fetch",
         "prepare",
@@ -111,10 +126,9 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
         "train@base",
         "train@wide",
     ]
-    assert not list((path / ".checkpoints").glob("*/*/*.safetensors"))
+    assert not list((path / ".checkpoints").rglob("*.part"))
 
     assert repository.repro() == []  # nothing changed, nothing runs
-    report = (path / "reports" / "README.md").read_bytes()
 
     evaluated = {name: (path / "evaluations" / name / "seeds.csv").stat().st_mtime_ns for name in ("base", "wide")}
     repository.edit(variants={"deep": {"blocks": 2}})  # a variant added: it alone
@@ -137,17 +151,63 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
 
     repository.edit(base={"blocks": 1}, variants={"wide": {"mlp_dim": 48}, "deep": None})  # removed, and base as it was: from the cache
     assert not {"train@wide", "train@deep"} & set(repository.repro())
+    assert repository.epochs_trained == 0
     assert sorted(entry.name for entry in (path / "runs").iterdir()) == ["base", "wide"]
     assert "deep" not in (path / "reports" / "README.md").read_text()
 
+
+    repository.edit(train={"seeds": 3})  # a seed more: it alone, of each variant
+    before = repository.weights("wide")
+    assert {"train@base", "train@wide"} <= set(repository.repro())
+    assert repository.epochs_trained == 2
+    assert "2 finished seeds kept" in repository.output
+    assert json.loads((path / "runs" / "wide" / "metrics.json").read_text())["n"] == 3
+    repository.edit(train={"seeds": 2})  # and away again: nothing, and the same bits
+    repository.repro()
+    assert repository.epochs_trained == 0
+    assert repository.weights("wide") == before
+
+    repository.edit(variants={"wide": None, "broad": {"mlp_dim": 48}}, experiments={"width": None}, claims={"W1": None})  # renamed
+    repository.repro()
+    assert repository.epochs_trained == 0
+    assert repository.weights("broad") == before
+
+
+def test_a_change_of_code_costs_what_it_changes(repository: Repository) -> None:
+    """One more story: comments run nothing, what computes the same is replayed, and the rest is trained anew, with its reason."""
+    path = repository.path
+    repository.repro()
+    weights = repository.weights("base")
+
     template = next((path / "pipeline" / "report" / "templates").iterdir())
     repository.append(str(template.relative_to(path)), "\n")  # a template: pages only
-    assert repository.repro() == ["report"]
+    assert repository.repro() == ["code", "report"]
 
-    repository.append("pipeline/tracking/store.py", "# a comment\n")  # tracking decides no result
-    assert repository.repro() == []
+    repository.append("pipeline/tracking/store.py", "NOTHING = None\n")  # tracking decides no result
+    assert repository.repro() == ["code"]
 
-    repository.append("pipeline/models/encoder.py", "# a comment\n")  # code that decides the result: everything anew
-    assert {"train@base", "train@wide"} <= set(repository.repro())
-    assert (path / "reports" / "README.md").read_bytes() != report  # it names the code's digest or the new commit's times
-    assert json.loads((path / "runs" / "wide" / "metrics.json").read_text())["n"] == 2
+    repository.replace("pipeline/training/step.py", '"""A step with static', '"""What a step is; it has static')
+    repository.append("pipeline/training/step.py", "# a comment\n")
+    assert repository.repro() == ["code"]
+
+    repository.replace("pipeline/training/step.py", "_cross_entropy", "_losses_of_images")  # another name: replayed, kept
+    assert "train@base" in repository.repro()
+    assert repository.epochs_trained == 0
+    assert "base  2 finished seeds kept, 2 of them after a replay" in repository.output
+    assert repository.weights("base") == weights
+    (training,) = json.loads((path / "runs" / "base" / "run.json").read_text())["trainings"]
+    assert len(training["replays"]) == 1
+    assert training["replays"][0]["code_hash"] != training["code_hash"]
+
+    # The last tenth of a schedule, long after the steps that a replay takes: trained anew, with the sentence.
+    change = "rates = settings.learning_rate * share\n    rates[-len(rates) // 10 :] *= 0.5\n    return rates"
+    repository.replace("pipeline/training/schedules.py", "return settings.learning_rate * share", change)
+    assert "train@base" in repository.repro()
+    assert "base  trained anew, because the code computes something else: the learning rates are others" in repository.output
+    assert repository.epochs_trained == 4
+    assert repository.weights("base") != weights
+
+    repository.replace("pipeline/training/schedules.py", change, "return settings.learning_rate * share")  # and back: nothing trains
+    repository.repro()
+    assert repository.epochs_trained == 0
+    assert repository.weights("base") == weights

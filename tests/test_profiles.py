@@ -79,7 +79,8 @@ def test_a_merge_replaces_lists_and_keeps_what_is_not_named(raw_params: dict[str
     merged = profiles.overlay(raw_params, change)
     assert raw_params == before
     assert merged["train"] == before["train"] | {"seeds": [3], "epochs": 2}
-    assert merged["variants"] == before["variants"] | {"best": before["variants"]["best"] | {"epochs": 3}, "base": {"memory": 4}}
+    variants = before["variants"]
+    assert merged["variants"] == variants | {"best": variants["best"] | {"epochs": 3}, "base": variants["base"] | {"memory": 4}}
     assert merged["claims"] == before["claims"] | {"T3": before["claims"]["T3"] | {"margin": "None."}}
     assert {key: merged[key] for key in ("base", "experiments", "timing")} == {
         key: before[key] for key in ("base", "experiments", "timing")
@@ -185,7 +186,7 @@ def test_laying_out_writes_what_has_changed_and_nothing_else(root: Path) -> None
         for dep in original:
             assert any(file == dep or file.startswith(f"{dep}/") for file in deps), dep
         assert all((ROOT / dep.removeprefix("${code}/")).is_file() for dep in deps if dep.startswith("${code}"))
-        assert name != "train" or "${code}/pipeline/models/vit.py" in deps
+        assert name != "code" or "${code}/pipeline/models/vit.py" in deps
 
     study = root / "params.yaml"
     study.write_text("# A comment is no change.\n" + study.read_text())
