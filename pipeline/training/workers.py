@@ -172,11 +172,12 @@ def _work(job: Job, pipe: Connection) -> None:
 
     from pipeline.data.datasets import load
     from pipeline.training import checkpoint
-    from pipeline.training.engine import Trainer, set_reproducible
+    from pipeline.training.engine import Trainer, keep_freed_memory, set_reproducible
 
     seeds: list[int] = []
     try:
         set_reproducible(torch.device(job.device))
+        keep_freed_memory()
         dataset = load(job.arrays)
         while (seeds := pipe.recv()) is not None:
             check_size(job.settings, len(dataset.train_labels))
