@@ -18,7 +18,7 @@ from pipeline.models import build, count_parameters
 from pipeline.params import DataSettings, ModelSettings, TrainSettings, VariantSettings
 from pipeline.provenance import code_hash
 from pipeline.training import workers
-from pipeline.training.engine import Trainer, set_reproducible
+from pipeline.training.engine import Trainer, keep_freed_memory, set_reproducible
 
 _FEW_TEST_IMAGES = 100  # an epoch ends with a test, which is not timed here
 
@@ -42,6 +42,7 @@ def cut(dataset: Dataset, steps: int | None) -> Dataset:
 def time_stack(model: ModelSettings, dataset: Dataset, num_seeds: int, *, device: torch.device, threads: int, steps: int | None) -> Timing:
     """Times an epoch of a stack of seeds in this process, after one epoch of warm-up."""
     set_reproducible(device)
+    keep_freed_memory()
     torch.set_num_threads(threads)
     start = time.perf_counter()
     kept = cut(dataset, steps)
@@ -114,6 +115,7 @@ def profile(model: ModelSettings, dataset: Dataset, *, device: torch.device, ste
     from torch.profiler import profile as profiler
 
     set_reproducible(device)
+    keep_freed_memory()
     trainer = Trainer(variant(model, 1, 2), cut(dataset, steps), [0], device)
     trainer.run_epoch()
     cuda = device.type == "cuda"

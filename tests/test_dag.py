@@ -155,7 +155,6 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
     assert sorted(entry.name for entry in (path / "runs").iterdir()) == ["base", "wide"]
     assert "deep" not in (path / "reports" / "README.md").read_text()
 
-
     repository.edit(train={"seeds": 3})  # a seed more: it alone, of each variant
     before = repository.weights("wide")
     assert {"train@base", "train@wide"} <= set(repository.repro())

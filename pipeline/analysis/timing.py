@@ -34,7 +34,7 @@ from pipeline.kernels import attention, attention_path
 from pipeline.models import VisionTransformer
 from pipeline.params import IMAGE_SIZE, ModelSettings, Params, TrainSettings, VariantSettings
 from pipeline.provenance import device_name, versions
-from pipeline.training.engine import Trainer, set_reproducible
+from pipeline.training.engine import Trainer, keep_freed_memory, set_reproducible
 from pipeline.training.optimizers import make_optimizer
 from pipeline.training.stack import initial_model
 
@@ -467,6 +467,7 @@ def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) ->
         say: gets a line of progress now and then.
     """
     set_reproducible(device)
+    keep_freed_memory()  # as every training does
     settings = params.timing
     listed = entries(params, device)
     # Half of the time stays for rounds that have to be repeated and for what takes longer than its slot.

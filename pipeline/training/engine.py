@@ -6,6 +6,7 @@ generator's running state: a run does not depend on its neighbours, and a resume
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 import os
@@ -25,6 +26,7 @@ from pipeline.training.stack import Stack, derive_seed
 from pipeline.training.step import Driver, EvaluationStep, Trace, TrainingStep, batch_sizes, make_driver
 
 EVALUATION_BATCH = 500
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
 def subset(seed: int, num_images: int, size: int) -> Tensor:
@@ -63,6 +65,18 @@ def set_reproducible(device: torch.device) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
+
+
+def keep_freed_memory() -> None:
+    """Has this process keep memory that it frees; without effect where the C library has no `mallopt`.
+
+    A training step on the CPU frees and takes the same few megabytes again and again. By default glibc gives them back to the
+    kernel, which then clears every page anew.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_MMAP_THRESHOLD, 2**25)  # bytes; the largest that glibc takes
 
 
 class Trainer:

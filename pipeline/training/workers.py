@@ -208,11 +208,12 @@ def _work(job: Job, pipe: Connection) -> None:
     import torch
 
     from pipeline.data.datasets import load
-    from pipeline.training.engine import set_reproducible
+    from pipeline.training.engine import keep_freed_memory, set_reproducible
 
     seeds: list[int] = []
     try:
         set_reproducible(torch.device(job.device))
+        keep_freed_memory()
         dataset = load(job.arrays)
         while (task := pipe.recv()) is not None:
             seeds = task.seeds

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -226,3 +230,30 @@ def test_a_divergence_that_is_recorded_is_a_result(study: Params, dataset: Datas
     assert [math.isfinite(row.train_loss) for row in broken] == [True, False, False]
     assert broken[-1].test_accuracy == pytest.approx(float((dataset.test_labels == 0).mean()))
     assert trainer.rows[-1].test_loss == pytest.approx(trained(variant(study), dataset, [2]).rows[-1].test_loss, rel=1e-3)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
+def test_freed_memory_is_kept() -> None:
+    program = """
+import resource, sys, torch
+from pipeline.training.engine import keep_freed_memory
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+torch.set_num_threads(1)
+def work():
+    [torch.ones(6400, 96) for _ in range(20)]  # 2.4 MB each
+for _ in range(10):
+    work()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    work()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    # glibc's threshold when a process starts; named, it stays so, and what is above it goes back to the kernel every time.
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "131072"}
+    faults = {
+        way: int(subprocess.run([sys.executable, "-c", program, way], env=environment, capture_output=True, text=True, check=True).stdout)
+        for way in ("keep", "return")
+    }
+    assert faults["keep"] < 100  # pages that the kernel had to give; of 4 KiB, the ten calls use 120,000
+    assert faults["return"] > 1000
