@@ -87,7 +87,7 @@ def _mend_lock(directory: Path, stages: set[str]) -> str | None:
     if not _lacks(text, good, stages) or (text == committed and _entries(text) is not None):
         write_text(copy, text)
         return None
-    sides = _sides(text)
+    sides, good = _sides(text), _whole([saved or committed or ""], {})
     own = _whole(sides, good)
     merged = own | {name: block for name, block in good.items() if name in stages and name not in own}
     if not good:
@@ -108,8 +108,8 @@ def _mend_lock(directory: Path, stages: set[str]) -> str | None:
 
 def _read(path: Path) -> str | None:
     try:
-        # Bytes that are no text make a stage invalid, and no others.
-        return path.read_bytes().decode("utf-8", errors="replace")
+        # Bytes that are no text make their stage invalid, and no other.
+        return path.read_bytes().decode("utf-8", errors="surrogateescape")
     except FileNotFoundError:
         return None
 
@@ -177,7 +177,7 @@ def _committed(directory: Path) -> str | None:
         shown = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=directory, capture_output=True)
     except FileNotFoundError:
         return None
-    return shown.stdout.decode("utf-8", errors="replace") if shown.returncode == 0 else None
+    return shown.stdout.decode("utf-8", errors="surrogateescape") if shown.returncode == 0 else None
 
 
 def _mend_rwlock(directory: Path) -> str | None:
