@@ -90,7 +90,7 @@ def _mend_lock(directory: Path, stages: set[str]) -> str | None:
     sides, good = _sides(text), _whole([saved or committed or ""], {})
     own = _whole(sides, good)
     merged = own | {name: block for name, block in good.items() if name in stages and name not in own}
-    if not good:
+    if not good or not merged:
         (directory / ASIDE).parent.mkdir(exist_ok=True)
         path.rename(directory / ASIDE)
     if merged:
@@ -99,7 +99,7 @@ def _mend_lock(directory: Path, stages: set[str]) -> str | None:
         write_text(copy, whole)
     if len(sides) == 2:
         return f"{LOCK} held a merge conflict: the stages of both sides were put together, ours where they differ."
-    if good:
+    if good and merged:
         source = "its last good copy" if saved else "the last commit"
         return f"{LOCK} was cut short: {len(merged) - len(own)} of its {len(merged)} stages were taken from {source}."
     left = f"{len(own)} of its stages could be read, the others run again"

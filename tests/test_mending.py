@@ -188,6 +188,13 @@ def test_without_anything_good_it_is_set_aside(repository: Path, content: bytes)
     assert mending.mend(repository, NAMES) == []
 
 
+def test_a_copy_of_stages_that_are_all_gone_is_none(repository: Path) -> None:
+    lock(repository, "", SMALL)
+    (line,) = mending.mend(repository, ["another"])
+    assert "was damaged and has no good copy" in line
+    assert not (repository / "dvc.lock").exists()
+
+
 def test_without_a_copy_the_whole_stages_stay(repository: Path) -> None:
     lock(repository, SMALL[:-505])
     (line,) = mending.mend(repository, NAMES)
