@@ -87,10 +87,10 @@ def _mend_lock(directory: Path, stages: set[str]) -> str | None:
     if not _lacks(text, good, stages) or (text == committed and _entries(text) is not None):
         write_text(copy, text)
         return None
-    sides = _sides(text)
+    sides, good = _sides(text), _whole([saved or committed or ""], {})
     own = _whole(sides, good)
     merged = own | {name: block for name, block in good.items() if name in stages and name not in own}
-    if not good:
+    if not good or not merged:
         (directory / ASIDE).parent.mkdir(exist_ok=True)
         path.rename(directory / ASIDE)
     if merged:
@@ -99,7 +99,7 @@ def _mend_lock(directory: Path, stages: set[str]) -> str | None:
         write_text(copy, whole)
     if len(sides) == 2:
         return f"{LOCK} held a merge conflict: the stages of both sides were put together, ours where they differ."
-    if good:
+    if good and merged:
         source = "its last good copy" if saved else "the last commit"
         return f"{LOCK} was cut short: {len(merged) - len(own)} of its {len(merged)} stages were taken from {source}."
     left = f"{len(own)} of its stages could be read, the others run again"
@@ -108,8 +108,8 @@ def _mend_lock(directory: Path, stages: set[str]) -> str | None:
 
 def _read(path: Path) -> str | None:
     try:
-        # Bytes that are no text make a stage invalid, and no others.
-        return path.read_bytes().decode("utf-8", errors="replace")
+        # Bytes that are no text make their stage invalid, and no other.
+        return path.read_bytes().decode("utf-8", errors="surrogateescape")
     except FileNotFoundError:
         return None
 
@@ -177,7 +177,7 @@ def _committed(directory: Path) -> str | None:
         shown = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=directory, capture_output=True)
     except FileNotFoundError:
         return None
-    return shown.stdout.decode("utf-8", errors="replace") if shown.returncode == 0 else None
+    return shown.stdout.decode("utf-8", errors="surrogateescape") if shown.returncode == 0 else None
 
 
 def _mend_rwlock(directory: Path) -> str | None:

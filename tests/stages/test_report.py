@@ -22,6 +22,7 @@ from scipy import stats
 from pipeline.analysis.claims import PRECEDENCE
 from pipeline.analysis.statistics import hierarchical_bootstrap
 from pipeline.errors import UserError
+from pipeline.files import sha256
 from pipeline.params import SHIFTS, ModelSettings, Params, load, parse
 from pipeline.report import pages
 from pipeline.stages import report
@@ -157,6 +158,17 @@ def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarra
     np.savez_compressed(root / "predictions" / f"{variant}.npz", **arrays)
     (root / "evaluations" / variant).mkdir(parents=True)
     _csv(root / "evaluations" / variant / "seeds.csv", ("seed", *columns), zip(seeds, *columns.values(), strict=True))
+    _vouch(root, variant)
+
+
+def _vouch(root: Path, variant: str = "sinusoidal") -> None:
+    """Writes the digests of what lies there now, as the stages do with what they write."""
+    directory = root / "runs" / variant
+    run = json.loads((directory / "run.json").read_text())
+    results.write_run(directory, run)
+    files = {"predictions": root / "predictions" / f"{variant}.npz", "seeds.csv": root / "evaluations" / variant / "seeds.csv"}
+    outputs = {name: sha256(path) for name, path in files.items() if path.exists()}
+    (root / "evaluations" / variant / "inputs.json").write_text(json.dumps({"outputs": outputs}))
 
 
 def _csv(path: Path, header: tuple[str, ...], rows: Any) -> None:
@@ -831,9 +843,24 @@ def test_runs_with_uncommitted_changes_or_several_commits_are_told(small_study: 
 # --- faults ---
 
 
-def _write(name: str, content: str | bytes) -> Callable[[Path], None]:
+def _write(name: str, content: str | bytes, *, vouched: bool = False) -> Callable[[Path], None]:
+    """Damage; `vouched` is what no digest tells."""
+
     def change(root: Path) -> None:
         (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        if vouched:
+            _vouch(root)
+
+    return change
+
+
+def _flip(name: str) -> Callable[[Path], None]:
+    """One bit in the middle of a file."""
+
+    def change(root: Path) -> None:
+        content = bytearray((root / name).read_bytes())
+        content[len(content) // 2] ^= 16
+        (root / name).write_bytes(content)
 
     return change
 
@@ -841,6 +868,7 @@ def _write(name: str, content: str | bytes) -> Callable[[Path], None]:
 def _cut(root: Path) -> None:
     path = root / "runs/sinusoidal/epochs.csv"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    _vouch(root)
 
 
 def _no_accuracy(root: Path) -> None:
@@ -849,6 +877,7 @@ def _no_accuracy(root: Path) -> None:
     cells = lines[-1].split(",")
     cells[4] = "nan"
     path.write_text("\n".join([*lines[:-1], ",".join(cells)]) + "\n")
+    _vouch(root)
 
 
 def _arrays(**changes: Any) -> Callable[[Path], None]:
@@ -858,6 +887,7 @@ def _arrays(**changes: Any) -> Callable[[Path], None]:
             arrays = {name: stored[name] for name in stored.files}
         arrays |= changes
         np.savez(path, **{name: value for name, value in arrays.items() if value is not None})
+        _vouch(root)
 
     return change
 
@@ -867,17 +897,25 @@ def _arrays(**changes: Any) -> Callable[[Path], None]:
     [
         (lambda root: shutil.rmtree(root / "runs"), "runs/ has no results of any variant that params.yaml names: run `dvc repro`."),
         (lambda root: (root / "runs/sinusoidal/epochs.csv").unlink(), "epochs.csv is missing"),
-        (lambda root: (root / "runs/sinusoidal/metrics.json").unlink(), "--single-item train@sinusoidal"),
-        (_write("predictions/sinusoidal.npz", b"PK\x03\x04 cut off"), "it cannot be read: run `dvc repro --force --single-item evaluate`"),
+        (lambda root: (root / "runs/sinusoidal/metrics.json").unlink(), "metrics.json is missing: run `dvc repro train@sinusoidal`"),
+        (_flip("predictions/sinusoidal.npz"), "sinusoidal.npz is damaged, it is not what the evaluation wrote: run `dvc repro"),
+        (_flip("evaluations/sinusoidal/seeds.csv"), "seeds.csv is damaged, it is not what the evaluation wrote: run `dvc repro"),
+        (_flip("runs/sinusoidal/epochs.csv"), "epochs.csv does not have the sha256 that run.json recorded: run `dvc repro train@sinusoidal`"),
+        (_flip("runs/sinusoidal/metrics.json"), "metrics.json does not have the sha256 that run.json recorded"),
+        (_flip("runs/sinusoidal/run.json"), "run.json "),
+        (_write("evaluations/sinusoidal/inputs.json", "{}"), "inputs.json is damaged, it lacks `outputs`"),
         (_arrays(predictions=None), "it lacks predictions: run `dvc repro --force --single-item evaluate`"),
         (_arrays(positions=np.zeros((3, 7, 5), np.float32)), "`positions` has the shape (3, 7, 5)"),
         (_arrays(seeds=np.array([4, 5, 6])), "do not fit the seeds of the training"),
         (_arrays(labels=np.full(IMAGES, 9, np.uint8)), "is of another training than runs/sinusoidal: run `dvc repro evaluate`."),
-        (_write("evaluations/sinusoidal/seeds.csv", "seed,test_accuracy\n0,one\n"), "seeds.csv is damaged"),
-        (_write("evaluations/sinusoidal/seeds.csv", "seed,test_accuracy\n0,0.5\n1,0.5\n2,0.5\n"), "sinusoidal is of another training"),
-        (_write("runs/sinusoidal/run.json", "{"), "--single-item train@sinusoidal"),
-        (_write("runs/sinusoidal/metrics.json", "{}"), "lacks `parameters` or `flops`"),
-        (_write("runs/sinusoidal/epochs.csv", "seed,epoch\n0,one\n"), "epochs.csv is damaged"),
+        (_write("evaluations/sinusoidal/seeds.csv", "seed,test_accuracy\n0,one\n", vouched=True), "seeds.csv is damaged"),
+        (
+            _write("evaluations/sinusoidal/seeds.csv", "seed,test_accuracy\n0,0.5\n1,0.5\n2,0.5\n", vouched=True),
+            "sinusoidal is of another training",
+        ),
+        (_write("runs/sinusoidal/run.json", "{"), "run.json is no JSON: run `dvc repro train@sinusoidal`"),
+        (_write("runs/sinusoidal/metrics.json", "{}", vouched=True), "lacks `parameters` or `flops`"),
+        (_write("runs/sinusoidal/epochs.csv", "seed,epoch\n0,one\n", vouched=True), "epochs.csv is damaged"),
         (_cut, "not one row for every seed and epoch"),
         (_no_accuracy, "an accuracy or a time that is not a finite number"),
         (
