@@ -579,7 +579,7 @@ def test_a_short_run_is_observed_and_not_judged(small_study: Path) -> None:
     assert re.search(
         r'^- T1, "[^"]+": \*\*short run\*\*, observed: a \| b - base, accuracy: \S+ points \[.+\]; .*interval.*\.$', page, re.MULTILINE
     )
-    rows = table(page.split("### T1: short run")[1], "effect [95 % interval]")
+    rows = table(page.split("### T1: short run")[1].split("\n### ")[0], "effect [95 % interval]")
     for cells in rows.values():
         assert cells[3] == "short run"
         assert "shown 240,000 training images, and the claim speaks of 1,800,000; observed: " in cells[4]
