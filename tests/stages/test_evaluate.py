@@ -21,14 +21,13 @@ import numpy as np
 import pytest
 import yaml
 
-from pipeline import params, provenance
+from pipeline import params
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.evaluation import measuring
 from pipeline.stages import evaluate as stage
 from pipeline.training import finished, replay, results
 from pipeline.training.engine import Trainer, set_reproducible
-from pipeline.training.records import EpochRow
 
 ROOT = Path(__file__).parents[2]
 SEEDS = [4, 2, 7]
@@ -339,6 +338,7 @@ def test_weights_of_another_training(done: Path, in_process: Counter[str]) -> No
     rows = table(path)
     rows[1]["test_loss"] = str(float(rows[1]["test_loss"]) * 1.001)
     path.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows), ""]))
+    results.write_run(path.parent, json.loads((path.parent / "run.json").read_text()))
     inputs = done / "evaluations" / "mean" / "inputs.json"
     inputs.write_text(inputs.read_text().replace('"weights": "', '"weights": "0'))
     with pytest.raises(UserError, match=r"variant mean, seed 2, test at loss .* but its training ended at"):
@@ -352,20 +352,13 @@ def test_a_diverged_variant(project: Path, in_process: Counter[str], arrays: Pat
     edit(project, lambda raw: raw["variants"].update(wild=VARIANTS["mean"] | {"divergence": "record"}))
     settings = params.load().resolve("wild")
     train(project / "runs" / "wild", settings, arrays)
-    weights = {name: value.numpy().copy() for name, value in results.load_weights(project / "runs" / "wild", settings).items()}
-    labels = load(arrays).test_labels
-    zeros = float((labels == 0).mean())
-    tensors = {
-        seed: {f"model.{name}": value[i] * (np.nan if seed == 2 else 1) for name, value in weights.items()}
-        | {f"trace.{name}": np.zeros(1, np.float32) for name in ("loss", "gradient_norm")}
-        for i, seed in enumerate(SEEDS)
-    }
-    rows = [EpochRow(*(float(value) for value in row.values())) for row in table(project / "runs" / "wild" / "epochs.csv")]
-    rows = [
-        row._replace(seed=int(row.seed), epoch=int(row.epoch), **({"test_loss": math.nan, "test_accuracy": zeros} if row.seed == 2 else {}))
-        for row in rows
-    ]
-    results.write(project / "runs" / "wild", settings, tensors, rows, parameters=1, flops=1)
+    zeros = float((load(arrays).test_labels == 0).mean())
+    parts = results.load_seeds(project / "runs" / "wild")
+    assert parts[1].seed == 2
+    tensors = {name: value * (np.nan if name.startswith("model.") else 1) for name, value in parts[1].tensors.items()}
+    rows = tuple(row._replace(test_loss=math.nan, test_accuracy=zeros) for row in parts[1].rows)
+    parts[1] = finished.Finished(2, tensors, rows, parts[1].origin)
+    results.write(project / "runs" / "wild", settings, parts, results.read_run(project / "runs" / "wild"))
     stage.main([])
     found = table(project / "evaluations" / "wild" / "seeds.csv")
     assert found[1]["test_loss"] == "nan"
@@ -423,10 +416,3 @@ def test_unknown_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         stage.main(["tiny"])
     assert "unrecognized arguments: tiny" in capsys.readouterr().err
-
-
-def test_dvc_watches_the_code_that_decides() -> None:
-    deps = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["evaluate"]["deps"]
-    watched = {dep.removeprefix("${code}/pipeline/") for dep in deps if dep.startswith("${code}/pipeline/")}
-    assert watched == set(provenance.EVALUATION_CODE)
-    assert all((ROOT / "pipeline" / entry).exists() for entry in watched)
