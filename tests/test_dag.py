@@ -130,6 +130,14 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
 
     assert repository.repro() == []  # nothing changed, nothing runs
 
+    shutil.rmtree(path / ".checkpoints")  # as in a fresh clone; then what is damaged comes from DVC's cache
+    weights = repository.weights("base")
+    (path / "runs" / "base" / "model.safetensors").write_bytes(weights[:-9] + b"damaged!" + weights[-1:])
+    (path / "runs" / "base" / "steps.npz").unlink()
+    assert "train@base" in repository.repro()
+    assert repository.epochs_trained == 0
+    assert repository.weights("base") == weights
+
     evaluated = {name: (path / "evaluations" / name / "seeds.csv").stat().st_mtime_ns for name in ("base", "wide")}
     repository.edit(variants={"deep": {"blocks": 2}})  # a variant added: it alone
     assert sorted(repository.repro()) == ["evaluate", "report", "resolve", "train@deep"]

@@ -201,7 +201,7 @@ def _base(params: Params) -> list[tuple[str, str]]:
 _DIRTY = {"True": "**yes**: the commit alone does not say what ran", "False": "no"}
 _Show = Callable[[dict[str, Any]], str]
 _PROVENANCE: dict[str, _Show] = {
-    "commit": lambda run: f"`{run['git_commit']}`" if run.get("git_commit") else "not recorded (no git)",
+    "commit": lambda run: _trainings(run),
     "uncommitted changes": lambda run: _DIRTY.get(str(run.get("git_dirty")), "not known"),
     "data": lambda run: f"{text.DATASETS.get(str(run.get('dataset')), run.get('dataset'))}, digest `{run.get('data_digest')}`",
 }
@@ -210,6 +210,25 @@ _HARDWARE: dict[str, _Show] = {
     "versions": lambda run: ", ".join(f"{name} {version}" for name, version in (run.get("versions") or {}).items()),
     "code hash": lambda run: f"`{run.get('code_hash')}`",
 }
+
+
+def _trainings(run: dict[str, Any]) -> str:
+    """Where a variant's seeds were trained, and which later commits were found to compute the same."""
+    trainings = run.get("trainings") or [run]
+    shown = []
+    for training in trainings:
+        where = f"trained at {_commit(training)}" if training.get("replays") or len(trainings) > 1 else _commit(training)
+        if len(trainings) > 1:
+            where = f"seeds {', '.join(map(str, training['seeds']))} {where}"
+        for replay in training.get("replays", ()):
+            rounding = "" if replay["exact"] else ", on another kind of processor and so up to rounding"
+            where += f", replayed at {_commit(replay)} on {replay['date'][:10]}{rounding}"
+        shown.append(where)
+    return "; ".join(shown)
+
+
+def _commit(entry: dict[str, Any]) -> str:
+    return f"`{entry['git_commit']}`" if entry.get("git_commit") else "not recorded (no git)"
 
 
 def _recorded(runs: Mapping[str, VariantResult], fields: Mapping[str, _Show]) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -841,6 +841,19 @@ def test_runs_with_uncommitted_changes_or_several_commits_are_told(small_study: 
     assert "no commit holds" not in (small_study / "reports/experiments/two.md").read_text()
 
 
+def test_where_seeds_were_trained_and_replayed_is_told(small_study: Path) -> None:
+    directory = small_study / "runs/sinusoidal"
+    replay = {"git_commit": "b" * 40, "date": "2026-03-04T05:06:07+00:00", "exact": True}
+    trainings = [
+        {"seeds": [0, 1], "git_commit": "a" * 40, "replays": [replay]},
+        {"seeds": [2], "git_commit": "b" * 40, "replays": []},
+    ]
+    results.write_run(directory, results.read_run(directory) | {"trainings": trainings})
+    write_pages()
+    told = f"seeds 0, 1 trained at `{'a' * 40}`, replayed at `{'b' * 40}` on 2026-03-04; seeds 2 trained at `{'b' * 40}` (sinusoidal)"
+    assert told in (small_study / "reports/README.md").read_text()
+
+
 # --- faults ---
 
 
