@@ -44,9 +44,10 @@ def main(argv: list[str]) -> None:
     console = Console()
     for title, header, lines in sections(params):
         show(console, title, header, lines)
-    seeds = len(params.train.seeds)
+    numbers = sorted({len(params.resolve(variant).train.seeds) for variant in params.variants})
+    seeds = " to ".join(str(number) for number in dict.fromkeys((numbers[0], numbers[-1])))
     print(
-        f"params.yaml is valid: {len(params.variants)} variants with {seeds} seed{'s' if seeds > 1 else ''} each, "
+        f"params.yaml is valid: {len(params.variants)} variants with {seeds} seed{'' if seeds == '1' else 's'} each, "
         f"{len(params.experiments)} experiments, {len(params.claims)} claims."
     )
     sys.stdout.flush()

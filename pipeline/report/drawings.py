@@ -43,9 +43,17 @@ def _lines(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> 
     return [figures.Line(experiment.label(run.name), run.epochs, run.name == experiment.baseline) for run in present]
 
 
-def _bands(n: int) -> str:
-    kind = figures.band_kind(n)
-    return f"Lines: mean over n = {n} seeds; bands: {kind}." if kind else "One seed (n = 1), so no bands."
+def _bands(present: Sequence[VariantResult]) -> str:
+    kinds = {figures.band_kind(len(run.seeds)) for run in present}
+    if kinds == {None}:
+        return "One seed (n = 1), so no bands."
+    return f"Lines: mean over n = {_numbers(present)} seeds; bands: {', or with few seeds '.join(sorted(kind for kind in kinds if kind))}."
+
+
+def _numbers(present: Sequence[VariantResult]) -> str:
+    """How many seeds the variants have: 6, or 6 to 10."""
+    least, most = (choose(len(run.seeds) for run in present) for choose in (min, max))
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def _panels(present: Sequence[VariantResult]) -> str:
@@ -73,7 +81,7 @@ def _curves(experiment: ExperimentSettings, present: Sequence[VariantResult]) ->
     )
     caption = (
         "Train loss (dashed) and test loss (solid), and test accuracy, after each epoch. "
-        f"{_panels(present)}{_bands(len(lines[0].epochs.seeds))} Train loss is averaged while the epoch goes on, so it can lie above "
+        f"{_panels(present)}{_bands(present)} Train loss is averaged while the epoch goes on, so it can lie above "
         "the test loss. The loss axis is logarithmic"
         + (f" and ends at {figures.TOP_LOSS:g} nats, above which some losses lie" if figures.exceeds_loss_axis(lines) else "")
         + ", the accuracy axis spaced by the logarithm of the error"
@@ -98,7 +106,7 @@ def _epoch_time(experiment: ExperimentSettings, present: Sequence[VariantResult]
     alt = f"Recorded seconds of each epoch; medians: {', '.join(f'{label} {value:.3g} s' for label, value in medians.items())}."
     shared = any(run.run.get("device") == "cuda" for run in present)
     caption = (
-        f"Wall time of each epoch's training as the runs recorded it. {_panels(present)}{_bands(len(lines[0].epochs.seeds))} "
+        f"Wall time of each epoch's training as the runs recorded it. {_panels(present)}{_bands(present)} "
         + ("On a GPU the seeds of a variant train together: a value is the time of all of them. " if shared else "")
         + "The variants ran one after another or side by side, on a machine that may have had other work: this figure describes "
         "the runs and cannot decide which variant is faster; that takes interleaved timings."
@@ -204,7 +212,6 @@ def _measure(experiment: ExperimentSettings, present: Sequence[VariantResult]) -
     if not rows:
         return []
     dots = [figures.Dots(experiment.label(run.name), unit.factor * values, run.name == experiment.baseline) for run, values in rows]
-    n = len(rows[0][1])
     means = {}
     for run, values in rows:
         finite = values[np.isfinite(values)]
@@ -212,8 +219,8 @@ def _measure(experiment: ExperimentSettings, present: Sequence[VariantResult]) -
     title = MEASURED[experiment.measure] + (f" ({unit.of_value})" if unit.of_value else "")
     spoken = ", ".join(f"{label} {mean}" for label, mean in means.items())
     alt = f"{MEASURED[experiment.measure]} of each seed, by variant. Means: {spoken}{f' {unit.of_value}' if unit.of_value else ''}."
-    caption = f"{measure_note(experiment.measure)} Rings: the {counted(n, 'seed')} (n = {n}) of each variant; diamond: their mean"
-    caption += f"; bar: its {100 * LEVEL:g} % Student t interval." if n > 1 else "."
+    caption = f"{measure_note(experiment.measure)} Rings: the seeds (n = {_numbers([run for run, _ in rows])}) of each variant; diamond: their mean"
+    caption += f"; bar: its {100 * LEVEL:g} % Student t interval." if max(len(values) for _, values in rows) > 1 else "."
     if any(run.name == experiment.baseline for run, _ in rows):
         caption += f" Dotted: the mean of {experiment.label(experiment.baseline)}, the baseline."
     if any(not np.isfinite(values).all() for _, values in rows):
@@ -277,14 +284,13 @@ def _data_size(experiment: ExperimentSettings, present: Sequence[VariantResult],
         lines.append(figures.Series(label, tuple(float(number) for number, _ in members), values, is_baseline))
     if not any(len(line.x) > 1 for line in lines):
         return []
-    n = len(present[0].seeds)
     spoken = []
     for line in lines:
         ends = [f"{percent(float(line.values[:, i].mean()))} % with {line.x[i]:,.0f} images" for i in (0, -1)]
         spoken.append(f"{line.label} from {ends[0]} to {ends[1]}")
     alt = f"Test accuracy against the number of training images. {'; '.join(spoken)}."
     caption = (
-        f"Test accuracy after the last epoch against the number of different training images, at equal optimiser steps. {_bands(n)} "
+        f"Test accuracy after the last epoch against the number of different training images, at equal optimiser steps. {_bands(present)} "
         "A seed's subset is the same for all networks. Both axes are logarithmic, the accuracy axis in the error."
     )
     return [Drawing(alt, caption, lambda theme: figures.data_size(lines, theme))]
@@ -303,7 +309,7 @@ def _shifts(experiment: ExperimentSettings, present: Sequence[VariantResult]) ->
     alt = f"Test accuracy against shifts of 0 to {SHIFTS[-1]} pixels: {'; '.join(spoken)}."
     caption = (
         "Test accuracy of the trained networks when the test images are shifted, mean over up, down, left and right, with zeros moving "
-        f"in. {_bands(len(present[0].seeds))} None of them has seen a shifted image in training{_augmented(experiment, present)}."
+        f"in. {_bands(present)} None of them has seen a shifted image in training{_augmented(experiment, present)}."
     )
     return [Drawing(alt, caption, lambda theme: figures.shifts(lines, theme))]
 
@@ -320,18 +326,18 @@ def _attention_maps(experiment: ExperimentSettings, present: Sequence[VariantRes
     found = [(run, attention) for run in present if run.grid > 1 and (attention := run.attention) is not None]
     if not found:
         return []
-    n = len(found[0][0].seeds)
+    n = _numbers([run for run, _ in found])
     rows: list[tuple[str, FloatArray]] = []
     for run, attention in found:
         label = experiment.label(run.name)
         rows.append((f"{label}\nseed {run.seeds[0]}", attention.rollout[0]))
-        if n > 1:
-            rows.append((f"{label}\nmean of {n} seeds", attention.rollout.mean(axis=0)))
+        if len(run.seeds) > 1:
+            rows.append((f"{label}\nmean of {len(run.seeds)} seeds", attention.rollout.mean(axis=0)))
     first = found[0][1]
     labels = listed([experiment.label(run.name) for run, _ in found])
     whose = "class token's" if all(attention.has_cls for _, attention in found) else "class token's (or, without one, the mean token's)"
     alt = f"The first test image of each digit, and maps of the {whose} attention rollout on the patches of {labels}."
-    seeds = f"the first seed's, and the mean over n = {n} seeds" if n > 1 else "one seed's (n = 1)"
+    seeds = f"the first seed's, and the mean over n = {n} seeds" if n != "1" else "one seed's (n = 1)"
     caption = (
         f"The {whose} attention rollout on the patches, for the first test image of each digit: {seeds}. Each map goes from its own "
         "least value (the page's colour) to its own greatest; the line is the digit's edge."

@@ -255,6 +255,7 @@ def render(
         outcome=outcome,
         images_shown=params.images_shown,
         short=[row.label for row in present if row.run is not None and row.run.images_shown < params.images_shown],
+        other_seeds=text.other_seeds(params, [variant for variant in experiment.variants if variant in params.variants]),
         other_length=any(_length(params.resolve(v).train) != _length(params.train) for v in experiment.variants),
         lost_losses=[row.label for row in present if row.run is not None and not np.isfinite(row.run.test_loss[:, -1]).all()],
         permutation=n >= FEWEST_SEEDS,

@@ -81,6 +81,7 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         judgements=[(judgement, places.get(id)) for id, judgement in judgements.items()],
         tally=_tally(list(judgements.values())),
         looks=params.looks,
+        other_seeds=text.other_seeds(params, list(params.variants)),
         homeless=[judgement for id, judgement in judgements.items() if id not in places],
         timed=timings is not None,
         groups=_groups(params, runs),

@@ -92,6 +92,13 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def other_seeds(params: Params, variants: Sequence[str]) -> str:
+    """The variants with a number of seeds of their own: "base has 10"; empty where there is none."""
+    own = {variant: len(params.resolve(variant).train.seeds) for variant in variants}
+    others = [f"{variant} has {count}" for variant, count in own.items() if count != len(params.train.seeds)]
+    return listed(others) if others else ""
+
+
 def counted(number: int, thing: str) -> str:
     """`1 seed`, `10 seeds`."""
     return f"{number:,} {thing}{'s' if number != 1 else ''}"

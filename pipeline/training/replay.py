@@ -23,8 +23,10 @@ from pipeline.training.engine import Trainer, epoch_order
 from pipeline.training.finished import Finished
 
 STEPS = 50
-# Between kinds of processor: rounding, which fifty steps enlarge, moves a loss by a few parts in a million.
-LOSS_TOLERANCE = 1e-3
+# Between kinds of processor, fifty steps enlarge rounding. Between the AVX-512, AVX2 and SSE4.2 code of one processor, the base's losses
+# part by 1e-7 of their size and its gradient norms by 1e-6; those of the CNN, whose batch norm is the worst of all, by 0.007 and 0.09.
+TOLERANCES = {"loss": 0.02, "gradient_norm": 0.2}
+TEST_TOLERANCE = 1e-3  # of the loss of a test, which is one pass
 IMAGES_APART = 2
 _TABLES = {
     "weights": "the initial weights of seed {seed} are others",
@@ -73,10 +75,10 @@ def parted(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str |
                 return clause.format(seed=seed)
     count = min(STEPS, trainer.num_steps)
     trainer.run_steps(count)
-    for name, what in (("loss", ""), ("gradient_norm", "gradient norm ")):
+    for name, what in (("loss", ""), ("gradient_norm", "the gradient norm of ")):
         new = getattr(trainer.trace, name)[:, :count].cpu().numpy()
         old = np.stack([part.tensors[f"trace.{name}"][:count] for part in parts])
-        same = _equal(new, old) if exact else np.isclose(new, old, rtol=LOSS_TOLERANCE, equal_nan=True)
+        same = _equal(new, old) if exact else np.isclose(new, old, rtol=TOLERANCES[name], equal_nan=True)
         if not same.all():
             step, i = np.argwhere(~same.T)[0]  # the first step, then the first seed
             return f"{what}step {step + 1} of seed {parts[i].seed}: {new[i, step]:.9g} was {old[i, step]:.9g}"
@@ -95,7 +97,7 @@ def test_parted(part: Finished, loss: float, accuracy: float, num_images: int, *
     same_loss = (
         _equal(loss, last.test_loss)
         if exact
-        else math.isclose(loss, last.test_loss, rel_tol=LOSS_TOLERANCE) or (not math.isfinite(loss) and not math.isfinite(last.test_loss))
+        else math.isclose(loss, last.test_loss, rel_tol=TEST_TOLERANCE) or (not math.isfinite(loss) and not math.isfinite(last.test_loss))
     )
     if not same_loss:
         return f"loss {loss:.9g} was {last.test_loss:.9g}"

@@ -25,17 +25,21 @@ def table(settings: TrainSettings, total_steps: int) -> Tensor:
     would reach 0 at t = T, after the last step; and a warm-up of one step is the same as none. noam is equation 3 of Vaswani et
     al. 2017, scaled so that its peak is `learning_rate`; cosine is equation 5 of Loshchilov and Hutter 2017 without restarts.
     """
-    count = torch.arange(1, total_steps + 1, dtype=torch.float64)  # t + 1
+    # Plain numbers, not vectors: a processor's vector code may round cosines in a way of its own, and replay compares the table by digest.
     warm_up = max(1, round(settings.warmup * total_steps))
-    rise = count / warm_up
-    done = (count - warm_up).clamp(min=0) / (total_steps + 1 - warm_up)
-    match settings.schedule:
-        case "constant":
-            share = torch.ones_like(count)
+    shares = [_share(settings.schedule, step, warm_up, total_steps) for step in range(1, total_steps + 1)]
+    return settings.learning_rate * torch.tensor(shares, dtype=torch.float64)
+
+
+def _share(schedule: str, count: int, warm_up: int, total_steps: int) -> float:
+    """The rate of a step as a share of the largest; `count` is t + 1."""
+    rise = min(1.0, count / warm_up)
+    done = max(0, count - warm_up) / (total_steps + 1 - warm_up)
+    match schedule:
         case "linear" | "warmup_linear":
-            share = rise.clamp(max=1) * (1 - done)
+            return rise * (1 - done)
         case "noam":
-            share = torch.minimum(rise, (warm_up / count).sqrt())
+            return min(count / warm_up, math.sqrt(warm_up / count))
         case "cosine":
-            share = rise.clamp(max=1) * (1 + torch.cos(math.pi * done)) / 2
-    return settings.learning_rate * share
+            return rise * (1 + math.cos(math.pi * done)) / 2
+    return 1.0

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from pipeline.data.datasets import load
 from pipeline.models.dropout import Dropout
+from pipeline.params import DataSettings, Params
 from pipeline.training import augment, engine, finished, replay, schedules, stack
 from pipeline.training.engine import Trainer
 from pipeline.training.finished import Finished
@@ -121,3 +127,44 @@ def test_another_evaluation_is_caught(train: Train, tiny_trainer: Callable[..., 
 def test_a_processor_is_known_without_its_cores() -> None:
     assert replay.same_processor("AMD EPYC 7763 (2 cores)", "AMD EPYC 7763 (64 cores)")
     assert not replay.same_processor("AMD EPYC 7763 (2 cores)", "Intel Xeon (2 cores)")
+
+
+OTHER_PROCESSOR = """
+import sys
+from pathlib import Path
+
+import torch
+
+from pipeline.data.datasets import load
+from pipeline.params import load_variant
+from pipeline.training import finished, replay
+from pipeline.training.engine import Trainer, set_reproducible
+
+set_reproducible(torch.device("cpu"))
+trainer = Trainer(load_variant(sys.argv[1]), load(Path(sys.argv[2])), [0], torch.device("cpu"))
+tables = replay.tables(trainer)
+while not trainer.done:
+    trainer.run_epoch()
+(part,) = finished.of_trainer(trainer, {"code_hash": "a" * 64, "finished": ""}, tables)
+finished.write(Path(sys.argv[3]), part)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ["patch-7", "cnn"])
+def test_a_processor_that_rounds_otherwise_keeps_what_it_can_check(
+    variant: str, arrays: Path, study: Params, tmp_path: Path, one_thread: None
+) -> None:
+    """The same processor with the code paths of an older one stands for another kind: its bits differ, its training is the same."""
+    settings = study.resolve(variant)
+    train = settings.train.model_copy(update={"seeds": (0,), "epochs": 3, "batch_size": 64})
+    settings = settings.model_copy(update={"train": train, "data": DataSettings(dataset="digits")})
+    (tmp_path / "config.json").write_text(settings.to_json())
+    older = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    command = [sys.executable, "-c", OTHER_PROCESSOR, str(tmp_path / "config.json"), str(arrays), str(tmp_path)]
+    subprocess.run(command, env=os.environ | older, check=True)
+    found, _ = finished.find(tmp_path, "a" * 64)
+    device = torch.device("cpu")
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":  # else there is nothing older that draws the same initial weights
+        assert replay.parted(Trainer(settings, load(arrays), [0], device), [found[0]], exact=True) is not None
+    assert replay.parted(Trainer(settings, load(arrays), [0], device), [found[0]], exact=False) is None
