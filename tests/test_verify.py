@@ -183,8 +183,6 @@ class TestClone:
         assert said.endswith("Not verified: the pages.\n")
 
     def test_one_seed_trained_again_has_the_same_bits(self, clone: Path) -> None:
-        result = run(clone, "make", "-f", str(ROOT / "Makefile"), "--dry-run", "verify", "VARIANT=base", "SEED=1", "TRAIN=1")
-        assert '--variant="$VARIANT" --seed="$SEED" --train="$TRAIN"' in result.stdout
         status, said = verify(clone, "--variant=base", "--seed=1", "--train=1")
         assert status == 0, said
         assert "base  seed 1  epoch 1/1  train loss " in said
@@ -209,6 +207,15 @@ def test_wrong_names_are_one_sentence(study: Params, monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError) as caught:
         main(arguments)
     assert (caught.value.status, str(caught.value)) == (2, sentence.format(seeds=", ".join(map(str, seeds)), last=seeds[-1]))
+
+
+@pytest.mark.parametrize("given", [{"VARIANT": """b'a"; echo "se"""}, {"VARIANT": "base", "SEED": "0 0"}, {"TRAIN": "`echo 1`"}])
+def test_make_passes_on_what_was_given(given: dict[str, str]) -> None:
+    variables = [f"{name}={value}" for name, value in given.items()]
+    result = run(ROOT, "make", "--old-file", str(ROOT / ".venv/.installed"), "verify", *variables)
+    assert result.returncode == 2
+    assert result.stderr.count("error: ") == 1
+    assert list(given.values())[-1] in result.stderr.replace("\\'", "'")
 
 
 def test_results_may_grow_to_the_limit(tmp_path: Path) -> None:
