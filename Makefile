@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup demo list test test-fast lint repro preview compare ui sync bench lock clean
+.PHONY: help setup demo list test test-fast lint repro preview verify compare ui sync bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -40,6 +40,9 @@ preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publish
 
 repro: $(STAMP) ## the full study: mends what a kill left, then dvc repro
 	@python -m pipeline.repro
+
+verify: $(STAMP) ## whether the committed results are what the code makes of the stored weights: [VARIANT=name [SEED=n [TRAIN=1]]]
+	@python -m pipeline.verify --variant="$$VARIANT" --seed="$$SEED" --train="$$TRAIN"
 
 list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml
 	@python -m pipeline.catalogue

@@ -1,0 +1,417 @@
+"""`make verify`: whether what is committed is what today's code makes of the stored weights and the real data.
+
+    python -m pipeline.verify [--variant VARIANT [--seed SEED [--train 1]]]
+
+Checks results/, brings what a fresh clone lacks, tests every stored weight anew, and renders the pages; with --train it trains one
+seed again instead. Nothing that is committed changes. Exit status 0 when all agrees, 1 when not, 2 when there is nothing to verify.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import math
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.data.datasets import data_digest, load
+from pipeline.errors import UserError, run_command
+from pipeline.evaluation import measuring
+from pipeline.params import Params
+from pipeline.params import load as load_params
+from pipeline.provenance import code_hash, device_name, git_state, versions
+from pipeline.repro import reproduce
+from pipeline.stages.paths import ARRAYS, PREDICTIONS, RUNS
+from pipeline.training import finished, results, workers
+from pipeline.training.finished import Finished
+from pipeline.training.progress import TrainingProgress
+from pipeline.training.records import EpochRow
+
+STORE = Path("results")  # the DVC remote that git tracks
+LIMIT = 40_000_000  # bytes
+# Another kind of processor may round a coordinate of a figure otherwise; so many of its colour values may differ for it.
+_COLOURS_APART = 0.001
+
+
+def main(argv: list[str]) -> int:
+    # Empty values are those that make passes on for variables that were not given.
+    parser = argparse.ArgumentParser(prog="python -m pipeline.verify", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--variant", default="", help="this variant alone, without the pages")
+    parser.add_argument("--seed", default="", help="this seed of it alone")
+    parser.add_argument("--train", default="", help="1: train the seed again, from its initial weights, in a temporary folder")
+    arguments = parser.parse_args(argv)
+    params = load_params()
+    variant, seed = arguments.variant, _seed(params, arguments.variant, arguments.seed)
+    if arguments.train not in ("", "0", "1"):
+        raise UserError(f"TRAIN is {arguments.train!r}; 1 trains the seed again.")
+    train = arguments.train == "1"
+    if train and seed is None:
+        raise UserError("TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0.")
+    trained = [name for name in params.variants if (RUNS / name / results.RUN).exists()]
+    if not trained:
+        raise UserError("There is nothing to verify: runs/ holds no finished training of what params.yaml names; run `make repro` first.")
+    if variant and variant not in trained:
+        raise UserError(f"Variant {variant} has not been trained: run `dvc repro train@{variant}` first.")
+    _say(check_store(STORE))
+    bring(trained)
+    if train:
+        assert seed is not None
+        return _train_again(params, variant, seed)
+    chosen = [variant] if variant else trained
+    faulty = retest(params, chosen, seed)
+    if not variant:
+        if untrained := [name for name in params.variants if name not in trained]:
+            _say(f"not trained yet: {', '.join(untrained)}")
+        if not compare_pages(params):
+            faulty.append("the pages")
+    if faulty:
+        _say(f"Not verified: {', '.join(faulty)}.")
+        return 1
+    said = variant or f"{len(trained)} variant{'s' * (len(trained) != 1)} and the pages"
+    _say(f"Verified: {said}{'' if seed is None else f', seed {seed}'}.")
+    return 0
+
+
+def _seed(params: Params, variant: str, seed: str) -> int | None:
+    """The seed as a number. Raises UserError where the variant or the seed is not there; the sentence names the nearest."""
+    if not variant:
+        if seed:
+            raise UserError(f"SEED={seed} needs its variant, for example VARIANT=base.")
+        return None
+    seeds = params.resolve(variant).train.seeds
+    if not seed:
+        return None
+    if seed.isascii() and seed.isdigit() and int(seed) in seeds:
+        return int(seed)
+    try:
+        wanted = float(seed)
+    except ValueError:
+        wanted = math.nan
+    closest = f"; the nearest is {min(seeds, key=lambda one: abs(one - wanted))}" if math.isfinite(wanted) else ""
+    raise UserError(f"Variant {variant} has no seed {seed!r}, only {', '.join(map(str, seeds))}{closest}.")
+
+
+def check_store(folder: Path) -> str:
+    """How much the remote in the repository holds, as a sentence.
+
+    Raises:
+        UserError: status 1; it holds more than the limit, or a file of it is damaged.
+    """
+    sizes = {path: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    said = f"{folder}/ holds {sum(sizes.values()) / 1e6:.1f} MB in {len(sizes)} file{'s' * (len(sizes) != 1)}"
+    limit = f"{LIMIT / 1e6:.0f} MB"
+    if sum(sizes.values()) > LIMIT:
+        raise UserError(
+            f"{said}, more than the limit of {limit}: `dvc gc --workspace --cloud` removes what no stage has any more,"
+            " from there and from DVC's cache.",
+            status=1,
+        )
+    for path in sizes:
+        # DVC names a file by the md5 of its content, a folder's list with .dir after it.
+        if path.parent.parent == folder / "files" / "md5" and path.suffix in ("", ".dir"):
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "md5").hexdigest() != path.parent.name + path.stem:
+                    raise UserError(f"{path} is damaged, its name is not its md5: restore it with `git checkout {folder}`.", status=1)
+    return f"{said}; the limit is {limit}."
+
+
+def bring(trained: Sequence[str]) -> None:
+    """Has DVC bring the weights, traces and predictions that are missing, and fetch and prepare the data. What is there stays.
+
+    Raises:
+        UserError: status 1; DVC failed and has said why.
+    """
+    outputs = [RUNS / variant / name for variant in trained for name in (results.WEIGHTS, results.STEPS)]
+    outputs += [PREDICTIONS / f"{variant}.npz" for variant in trained]
+    # Without the option DVC fails over the data, which are not pushed.
+    pull = [sys.executable, "-m", "dvc", "pull", "--allow-missing", "--quiet"]
+    if not all(path.exists() for path in outputs) and subprocess.run(pull).returncode:
+        raise UserError("`dvc pull --allow-missing` failed; the lines above say why.", status=1)
+    if not (ARRAYS / "dataset.json").exists():
+        reproduce(Path(), ["--quiet", "prepare"])
+
+
+# --- the stored weights, tested anew ---
+
+
+@dataclass(frozen=True)
+class _Test:
+    """What today's test says of a seed. `exact`: the training ran on this kind of processor, so the bits have to agree."""
+
+    part: Finished
+    loss: float
+    accuracy: float
+    num_images: int
+    exact: bool
+
+    def parted(self, *, exact: bool) -> str | None:
+        from pipeline.training.replay import test_parted
+
+        return test_parted(self.part, self.loss, self.accuracy, self.num_images, exact=exact)
+
+    @property
+    def images_apart(self) -> int:
+        return abs(round(self.accuracy * self.num_images) - round(self.part.rows[-1].test_accuracy * self.num_images))
+
+    @property
+    def loss_apart(self) -> float:
+        """Relative difference; 0 where neither is a number."""
+        return _relative(self.loss, self.part.rows[-1].test_loss)
+
+
+def retest(params: Params, variants: Sequence[str], seed: int | None) -> list[str]:
+    """Tests stored weights in processes of their own, as the evaluate stage does, and says a line about each variant.
+
+    Args:
+        seed: this one alone, or None for all.
+
+    Returns:
+        The variants that part from their training.
+    """
+    device = workers.choose_device()
+    here = device_name(device)
+    dataset = load(ARRAYS)
+    faulty: list[str] = []
+
+    def fault(variant: str, sentence: str) -> None:
+        if variant not in faulty:
+            faulty.append(variant)
+            _say(f"{variant}  parted: {sentence}")
+
+    stored: dict[str, dict[int, Finished]] = {}
+    tasks = []
+    for variant in variants:
+        try:
+            stored[variant] = _stored(params, variant)
+        except UserError as error:
+            fault(variant, str(error))
+            continue
+        settings = params.resolve(variant)
+        groups = dict.fromkeys(tuple(_group(part, device)) for part in stored[variant].values() if seed in (None, part.seed))
+        tasks += [measuring.Task(variant, settings, group, (), device, RUNS / variant, ARRAYS) for group in groups]
+    if not tasks:
+        return faulty
+    left = {variant: sum(task.variant == variant for task in tasks) for variant in stored}
+    tests: dict[str, list[_Test]] = defaultdict(list)
+    processes = workers.choose_processes() if device == "cpu" else 1
+    with closing(measuring.run(tasks, min(processes, len(tasks)))) as outcomes:
+        for task, outcome in outcomes:
+            if isinstance(outcome, UserError):
+                fault(task.variant, str(outcome))
+                continue
+            accuracies = (outcome.predictions == dataset.test_labels).mean(1)
+            for one, loss, accuracy in zip(task.seeds, outcome.losses, accuracies, strict=True):
+                if seed in (None, one):
+                    part = stored[task.variant][one]
+                    exact = _exact(part, task.seeds, here)
+                    tests[task.variant].append(_Test(part, float(loss), float(accuracy), len(dataset.test_labels), exact))
+            left[task.variant] -= 1
+            if left[task.variant] == 0 and task.variant not in faulty:
+                clause, agrees = _judge(sorted(tests.pop(task.variant), key=lambda test: test.part.seed), seed)
+                if agrees:
+                    _say(f"{task.variant}  {clause}")
+                else:
+                    fault(task.variant, clause)
+    return faulty
+
+
+def _stored(params: Params, variant: str) -> dict[int, Finished]:
+    """The finished seeds of a variant. Raises UserError where files are missing or damaged, or of other settings or data."""
+    directory = RUNS / variant
+    run = results.read_run(directory)
+    if run["config"] != params.resolve(variant).model_dump(mode="json"):
+        raise UserError(f"params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it.")
+    if run["data_digest"] != data_digest(ARRAYS):
+        raise UserError(f"it was trained on other data than {ARRAYS} holds; `dvc repro train@{variant}` mends it.")
+    return {part.seed: part for part in results.load_seeds(directory)}
+
+
+def _group(part: Finished, device: str) -> list[int]:
+    """The seeds to compute with: on CUDA, grouping decides rounding."""
+    stack: list[int] = part.origin["stack"]
+    return stack if device == "cuda" else [part.seed]
+
+
+def _exact(part: Finished, group: Sequence[int], here: str) -> bool:
+    from pipeline.training.replay import same_processor
+
+    return same_processor(part.origin["device_name"], here) and list(group) == part.origin["stack"]
+
+
+def _judge(tests: Sequence[_Test], seed: int | None) -> tuple[str, bool]:
+    """A clause about the tests of a variant, and whether all agree with the training."""
+    for test in tests:
+        if (parted := test.parted(exact=test.exact)) is not None:
+            kind = "" if test.exact else f", more than rounding on another processor than {test.part.origin['device_name']}"
+            return f"the test of seed {test.part.seed}: {parted}{kind}{_other_versions(test.part)}", False
+    what = f"seed {seed}" if seed is not None else f"{len(tests)} seed{'s' * (len(tests) != 1)}"
+    if all(test.parted(exact=True) is None for test in tests):
+        return f"{what}  same bits", True
+    loss, images = max(test.loss_apart for test in tests), max(test.images_apart for test in tests)
+    where = ", ".join(dict.fromkeys(test.part.origin["device_name"] for test in tests if not test.exact))
+    return f"{what}  same up to rounding: losses within {loss:.1e}, {_images(images)} apart; trained on {where}", True
+
+
+def _images(count: int) -> str:
+    return f"{count} image{'s' * (count != 1)}"
+
+
+def _relative(new: float, old: float) -> float:
+    if math.isfinite(new) and math.isfinite(old):
+        return abs(new - old) / max(abs(old), sys.float_info.min)
+    return math.inf if math.isfinite(new) or math.isfinite(old) else 0.0
+
+
+def _other_versions(part: Finished) -> str:
+    """What of the software differs from the training's, as a clause after a fault; empty where nothing does."""
+    old = part.origin["versions"]
+    others = [f"{name} {new} here, {old.get(name)} there" for name, new in versions().items() if old.get(name) != new]
+    return f" ({', '.join(others)})" if others else ""
+
+
+# --- the pages ---
+
+
+def compare_pages(params: Params) -> bool:
+    """Renders all pages and figures, compares them with the files in reports/, says a line. Whether they agree."""
+    from pipeline.report import pages
+
+    try:
+        rendered = pages.render(params)
+    except UserError as error:
+        _say(f"pages  not rendered: {error}")
+        return False
+    other, rounded = [], 0
+    for name, content in rendered.items():
+        path = pages.REPORTS / name
+        stored = path.read_bytes() if path.is_file() else b""
+        if stored == content:
+            continue
+        if path.suffix == ".png" and _same_picture(stored, content):
+            rounded += 1
+        else:
+            other.append(str(path))
+    if other:
+        shown = ", ".join(other[:3]) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
+        _say(f"pages  parted: {shown} of {len(rendered)} files; `dvc repro report` writes them anew")
+        return False
+    note = f"same bits but in {rounded} figure{'s' * (rounded != 1)}, which differ by rounding" if rounded else "same bits"
+    _say(f"pages  {len(rendered)} files of {pages.REPORTS}/  {note}")
+    return True
+
+
+def _same_picture(stored: bytes, content: bytes) -> bool:
+    """Whether two PNGs show the same up to what a coordinate's last digit moves."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        old, new = (np.asarray(Image.open(io.BytesIO(data)).convert("RGBA")) for data in (stored, content))
+    except (UnidentifiedImageError, OSError):
+        return False
+    return old.shape == new.shape and float((old != new).mean()) <= _COLOURS_APART
+
+
+# --- one seed, trained again ---
+
+
+def _train_again(params: Params, variant: str, seed: int) -> int:
+    """Trains a seed from its initial weights and says how the result compares with the stored one. Returns the exit status."""
+    settings, device = params.resolve(variant), workers.choose_device()
+    old = _stored(params, variant)[seed]
+    group = _group(old, device)
+    commit, dirty = git_state()
+    code = code_hash()
+    origin = {"code_hash": code, "git_commit": commit, "git_dirty": dirty, "device": device, "versions": versions()}
+    last: list[EpochRow] = []
+    progress = TrainingProgress(variant, [group], settings.train.epochs)
+
+    def handle(message: workers.Message) -> None:
+        match message:
+            case workers.Started():
+                progress.started(message.seeds, message.epoch)
+            case workers.Epoch():
+                last[:] = message.rows
+                progress.epoch(message.seeds, message.epoch, message.rows)
+            case workers.Done():
+                progress.finished(message.seeds, last)
+
+    with tempfile.TemporaryDirectory(prefix="verify-") as folder:
+        with progress:
+            workers.run(workers.Job(settings, ARRAYS, Path(folder), device, origin), [workers.Task(group)], 1, handle)
+        new = finished.find(Path(folder), code)[0].get(seed)
+    what = f"{variant}  seed {seed}, trained again"
+    if new is None:
+        _say(f"{what}  parted: its loss was not finite")
+        return 1
+    here = device_name(device)
+    if (parted := bits_parted(new, old)) is None:
+        _say(f"{what}  same bits: the weights, {len(old.tensors['trace.step'])} steps of the trace, {len(old.rows)} epochs")
+        return 0
+    if _exact(old, group, here):
+        _say(f"{what}  parted: {parted}{_other_versions(old)}")
+        return 1
+    loss = _relative(new.rows[-1].test_loss, old.rows[-1].test_loss)
+    images = round(abs(new.rows[-1].test_accuracy - old.rows[-1].test_accuracy) * len(load(ARRAYS).test_labels))
+    _say(f"{what}  on {here}; stored: {old.origin['device_name']}, which rounds otherwise")
+    _say(f"  the last epoch's test loss parts by {loss:.1e} of it, the accuracy by {_images(images)}")
+    if (parted := start_parted(new, old)) is not None:
+        _say(f"  parted: {parted}{_other_versions(old)}")
+        return 1
+    _say("  the beginning agrees: initial weights, order of the images, augmentation, learning rates, and the first losses up to rounding")
+    return 0
+
+
+def bits_parted(new: Finished, old: Finished) -> str | None:
+    """The first bit that two trainings of a seed do not have in common, as a clause; seconds do not count. None where there is none."""
+    if (clause := _tables_parted(new, old)) is not None:
+        return clause
+    steps = old.tensors["trace.step"]
+    if not np.array_equal(new.tensors["trace.step"], steps):
+        return f"{len(new.tensors['trace.step'])} steps are kept, there were {len(steps)}"
+    for name in ("loss", "gradient_norm"):
+        found, was = new.tensors[f"trace.{name}"], old.tensors[f"trace.{name}"]
+        other = np.flatnonzero(~((found == was) | (np.isnan(found) & np.isnan(was))))
+        if other.size:
+            return f"{name.replace('_', ' ')} of step {steps[other[0]]}: {found[other[0]]:.9g} was {was[other[0]]:.9g}"
+    for row, stored in zip(new.rows, old.rows, strict=True):
+        for name in EpochRow._fields[:-1]:
+            if repr(getattr(row, name)) != repr(getattr(stored, name)):
+                return f"{name.replace('_', ' ')} of epoch {stored.epoch}: {getattr(row, name)!r} was {getattr(stored, name)!r}"
+    for name, value in old.tensors.items():
+        if name.startswith("model.") and value.tobytes() != new.tensors[name].tobytes():
+            return f"the weights {name.removeprefix('model.')}"
+    return None
+
+
+def start_parted(new: Finished, old: Finished) -> str | None:
+    """What has to agree on every processor, as a clause where it does not: the tables, and the first losses up to rounding."""
+    from pipeline.training.replay import LOSS_TOLERANCE, STEPS
+
+    if (clause := _tables_parted(new, old)) is not None:
+        return clause
+    found, was = (part.tensors["trace.loss"][:STEPS] for part in (new, old))
+    other = np.flatnonzero(~np.isclose(found, was, rtol=LOSS_TOLERANCE, equal_nan=True))
+    return f"loss of step {other[0] + 1}: {found[other[0]]:.9g} was {was[other[0]]:.9g}" if other.size else None
+
+
+def _tables_parted(new: Finished, old: Finished) -> str | None:
+    said = {"weights": "initial weights", "order": "order of the images", "augmentation": "augmentation", "rates": "learning rates"}
+    others = [said[name] for name, digest in old.origin["tables"].items() if new.origin["tables"][name] != digest]
+    return f"not the same {', '.join(others)}" if others else None
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    run_command(main)

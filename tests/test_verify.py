@@ -1,0 +1,276 @@
+"""A study that travels by git alone: trained in one repository, cloned, brought by DVC from results/, and verified there."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from pipeline.errors import UserError
+from pipeline.files import sealed_json, sha256
+from pipeline.params import Params
+from pipeline.training.finished import Finished
+from pipeline.training.records import EpochRow
+from pipeline.verify import LIMIT, _same_picture, bits_parted, check_store, main, start_parted
+
+ROOT = Path(__file__).parent.parent
+DVC = (sys.executable, "-m", "dvc")
+GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.com")
+
+
+def run(path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    # The copy's code, not the installed project's; and the environment's python first, as `make` sets it. The fused attention would
+    # have to be compiled anew for every copy.
+    environment = {**os.environ, "PYTHONPATH": "", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment |= {"LAB_DEVICE": "cpu", "LAB_ATTENTION": "sdpa"}
+    return subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True)
+
+
+def succeed(path: Path, *command: str) -> str:
+    result = run(path, *command)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def verify(path: Path, *arguments: str) -> tuple[int, str]:
+    """Exit status, and all that was said; no traceback whatever happens."""
+    result = run(path, sys.executable, "-m", "pipeline.verify", *arguments)
+    assert "Traceback" not in result.stderr
+    return result.returncode, result.stdout + result.stderr
+
+
+@contextmanager
+def changed(path: Path, content: bytes) -> Iterator[None]:
+    """The file with another content while the block lasts."""
+    before, times = path.read_bytes(), path.stat()
+    path.chmod(0o644)
+    path.write_bytes(content)
+    yield
+    path.write_bytes(before)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def flipped(path: Path) -> bytes:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    return bytes(content)
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory, raw_params: dict[str, Any]) -> Path:
+    """A repository with one trained variant, its results pushed and committed.
+
+    The real dvc.yaml without the timings, which take longest, and the pages that a study without experiments does not have.
+    """
+    path = tmp_path_factory.mktemp("origin")
+    shutil.copytree(ROOT / "pipeline", path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    (path / ".dvc").mkdir()
+    for name in (".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore"):
+        shutil.copyfile(ROOT / name, path / name)
+    shutil.copytree(ROOT / ".dvc" / "plots", path / ".dvc" / "plots")
+    dag = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+    del dag["stages"]["timing"]
+    report = dag["stages"]["report"]
+    report["deps"].remove("timing/results.json")
+    report["outs"] = [out for out in report["outs"] if not {"reports/experiments", "reports/timing.md", "reports/timing"} & out.keys()]
+    (path / "dvc.yaml").write_text(yaml.safe_dump(dag, sort_keys=False))
+    raw = {
+        "preview": "A test.",
+        "images_shown": 1437,
+        "looks": [],
+        "data": {"dataset": "digits"},
+        "train": raw_params["train"] | {"seeds": [0, 1], "epochs": 1},
+        "base": raw_params["base"] | {"patch": 14, "blocks": 1},
+        "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [4, 16]},
+        "variants": {"base": {}},
+        "experiments": {},
+        "claims": {},
+    }
+    (path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    succeed(path, *GIT, "init", "--quiet", "--initial-branch=main")
+    status, said = verify(path)
+    assert (status, said.count("\n")) == (2, 1)
+    assert "There is nothing to verify" in said
+    succeed(path, *DVC, "repro")
+    succeed(path, *DVC, "push")
+    succeed(path, *GIT, "add", "--all")
+    succeed(path, *GIT, "commit", "--quiet", "--message", "Trained.")
+    return path
+
+
+@pytest.fixture(scope="module")
+def clone(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone in which verify has been run once."""
+    path = tmp_path_factory.mktemp("clone") / "clone"
+    succeed(origin, *GIT, "clone", "--quiet", ".", str(path))
+    assert not (path / "runs" / "base" / "model.safetensors").exists()
+    status, said = verify(path)
+    assert status == 0, said
+    lines = said.splitlines()
+    assert lines[0].startswith("results/ holds 0.")
+    assert "base  2 seeds  same bits" in lines
+    assert lines[-2].startswith("pages  ")
+    assert lines[-2].endswith("files of reports/  same bits")
+    assert lines[-1] == "Verified: 1 variant and the pages."
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+class TestClone:
+    def test_has_the_same_bits_and_trains_nothing(self, origin: Path, clone: Path) -> None:
+        succeed(clone, *DVC, "pull", "--allow-missing")
+        assert "Running stage" not in succeed(clone, *DVC, "repro")
+        assert succeed(clone, *GIT, "status", "--porcelain") == ""
+        for name in ("runs/base/model.safetensors", "runs/base/steps.npz", "predictions/base.npz"):
+            assert sha256(clone / name) == sha256(origin / name)
+        stored = {path.parent.name + path.stem for path in (clone / "results" / "files" / "md5").glob("*/*")}
+        lock = yaml.safe_load((clone / "dvc.lock").read_text())["stages"]
+        assert not stored & {out["md5"].removesuffix(".dir") for name in ("fetch", "prepare") for out in lock[name]["outs"]}
+
+    def test_a_flipped_bit_in_results_is_told(self, clone: Path) -> None:
+        stored = next(path for path in sorted((clone / "results" / "files" / "md5").glob("*/*")) if not path.suffix)
+        with changed(stored, flipped(stored)):
+            status, said = verify(clone)
+        assert status == 1
+        assert said == f"error: {stored.relative_to(clone)} is damaged, its name is not its md5: restore it with `git checkout results`.\n"
+
+    def test_a_flipped_bit_in_a_weight_is_told(self, clone: Path) -> None:
+        weights = clone / "runs" / "base" / "model.safetensors"
+        with changed(weights, flipped(weights)):
+            status, said = verify(clone, "--variant=base")
+        assert status == 1
+        assert "base  parted: runs/base/model.safetensors does not have the sha256 that run.json recorded, so it is damaged: " in said
+        assert said.endswith("Not verified: base.\n")
+
+    def test_a_changed_row_is_told_though_its_digests_fit(self, clone: Path) -> None:
+        epochs, run_json = (clone / "runs" / "base" / name for name in ("epochs.csv", "run.json"))
+        head, first, second = epochs.read_text().splitlines()
+        cells = second.split(",")
+        loss = float(cells[3])
+        cells[3] = repr(float(np.nextafter(loss, 1e9)))  # the last bit of seed 1's test loss
+        row = "\n".join([head, first, ",".join(cells), ""]).encode()
+        with changed(epochs, row):
+            status, said = verify(clone, "--variant=base", "--seed=1")
+            assert status == 1
+            assert "base  parted: runs/base/epochs.csv does not have the sha256 that run.json recorded" in said
+            run = json.loads(run_json.read_text())
+            run["outputs"]["epochs.csv"] = sha256(epochs)
+            with changed(run_json, json.dumps(sealed_json(run)).encode()):
+                status, said = verify(clone, "--variant=base", "--seed=1")
+        assert status == 1
+        assert "base  parted: the test of seed 1: loss " in said
+
+    def test_pages_of_other_params_are_told(self, clone: Path) -> None:
+        params = clone / "params.yaml"
+        with changed(params, params.read_bytes().replace(b"base: {}", b"base: {}\n  wide: {mlp_dim: 48}")):
+            status, said = verify(clone)
+        assert status == 1
+        assert "base  2 seeds  same bits\nnot trained yet: wide\n" in said
+        assert "pages  parted: reports/README.md of " in said
+        assert said.endswith("Not verified: the pages.\n")
+
+    def test_one_seed_trained_again_has_the_same_bits(self, clone: Path) -> None:
+        status, said = verify(clone, "--variant=base", "--seed=1", "--train=1")
+        assert status == 0, said
+        assert "base  seed 1  epoch 1/1  train loss " in said
+        assert "base  seed 1, trained again  same bits: the weights, 15 steps of the trace, 1 epochs\n" in said
+        assert not (clone / ".checkpoints" / "seeds").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--variant=bsae"], "There is no variant 'bsae'; the nearest is 'base'."),
+        (["--variant=base", "--seed=700"], "Variant base has no seed '700', only {seeds}; the nearest is {last}."),
+        (["--variant=base", "--seed=one"], "Variant base has no seed 'one', only {seeds}."),
+        (["--seed=1"], "SEED=1 needs its variant, for example VARIANT=base."),
+        (["--variant=base", "--train=1"], "TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0."),
+        (["--variant=base", "--seed=1", "--train=yes"], "TRAIN is 'yes'; 1 trains the seed again."),
+    ],
+)
+def test_wrong_names_are_one_sentence(study: Params, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str) -> None:
+    monkeypatch.chdir(ROOT)
+    seeds = study.resolve("base").train.seeds
+    with pytest.raises(UserError) as caught:
+        main(arguments)
+    assert (caught.value.status, str(caught.value)) == (2, sentence.format(seeds=", ".join(map(str, seeds)), last=seeds[-1]))
+
+
+@pytest.mark.parametrize("given", [{"VARIANT": """b'a"; echo "se"""}, {"VARIANT": "base", "SEED": "0 0"}, {"TRAIN": "`echo 1`"}])
+def test_make_passes_on_what_was_given(given: dict[str, str]) -> None:
+    variables = [f"{name}={value}" for name, value in given.items()]
+    result = run(ROOT, "make", "--old-file", str(ROOT / ".venv/.installed"), "verify", *variables)
+    assert result.returncode == 2
+    assert result.stderr.count("error: ") == 1
+    assert list(given.values())[-1] in result.stderr.replace("\\'", "'")
+
+
+def test_results_may_grow_to_the_limit(tmp_path: Path) -> None:
+    assert check_store(tmp_path / "results") == f"{tmp_path}/results/ holds 0.0 MB in 0 files; the limit is 40 MB."
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(LIMIT)  # nothing but a hole
+    assert check_store(tmp_path) == f"{tmp_path}/ holds 40.0 MB in 1 file; the limit is 40 MB."
+    (tmp_path / "more").write_text(".")
+    with pytest.raises(UserError, match=r"holds 40.0 MB in 2 files, more than the limit of 40 MB: `dvc gc") as caught:
+        check_store(tmp_path)
+    assert caught.value.status == 1
+
+
+def a_seed(**origin: Any) -> Finished:
+    """A finished seed by hand: 60 steps, one epoch, one weight."""
+    losses = np.linspace(2, 1, 60, dtype=np.float32)
+    tensors = {"model.head.weight": np.ones((2, 3), np.float32), "trace.step": np.arange(1, 61)}
+    tensors |= {"trace.loss": losses, "trace.gradient_norm": losses / 2}
+    tables = {"weights": "a", "order": "b", "augmentation": "c", "rates": "d"}
+    return Finished(0, tensors, (EpochRow(0, 1, 1.5, 1.25, 0.5, 0.75, 3.0),), {"tables": tables, **origin})
+
+
+def test_every_bit_of_a_training_counts_but_its_seconds() -> None:
+    old, new = a_seed(), a_seed()
+    assert bits_parted(Finished(0, new.tensors, (new.rows[0]._replace(seconds=9.0),), new.origin), old) is None
+    rows = (new.rows[0]._replace(gradient_norm=float(np.nextafter(0.75, 1))),)
+    assert bits_parted(Finished(0, new.tensors, rows, new.origin), old) == "gradient norm of epoch 1: 0.7500000000000001 was 0.75"
+    new.tensors["model.head.weight"][1, 2] = np.nextafter(np.float32(1), np.float32(2))
+    assert bits_parted(new, old) == "the weights head.weight"
+    new.tensors["trace.loss"][40] = np.nextafter(new.tensors["trace.loss"][40], np.float32(9))
+    assert str(bits_parted(new, old)).startswith("loss of step 41: ")
+
+
+def test_the_beginning_has_to_agree_on_every_processor() -> None:
+    old, new = a_seed(), a_seed()
+    new.tensors["trace.loss"] *= 1 + 1e-5
+    new.tensors["trace.loss"][55] = 9  # after the steps in which rounding stays small
+    assert start_parted(new, old) is None
+    new.tensors["trace.loss"][7] *= 1.01
+    assert str(start_parted(new, old)).startswith("loss of step 8: ")
+    others = {**old.origin["tables"], "order": "x"}
+    assert start_parted(a_seed(tables=others), old) == "not the same order of the images"
+
+
+def test_a_figure_may_differ_by_rounding_alone() -> None:
+    def png(colours: np.ndarray) -> bytes:
+        file = io.BytesIO()
+        Image.fromarray(colours).save(file, format="PNG")
+        return file.getvalue()
+
+    colours = np.zeros((100, 100, 3), np.uint8)
+    moved = colours.copy()
+    moved[3, :5] = 40
+    assert _same_picture(png(colours), png(moved))
+    moved[4:6] = 40
+    assert not _same_picture(png(colours), png(moved))
+    assert not _same_picture(png(colours), png(colours[:50]))
+    assert not _same_picture(b"", png(colours))
