@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup demo list test test-fast lint repro preview compare ui sync bench lock clean
+.PHONY: help setup demo list test test-fast lint repro preview plan compare ui sync bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -43,6 +43,9 @@ repro: $(STAMP) ## the full study: mends what a kill left, then dvc repro
 
 list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml
 	@python -m pipeline.catalogue
+
+plan: $(STAMP) ## what make repro would train, and how long that takes here; of a profile with IN=build/preview
+	@cd $(or $(IN),.) && python -m pipeline.plan
 
 compare: $(STAMP) ## what changed between two commits: BASE=rev [HEAD=rev] [SOURCE=mlflow] [IN=reports/preview]
 	@python -m pipeline.compare '$(BASE)' $(if $(HEAD),'$(HEAD)') $(if $(SOURCE),--source '$(SOURCE)') $(if $(IN),--in '$(IN)')
