@@ -280,7 +280,7 @@ def measured(entries: Sequence[Entry], device: str, processes: int) -> dict[str,
             jobs = [(key, entry, pool.submit(_time, entry.settings, _group(entry), device)) for key, entry in reversed(waiting.items())]
             with console.status("") as status:
                 if not console.is_terminal:
-                    console.print(f"Timing a few steps of {len(jobs)} variants.", soft_wrap=True)
+                    console.print(f"Timing a few steps of {len(jobs)} variant{'s' * (len(jobs) != 1)}.", soft_wrap=True)
                 for i, (key, entry, job) in enumerate(jobs):
                     status.update(f"timing a few steps of each variant: {i} of {len(jobs)}, {entry.variant}")
                     known[key] = job.result()
