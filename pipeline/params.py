@@ -24,6 +24,7 @@ NUM_CHANNELS = 1
 NUM_CLASSES = 10
 MAX_SEEDS = 1000
 TRAINING_IMAGES = {"mnist": 60_000, "fashion_mnist": 60_000, "kmnist": 60_000, "digits": 1_437}  # in the whole training set
+TEST_IMAGES = {"mnist": 10_000, "fashion_mnist": 10_000, "kmnist": 10_000, "digits": 360}
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 

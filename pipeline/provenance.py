@@ -175,6 +175,11 @@ def device_name(device: str) -> str:
     return f"{name} ({len(os.sched_getaffinity(0))} cores)"
 
 
+def same_processor(name: str, other: str) -> bool:
+    """Whether two device names are of one kind; the number of cores, which a name ends with, decides no result."""
+    return name.split(" (")[0] == other.split(" (")[0]
+
+
 def versions() -> dict[str, str]:
     """Versions of what computes a result."""
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in ("torch", "numpy", "numba")}}

@@ -15,7 +15,11 @@ from pathlib import Path
 
 from pipeline import mending, params
 from pipeline.errors import UserError, run_command
+from pipeline.stages.paths import CHECKPOINTS
+from pipeline.training.progress import STUDY
 from pipeline.training.workers import die_with_parent
+
+WORK = CHECKPOINTS / "study.json"
 
 _INTERRUPTED = 252  # DVC's exit status after Ctrl-C
 
@@ -58,11 +62,24 @@ def _stages(directory: Path, settings: params.Params) -> list[str]:
     ]
 
 
+def _leave_word(directory: Path) -> dict[str, str]:
+    """Writes down how much work the study is, so that train stages can say how much of it is done.
+
+    Returns:
+        The environment in which they do; empty where the work cannot be told, which stops nothing.
+    """
+    # A process of its own: it may import torch, whose memory the training needs.
+    found = subprocess.run([sys.executable, "-m", "pipeline.plan", "--work", WORK], cwd=directory)
+    return {STUDY: str(WORK)} if found.returncode == 0 else {}
+
+
 def _run(directory: Path, arguments: Sequence[str], stages: Sequence[str]) -> int:
     """DVC's exit status. While it runs, dvc.lock is copied whenever it has changed."""
     this = os.getpid()
     # Stages call `python`; it has to be this one.
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    if not arguments:  # with arguments DVC may do another part of the study than the plan is of
+        environment |= _leave_word(directory)
     command = [sys.executable, "-m", "dvc", "repro", *arguments]
     dvc = subprocess.Popen(command, cwd=directory, env=environment, preexec_fn=lambda: die_with_parent(this))
     try:

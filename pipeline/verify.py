@@ -28,7 +28,7 @@ from pipeline.errors import UserError, run_command
 from pipeline.evaluation import measuring
 from pipeline.params import Params
 from pipeline.params import load as load_params
-from pipeline.provenance import code_hash, device_name, git_state, versions
+from pipeline.provenance import code_hash, device_name, git_state, same_processor, versions
 from pipeline.repro import reproduce
 from pipeline.stages.paths import ARRAYS, PREDICTIONS, RUNS
 from pipeline.training import finished, results, workers
@@ -242,8 +242,6 @@ def _group(part: Finished, device: str) -> list[int]:
 
 
 def _exact(part: Finished, group: Sequence[int], here: str) -> bool:
-    from pipeline.training.replay import same_processor
-
     return same_processor(part.origin["device_name"], here) and list(group) == part.origin["stack"]
 
 
@@ -394,12 +392,12 @@ def bits_parted(new: Finished, old: Finished) -> str | None:
 
 def start_parted(new: Finished, old: Finished) -> str | None:
     """What has to agree on every processor, as a clause where it does not: the tables, and the first losses up to rounding."""
-    from pipeline.training.replay import LOSS_TOLERANCE, STEPS
+    from pipeline.training.replay import STEPS, TOLERANCES
 
     if (clause := _tables_parted(new, old)) is not None:
         return clause
     found, was = (part.tensors["trace.loss"][:STEPS] for part in (new, old))
-    other = np.flatnonzero(~np.isclose(found, was, rtol=LOSS_TOLERANCE, equal_nan=True))
+    other = np.flatnonzero(~np.isclose(found, was, rtol=TOLERANCES["loss"], equal_nan=True))
     return f"loss of step {other[0] + 1}: {found[other[0]]:.9g} was {was[other[0]]:.9g}" if other.size else None
 
 

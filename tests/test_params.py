@@ -83,7 +83,14 @@ def test_a_variant_trains_its_own_way(study: params.Params) -> None:
     assert {"epochs", "schedule", "warmup", "augment"} <= changed.keys()
     assert best.model_dump() == study.train.model_dump() | changed
     assert best.seeds == study.train.seeds == tuple(range(6))
-    assert study.resolve("base").train.seeds == tuple(range(10))
+
+
+def test_a_variant_may_have_its_own_number_of_seeds(raw_params: dict[str, Any]) -> None:
+    raw = copy.deepcopy(raw_params)
+    raw["variants"]["first"]["seeds"] = 10
+    changed = params.parse(raw)
+    assert changed.resolve("first").train.seeds == tuple(range(10))
+    assert changed.resolve("mean").train.seeds == tuple(range(6))
 
 
 def test_another_network_takes_nothing_of_the_transformer(study: params.Params) -> None:

@@ -88,3 +88,8 @@ def test_every_stage_with_a_hash_depends_on_it() -> None:
 def test_device_and_versions_are_those_of_this_machine() -> None:
     assert "cores)" in provenance.device_name("cpu")
     assert set(provenance.versions()) == {"python", "torch", "numpy", "numba"}
+
+
+def test_a_processor_is_known_without_its_cores() -> None:
+    assert provenance.same_processor("AMD EPYC 7763 (2 cores)", "AMD EPYC 7763 (64 cores)")
+    assert not provenance.same_processor("AMD EPYC 7763 (2 cores)", "Intel Xeon (2 cores)")

@@ -219,7 +219,9 @@ def _measure(experiment: ExperimentSettings, present: Sequence[VariantResult]) -
     title = MEASURED[experiment.measure] + (f" ({unit.of_value})" if unit.of_value else "")
     spoken = ", ".join(f"{label} {mean}" for label, mean in means.items())
     alt = f"{MEASURED[experiment.measure]} of each seed, by variant. Means: {spoken}{f' {unit.of_value}' if unit.of_value else ''}."
-    caption = f"{measure_note(experiment.measure)} Rings: the seeds (n = {_numbers([run for run, _ in rows])}) of each variant; diamond: their mean"
+    caption = (
+        f"{measure_note(experiment.measure)} Rings: the seeds of each variant (n = {_numbers([run for run, _ in rows])}); diamond: mean"
+    )
     caption += f"; bar: its {100 * LEVEL:g} % Student t interval." if max(len(values) for _, values in rows) > 1 else "."
     if any(run.name == experiment.baseline for run, _ in rows):
         caption += f" Dotted: the mean of {experiment.label(experiment.baseline)}, the baseline."

@@ -7,6 +7,7 @@ replay shows that this code computes the same.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pipeline.tracking import Tracker
 from pipeline.training import finished, results, workers
 from pipeline.training.finished import Finished
 from pipeline.training.lock import variant_lock
-from pipeline.training.progress import TrainingProgress
+from pipeline.training.progress import StudyProgress, TrainingProgress
 from pipeline.training.records import EpochRow
 
 
@@ -52,7 +53,7 @@ def train(variant: str, settings: VariantSettings, device: str, place: Path) -> 
     code = code_hash()
     origin = {"code_hash": code, "git_commit": commit, "git_dirty": dirty, "device": device, "versions": versions()}
     found, damaged = finished.find(place, code)
-    tasks = plan(settings, found, code, device, replay=os.environ.get("REPLAY") != "0")
+    tasks = plan(settings, found, code, device)
     training = _Training(variant, settings, place, origin, tasks)
     for fault in damaged:
         training.progress.say(f"{fault}: its seed is trained anew.")
@@ -69,13 +70,15 @@ def train(variant: str, settings: VariantSettings, device: str, place: Path) -> 
         training.finish()
 
 
-def plan(settings: VariantSettings, found: dict[int, Finished], code: str, device: str, *, replay: bool) -> list[workers.Task]:
+def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, device: str) -> list[workers.Task]:
     """The groups of seeds to replay and to train, so that all seeds of the settings are finished by this code.
 
+    REPLAY=0 in the environment keeps none of other code.
+
     Args:
-        found: all finished seeds of these settings.
-        replay: whether those of other code may be kept at all.
+        found: all finished seeds of these settings; their tensors are not looked at.
     """
+    replay = os.environ.get("REPLAY") != "0"
     stacks: list[list[int]] = []  # of finished seeds, as they were trained: on CUDA, grouping decides rounding
     for seed in settings.train.seeds:
         if replay and seed in found and code not in found[seed].codes and found[seed].origin["stack"] not in stacks:
@@ -99,6 +102,7 @@ class _Training:
         tasks: list[workers.Task],
     ) -> None:
         self.progress = TrainingProgress(variant, [task.seeds for task in tasks], settings.train.epochs)
+        self._study = StudyProgress(variant)
         self._variant = variant
         self._settings = settings
         self._place = place
@@ -129,6 +133,8 @@ class _Training:
                 self._record(message.seeds, message.rows)
                 if message.note:
                     self.progress.say(message.note)
+                if line := self._study.now_and_then(self.progress.share()):
+                    self.progress.say(line)
             case workers.Done():
                 self._failed |= message.failed
                 self.progress.finished(message.seeds, self._last.get(message.seeds[0], []))
@@ -162,6 +168,8 @@ class _Training:
                 self._tracker.epoch(row)
             artifacts = [directory / name for name in (results.METRICS, results.EPOCHS, results.RUN)]
             self._tracker.close("FINISHED", metrics=metrics, artifacts=artifacts)
+        if line := self._study.finish():
+            self.progress.say(line)
 
     def fail(self) -> None:
         """Ends the MLflow runs of a training that cannot be finished."""

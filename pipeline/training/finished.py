@@ -8,7 +8,7 @@ found again, whatever the variant is called.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,17 +115,29 @@ def find(directory: Path, code: str) -> tuple[dict[int, Finished], list[str]]:
     Returns:
         The results, and a clause about every file that is damaged; damaged files are removed.
     """
-    found: dict[int, Finished] = {}
-    damaged = []
+    parts, damaged = read_all(directory)
+    for path in damaged:
+        path.unlink()
+    return best(parts, code), list(damaged.values())
+
+
+def read_all(directory: Path) -> tuple[list[Finished], dict[Path, str]]:
+    """Every result of a folder, of whatever code, and a clause about every file that is damaged."""
+    parts, damaged = [], {}
     for path in sorted(directory.glob("seed-*.done")):
         try:
-            finished = read(path)
+            parts.append(read(path))
         except DamagedError as fault:
-            damaged.append(str(fault))
-            path.unlink()
-            continue
-        found[finished.seed] = max(found.get(finished.seed, finished), finished, key=lambda one: _rank(one, code))
-    return found, damaged
+            damaged[path] = str(fault)
+    return parts, damaged
+
+
+def best(parts: Iterable[Finished], code: str) -> dict[int, Finished]:
+    """By seed, the one of several results that `find` takes."""
+    found: dict[int, Finished] = {}
+    for part in parts:
+        found[part.seed] = max(found.get(part.seed, part), part, key=lambda one: _rank(one, code))
+    return found
 
 
 def _rank(finished: Finished, code: str) -> tuple[bool, bool, str]:

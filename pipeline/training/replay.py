@@ -106,11 +106,6 @@ def test_parted(part: Finished, loss: float, accuracy: float, num_images: int, *
     return None
 
 
-def same_processor(name: str, other: str) -> bool:
-    """Whether two device names are of one kind; the number of cores, which a name ends with, decides no result."""
-    return name.split(" (")[0] == other.split(" (")[0]
-
-
 def _equal(new: Any, old: Any) -> Any:
     return (new == old) | ((new != new) & (old != old))
 

@@ -8,6 +8,7 @@ import math
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -142,9 +143,8 @@ def load_seeds(directory: Path) -> list[Finished]:
     Raises:
         UserError: a file is missing or damaged, or of an older form.
     """
+    parts = outline(directory)
     run = read_run(directory)
-    if "trainings" not in run:
-        raise UserError(f"{directory / RUN} is of an older form.")
     weights = {f"model.{name}": value for name, value in _read_weights(directory, "np").items()}
     steps = directory / STEPS
     if not steps.exists() or sha256(steps) != run["outputs"][STEPS]:
@@ -152,16 +152,30 @@ def load_seeds(directory: Path) -> list[Finished]:
     with np.load(steps, allow_pickle=False) as stored:
         trace = {f"trace.{name}": stored[name] for name in ("loss", "gradient_norm")}
         step = stored["step"]
+    return [
+        replace(part, tensors={name: value[i] for name, value in (weights | trace).items()} | {"trace.step": step})
+        for i, part in enumerate(parts)
+    ]
+
+
+def outline(directory: Path) -> list[Finished]:
+    """The finished seeds in `runs/VARIANT` as its text files tell of them: without tensors.
+
+    Raises:
+        UserError: a text file is missing or damaged, or of an older form.
+    """
+    run = read_run(directory)
+    if "trainings" not in run:
+        raise UserError(f"{directory / RUN} is of an older form.")
     rows = read_epochs(directory / EPOCHS)
     metrics = read_metrics(directory)
     parts = []
-    for i, seed in enumerate(run["seeds"]):
+    for seed in run["seeds"]:
         group = next(group for group in run["trainings"] if seed in group["seeds"])
         origin = {name: value for name, value in group.items() if name != "seeds"}
         origin |= {"stack": run["stacks"].get(str(seed), [seed]), "tables": run["tables"][str(seed)]}
         origin |= {name: metrics[name] for name in ("parameters", "flops")}
-        tensors = {name: value[i] for name, value in (weights | trace).items()} | {"trace.step": step}
-        parts.append(Finished(seed, tensors, tuple(row for row in rows if row.seed == seed), origin))
+        parts.append(Finished(seed, {}, tuple(row for row in rows if row.seed == seed), origin))
     return parts
 
 
@@ -183,8 +197,7 @@ def keep(directory: Path, root: Path, only: Path | None = None) -> None:
     """
     try:
         run = read_run(directory)
-        settings = VariantSettings.model_validate_json(json.dumps(run["config"]))
-        place = finished.folder(root, settings, run["data_digest"], run["device"])
+        place = finished.folder(root, settings_of(run), run["data_digest"], run["device"])
         if only not in (None, place) or all(finished.is_there(place, seed, group) for group in run["trainings"] for seed in group["seeds"]):
             return
         for name in (WEIGHTS, STEPS):
@@ -197,20 +210,50 @@ def keep(directory: Path, root: Path, only: Path | None = None) -> None:
         return
 
 
+def settings_of(run: Mapping[str, Any]) -> VariantSettings:
+    """The settings that run.json was written with. Raises ValueError where they are of another version."""
+    return VariantSettings.model_validate_json(json.dumps(run["config"]))
+
+
+def at_hand(directory: Path, lock: Mapping[str, Any]) -> bool:
+    """Whether weights and trace of `runs/VARIANT` are there, or in DVC's cache; `lock` is what `read_lock` gave.
+
+    Raises:
+        UserError: as `read_run` does.
+    """
+    outputs = read_run(directory)["outputs"]
+    return all(_find(directory / name, outputs[name], lock) is not None for name in (WEIGHTS, STEPS))
+
+
+def read_lock() -> dict[str, Any]:
+    """The stages of dvc.lock; none where there is no such file, or a damaged one."""
+    try:
+        stages: dict[str, Any] = yaml.load(Path("dvc.lock").read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["stages"]
+    except (OSError, yaml.YAMLError, LookupError, TypeError):
+        return {}
+    return stages
+
+
 def _restore(path: Path, digest: str) -> None:
     """Takes an output from DVC's cache where the file is missing or damaged and the cache has it."""
     if path.exists() and sha256(path) == digest:
         return
+    if (source := _find(path, digest, read_lock())) is not None:
+        with replacing(path) as temporary:
+            shutil.copyfile(source, temporary)
+
+
+def _find(path: Path, digest: str, lock: Mapping[str, Any]) -> Path | None:
+    """Where an output with this sha256 lies: in its place, in DVC's cache, or nowhere."""
+    if path.exists() and sha256(path) == digest:
+        return path
     try:
-        stages = yaml.load(Path("dvc.lock").read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["stages"]
-        outs = stages[f"train@{path.parent.name}"]["outs"]
+        outs = lock[f"train@{path.parent.name}"]["outs"]
         md5 = next(out["md5"] for out in outs if out["path"] == path.as_posix())
         cached = Path(".dvc/cache/files/md5") / md5[:2] / md5[2:]
-        if sha256(cached) == digest:
-            with replacing(path) as temporary:
-                shutil.copyfile(cached, temporary)
-    except (OSError, yaml.YAMLError, LookupError, TypeError, StopIteration):
-        return
+        return cached if sha256(cached) == digest else None
+    except (OSError, LookupError, TypeError, StopIteration):
+        return None
 
 
 def training_id(place: Path, variant: str, seeds: Sequence[int], code: str) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import UserError, disk_sentence
 from pipeline.files import DamagedError
 from pipeline.params import VariantSettings
-from pipeline.provenance import device_name
+from pipeline.provenance import device_name, same_processor
 from pipeline.training.records import EpochRow
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _replay(job: Job, dataset: Dataset, seeds: list[int], pipe: Connection) -> b
     found, _ = finished.find(job.folder, job.origin["code_hash"])
     parts = [found[seed] for seed in seeds]
     name = device_name(job.device)
-    exact = all(replay.same_processor(part.origin["device_name"], name) for part in parts)
+    exact = all(same_processor(part.origin["device_name"], name) for part in parts)
     parted = replay.parted(Trainer(job.settings, dataset, seeds, torch.device(job.device)), parts, exact=exact)
     if parted is None:
         record = {**job.origin, "date": now(), "device_name": name, "exact": exact}

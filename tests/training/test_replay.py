@@ -124,11 +124,6 @@ def test_another_evaluation_is_caught(train: Train, tiny_trainer: Callable[..., 
     assert str(replay.parted(tiny_trainer(), parts, exact=True)).startswith("the test of seed 0: loss ")
 
 
-def test_a_processor_is_known_without_its_cores() -> None:
-    assert replay.same_processor("AMD EPYC 7763 (2 cores)", "AMD EPYC 7763 (64 cores)")
-    assert not replay.same_processor("AMD EPYC 7763 (2 cores)", "Intel Xeon (2 cores)")
-
-
 OTHER_PROCESSOR = """
 import sys
 from pathlib import Path

@@ -1,0 +1,440 @@
+"""The price of a `dvc repro`: what it would keep, replay and train, and how long that takes here; nothing is trained or changed.
+
+    python -m pipeline.plan
+
+Times are those of earlier trainings on this kind of processor. Where there are none, 20 steps are timed, once: the figures are kept
+in .checkpoints/times.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import hashlib
+import heapq
+import json
+import multiprocessing
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from pipeline.catalogue import show
+from pipeline.data.datasets import data_digest
+from pipeline.errors import UserError, run_command
+from pipeline.files import DamagedError, read_sealed, write_json
+from pipeline.params import TEST_IMAGES, TRAINING_IMAGES, Params, VariantSettings, load
+from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor
+from pipeline.stages import train
+from pipeline.stages.paths import ARRAYS, CHECKPOINTS, FINISHED, RUNS
+from pipeline.training import checkpoint, finished, results, workers
+from pipeline.training.finished import Finished
+from pipeline.training.progress import duration
+from pipeline.training.records import EpochRow
+
+if TYPE_CHECKING:
+    from pipeline.data.datasets import Dataset
+
+TIMES = CHECKPOINTS / "times.json"
+_REPLAYED_STEPS = 50  # training/replay.py's, whose import takes seconds
+_WARM_UP, _CHUNK, _CHUNKS = 3, 5, 4  # steps: three that are not timed, then four times five
+_PATIENCE = 4.0  # seconds; with slow steps, fewer of them tell enough
+_TEST_IMAGES_TIMED = 1000
+# A training step is a forward pass and a backward pass, which costs twice as much.
+_STEP_OVER_TEST = 3.0
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a seed costs: seconds for one training image and for one test image. `source`: where the figures come from."""
+
+    train: float
+    test: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What `dvc repro` would do with a variant.
+
+    Attributes:
+        tasks: what it would replay and train, in order.
+        tasks_unpulled: the same as long as `dvc pull` has not brought weights that runs/ speaks of; equal where nothing is to pull.
+        epochs_done: by a group's first seed, the epochs in its unfinished checkpoint.
+    """
+
+    variant: str
+    settings: VariantSettings
+    tasks: tuple[workers.Task, ...]
+    tasks_unpulled: tuple[workers.Task, ...]
+    epochs_done: Mapping[int, int]
+
+    @property
+    def replayed(self) -> list[int]:
+        return [seed for task in self.tasks if task.replay for seed in task.seeds if seed in self.settings.train.seeds]
+
+    @property
+    def trained(self) -> list[int]:
+        return [seed for task in self.tasks if not task.replay for seed in task.seeds]
+
+    @property
+    def kept(self) -> list[int]:
+        return [seed for seed in self.settings.train.seeds if seed not in {*self.replayed, *self.trained}]
+
+    @property
+    def state(self) -> str:
+        """`to train` where any seed is, else `replayed` where any is, else `kept`."""
+        return "to train" if self.trained else "replayed" if self.replayed else "kept"
+
+
+@dataclass(frozen=True)
+class _Record:
+    """Epochs that were timed: seconds for one image and seed, by what they were of."""
+
+    variant: str
+    keys: tuple[str, str, str]
+    code: str
+    moment: str
+    seconds: tuple[float, ...]
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.plan", description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, metavar="FILE", help="only write the variants' work for training/progress.py; times nothing")
+    arguments = parser.parse_args(argv)
+    params = load()
+    device = workers.choose_device()
+    processes = workers.choose_processes() if device == "cpu" else 1
+    entries = survey(params, device)
+    rates = recorded(params, device)
+    if arguments.work is not None:
+        write_json(arguments.work, {"variants": work(entries, rates, processes), "finished": [], "seconds": 0.0})
+        return
+    waiting = [entry for entry in entries if entry.tasks and entry.variant not in rates]
+    timed = not waiting or (ARRAYS / "dataset.json").exists()
+    if waiting and timed:
+        rates |= measured(waiting, device, processes)
+    header, lines = table(entries, rates, processes)
+    show(Console(), "What `dvc repro` would do", header, lines)
+    for line in summary(entries, rates, processes):
+        print(line)
+    if not timed:
+        print("Times are missing because the data set's arrays are: run `dvc repro prepare` first to have them.")
+
+
+def survey(params: Params, device: str) -> list[Entry]:
+    """What `dvc repro` would do with each variant, in the order of params.yaml.
+
+    Args:
+        device: "cpu" or "cuda".
+    """
+    code, stage = code_hash(), code_hash(STAGE_CODE["train"])
+    digest = data_digest(ARRAYS) if (ARRAYS / "dataset.json").exists() else None
+    lock = results.read_lock()
+    outlines: list[tuple[str, list[Finished], bool]] = []
+    for run, parts in _outlines(RUNS.glob("*/run.json")):
+        place = finished.folder(Path(), results.settings_of(run), run["data_digest"], run["device"]).name
+        outlines.append((place, parts, results.at_hand(RUNS / run["variant"], lock)))
+    entries = []
+    for variant in params.variants:
+        settings = params.resolve(variant)
+        # Without the arrays their digest is not known; the settings name the data set, too.
+        pattern = finished.folder(Path(), settings, digest or "*", device).name
+        places = sorted(FINISHED.glob(pattern))
+        parts = [part for place in places for part in finished.read_all(place)[0]]
+        parts += [part for place, found, there in outlines if there and fnmatch.fnmatch(place, pattern) for part in found]
+        absent = [part for place, found, there in outlines if not there and fnmatch.fnmatch(place, pattern) for part in found]
+        unpulled, tasks = (train.plan(settings, finished.best(found, code), code, device) for found in (parts, [*parts, *absent]))
+        if _unchanged(lock, variant, settings, stage):
+            tasks = []
+            if (RUNS / variant / results.RUN).exists() and _at_hand(variant, lock):
+                unpulled = []
+        epochs_done = {
+            task.seeds[0]: epoch
+            for task in unpulled
+            if not task.replay
+            for place in places
+            if (epoch := len({row.epoch for row in _checkpoint_rows(checkpoint.path_of(place, task.seeds, code))}))
+        }
+        entries.append(Entry(variant, settings, tuple(tasks), tuple(unpulled), epochs_done))
+    return entries
+
+
+def _unchanged(lock: Mapping[str, Any], variant: str, settings: VariantSettings, stage: str) -> bool:
+    """Whether all that a train stage depends on is as dvc.lock has it, so that DVC runs it only when its outputs are nowhere.
+
+    Args:
+        stage: hash of the code of the train stage.
+    """
+    try:
+        read = {file["path"]: file["md5"] for file in lock[f"train@{variant}"]["deps"]}
+        arrays = next(out["md5"] for out in lock["prepare"]["outs"] if out["path"] == ARRAYS.as_posix())
+    except (LookupError, TypeError, StopIteration):
+        return False
+    texts = {f"configs/{variant}.json": settings.to_json(), "code-hashes/train.txt": f"{stage}\n"}
+    expected = {path: hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() for path, text in texts.items()}
+    return read == {**expected, ARRAYS.as_posix(): arrays}
+
+
+def _at_hand(variant: str, lock: Mapping[str, Any]) -> bool:
+    try:
+        return results.at_hand(RUNS / variant, lock)
+    except UserError:
+        return False
+
+
+def _outlines(paths: Iterator[Path]) -> Iterator[tuple[dict[str, Any], list[Finished]]]:
+    """What each run.json says, and its seeds; those that cannot be read, or are of an older form, are left out."""
+    for path in sorted(paths):
+        try:
+            run = results.read_run(path.parent)
+            results.settings_of(run)
+            yield {**run, "variant": path.parent.name}, results.outline(path.parent)
+        except (UserError, ValueError, KeyError):
+            continue
+
+
+def _checkpoint_rows(path: Path) -> list[EpochRow]:
+    try:
+        return [EpochRow(*row) for row in checkpoint.metadata(read_sealed(path))["rows"]]
+    except (FileNotFoundError, DamagedError):
+        return []
+
+
+def recorded(params: Params, device: str) -> dict[str, Rate]:
+    """By variant, what earlier trainings on this kind of processor took; variants that none speaks for are left out.
+
+    The nearest trainings decide: of the same settings, else of those that differ only in what leaves a step as it is, else of the same
+    model. Among them those of the newest code, and of their epochs the median.
+    """
+    records = list(_records(params, device))
+    rates = {}
+    for variant in params.variants:
+        for level, key in enumerate(_keys(params.resolve(variant))):
+            found = [record for record in records if record.keys[level] == key]
+            if not found:
+                continue
+            newest = max(found, key=lambda record: (record.moment, record.variant == variant))
+            seconds = statistics.median(second for record in found if record.code == newest.code for second in record.seconds)
+            source = "recorded" if level == 0 else "recorded, scaled" if newest.variant == variant else f"recorded of {newest.variant}"
+            rates[variant] = Rate(seconds, seconds / _STEP_OVER_TEST, source)
+            break
+    return rates
+
+
+def _keys(settings: VariantSettings) -> tuple[str, str, str]:
+    """What a training's time is known by, the nearest first: its settings; what decides the time of a step; its model."""
+    step = settings.train.model_dump(include={"batch_size", "optimizer", "clip_norm", "augment"})
+    model = settings.model.model_dump()
+    return settings.training_hash, json.dumps([model, step], sort_keys=True), json.dumps(model, sort_keys=True)
+
+
+def _records(params: Params, device: str) -> Iterator[_Record]:
+    """The timed epochs that lie here: of finished seeds and checkpoints of the variants, and of runs/, a profile's too."""
+    name, code = device_name(device), code_hash()
+    for variant in params.variants:
+        settings = params.resolve(variant)
+        for place in sorted(FINISHED.glob(finished.folder(Path(), settings, "*", device).name)):
+            yield from _of_parts(variant, settings, finished.read_all(place)[0], name)
+            # A checkpoint does not name its processor, and never leaves it.
+            for path in sorted(place.glob(f"*.{code[:12]}.part")):
+                if rows := _checkpoint_rows(path):
+                    stack = len({row.seed for row in rows})
+                    yield _Record(variant, _keys(settings), code, workers.now(), _per_image(settings, rows, stack))
+    for run, parts in _outlines(path for root in (RUNS, *Path("build").glob("*/runs")) for path in root.glob("*/run.json")):
+        if run["device"] == device:
+            yield from _of_parts(run["variant"], results.settings_of(run), parts, name)
+
+
+def _of_parts(variant: str, settings: VariantSettings, parts: Sequence[Finished], name: str) -> Iterator[_Record]:
+    for part in parts:
+        if part.rows and same_processor(part.origin["device_name"], name):
+            seconds = _per_image(settings, part.rows, len(part.origin["stack"]))
+            yield _Record(variant, _keys(settings), part.origin["code_hash"], part.origin["finished"], seconds)
+
+
+def _per_image(settings: VariantSettings, rows: Sequence[EpochRow], stack: int) -> tuple[float, ...]:
+    """A row's seconds are of a whole stack of seeds."""
+    return tuple(row.seconds / _epoch_images(settings) / stack for row in rows)
+
+
+def _epoch_images(settings: VariantSettings) -> int:
+    return settings.train.epoch_images or TRAINING_IMAGES[settings.data.dataset]
+
+
+def measured(entries: Sequence[Entry], device: str, processes: int) -> dict[str, Rate]:
+    """By variant, what a few steps take now, in as many processes at once as train; kept in `TIMES`, so that each is timed once."""
+    name, code = device_name(device), code_hash()
+    known = _read_times()
+    keys = {entry.variant: hashlib.sha256(json.dumps([_keys(entry.settings)[1], code, name]).encode()).hexdigest() for entry in entries}
+    waiting = {keys[entry.variant]: entry for entry in reversed(entries) if keys[entry.variant] not in known}
+    if waiting:
+        console = Console(stderr=True)
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(processes, len(waiting)), context, _open, (ARRAYS, device)) as pool:
+            jobs = [(key, entry, pool.submit(_time, entry.settings, _group(entry), device)) for key, entry in reversed(waiting.items())]
+            with console.status("") as status:
+                if not console.is_terminal:
+                    console.print(f"Timing a few steps of {len(jobs)} variant{'s' * (len(jobs) != 1)}.", soft_wrap=True)
+                for i, (key, entry, job) in enumerate(jobs):
+                    status.update(f"timing a few steps of each variant: {i} of {len(jobs)}, {entry.variant}")
+                    known[key] = job.result()
+                    write_json(TIMES, known)
+    return {variant: Rate(known[key][0], known[key][1], "20 steps") for variant, key in keys.items()}
+
+
+def _group(entry: Entry) -> list[int]:
+    """Seeds that train together."""
+    return next((task.seeds for task in entry.tasks if not task.replay), entry.tasks[0].seeds)
+
+
+def _read_times() -> dict[str, list[float]]:
+    try:
+        times = json.loads(TIMES.read_bytes())
+        return {str(key): [float(value) for value in pair] for key, pair in times.items() if len(pair) == 2}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+_dataset: Dataset | None = None  # of a timing process
+
+
+def _open(arrays: Path, device: str) -> None:
+    """Makes this process what a worker is."""
+    global _dataset
+    import torch
+
+    from pipeline.data.datasets import load as load_data
+    from pipeline.training.engine import keep_freed_memory, set_reproducible
+
+    set_reproducible(torch.device(device))
+    keep_freed_memory()
+    dataset = load_data(arrays)
+    count = min(_TEST_IMAGES_TIMED, len(dataset.test_labels))
+    _dataset = replace(dataset, test_images=dataset.test_images[:count], test_labels=dataset.test_labels[:count])
+
+
+def _time(settings: VariantSettings, seeds: list[int], device: str) -> list[float]:
+    """Seconds of a seed for one training image and for one test image."""
+    import torch
+
+    from pipeline.training.engine import Trainer
+
+    assert _dataset is not None
+    batch = settings.train.batch_size
+    length = {"epochs": 1, "epoch_images": batch * (_WARM_UP + _CHUNK * _CHUNKS)}  # whole batches, enough of them
+    settings = settings.model_copy(update={"train": settings.train.model_copy(update=length)})
+    trainer = Trainer(settings, _dataset, seeds, torch.device(device))
+
+    def clock() -> float:
+        if device == "cuda":
+            torch.cuda.synchronize()
+            return time.perf_counter()
+        return time.process_time()  # the one thread's own: what else the machine does now says nothing of the hours to come
+
+    trainer.run_steps(_WARM_UP)
+    start, steps = clock(), 0
+    while steps < _CHUNK * _CHUNKS and clock() - start < _PATIENCE:
+        trainer.run_steps(_CHUNK)
+        steps += _CHUNK
+    train_seconds = clock() - start
+    if device == "cuda":
+        trainer.test()  # the first is captured
+    start = clock()
+    trainer.test()
+    test_seconds = clock() - start
+    return [train_seconds / (steps * batch * len(seeds)), test_seconds / (len(_dataset.test_labels) * len(seeds))]
+
+
+def seconds(entry: Entry, tasks: Sequence[workers.Task], rate: Rate, processes: int) -> float:
+    """How long a variant takes: each process takes the next task when it has done its last, as in training/workers.py."""
+    settings = entry.settings
+    images, test = _epoch_images(settings), TEST_IMAGES[settings.data.dataset] * rate.test
+    free = [0.0] * processes
+    for task in tasks:
+        if task.replay:
+            shown = min(_REPLAYED_STEPS * settings.train.batch_size, settings.train.epochs * images)
+            cost = shown * rate.train + test
+        else:
+            cost = (settings.train.epochs - entry.epochs_done.get(task.seeds[0], 0)) * (images * rate.train + test)
+        heapq.heapreplace(free, free[0] + cost * len(task.seeds))
+    return max(free)
+
+
+def work(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> dict[str, tuple[float, float]]:
+    """By variant, the work of all of its seeds and of what is missing of it: in seconds, as near as that is known.
+
+    A variant without a known time is taken to need time as the others do by their arithmetic.
+    """
+    rates = dict(rates)
+    if any(entry.tasks_unpulled and entry.variant not in rates for entry in entries):
+        from pipeline.models import count_flops
+
+        flops = {entry.variant: count_flops(entry.settings.model) for entry in entries}
+        known = [rate.train / flops[variant] for variant, rate in rates.items()]
+        factor = statistics.median(known) if known else 1e-9
+        for variant, count in flops.items():
+            rates.setdefault(variant, Rate(count * factor, count * factor / _STEP_OVER_TEST, "arithmetic"))
+    nothing = Rate(0.0, 0.0, "")
+    result = {}
+    for entry in entries:
+        rate = rates.get(entry.variant, nothing)
+        whole = [workers.Task([seed]) for seed in entry.settings.train.seeds]
+        fresh = replace(entry, epochs_done={})
+        result[entry.variant] = (seconds(fresh, whole, rate, processes), seconds(entry, entry.tasks_unpulled, rate, processes))
+    return result
+
+
+def table(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Header and lines of the list; a cell that has nothing to say is empty."""
+    lines: list[Sequence[str]] = []
+    for entry in entries:
+        rate = rates.get(entry.variant) if entry.tasks else None
+        epochs = entry.settings.train.epochs
+        done = [f"{epoch} of {epochs} epochs of seed {seed}" for seed, epoch in entry.epochs_done.items()]
+        an_epoch = None if rate is None else _epoch_images(entry.settings) * rate.train
+        lines.append(
+            (
+                entry.variant,
+                f"{_seeds(entry.kept)}{' once pulled' * (entry.tasks != entry.tasks_unpulled)}" if entry.kept else "",
+                _seeds(entry.replayed),
+                f"{_seeds(entry.trained)} x {epochs} epochs" if entry.trained else "",
+                ", ".join(done),
+                "" if an_epoch is None else f"{an_epoch:.3g} s" if an_epoch < 1000 else f"{an_epoch:.0f} s",
+                "" if rate is None else rate.source,
+                "" if rate is None else duration(seconds(entry, entry.tasks, rate, processes)),
+            )
+        )
+    return ("variant", "kept", "replayed", "trained", "in progress", "an epoch", "known from", "time"), lines
+
+
+def summary(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> list[str]:
+    """The total, and what else has to be known of it; a line each."""
+    busy = [entry for entry in entries if entry.tasks]
+    states = [entry.state for entry in entries]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in ("kept", "replayed", "to train") if state in states)
+    line = f"{len(entries)} variant{'s' * (len(entries) != 1)}: {counts}"
+    if trained := sum(len(entry.trained) for entry in entries):
+        line += f": {trained} seed{'s' * (trained != 1)}"
+    if busy and all(entry.variant in rates for entry in busy):
+        total = sum(seconds(entry, entry.tasks, rates[entry.variant], processes) for entry in busy)
+        line += f", about {duration(total)} with {processes} process{'es' * (processes != 1)}"
+    lines = [f"{line}."]
+    if busy and rates:
+        lines.append("Processes' starts, the timing stage, the tests of stored weights and the pages come on top: some minutes.")
+    if any(entry.tasks != entry.tasks_unpulled for entry in entries):
+        lines.append("Some seeds are kept once pulled (`dvc pull --allow-missing`); without that, `dvc repro` trains them.")
+    return lines
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"{len(seeds)} seed{'s' * (len(seeds) != 1)}" if seeds else ""
+
+
+if __name__ == "__main__":
+    run_command(main)

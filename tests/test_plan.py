@@ -1,0 +1,340 @@
+"""The plan: what `dvc repro` would do is told from real finished seeds, its time from real records, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from pipeline import params, plan
+from pipeline.data import datasets
+from pipeline.plan import Entry, Rate
+from pipeline.provenance import STAGE_CODE, code_hash, device_name
+from pipeline.stages import resolve
+from pipeline.stages.paths import FINISHED
+from pipeline.training import checkpoint, finished, results
+from pipeline.training.engine import Trainer
+from pipeline.training.progress import STUDY, StudyProgress, study_line
+from pipeline.training.workers import Task
+
+pytestmark = pytest.mark.slow
+
+
+def study_of(raw: dict[str, Any], **variants: dict[str, Any]) -> dict[str, Any]:
+    return raw | {
+        "looks": [],
+        "data": {"dataset": "digits"},
+        "train": raw["train"] | {"seeds": 2, "epochs": 1, "batch_size": 64},
+        "base": raw["base"] | {"patch": 14, "blocks": 1},
+        "variants": {"base": {}, **variants},
+        "experiments": {},
+        "claims": {},
+    }
+
+
+def write_params(directory: Path, raw: dict[str, Any]) -> params.Params:
+    (directory / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    return params.load(directory / "params.yaml")
+
+
+def run(module: str, directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=directory,
+        env={**os.environ, "LAB_DEVICE": "cpu", "LAB_PROCESSES": "2", **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: dict[str, Any]) -> Path:
+    """A study whose one variant, base, was trained by the stage: two seeds, one epoch."""
+    directory = tmp_path_factory.mktemp("trained")
+    settings = write_params(directory, study_of(raw_params))
+    resolve.write_configs(settings, directory / "configs")
+    shutil.copytree(arrays, directory / "data" / "arrays")
+    word = {"variants": {"base": [30.0, 20.0], "other": [60.0, 60.0]}, "finished": [], "seconds": 0.0}
+    (directory / "word.json").write_text(json.dumps(word))
+    result = run("pipeline.stages.train", directory, "base", LAB_STUDY="word.json")
+    assert result.returncode == 0, result.stderr
+    (directory / "out.txt").write_text(result.stdout)
+    return directory
+
+
+@pytest.fixture
+def lay_out(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], params.Params]:
+    """Copies the trained study, with another params.yaml, to where the test then works."""
+
+    def copy(raw: dict[str, Any]) -> params.Params:
+        shutil.copytree(trained, tmp_path / "study")
+        monkeypatch.chdir(tmp_path / "study")
+        monkeypatch.delenv("REPLAY", raising=False)
+        return write_params(Path(), raw)
+
+    return copy
+
+
+def seeds_of(entry: Entry) -> tuple[list[int], list[int], list[int]]:
+    return entry.kept, entry.replayed, entry.trained
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def by_other_code(place: Path) -> None:
+    """The finished seeds of a folder, as if another version of the code had trained them."""
+    for path in place.glob("*.done"):
+        part = finished.read(path)
+        path.unlink()
+        finished.write(place, finished.Finished(part.seed, part.tensors, part.rows, {**part.origin, "code_hash": "f" * 64}))
+
+
+def test_each_state_is_told(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+    """Kept, kept under another name, in training, to train; and, by other code, replayed."""
+    raw = study_of(raw_params, renamed={}, more={"seeds": 3}, long={"epochs": 3})
+    settings = lay_out(raw)
+    long = settings.resolve("long")
+    dataset = datasets.load(plan.ARRAYS)
+    trainer = Trainer(long, dataset, [1], torch.device("cpu"))
+    trainer.run_epoch()
+    place = finished.folder(FINISHED, long, dataset.digest, "cpu")
+    checkpoint.save(checkpoint.path_of(place, [1], code_hash()), trainer, started="2026-01-01T00:00:00+00:00")
+    before = snapshot(Path())
+
+    entries = {entry.variant: entry for entry in plan.survey(settings, "cpu")}
+    assert {name: seeds_of(entry) for name, entry in entries.items()} == {
+        "base": ([0, 1], [], []),
+        "renamed": ([0, 1], [], []),
+        "more": ([0, 1], [], [2]),
+        "long": ([], [], [0, 1]),
+    }
+    assert [entry.state for entry in entries.values()] == ["kept", "kept", "to train", "to train"]
+    assert entries["long"].epochs_done == {1: 1}
+
+    result = run("pipeline.plan", Path())
+    assert result.returncode == 0, result.stderr
+    lines = {line.split()[0]: line for line in result.stdout.splitlines() if line}
+    assert "2 seeds x 3 epochs" in lines["long"]
+    assert "1 of 3 epochs of seed 1" in lines["long"]
+    assert "4 variants: 2 kept, 2 to train: 3 seeds, about " in result.stdout
+    assert "with 2 processes." in result.stdout
+    assert snapshot(Path()) == before  # every time was recorded, so not even the cache of times is there
+
+    shutil.rmtree("runs")
+    (folder,) = (path.parent for path in FINISHED.glob("*/seed-0.*.done"))
+    by_other_code(folder)
+    entries = {entry.variant: entry for entry in plan.survey(settings, "cpu")}
+    assert seeds_of(entries["more"]) == ([], [0, 1], [2])
+    assert entries["base"].state == "replayed"
+
+
+def test_nothing_of_other_code_is_kept_without_replay(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = lay_out(study_of(raw_params))
+    shutil.rmtree("runs")
+    (folder,) = (path.parent for path in FINISHED.glob("*/seed-0.*.done"))
+    by_other_code(folder)
+    monkeypatch.setenv("REPLAY", "0")
+    (entry,) = plan.survey(settings, "cpu")
+    assert seeds_of(entry) == ([], [], [0, 1])
+
+
+def test_a_damaged_seed_is_to_train_and_stays_where_it_is(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+    settings = lay_out(study_of(raw_params))
+    shutil.rmtree("runs")
+    (path,) = FINISHED.glob("*/seed-1.*.done")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    (entry,) = plan.survey(settings, "cpu")
+    assert seeds_of(entry) == ([0], [], [1])
+    assert path.read_bytes() == content
+
+
+def test_a_fresh_clone_keeps_what_is_pulled(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+    """It has neither arrays nor .checkpoints/, and its weights only once `dvc pull` has brought them."""
+    settings = lay_out(study_of(raw_params))
+    shutil.rmtree("data")
+    shutil.rmtree(".checkpoints")
+    (entry,) = plan.survey(settings, "cpu")
+    assert seeds_of(entry) == ([0, 1], [], [])
+    assert entry.tasks == entry.tasks_unpulled == ()
+
+    Path("runs/base/model.safetensors").unlink()
+    (entry,) = plan.survey(settings, "cpu")
+    assert seeds_of(entry) == ([0, 1], [], [])
+    assert entry.tasks_unpulled == (Task([0]), Task([1]))
+    result = run("pipeline.plan", Path())
+    assert "2 seeds once pulled" in result.stdout
+    assert "1 variant: 1 kept.\nSome seeds are kept once pulled (`dvc pull --allow-missing`)" in result.stdout
+
+
+def test_dvc_runs_no_stage_that_its_lock_has(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+    """On another device finished seeds are not found, but DVC does not ask for them as long as nothing has changed."""
+    settings = lay_out(study_of(raw_params))
+    (entry,) = plan.survey(settings, "cuda")
+    assert entry.trained == [0, 1]
+    Path("code-hashes").mkdir()
+    Path("code-hashes/train.txt").write_text(f"{code_hash(STAGE_CODE['train'])}\n")
+    shutil.copyfile(Path(__file__).parent.parent / "dvc.yaml", "dvc.yaml")
+    (stage,) = (stage for stage in yaml.safe_load(Path("dvc.yaml").read_text())["stages"].items() if stage[0] == "train")
+    deps = [dep.replace("${key}", "base") for dep in stage[1]["do"]["deps"]]
+    md5 = {dep: dvc_md5(Path(dep)) for dep in deps}
+    lock = {
+        "prepare": {"outs": [{"path": "data/arrays", "md5": md5["data/arrays"]}]},
+        "train@base": {"deps": [{"path": dep, "hash": "md5", "md5": value} for dep, value in md5.items()]},
+    }
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": lock}))
+    (entry,) = plan.survey(settings, "cuda")
+    assert entry.tasks == entry.tasks_unpulled == ()
+    (entry,) = plan.survey(write_params(Path(), study_of(raw_params) | {"base": raw_params["base"] | {"patch": 7}}), "cuda")
+    assert entry.trained == [0, 1]
+
+
+def dvc_md5(path: Path) -> str:
+    """As DVC itself computes it."""
+    from dvc_data.hashfile.build import build
+    from dvc_data.hashfile.db import HashFileDB
+    from dvc_objects.fs.local import LocalFileSystem
+    from dvc_objects.fs.memory import MemoryFileSystem
+
+    _, _, built = build(HashFileDB(MemoryFileSystem(), "/"), str(path.resolve()), LocalFileSystem(), "md5", dry_run=True)
+    return str(built.hash_info.value)
+
+
+def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+    raw = study_of(
+        raw_params, half={"epochs": 4, "epoch_images": 700}, other={"learning_rate": 0.1, "batch_size": 32}, wide={"mlp_dim": 48}
+    )
+    settings = lay_out(raw)
+    (folder,) = (path.parent for path in FINISHED.glob("*/seed-0.*.done"))
+    for seed, second in ((0, 1437.0), (1, 2874.0)):  # 1 s and 2 s an image
+        (path,) = folder.glob(f"seed-{seed}.*.done")
+        part = finished.read(path)
+        finished.write(folder, finished.Finished(seed, part.tensors, (part.rows[0]._replace(seconds=second),), part.origin))
+    directory = Path("runs/base")
+    run_json = results.read_run(directory)
+    rows = [row._replace(seconds=1437.0 * (1 + row.seed)) for row in results.read_epochs(directory / "epochs.csv")]
+    results.write_epochs(directory / "epochs.csv", rows)
+    results.write_run(directory, run_json)
+    rates = plan.recorded(settings, "cpu")
+    assert {name: rate.source for name, rate in rates.items()} == {
+        "base": "recorded",
+        "half": "recorded of base",
+        "other": "recorded of base",
+    }
+    assert all((rate.train, rate.test) == (1.5, 0.5) for rate in rates.values())
+    entries = {entry.variant: entry for entry in plan.survey(settings, "cpu")}
+    # Four epochs of 700 images at 1.5 s, each with a test of 360 images at 0.5 s; a process a seed.
+    assert plan.seconds(entries["half"], entries["half"].tasks, rates["half"], 2) == 4 * (700 * 1.5 + 360 * 0.5)
+    assert plan.seconds(entries["half"], entries["half"].tasks, rates["half"], 1) == 2 * 4 * (700 * 1.5 + 360 * 0.5)
+    whole = plan.work(list(entries.values()), rates, 2)
+    assert whole["base"] == (1437 * 1.5 + 360 * 0.5, 0.0)
+    assert whole["wide"][0] == whole["wide"][1] > whole["base"][0]  # by its arithmetic, of which it has more
+
+    # Of another kind of processor nothing is known.
+    (path,) = folder.glob("seed-0.*.done")
+    shutil.rmtree("runs")
+    for path in folder.glob("*.done"):
+        part = finished.read(path)
+        finished.write(folder, finished.Finished(part.seed, part.tensors, part.rows, {**part.origin, "device_name": "Other (2 cores)"}))
+    assert plan.recorded(settings, "cpu") == {}
+
+
+def test_the_last_seeds_leave_processes_idle(study: params.Params) -> None:
+    """Three seeds on two processes take as long as four; what a checkpoint holds of one, and a replay, take that much less."""
+    settings = study.resolve("base")
+    tasks = tuple(Task([seed]) for seed in range(3))
+    rate = Rate(1e-3, 1e-4, "recorded")
+    epoch = 60 + 1
+    entry = Entry("base", settings, tasks, tasks, {})
+    assert plan.seconds(entry, tasks, rate, 1) == pytest.approx(3 * 30 * epoch)
+    assert plan.seconds(entry, tasks, rate, 2) == pytest.approx(2 * 30 * epoch)
+    assert plan.seconds(entry, tasks, rate, 8) == pytest.approx(30 * epoch)
+    assert plan.seconds(Entry("base", settings, tasks, tasks, {0: 20}), tasks, rate, 2) == pytest.approx(40 * epoch)
+    replay = (Task([0], replay=True),)
+    assert plan.seconds(entry, replay, rate, 2) == pytest.approx(50 * 128 * 1e-3 + 1)
+
+
+def test_what_nothing_is_known_of_is_timed_once(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+    """Variants whose steps are alike share the figure; only the cache of times is written."""
+    lay_out(study_of(raw_params, wide={"mlp_dim": 48}, longer={"mlp_dim": 48, "epochs": 5}))
+    before = snapshot(Path())
+    first = run("pipeline.plan", Path())
+    assert first.returncode == 0, first.stderr
+    assert "Timing a few steps of 1 variant." in first.stderr
+    assert first.stdout.count("20 steps") == 2
+    after = snapshot(Path())
+    times = json.loads(after.pop(".checkpoints/times.json"))
+    assert after == before
+    ((train, test),) = times.values()
+    assert 0 < test < train < 1
+    second = run("pipeline.plan", Path())
+    assert second.stdout == first.stdout
+    assert second.stderr == ""
+
+
+def test_without_arrays_there_are_no_times(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+    lay_out(study_of(raw_params, wide={"mlp_dim": 48}))
+    shutil.rmtree("data")
+    result = run("pipeline.plan", Path())
+    assert result.returncode == 0, result.stderr
+    assert "2 variants: 1 kept, 1 to train: 2 seeds.\n" in result.stdout
+    assert "run `dvc repro prepare` first to have them" in result.stdout
+
+
+def test_a_wrong_study_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("trian: {}\n")
+    result = run("pipeline.plan", tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: trian is not a key of params.yaml; the nearest is 'train'.")
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_stage_says_how_much_of_the_study_is_done(trained: Path) -> None:
+    """Of 90, 10 were done before and 20 are done now: 33 %; 60 are left, at the pace of this run."""
+    (line,) = (line for line in (trained / "out.txt").read_text().splitlines() if line.startswith("study"))
+    word = json.loads((trained / "word.json").read_text())
+    assert line.startswith("study: 1 of 2 variants (33 %), ")
+    assert " left" in line
+    assert word["finished"] == ["base"]
+    assert word["seconds"] > 0
+
+
+def test_work_is_what_the_stages_read(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay_out(study_of(raw_params, more={"seeds": 4}))
+    result = run("pipeline.plan", Path(), "--work", "word.json")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    monkeypatch.setenv(STUDY, "word.json")
+    line = StudyProgress("more").finish()
+    assert line is not None
+    assert line.startswith("study: 2 of 2 variants (100 %), ")
+    assert line.endswith(", nothing left")
+    Path("word.json").write_text("{")
+    assert StudyProgress("more").finish() is None
+    monkeypatch.delenv(STUDY)
+    assert StudyProgress("more").finish() is None
+
+
+def test_the_line() -> None:
+    assert study_line(4, 61, 0.0567, 4320, 72_000) == "study: 4 of 61 variants (5 %), 1 h 12 min done, about 20 h 00 min left"
+    assert study_line(4, 61, 0.0567, 4, None) == "study: 4 of 61 variants (5 %), 4 s done"
+
+
+def test_this_machine_is_on_record(trained: Path) -> None:
+    """The name under which the records are found is the one under which they are written."""
+    assert results.read_run(trained / "runs" / "base")["device_name"] == device_name("cpu")
