@@ -41,6 +41,8 @@ def write(params: Params, root: Path = Path()) -> list[Path]:
         for old in (root / REPORTS).glob(pattern):
             if old.relative_to(root) not in files:
                 old.unlink(missing_ok=True)
+    for folder in ("experiments", "timing"):  # a study without experiments leaves an empty one, because dvc.yaml names it
+        (root / REPORTS / folder).mkdir(exist_ok=True)
     return list(files)
 
 
