@@ -20,7 +20,8 @@ from pipeline.params import ModelSettings, Params, parse
 from pipeline.report import pages, text, timing
 
 TIMED = ("T4", "T6", "T7", "T9")
-VARIANTS = ("base", "cls-loop", "first", "patch-14", "patch-7", "patch-2")
+LOOP = {"cls_insert": "loop"}
+VARIANTS = ("base", "first", "patch-14", "patch-7", "patch-2")
 TOKENS = (4, 16, 49, 196, 784)
 GROUPS = ("attention", "linear layers", "layer norm", "activation", "patches and embedding", "class token", "optimizer", "rest")
 
@@ -39,7 +40,7 @@ def make_results(
 ) -> dict[str, Any]:
     """What the timing stage writes, with the given ratios as published; the fast path takes a fifth of the time."""
     rng = np.random.default_rng(0)
-    factors = {"first": 1.0, "base": expand, "cls-loop": loop, "patch-14": patch_14, "patch-7": 0.4, "patch-2": 9.0}
+    factors = {"first": 1.0, "base": expand, "cls-loop": loop, "conv-embed": expand, "patch-14": patch_14, "patch-7": 0.4, "patch-2": 9.0}
     measurements, seconds = [], {}
 
     def add(kind: str, way: str, subject: str, model: ModelSettings, time: float, **more: Any) -> None:
@@ -54,7 +55,9 @@ def make_results(
     for way, pace in (("published", 0.05), ("fast", 0.01)):
         for variant in VARIANTS:
             add("step", way, variant, study.resolve(variant).model, pace * factors[variant])
-    add("step", "nested loops", "cls-loop", study.resolve("cls-loop").model, 0.05 * loop * nested)
+        add("step", way, "cls-loop", study.base.model_copy(update=LOOP), pace * factors["cls-loop"])
+        add("step", way, "conv-embed", study.base.model_copy(update={"embed": "conv"}), pace * factors["conv-embed"])
+    add("step", "nested loops", "cls-loop", study.base.model_copy(update=LOOP), 0.05 * loop * nested)
     for tokens in TOKENS:
         side = round(28 / tokens**0.5)
         model = ModelSettings.model_validate(study.base.model_dump() | {"patch": side, "pool": "first", "cls_insert": "none"})

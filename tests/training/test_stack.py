@@ -13,9 +13,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", ["base", "cls-loop", "lab-gelu", "mlp"])
-def test_a_stack_computes_what_its_models_do_with_their_gradients(study: Params, name: str) -> None:
-    settings = study.resolve(name).model
+@pytest.mark.parametrize(("name", "change"), [("base", {}), ("base", {"cls_insert": "loop"}), ("lab-gelu", {}), ("mlp", {})])
+def test_a_stack_computes_what_its_models_do_with_their_gradients(study: Params, name: str, change: dict[str, str]) -> None:
+    settings = study.resolve(name).model.model_copy(update=change)
     stack = Stack(settings, [5, 0, 9], CPU)
     stack.train(False)
     images, labels = torch.rand(3, 4, 1, 28, 28), torch.tensor([3, 1, 4, 1])
