@@ -352,7 +352,7 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
         return 1
     here = device_name(device)
     if (parted := bits_parted(new, old)) is None:
-        _say(f"{what}  same bits: the weights, {len(old.tensors['trace.step'])} steps of the trace, {len(old.rows)} epochs")
+        _say(f"{what}  same bits: the weights, {len(old.tensors['trace.step'])} steps of the trace, epochs.csv")
         return 0
     if _exact(old, group, here):
         _say(f"{what}  parted: {parted}{_other_versions(old)}")
