@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -41,6 +41,7 @@ class Job:
     Attributes:
         folder: where checkpoints and finished seeds of these settings lie.
         origin: what is known of a training before it starts: `code_hash`, `git_commit`, `git_dirty`, `versions`, `device`.
+        started: the moment, one for all seeds.
     """
 
     settings: VariantSettings
@@ -48,6 +49,7 @@ class Job:
     folder: Path
     device: str
     origin: dict[str, Any]
+    started: str = field(default_factory=lambda: now())
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ def _replay(job: Job, dataset: Dataset, seeds: list[int], pipe: Connection) -> b
     exact = all(same_processor(part.origin["device_name"], name) for part in parts)
     parted = replay.parted(Trainer(job.settings, dataset, seeds, torch.device(job.device)), parts, exact=exact)
     if parted is None:
-        record = {**job.origin, "date": now(), "device_name": name, "exact": exact}
+        record = {**job.origin, "date": job.started, "device_name": name, "exact": exact}
         for part in parts:
             finished.write(job.folder, part.replayed(record))
     pipe.send(Replayed(seeds, parted))
