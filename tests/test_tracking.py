@@ -581,6 +581,7 @@ def write_diverged(directory: Path, run: dict[str, Any]) -> None:
     seeds = evaluation_of(directory) / "seeds.csv"
     seeds.write_text(seeds.read_text().replace("0.91,0.3,", "0.1,inf,"))
     (evaluation_of(directory) / "metrics.json").write_text(json.dumps(EVALUATION | {"test_loss": None}))
+    results.write_run(directory, json.loads((directory / "run.json").read_text()))
 
 
 def assert_diverged(runs: list[SeedRun]) -> None:

@@ -73,7 +73,7 @@ class VariantResult:
     run: dict[str, Any]
     evaluation: dict[str, FloatArray] | None
     predictions_path: Path
-    predictions_digest: str | None
+    predictions_digest: str | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
