@@ -16,8 +16,9 @@ from typing import Any
 import yaml
 
 from benchmarks.runner import ROOT
-from pipeline import params
+from pipeline import params, profiles
 from pipeline.errors import UserError
+from pipeline.training import results
 
 _WEIGHT_BYTES = 430_000  # ten seeds of the thesis's model
 
@@ -30,6 +31,9 @@ def repository() -> Iterator[Path]:
         directory = Path(name)
         stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
         stages["vars"] = [{"code": "../.."}]
+        for stage in stages["stages"].values():
+            stage = stage.get("do", stage)
+            stage["deps"] = [file for dep in stage["deps"] for file in profiles.source_files(dep)]
         (directory / "dvc.yaml").write_text(yaml.safe_dump(stages, sort_keys=False), encoding="utf-8")
         shutil.copyfile(ROOT / ".dvcignore", directory / ".dvcignore")
         dvc(directory, "init", "--no-scm", "--quiet")
@@ -64,14 +68,14 @@ def many_variants(count: int) -> dict[str, dict[str, Any]]:
 
 
 def fabricate_outputs(directory: Path, variants: list[str]) -> None:
-    """Makes every stage look done: resolves for real, fills the other stages' outputs with noise, has DVC record them.
+    """Makes every stage look done: runs resolve and code for real, fills the other stages' outputs with noise, has DVC record them.
 
     DVC compares digests and never reads what they are digests of, so its no-op costs the same as after a training.
     """
-    dvc(directory, "repro", "--quiet", "resolve")
+    dvc(directory, "repro", "--quiet", "resolve", "code")
     stages = yaml.safe_load((directory / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     for name, stage in stages.items():
-        if name == "resolve":
+        if name in ("resolve", "code"):
             continue
         body = stage.get("do", stage)
         for key in variants if "foreach" in stage else [""]:
@@ -94,7 +98,7 @@ def copy_results(directory: Path, settings: params.Params) -> None:
         shutil.copyfile(directory / "predictions" / "base.npz", directory / "predictions" / f"{variant}.npz")
         run = json.loads((target / "run.json").read_text(encoding="utf-8"))
         run |= {"variant": variant, "stage": f"train@{variant}", "config": settings.resolve(variant).model_dump(mode="json")}
-        (target / "run.json").write_text(json.dumps(run), encoding="utf-8")
+        results.write_run(target, run)
 
 
 def environment() -> dict[str, str]:

@@ -68,7 +68,7 @@ def lay_out(name: str) -> Path:
     stages["vars"] = [{"code": "../.."}]
     for stage in stages["stages"].values():
         stage = stage.get("do", stage)
-        stage["deps"] = [file for dep in stage["deps"] for file in _files(dep)]
+        stage["deps"] = [file for dep in stage["deps"] for file in source_files(dep)]
     write_changed(directory / "dvc.yaml", yaml.safe_dump(stages, sort_keys=False))
     header = f"# Generated from params.yaml and profiles/{name}/params.yaml of the root: change those, not this file.\n"
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, default_flow_style=None, width=140)
@@ -163,7 +163,7 @@ def _experiments(experiments: Mapping[str, Any], variants: Mapping[str, Any]) ->
     return told
 
 
-def _files(dep: str) -> list[str]:
+def source_files(dep: str) -> list[str]:
     """A dependency's source files. DVC's ignore file does not reach outside its repository, so a folder would bring its bytecode."""
     place = dep.removeprefix("${code}/")
     if place == dep or not (ROOT / place).is_dir():

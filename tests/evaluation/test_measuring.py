@@ -14,6 +14,7 @@ from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.evaluation.measuring import Task, measure, shift
 from pipeline.training import results
+from pipeline.training.finished import Finished
 from pipeline.training.records import EpochRow
 from pipeline.training.stack import Stack
 
@@ -42,13 +43,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory, settings_of: dict[str, params
 
     directory = tmp_path_factory.mktemp("runs")
     for variant, settings in settings_of.items():
-        trace = {f"trace.{name}": np.zeros(1, np.float32) for name in ("loss", "gradient_norm")}
-        tensors = {}
+        trace = {f"trace.{name}": np.zeros(1, np.float32) for name in ("loss", "gradient_norm", "step")}
+        origin = dict.fromkeys(("code_hash", "git_commit", "git_dirty", "device", "device_name", "attention", "versions"))
+        origin |= {"started": "", "finished": "", "stack": [], "tables": {}, "replays": [], "parameters": 1, "flops": 1}
+        parts = []
         for seed in SEEDS:
             state = Stack(settings.model, [seed], torch.device("cpu")).state()
-            tensors[seed] = {f"model.{name}": value[0].detach().numpy() for name, value in state.items()} | trace
-        rows = [EpochRow(seed, 1, 2.0, 2.0, 0.1, 1.0, 1.0) for seed in SEEDS]
-        results.write(directory / variant, settings, tensors, rows, parameters=1, flops=1)
+            tensors = {f"model.{name}": value[0].detach().numpy() for name, value in state.items()} | trace
+            parts.append(Finished(seed, tensors, (EpochRow(seed, 1, 2.0, 2.0, 0.1, 1.0, 1.0),), origin))
+        results.write(directory / variant, settings, parts, {"seeds": SEEDS})
     return directory
 
 
