@@ -25,6 +25,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw_params: dict[str, 
     raw = raw_params | {
         "data": {"dataset": "digits"},
         "train": raw_params["train"] | {"batch_size": 4},
+        "variants": {"base": {}},
+        "experiments": {},
+        "claims": {},
         "timing": {"rounds": 3, "steps": 1, "seconds": 30, "tokens": [4, 16, 49, 196]},
     }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
