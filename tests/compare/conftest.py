@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.training import results
+
 CONFIG: dict[str, Any] = {
     "data": {"dataset": "digits"},
     "train": {"seeds": [0, 1, 2], "epochs": 2, "batch_size": 128, "learning_rate": 0.005, "optimizer": "adam", "clip_norm": None},
@@ -107,6 +109,8 @@ class Study:
         (directory / "run.json").write_text(json.dumps(record))
         (directory / "epochs.csv").write_text("\n".join([*lines, ""]))
         (directory / "metrics.json").write_text(json.dumps({"n": len(final), "parameters": parameters, "flops": 163 * parameters}))
+        if not old:
+            results.write_run(directory, record)
 
     def remove(self, variant: str) -> None:
         shutil.rmtree(self.directory(variant))
