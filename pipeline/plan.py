@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pipeline.data.datasets import Dataset
 
 TIMES = CHECKPOINTS / "times.json"
-_REPLAYED_STEPS = 50  # training/replay.py's, whose import takes seconds
 _WARM_UP, _CHUNK, _CHUNKS = 3, 5, 4  # steps: three that are not timed, then four times five
 _PATIENCE = 4.0  # seconds; with slow steps, fewer of them tell enough
 _TEST_IMAGES_TIMED = 1000
@@ -358,7 +357,7 @@ def seconds(entry: Entry, tasks: Sequence[workers.Task], rate: Rate, processes: 
     free = [0.0] * processes
     for task in tasks:
         if task.replay:
-            shown = min(_REPLAYED_STEPS * settings.train.batch_size, settings.train.epochs * images)
+            shown = min(finished.REPLAYED_STEPS * settings.train.batch_size, settings.train.epochs * images)
             cost = shown * rate.train + test
         else:
             cost = (settings.train.epochs - entry.epochs_done.get(task.seeds[0], 0)) * (images * rate.train + test)

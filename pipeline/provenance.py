@@ -180,6 +180,12 @@ def same_processor(name: str, other: str) -> bool:
     return name.split(" (")[0] == other.split(" (")[0]
 
 
+def origin(device: str) -> dict[str, Any]:
+    """What is known of a training before it starts. `device`: "cpu" or "cuda"."""
+    commit, dirty = git_state()
+    return {"code_hash": code_hash(), "git_commit": commit, "git_dirty": dirty, "device": device, "versions": versions()}
+
+
 def versions() -> dict[str, str]:
     """Versions of what computes a result."""
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in ("torch", "numpy", "numba")}}

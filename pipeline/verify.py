@@ -28,7 +28,7 @@ from pipeline.errors import UserError, run_command
 from pipeline.evaluation import measuring
 from pipeline.params import Params
 from pipeline.params import load as load_params
-from pipeline.provenance import code_hash, device_name, git_state, same_processor, versions
+from pipeline.provenance import device_name, origin, same_processor, versions
 from pipeline.repro import reproduce
 from pipeline.stages.paths import ARRAYS, PREDICTIONS, RUNS
 from pipeline.training import finished, results, workers
@@ -326,9 +326,7 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
     settings, device = params.resolve(variant), workers.choose_device()
     old = _stored(params, variant)[seed]
     group = _group(old, device)
-    commit, dirty = git_state()
-    code = code_hash()
-    origin = {"code_hash": code, "git_commit": commit, "git_dirty": dirty, "device": device, "versions": versions()}
+    about = origin(device)
     last: list[EpochRow] = []
     progress = TrainingProgress(variant, [group], settings.train.epochs)
 
@@ -344,8 +342,8 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
 
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
         with progress:
-            workers.run(workers.Job(settings, ARRAYS, Path(folder), device, origin), [workers.Task(group)], 1, handle)
-        new = finished.find(Path(folder), code)[0].get(seed)
+            workers.run(workers.Job(settings, ARRAYS, Path(folder), device, about), [workers.Task(group)], 1, handle)
+        new = finished.find(Path(folder), about["code_hash"])[0].get(seed)
     what = f"{variant}  seed {seed}, trained again"
     if new is None:
         _say(f"{what}  parted: its loss was not finite")
@@ -392,11 +390,11 @@ def bits_parted(new: Finished, old: Finished) -> str | None:
 
 def start_parted(new: Finished, old: Finished) -> str | None:
     """What has to agree on every processor, as a clause where it does not: the tables, and the first losses up to rounding."""
-    from pipeline.training.replay import STEPS, TOLERANCES
+    from pipeline.training.replay import TOLERANCES
 
     if (clause := _tables_parted(new, old)) is not None:
         return clause
-    found, was = (part.tensors["trace.loss"][:STEPS] for part in (new, old))
+    found, was = (part.tensors["trace.loss"][: finished.REPLAYED_STEPS] for part in (new, old))
     other = np.flatnonzero(~np.isclose(found, was, rtol=TOLERANCES["loss"], equal_nan=True))
     return f"loss of step {other[0] + 1}: {found[other[0]]:.9g} was {was[other[0]]:.9g}" if other.size else None
 

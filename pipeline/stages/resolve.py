@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
-from pipeline.errors import run_command
+from pipeline.errors import UserError, run_command
 from pipeline.files import write_changed
 from pipeline.params import Params, load
 from pipeline.stages.paths import CONFIGS, FINISHED, RUNS
@@ -32,7 +33,8 @@ def prune(runs: Path, params: Params) -> list[str]:
     """Removes results of variants that params.yaml no longer has, but for their finished seeds. Returns their names."""
     gone = [path for path in sorted(runs.glob("*")) if path.is_dir() and path.name not in params.variants]
     for path in gone:
-        results.keep(path, FINISHED)  # a variant that was only renamed finds its seeds again
+        with contextlib.suppress(UserError):
+            results.keep(path, FINISHED)  # a variant that was only renamed finds its seeds again
         shutil.rmtree(path)
     return [path.name for path in gone]
 

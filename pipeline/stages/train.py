@@ -6,15 +6,16 @@ replay shows that this code computes the same.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline import provenance
 from pipeline.data.datasets import data_digest
 from pipeline.errors import UserError, run_command
 from pipeline.params import VariantSettings, load_variant
-from pipeline.provenance import code_hash, git_state, versions
 from pipeline.stages.paths import ARRAYS, CONFIGS, FINISHED, RUNS
 from pipeline.tracking import Tracker
 from pipeline.training import finished, results, workers
@@ -47,13 +48,19 @@ def train(variant: str, settings: VariantSettings, device: str, place: Path) -> 
     Raises:
         UserError: status 1 when a loss was not finite or a process died, 2 when something has to be mended first.
     """
-    for path in sorted(RUNS.glob("*/run.json"), key=lambda path: path.parent.name != variant):
-        results.keep(path.parent, FINISHED, only=place)
-    commit, dirty = git_state()
-    code = code_hash()
-    origin = {"code_hash": code, "git_commit": commit, "git_dirty": dirty, "device": device, "versions": versions()}
-    found, damaged = finished.find(place, code)
-    tasks = plan(settings, found, code, device)
+    unreadable: UserError | None = None  # why results that lie there cannot be used
+    try:
+        results.keep(RUNS / variant, FINISHED, only=place)
+    except UserError as error:
+        unreadable = error
+    for path in RUNS.glob("*/run.json"):
+        with contextlib.suppress(UserError):
+            results.keep(path.parent, FINISHED, only=place)
+    origin = provenance.origin(device)
+    found, damaged = finished.find(place, origin["code_hash"])
+    tasks = plan(settings, found, origin["code_hash"], device)
+    if tasks and unreadable is not None:  # hours of training would replace what a second may restore
+        raise unreadable
     training = _Training(variant, settings, place, origin, tasks)
     for fault in damaged:
         training.progress.say(f"{fault}: its seed is trained anew.")
@@ -150,7 +157,7 @@ class _Training:
             )
         seeds = self._settings.train.seeds
         found, damaged = finished.find(self._place, self._origin["code_hash"])
-        if lost := [str(seed) for seed in seeds if seed not in found]:
+        if lost := [str(seed) for seed in seeds if seed not in found or self._origin["code_hash"] not in found[seed].codes]:
             raise UserError(
                 f"Of variant {self._variant}, what seed {', '.join(lost)} left was damaged ({'; '.join(damaged)}):"
                 " run the same command again, which trains it anew.",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # The trace of a long training is thinned: every step at the beginning, where replay compares it, then each tenth.
 WHOLE_STEPS = 500
+REPLAYED_STEPS = 50
 STRIDE = 10
 
 

@@ -1,8 +1,8 @@
 """Whether another version of the code computes what a finished training computed, without training again.
 
 A training is a fold: a step function over tables that are known beforehand. So the tables are compared whole, by digest; the step
-function over the first `STEPS` steps, loss by loss; the test by testing the stored weights. Code that acts after these steps alone,
-and is none of the tables, goes unseen.
+function over the first `REPLAYED_STEPS` steps, loss by loss; the test by testing the stored weights. Code that acts after these
+steps alone, and is none of the tables, goes unseen.
 
 On the kind of processor that trained, every comparison is to the last bit. Another kind rounds otherwise: there, the tables have to
 be equal, and the rest equal up to rounding.
@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from pipeline.training.engine import Trainer, epoch_order
-from pipeline.training.finished import Finished
+from pipeline.training.finished import REPLAYED_STEPS, Finished
 
-STEPS = 50
 # Between kinds of processor, fifty steps enlarge rounding. Between the AVX-512, AVX2 and SSE4.2 code of one processor, the base's losses
 # part by 1e-7 of their size and its gradient norms by 1e-6; those of the CNN, whose batch norm is the worst of all, by 0.007 and 0.09.
 TOLERANCES = {"loss": 0.02, "gradient_norm": 0.2}
@@ -73,7 +72,7 @@ def parted(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str |
         for name, clause in _TABLES.items():
             if found[name] != stored[name]:
                 return clause.format(seed=seed)
-    count = min(STEPS, trainer.num_steps)
+    count = min(REPLAYED_STEPS, trainer.num_steps)
     trainer.run_steps(count)
     for name, what in (("loss", ""), ("gradient_norm", "the gradient norm of ")):
         new = getattr(trainer.trace, name)[:, :count].cpu().numpy()

@@ -107,7 +107,10 @@ def read_metrics(directory: Path) -> dict[str, Any]:
 
 
 def _mend(directory: Path) -> str:
-    return f"run `dvc repro train@{directory.name}`, which writes it again from the finished seeds, or restore it with `git checkout`"
+    return (
+        f"run `dvc repro train@{directory.name}`, which writes it again where its finished seeds are kept; else restore it with"
+        f" `git checkout` or `dvc pull --allow-missing`, or remove {directory} to train anew"
+    )
 
 
 def origins(parts: Sequence[Finished]) -> dict[str, Any]:
@@ -145,7 +148,7 @@ def load_seeds(directory: Path) -> list[Finished]:
     """
     parts = outline(directory)
     run = read_run(directory)
-    weights = {f"model.{name}": value for name, value in _read_weights(directory, "np").items()}
+    weights = {f"model.{name}": value for name, value in _read_weights(directory, run, "np").items()}
     steps = directory / STEPS
     if not steps.exists() or sha256(steps) != run["outputs"][STEPS]:
         raise UserError(f"{steps} is missing or damaged: {_mend(directory)}.")
@@ -189,25 +192,32 @@ def _mean_sd(values: Sequence[float]) -> tuple[float, float]:
 def keep(directory: Path, root: Path, only: Path | None = None) -> None:
     """Puts the finished seeds of `runs/VARIANT` among those that are found by what decides them.
 
-    What is missing or damaged is taken from DVC's cache, where that has it; what cannot be read is left out.
+    What is missing or damaged is taken from DVC's cache, where that has it. Results of an older form are left out.
 
     Args:
+        directory: need not be there.
         root: of the folders of `finished.folder`.
         only: the one folder that is of interest; None for any.
+
+    Raises:
+        UserError: a file is missing or damaged, and DVC's cache does not have it.
     """
+    if not (directory / RUN).exists():
+        return
     try:
         run = read_run(directory)
         place = finished.folder(root, settings_of(run), run["data_digest"], run["device"])
-        if only not in (None, place) or all(finished.is_there(place, seed, group) for group in run["trainings"] for seed in group["seeds"]):
-            return
-        for name in (WEIGHTS, STEPS):
-            _restore(directory / name, run["outputs"][name])
-        for part in load_seeds(directory):
-            if not finished.is_there(place, part.seed, part.origin):
-                finished.write(place, part)
-        write_json(_id_path(place, run["variant"], run["seeds"], run["code_hash"]), sealed_json({"training_id": run["training_id"]}))
-    except (UserError, ValueError, KeyError, OSError):
+        groups = run["trainings"]
+    except (ValueError, KeyError):
         return
+    if only not in (None, place) or all(finished.is_there(place, seed, group) for group in groups for seed in group["seeds"]):
+        return
+    for name in (WEIGHTS, STEPS):
+        _restore(directory / name, run["outputs"][name])
+    for part in load_seeds(directory):
+        if not finished.is_there(place, part.seed, part.origin):
+            finished.write(place, part)
+    write_json(_id_path(place, run["variant"], run["seeds"], run["code_hash"]), sealed_json({"training_id": run["training_id"]}))
 
 
 def settings_of(run: Mapping[str, Any]) -> VariantSettings:
@@ -278,17 +288,17 @@ def load_weights(directory: Path, settings: VariantSettings) -> dict[str, Tensor
         UserError: a file is missing, the weights do not have the recorded sha256, or they are of other seeds.
     """
     run = read_run(directory)
-    weights: dict[str, Tensor] = _read_weights(directory, "pt")
+    weights: dict[str, Tensor] = _read_weights(directory, run, "pt")
     if tuple(run["seeds"]) != settings.train.seeds:
         raise UserError(f"{directory} holds seeds {run['seeds']}, but params.yaml asks for {list(settings.train.seeds)}: run `dvc repro`.")
     return weights
 
 
-def _read_weights(directory: Path, framework: Literal["pt", "np"]) -> dict[str, Any]:
-    path, variant = directory / WEIGHTS, directory.name
+def _read_weights(directory: Path, run: Mapping[str, Any], framework: Literal["pt", "np"]) -> dict[str, Any]:
+    path = directory / WEIGHTS
     if not path.exists():
-        raise UserError(f"{path} is missing: run `dvc pull --allow-missing`, `dvc checkout` or `dvc repro train@{variant}` to restore it.")
-    if sha256(path) != read_run(directory)["outputs"][WEIGHTS]:
+        raise UserError(f"{path} is missing: {_mend(directory)}.")
+    if sha256(path) != run["outputs"][WEIGHTS]:
         raise UserError(f"{path} does not have the sha256 that {RUN} recorded, so it is damaged: {_mend(directory)}.")
     with safe_open(path, framework=framework) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)

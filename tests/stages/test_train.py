@@ -314,6 +314,23 @@ def test_damaged_outputs_come_back_from_the_finished_seeds(tmp_path: Path, array
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["run.json", "epochs.csv", "model.safetensors"])
+def test_results_that_cannot_be_read_are_not_trained_over(tmp_path: Path, arrays: Path, study: Params, unbroken: Path, name: str) -> None:
+    """As in a clone whose weights were not pulled, or whose text files were edited: a sentence, and nothing is lost."""
+    directory = lay_out(tmp_path, arrays, study)
+    shutil.copytree(unbroken / "runs" / "tiny", directory / "runs" / "tiny")
+    path = directory / "runs" / "tiny" / name
+    path.unlink() if name == "model.safetensors" else path.write_bytes(path.read_bytes()[:-20])
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    status, out, err = finish(start(directory))
+    assert status == 2
+    assert epochs_trained(out) == 0
+    assert err.startswith(f"error: runs/tiny/{name} ")
+    assert err.rstrip().endswith("or remove runs/tiny to train anew.")
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["finished", "part"])
 def test_a_damaged_seed_trains_anew_with_one_line(tmp_path: Path, arrays: Path, study: Params, damage: str) -> None:
     directory = lay_out(tmp_path, arrays, study, epochs=3, seeds=(0, 1))
