@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +22,72 @@ if TYPE_CHECKING:
     from pipeline.data.datasets import Dataset
 
 ROOT = Path(__file__).parent.parent
+
+
+class Repository:
+    """A DVC repository of its own: the real dvc.yaml and code, and a small params.yaml."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.output = ""  # of the last command
+
+    @classmethod
+    def create(cls, path: Path, raw: dict[str, Any]) -> Repository:
+        shutil.copytree(ROOT / "pipeline", path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("dvc.yaml", ".dvcignore"):
+            shutil.copyfile(ROOT / name, path / name)
+        (path / ".dvc").mkdir()
+        (path / ".dvc" / "config").write_text("[core]\n    no_scm = True\n    analytics = false\n    check_update = false\n")
+        (path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+        return cls(path)
+
+    def copy(self, path: Path) -> Repository:
+        """With the files' times, by which DVC and make tell what has changed."""
+        shutil.copytree(self.path, path, symlinks=True)
+        return Repository(path)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The copy's code, not the installed project's; and the environment's python first, as `make` sets it.
+
+        One worker, because each start of torch costs seconds; no fused attention, which would be compiled anew for every copy.
+        """
+        given = {"PYTHONPATH": "", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        given |= {"LAB_DEVICE": "cpu", "LAB_PROCESSES": "1", "LAB_ATTENTION": "sdpa"}
+        return os.environ | given
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=self.path, env=self.environment, capture_output=True, text=True)
+
+    def succeed(self, *command: str) -> str:
+        """What a command, which has to end with status 0, printed."""
+        result = self.run(*command)
+        assert result.returncode == 0, result.stdout + result.stderr
+        self.output = result.stdout
+        return result.stdout
+
+    def repro(self, *arguments: str) -> list[str]:
+        """`dvc repro`; the stages that ran, in order."""
+        return self.stages_run(self.succeed(sys.executable, "-m", "dvc", "repro", *arguments))
+
+    @staticmethod
+    def stages_run(output: str) -> list[str]:
+        """From what DVC printed."""
+        return re.findall(r"^Running stage '([^']+)':", output, flags=re.M)
+
+    def params(self) -> dict[str, Any]:
+        return yaml.safe_load((self.path / "params.yaml").read_text())
+
+    def edit(self, **changes: Any) -> None:
+        """Merges changes into the sections of params.yaml; None removes a key."""
+        raw = self.params()
+        for section, change in changes.items():
+            for key, value in change.items():
+                if value is None:
+                    del raw[section][key]
+                else:
+                    raw[section][key] = value
+        (self.path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,6 +123,71 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fetch(source("digits"), directory / "raw")
     prepare("digits", directory / "raw", directory / "arrays")
     return directory / "arrays"
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], str]], tuple[Path, str]]:
+    """Has something that takes long made once for all processes of a test run; gives its folder, and the text that its maker returned."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a folder of its own in the run's
+        place = place.parent
+
+    def made(name: str, make: Callable[[Path], str]) -> tuple[Path, str]:
+        path, said = place / name, place / f"{name}.txt"
+        with (place / f"{name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not said.exists():
+                shutil.rmtree(path, ignore_errors=True)  # of a process that failed
+                said.write_text(make(path))
+        return path, said.read_text()
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def trained(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], raw_params: dict[str, Any]) -> Repository:
+    """A small study after `make repro`'s command has run once; `output` is what it printed. To be copied, not to be changed."""
+
+    def make(path: Path) -> str:
+        return Repository.create(path, small_study(raw_params)).succeed(sys.executable, "-m", "pipeline.repro")
+
+    path, said = once("trained-study", make)
+    repository = Repository(path)
+    repository.output = said
+    return repository
+
+
+def small_study(raw_params: dict[str, Any]) -> dict[str, Any]:
+    """A params.yaml of two tiny variants on the digits, one experiment and one claim."""
+    return {
+        "preview": "A test.",
+        "images_shown": 1437,
+        "looks": [],
+        "data": {"dataset": "digits"},
+        "train": raw_params["train"] | {"seeds": [0, 1], "epochs": 1},
+        "base": raw_params["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2, "mlp_dim": 8},
+        "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [4, 16]},
+        "variants": {"base": {}, "wide": {"mlp_dim": 12}},
+        "experiments": {
+            "width": {
+                "title": "Width",
+                "question": "Does width help?",
+                "source": "a test",
+                "baseline": "base",
+                "variants": ["base", "wide"],
+                "claims": ["W1"],
+            },
+        },
+        "claims": {
+            "W1": {
+                "source": "a test",
+                "sentence": "Width does not matter.",
+                "measured": "Test accuracy.",
+                "margin": "A guess.",
+                "comparisons": [{"rule": "equivalent", "measure": "accuracy", "variant": "wide", "reference": "base", "bound": 0.9}],
+            },
+        },
+    }
 
 
 @pytest.fixture
