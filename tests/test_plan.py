@@ -27,6 +27,7 @@ from pipeline.training.progress import STUDY, StudyProgress, study_line
 from pipeline.training.workers import Task
 
 pytestmark = pytest.mark.slow
+ENVIRONMENT = {"LAB_DEVICE": "cpu", "LAB_PROCESSES": "2", "LAB_ATTENTION": "sdpa"}  # the fused attention may have to be compiled first
 
 
 def study_of(raw: dict[str, Any], **variants: dict[str, Any]) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def study_of(raw: dict[str, Any], **variants: dict[str, Any]) -> dict[str, Any]:
         "looks": [],
         "data": {"dataset": "digits"},
         "train": raw["train"] | {"seeds": 2, "epochs": 1, "batch_size": 64},
-        "base": raw["base"] | {"patch": 14, "blocks": 1},
+        "base": raw["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2},
         "variants": {"base": {}, **variants},
         "experiments": {},
         "claims": {},
@@ -50,7 +51,7 @@ def run(module: str, directory: Path, *arguments: str, **environment: str) -> su
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=directory,
-        env={**os.environ, "LAB_DEVICE": "cpu", "LAB_PROCESSES": "2", **environment},
+        env={**os.environ, **ENVIRONMENT, **environment},
         capture_output=True,
         text=True,
     )
@@ -65,7 +66,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: 
     shutil.copytree(arrays, directory / "data" / "arrays")
     word = {"variants": {"base": [30.0, 20.0], "other": [60.0, 60.0]}, "finished": [], "seconds": 0.0}
     (directory / "word.json").write_text(json.dumps(word))
-    result = run("pipeline.stages.train", directory, "base", LAB_STUDY="word.json")
+    result = run("pipeline.stages.train", directory, "base", LAB_STUDY="word.json", LAB_PROCESSES="1")
     assert result.returncode == 0, result.stderr
     (directory / "out.txt").write_text(result.stdout)
     return directory
@@ -79,6 +80,8 @@ def lay_out(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         shutil.copytree(trained, tmp_path / "study")
         monkeypatch.chdir(tmp_path / "study")
         monkeypatch.delenv("REPLAY", raising=False)
+        for name, value in ENVIRONMENT.items():
+            monkeypatch.setenv(name, value)
         return write_params(Path(), raw)
 
     return copy
@@ -100,7 +103,7 @@ def by_other_code(place: Path) -> None:
         finished.write(place, finished.Finished(part.seed, part.tensors, part.rows, {**part.origin, "code_hash": "f" * 64}))
 
 
-def test_each_state_is_told(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+def test_each_state_is_told(lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """Kept, kept under another name, in training, to train; and, by other code, replayed."""
     raw = study_of(raw_params, renamed={}, more={"seeds": 3}, long={"epochs": 3})
     settings = lay_out(raw)
@@ -122,13 +125,14 @@ def test_each_state_is_told(lay_out: Callable[..., params.Params], raw_params: d
     assert [entry.state for entry in entries.values()] == ["kept", "kept", "to train", "to train"]
     assert entries["long"].epochs_done == {1: 1}
 
-    result = run("pipeline.plan", Path())
-    assert result.returncode == 0, result.stderr
-    lines = {line.split()[0]: line for line in result.stdout.splitlines() if line}
+    capsys.readouterr()
+    plan.main([])
+    said = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in said.splitlines() if line}
     assert "2 seeds x 3 epochs" in lines["long"]
     assert "1 of 3 epochs of seed 1" in lines["long"]
-    assert "4 variants: 2 kept, 2 to train: 3 seeds, about " in result.stdout
-    assert "with 2 processes." in result.stdout
+    assert "4 variants: 2 kept, 2 to train: 3 seeds, about " in said
+    assert "with 2 processes." in said
     assert snapshot(Path()) == before  # every time was recorded, so not even the cache of times is there
 
     shutil.rmtree("runs")
@@ -163,7 +167,9 @@ def test_a_damaged_seed_is_to_train_and_stays_where_it_is(lay_out: Callable[...,
     assert path.read_bytes() == content
 
 
-def test_a_fresh_clone_keeps_what_is_pulled(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+def test_a_fresh_clone_keeps_what_is_pulled(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     """It has neither arrays nor .checkpoints/, and its weights only once `dvc pull` has brought them."""
     settings = lay_out(study_of(raw_params))
     shutil.rmtree("data")
@@ -176,9 +182,10 @@ def test_a_fresh_clone_keeps_what_is_pulled(lay_out: Callable[..., params.Params
     (entry,) = plan.survey(settings, "cpu")
     assert seeds_of(entry) == ([0, 1], [], [])
     assert entry.tasks_unpulled == (Task([0]), Task([1]))
-    result = run("pipeline.plan", Path())
-    assert "2 seeds once pulled" in result.stdout
-    assert "1 variant: 1 kept.\nSome seeds are kept once pulled (`dvc pull --allow-missing`)" in result.stdout
+    plan.main([])
+    said = capsys.readouterr().out
+    assert "2 seeds once pulled" in said
+    assert "1 variant: 1 kept.\nSome seeds are kept once pulled (`dvc pull --allow-missing`)" in said
 
 
 def test_dvc_runs_no_stage_that_its_lock_has(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
@@ -268,31 +275,36 @@ def test_the_last_seeds_leave_processes_idle(study: params.Params) -> None:
     assert plan.seconds(entry, replay, rate, 2) == pytest.approx(50 * 128 * 1e-3 + 1)
 
 
-def test_what_nothing_is_known_of_is_timed_once(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+def test_what_nothing_is_known_of_is_timed_once(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Variants whose steps are alike share the figure; only the cache of times is written."""
     lay_out(study_of(raw_params, wide={"mlp_dim": 48}, longer={"mlp_dim": 48, "epochs": 5}))
     before = snapshot(Path())
-    first = run("pipeline.plan", Path())
-    assert first.returncode == 0, first.stderr
-    assert "Timing a few steps of 1 variant." in first.stderr
-    assert first.stdout.count("20 steps") == 2
+    plan.main([])
+    first = capsys.readouterr()
+    assert "Timing a few steps of 1 variant." in first.err
+    assert first.out.count("20 steps") == 2
     after = snapshot(Path())
     times = json.loads(after.pop(".checkpoints/times.json"))
     assert after == before
     ((train, test),) = times.values()
     assert 0 < test < train < 1
-    second = run("pipeline.plan", Path())
-    assert second.stdout == first.stdout
-    assert second.stderr == ""
+    plan.main([])
+    second = capsys.readouterr()
+    assert second.out == first.out
+    assert second.err == ""
 
 
-def test_without_arrays_there_are_no_times(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+def test_without_arrays_there_are_no_times(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     lay_out(study_of(raw_params, wide={"mlp_dim": 48}))
     shutil.rmtree("data")
-    result = run("pipeline.plan", Path())
-    assert result.returncode == 0, result.stderr
-    assert "2 variants: 1 kept, 1 to train: 2 seeds.\n" in result.stdout
-    assert "run `dvc repro prepare` first to have them" in result.stdout
+    plan.main([])
+    said = capsys.readouterr().out
+    assert "2 variants: 1 kept, 1 to train: 2 seeds.\n" in said
+    assert "run `dvc repro prepare` first to have them" in said
 
 
 def test_a_wrong_study_is_one_sentence(tmp_path: Path) -> None:
