@@ -8,10 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -25,30 +25,22 @@ from pipeline.training.finished import Finished
 from pipeline.training.records import EpochRow
 from pipeline.verify import LIMIT, _same_picture, bits_parted, check_store, main, start_parted
 
+if TYPE_CHECKING:
+    from tests.conftest import Repository
+
 ROOT = Path(__file__).parent.parent
 DVC = (sys.executable, "-m", "dvc")
 GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.com")
 
 
-def run(path: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    # The copy's code, not the installed project's; and the environment's python first, as `make` sets it. The fused attention would
-    # have to be compiled anew for every copy.
-    environment = {**os.environ, "PYTHONPATH": "", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    environment |= {"LAB_DEVICE": "cpu", "LAB_ATTENTION": "sdpa"}
-    return subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True)
-
-
-def succeed(path: Path, *command: str) -> str:
-    result = run(path, *command)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
 def verify(path: Path, *arguments: str) -> tuple[int, str]:
-    """Exit status, and all that was said; no traceback whatever happens."""
-    result = run(path, sys.executable, "-m", "pipeline.verify", *arguments)
-    assert "Traceback" not in result.stderr
-    return result.returncode, result.stdout + result.stderr
+    """Exit status, and all that was said; in this process, because each start of torch costs seconds."""
+    said = io.StringIO()
+    with chdir(path), redirect_stdout(said):
+        try:
+            return main(list(arguments)), said.getvalue()
+        except UserError as error:
+            return error.status, f"{said.getvalue()}error: {error}\n"
 
 
 @contextmanager
@@ -69,127 +61,124 @@ def flipped(path: Path) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory, raw_params: dict[str, Any]) -> Path:
-    """A repository with one trained variant, its results pushed and committed.
+def travelled(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], trained: Repository) -> Path:
+    """Two repositories. `origin` has two trained variants, its results pushed and committed; in `clone`, its clone, verify has run once.
 
-    The real dvc.yaml without the timings, which take longest, and the pages that a study without experiments does not have.
+    To be copied, not to be changed.
     """
-    path = tmp_path_factory.mktemp("origin")
-    shutil.copytree(ROOT / "pipeline", path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
-    (path / ".dvc").mkdir()
-    for name in (".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore"):
-        shutil.copyfile(ROOT / name, path / name)
-    shutil.copytree(ROOT / ".dvc" / "plots", path / ".dvc" / "plots")
-    dag = yaml.safe_load((ROOT / "dvc.yaml").read_text())
-    del dag["stages"]["timing"]
-    report = dag["stages"]["report"]
-    report["deps"].remove("timing/results.json")
-    report["outs"] = [out for out in report["outs"] if not {"reports/experiments", "reports/timing.md", "reports/timing"} & out.keys()]
-    (path / "dvc.yaml").write_text(yaml.safe_dump(dag, sort_keys=False))
-    raw = {
-        "preview": "A test.",
-        "images_shown": 1437,
-        "looks": [],
-        "data": {"dataset": "digits"},
-        "train": raw_params["train"] | {"seeds": [0, 1], "epochs": 1},
-        "base": raw_params["base"] | {"patch": 14, "blocks": 1},
-        "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [4, 16]},
-        "variants": {"base": {}},
-        "experiments": {},
-        "claims": {},
-    }
-    (path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
-    succeed(path, *GIT, "init", "--quiet", "--initial-branch=main")
-    status, said = verify(path)
-    assert (status, said.count("\n")) == (2, 1)
-    assert "There is nothing to verify" in said
-    succeed(path, *DVC, "repro")
-    succeed(path, *DVC, "push")
-    succeed(path, *GIT, "add", "--all")
-    succeed(path, *GIT, "commit", "--quiet", "--message", "Trained.")
+
+    def make(path: Path) -> str:
+        origin, clone = trained.copy(path / "origin"), type(trained)(path / "clone")
+        for name in (".dvc/config", ".dvc/.gitignore"):
+            shutil.copyfile(ROOT / name, origin.path / name)
+        # In a repository with git, `dvc repro` has git ignore what DVC holds.
+        (origin.path / ".gitignore").write_text((ROOT / ".gitignore").read_text() + "model.safetensors\nsteps.npz\n")
+        origin.succeed(*GIT, "init", "--quiet", "--initial-branch=main")
+        origin.succeed(*DVC, "push")
+        origin.succeed(*GIT, "add", "--all")
+        origin.succeed(*GIT, "commit", "--quiet", "--message", "Trained.")
+        origin.succeed(*GIT, "clone", "--quiet", ".", str(clone.path))
+        assert not (clone.path / "runs" / "base" / "model.safetensors").exists()
+        return clone.succeed(sys.executable, "-m", "pipeline.verify")
+
+    path, said = once("travelled", make)
+    lines = said.splitlines()
+    assert lines[0].startswith("results/ holds 0.")
+    assert "base  2 seeds  same bits" in lines
+    assert "wide  2 seeds  same bits" in lines
+    assert lines[-2].startswith("pages  ")
+    assert lines[-2].endswith("files of reports/  same bits")
+    assert lines[-1] == "Verified: 2 variants and the pages."
     return path
 
 
 @pytest.fixture(scope="module")
-def clone(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clone in which verify has been run once."""
-    path = tmp_path_factory.mktemp("clone") / "clone"
-    succeed(origin, *GIT, "clone", "--quiet", ".", str(path))
-    assert not (path / "runs" / "base" / "model.safetensors").exists()
-    status, said = verify(path)
-    assert status == 0, said
-    lines = said.splitlines()
-    assert lines[0].startswith("results/ holds 0.")
-    assert "base  2 seeds  same bits" in lines
-    assert lines[-2].startswith("pages  ")
-    assert lines[-2].endswith("files of reports/  same bits")
-    assert lines[-1] == "Verified: 1 variant and the pages."
-    return path
+def origin(travelled: Path) -> Path:
+    return travelled / "origin"
+
+
+@pytest.fixture(scope="module")
+def clone(travelled: Path, trained: Repository, tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    return type(trained)(travelled / "clone").copy(tmp_path_factory.mktemp("clone") / "clone")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 class TestClone:
-    def test_has_the_same_bits_and_trains_nothing(self, origin: Path, clone: Path) -> None:
-        succeed(clone, *DVC, "pull", "--allow-missing")
-        assert "Running stage" not in succeed(clone, *DVC, "repro")
-        assert succeed(clone, *GIT, "status", "--porcelain") == ""
+    @pytest.fixture(autouse=True)
+    def as_its_stages(self, clone: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What verify computes in this process, it computes as the clone's stages do."""
+        for name in ("PATH", "LAB_DEVICE", "LAB_PROCESSES", "LAB_ATTENTION"):
+            monkeypatch.setenv(name, clone.environment[name])
+
+    def test_has_the_same_bits_and_trains_nothing(self, origin: Path, clone: Repository) -> None:
+        clone.succeed(*DVC, "pull", "--allow-missing")
+        assert clone.repro() == []
+        assert clone.succeed(*GIT, "status", "--porcelain") == ""
         for name in ("runs/base/model.safetensors", "runs/base/steps.npz", "predictions/base.npz"):
-            assert sha256(clone / name) == sha256(origin / name)
-        stored = {path.parent.name + path.stem for path in (clone / "results" / "files" / "md5").glob("*/*")}
-        lock = yaml.safe_load((clone / "dvc.lock").read_text())["stages"]
+            assert sha256(clone.path / name) == sha256(origin / name)
+        stored = {path.parent.name + path.stem for path in (clone.path / "results" / "files" / "md5").glob("*/*")}
+        lock = yaml.safe_load((clone.path / "dvc.lock").read_text())["stages"]
         assert not stored & {out["md5"].removesuffix(".dir") for name in ("fetch", "prepare") for out in lock[name]["outs"]}
 
-    def test_a_flipped_bit_in_results_is_told(self, clone: Path) -> None:
-        stored = next(path for path in sorted((clone / "results" / "files" / "md5").glob("*/*")) if not path.suffix)
+    def test_a_flipped_bit_in_results_is_told(self, clone: Repository) -> None:
+        stored = next(path for path in sorted((clone.path / "results" / "files" / "md5").glob("*/*")) if not path.suffix)
         with changed(stored, flipped(stored)):
-            status, said = verify(clone)
+            status, said = verify(clone.path)
         assert status == 1
-        assert said == f"error: {stored.relative_to(clone)} is damaged, its name is not its md5: restore it with `git checkout results`.\n"
+        name = stored.relative_to(clone.path)
+        assert said == f"error: {name} is damaged, its name is not its md5: restore it with `git checkout results`.\n"
 
-    def test_a_flipped_bit_in_a_weight_is_told(self, clone: Path) -> None:
-        weights = clone / "runs" / "base" / "model.safetensors"
+    def test_a_flipped_bit_in_a_weight_is_told(self, clone: Repository) -> None:
+        weights = clone.path / "runs" / "base" / "model.safetensors"
         with changed(weights, flipped(weights)):
-            status, said = verify(clone, "--variant=base")
+            status, said = verify(clone.path, "--variant=base")
         assert status == 1
         assert "base  parted: runs/base/model.safetensors does not have the sha256 that run.json recorded, so it is damaged: " in said
         assert said.endswith("Not verified: base.\n")
 
-    def test_a_changed_row_is_told_though_its_digests_fit(self, clone: Path) -> None:
-        epochs, run_json = (clone / "runs" / "base" / name for name in ("epochs.csv", "run.json"))
+    def test_a_changed_row_is_told_though_its_digests_fit(self, clone: Repository) -> None:
+        epochs, run_json = (clone.path / "runs" / "base" / name for name in ("epochs.csv", "run.json"))
         head, first, second = epochs.read_text().splitlines()
         cells = second.split(",")
         loss = float(cells[3])
         cells[3] = repr(float(np.nextafter(loss, 1e9)))  # the last bit of seed 1's test loss
         row = "\n".join([head, first, ",".join(cells), ""]).encode()
         with changed(epochs, row):
-            status, said = verify(clone, "--variant=base", "--seed=1")
+            status, said = verify(clone.path, "--variant=base", "--seed=1")
             assert status == 1
             assert "base  parted: runs/base/epochs.csv does not have the sha256 that run.json recorded" in said
             run = json.loads(run_json.read_text())
             run["outputs"]["epochs.csv"] = sha256(epochs)
             with changed(run_json, json.dumps(sealed_json(run)).encode()):
-                status, said = verify(clone, "--variant=base", "--seed=1")
+                status, said = verify(clone.path, "--variant=base", "--seed=1")
         assert status == 1
         assert "base  parted: the test of seed 1: loss " in said
 
-    def test_pages_of_other_params_are_told(self, clone: Path) -> None:
-        params = clone / "params.yaml"
-        with changed(params, params.read_bytes().replace(b"base: {}", b"base: {}\n  wide: {mlp_dim: 48}")):
-            status, said = verify(clone)
+    def test_pages_of_other_params_are_told(self, clone: Repository) -> None:
+        params = clone.path / "params.yaml"
+        with changed(params, params.read_bytes().replace(b"base: {}", b"base: {}\n  deep: {blocks: 2}")):
+            status, said = verify(clone.path)
         assert status == 1
-        assert "base  2 seeds  same bits\nnot trained yet: wide\n" in said
+        assert "wide  2 seeds  same bits\nnot trained yet: deep\n" in said
         assert "pages  parted: reports/README.md of " in said
         assert said.endswith("Not verified: the pages.\n")
 
-    def test_one_seed_trained_again_has_the_same_bits(self, clone: Path) -> None:
-        status, said = verify(clone, "--variant=base", "--seed=1", "--train=1")
+    def test_one_seed_trained_again_has_the_same_bits(self, clone: Repository) -> None:
+        status, said = verify(clone.path, "--variant=base", "--seed=1", "--train=1")
         assert status == 0, said
         assert "base  seed 1  epoch 1/1  train loss " in said
-        with np.load(clone / "runs" / "base" / "steps.npz") as steps:
+        with np.load(clone.path / "runs" / "base" / "steps.npz") as steps:
             count = len(steps["step"])
         assert f"base  seed 1, trained again  same bits: the weights, {count} steps of the trace, epochs.csv\n" in said
-        assert not (clone / ".checkpoints" / "seeds").exists()
+        assert not (clone.path / ".checkpoints" / "seeds").exists()
+
+
+def test_there_is_nothing_to_verify(tmp_path: Path, raw_params: dict[str, Any]) -> None:
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw_params))
+    status, said = verify(tmp_path)
+    assert (status, said.count("\n")) == (2, 1)
+    assert said.startswith("error: There is nothing to verify")
 
 
 @pytest.mark.parametrize(
@@ -214,7 +203,11 @@ def test_wrong_names_are_one_sentence(study: Params, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("given", [{"VARIANT": """b'a"; echo "se"""}, {"VARIANT": "base", "SEED": "0 0"}, {"TRAIN": "`echo 1`"}])
 def test_make_passes_on_what_was_given(given: dict[str, str]) -> None:
     variables = [f"{name}={value}" for name, value in given.items()]
-    result = run(ROOT, "make", "--old-file", str(ROOT / ".venv/.installed"), "verify", *variables)
+    # The environment's python first, as `make` sets it.
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = ["make", "--old-file", str(ROOT / ".venv/.installed"), "verify", *variables]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "Traceback" not in result.stderr
     assert result.returncode == 2
     assert result.stderr.count("error: ") == 1
     assert list(given.values())[-1] in result.stderr.replace("\\'", "'")
