@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,20 +13,8 @@ from pipeline.data.datasets import Dataset, data_digest, load
 from pipeline.errors import UserError
 from pipeline.stages import fetch, prepare
 
-ROOT = Path(__file__).parents[2]
-# The two stages as the repository's dvc.yaml declares their outputs.
-DVC = """
-stages:
-  fetch:
-    cmd: python -m pipeline.stages.fetch
-    params: [data.dataset]
-    outs: [{data/raw: {persist: true}}]
-  prepare:
-    cmd: python -m pipeline.stages.prepare
-    params: [data.dataset]
-    deps: [data/raw]
-    outs: [data/arrays, {reports/data/samples.png: {cache: false}}]
-"""
+if TYPE_CHECKING:
+    from tests.conftest import Repository
 
 
 @pytest.fixture
@@ -85,19 +72,6 @@ def test_prepare_before_fetch(study):
         prepare.main([])
 
 
-def repro(*arguments: str) -> str:
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "DVC_NO_ANALYTICS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "dvc", *arguments], env=environment, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def flip(path: Path, *, show: bool) -> None:
     """Flips one bit; `show` says whether the file's time tells of it."""
     before = path.stat()
@@ -112,55 +86,55 @@ def flip(path: Path, *, show: bool) -> None:
 
 
 @pytest.mark.slow
-def test_dvc_mends_damaged_arrays(study):
+@pytest.mark.timeout(900)
+def test_dvc_mends_damaged_arrays(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the sentences advise, done with the real DVC."""
-    repro("init", "--no-scm", "--quiet")
-    (study / "dvc.yaml").write_text(DVC)
-    repro("repro")
+    study = trained.copy(tmp_path / "study")
+    monkeypatch.chdir(study.path)
     digest = data_digest()
-    array = study / "data/arrays/train_images.npy"
+    array = Path("data/arrays/train_images.npy")
 
     flip(array, show=True)
     with pytest.raises(UserError, match=r"train_images\.npy is damaged"):
         load()
-    repro("repro")
+    study.repro("prepare")
     assert load().digest == digest
 
     flip(array, show=False)
     with pytest.raises(UserError, match=r"train_images\.npy is damaged .*`dvc repro --force prepare`"):
         load()
-    repro("repro", "--force", "prepare")
+    study.repro("--force", "prepare")
     assert load().digest == digest
 
     array.unlink()
-    repro("repro")
+    study.repro("prepare")
     assert load().digest == digest
-    assert "up to date" in repro("repro")
+    assert study.repro("prepare") == []
 
 
 @pytest.mark.slow
-def test_dvc_mends_damaged_archives(study, monkeypatch):
+@pytest.mark.timeout(900)
+def test_dvc_mends_damaged_archives(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = os.environ.get("MNIST_MIRROR", "")
     if not place or not Path(place).is_dir():
         pytest.skip("MNIST_MIRROR names no directory; the checksums are torchvision's, so no other archives will do")
-    (study / "params.yaml").write_text((ROOT / "params.yaml").read_text())
-    repro("init", "--no-scm", "--quiet")
-    (study / "dvc.yaml").write_text(DVC)
-    repro("repro")
+    study = trained.copy(tmp_path / "study")
+    monkeypatch.chdir(study.path)
+    study.edit(data={"dataset": "mnist"})
+    study.repro("prepare")
     digest = data_digest()
-    archive = study / "data/raw/train-images-idx3-ubyte.gz"
+    archive = Path("data/raw/train-images-idx3-ubyte.gz")
 
     flip(archive, show=True)
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz is damaged"):
         prepare.main([])
     # Only the damaged one is fetched again, and with the same bytes back the arrays stay as they are.
-    output = repro("repro")
-    assert output.count("already here") == 3
-    assert "Stage 'prepare' didn't change" in output
+    assert study.repro("prepare") == ["fetch"]
+    assert study.output.count("already here") == 3
 
     flip(archive, show=False)
     with pytest.raises(UserError, match=r"`dvc repro --force fetch`"):
         prepare.main([])
-    repro("repro", "--force", "fetch")
+    study.repro("--force", "fetch")
     prepare.main([])
     assert load().digest == digest
