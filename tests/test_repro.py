@@ -129,28 +129,28 @@ def test_a_stage_that_fails_and_another_dvc_at_work(study: Repository) -> None:
 @pytest.mark.parametrize("how", ["terminal", "this process alone", "kill"])
 def test_dvc_and_its_stage_end_with_the_command(study: Repository, how: str) -> None:
     study.edit(train={"seeds": [0], "epochs": 10_000, "batch_size": 16})
-    process = start(study, "train@base")
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("base  seed 0  epoch 1/"):
-                break
-        assert process.poll() is None
-        if how == "terminal":
-            os.killpg(process.pid, signal.SIGINT)
-        else:
-            process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE)  # ends when nobody holds the pipes any more
-        assert process.returncode == (-signal.SIGKILL if how == "kill" else 130)
-        assert how == "kill" or err.splitlines()[-1] == "interrupted"
-        assert "Traceback" not in err
-        deadline = time.monotonic() + PATIENCE
-        while lives(process.pid):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-    finally:
-        if lives(process.pid):  # a test that fails leaves no training behind
-            os.killpg(process.pid, signal.SIGKILL)
+    with start(study, "train@base") as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("base  seed 0  epoch 1/"):
+                    break
+            assert process.poll() is None
+            if how == "terminal":
+                os.killpg(process.pid, signal.SIGINT)
+            else:
+                process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGINT)
+            _, err = process.communicate(timeout=PATIENCE)  # ends when nobody holds the pipes any more
+            assert process.returncode == (-signal.SIGKILL if how == "kill" else 130)
+            assert how == "kill" or err.splitlines()[-1] == "interrupted"
+            assert "Traceback" not in err
+            deadline = time.monotonic() + PATIENCE
+            while lives(process.pid):
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        finally:
+            if lives(process.pid):  # a test that fails leaves no training behind
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def lives(group: int) -> bool:
