@@ -106,9 +106,10 @@ def read(name: str) -> dict[str, Any]:
 def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     """A study with a profile's change laid over it; both as YAML gives them, the study already checked.
 
-    Mappings are merged key by key; lists and scalars take the study's place. The change's own keys `variants_kept` or
-    `variants_left_out` name the variants that stay or go. With a variant goes its place in experiments, and an experiment left
-    with fewer than two variants or without its baseline goes too. Claims stay: what they say of a variant that is gone is not run.
+    Mappings are merged key by key; lists and scalars take the study's place. A change of `train.seeds` holds for every variant, also
+    where the study gives a variant seeds of its own. The change's own keys `variants_kept` or `variants_left_out` name the variants
+    that stay or go. With a variant goes its place in experiments, and an experiment left with fewer than two variants or without its
+    baseline goes too. Claims stay: what they say of a variant that is gone is not run.
 
     Raises:
         UserError: the change names what the study does not have, or what comes of it is not a valid params.yaml.
@@ -119,6 +120,9 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     if len(lists) == 2:
         raise UserError("variants_kept and variants_left_out are both given; one says it all, so remove the other.")
     merged = _merge(study, {key: value for key, value in change.items() if key not in lists})
+    if "seeds" in (change.get("train") or {}):
+        own = change.get("variants") or {}
+        merged["variants"] = {name: _without_seeds(one, own.get(name)) for name, one in merged["variants"].items()}
     # Checked with the study's data set: that of the change may be too small for variants that go.
     params.parse({**merged, "data": study["data"]})
     for key, names in lists.items():
@@ -148,6 +152,11 @@ def _merge(old: Any, new: Any, path: tuple[str, ...] = ()) -> Any:
         if path in (("variants",), ("experiments",), ("claims",)) and key not in old:
             raise UserError(f"{where}.{key} is not in the root's params.yaml, where it would have to be added{nearest(key, old)}.")
     return {**old, **{key: _merge(old.get(key), value, (*path, str(key))) for key, value in new.items()}}
+
+
+def _without_seeds(difference: Mapping[str, Any] | None, change: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A variant's difference without the study's own seeds for it; those that the change itself names stay."""
+    return {key: value for key, value in (difference or {}).items() if key != "seeds" or "seeds" in (change or {})}
 
 
 def _experiments(experiments: Mapping[str, Any], variants: Mapping[str, Any]) -> dict[str, Any]:

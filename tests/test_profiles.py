@@ -70,22 +70,27 @@ def test_the_preview_leaves_out_one_variant(study: params.Params) -> None:
 
 
 def test_a_merge_replaces_lists_and_keeps_what_is_not_named(raw_params: dict[str, Any]) -> None:
-    before = copy.deepcopy(raw_params)
+    raw = copy.deepcopy(raw_params)
+    raw["variants"] |= {"base": {"seeds": 10}, "mean": raw["variants"]["mean"] | {"seeds": 7}}
+    raw["variants"]["sinusoidal"].pop("seeds", None)
+    before = copy.deepcopy(raw)
     change = {
         "train": {"seeds": [3], "epochs": 2},
-        "variants": {"best": {"epochs": 3}, "base": {"memory": 4}},
+        "variants": {"best": {"epochs": 3}, "base": {"memory": 4}, "mean": {"seeds": 5}},
         "claims": {"T3": {"margin": "None."}},
     }
-    merged = profiles.overlay(raw_params, change)
-    assert raw_params == before
+    merged = profiles.overlay(raw, change)
+    assert raw == before
     assert merged["train"] == before["train"] | {"seeds": [3], "epochs": 2}
     variants = before["variants"]
-    assert merged["variants"] == variants | {"best": variants["best"] | {"epochs": 3}, "base": variants["base"] | {"memory": 4}}
+    # The change's number of seeds holds for all, but for those that it names itself.
+    changed = {"best": variants["best"] | {"epochs": 3}, "base": {"memory": 4}, "mean": variants["mean"] | {"seeds": 5}}
+    assert merged["variants"] == variants | changed
     assert merged["claims"] == before["claims"] | {"T3": before["claims"]["T3"] | {"margin": "None."}}
     assert {key: merged[key] for key in ("base", "experiments", "timing")} == {
         key: before[key] for key in ("base", "experiments", "timing")
     }
-    assert profiles.overlay(raw_params, {}) == before
+    assert profiles.overlay(raw, {}) == before
 
 
 STUDY = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
