@@ -219,3 +219,37 @@ def blobs() -> Callable[[int, int], Dataset]:
         return Dataset("blobs", *arrays, digest="0" * 64)
 
     return make
+
+
+# The drawing functions of pipeline.report.figures.
+KINDS = ("curves", "epoch_time", "position_similarity", "measure", "data_size", "shifts", "rollouts", "heads", "shares", "growth")
+
+
+@pytest.fixture(scope="module")
+def drawn_once() -> Iterator[dict[tuple[str, str, bool], bytes]]:
+    """Has the first figure of each kind drawn, and taken for all others of its kind, while a module's tests run.
+
+    Drawing takes most of a report's time, and no word of a page depends on what a figure shows. Yields the figures by function,
+    theme and whether there are so many variants that each has a panel; those take seconds and are drawn in one theme. A test that
+    needs new figures clears it.
+    """
+    from pipeline.report import figures
+
+    drawn: dict[tuple[str, str, bool], bytes] = {}
+
+    def once(name: str) -> Callable[..., bytes]:
+        draw = getattr(figures, name)
+
+        def call(*arguments: Any) -> bytes:
+            many = name in ("curves", "epoch_time") and len(arguments[0]) > figures.MOST_LINES
+            key = (name, "" if many else arguments[-1], many)
+            if key not in drawn:
+                drawn[key] = draw(*arguments)
+            return drawn[key]
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in KINDS:
+            patch.setattr(figures, name, once(name))
+        yield drawn
