@@ -42,8 +42,7 @@ def make_lines(seeds: int, epochs: int) -> list[figures.Line]:
     ]
 
 
-@pytest.mark.parametrize(("seeds", "epochs"), [(1, 1), (3, 5), (10, 30)])
-@pytest.mark.parametrize("theme", figures.THEMES)
+@pytest.mark.parametrize(("seeds", "epochs", "theme"), [(1, 1, "light"), (3, 5, "dark"), (10, 30, "light")])
 def test_equal_inputs_give_equal_bytes_without_date_or_software(seeds: int, epochs: int, theme: figures.Theme) -> None:
     for draw in (figures.curves, figures.epoch_time):
         first, second = draw(make_lines(seeds, epochs), theme), draw(make_lines(seeds, epochs), theme)
@@ -65,10 +64,11 @@ def test_a_matplotlibrc_of_the_user_does_not_change_the_bytes() -> None:
 
 def test_mosaic_is_drawn_in_both_themes() -> None:
     panel = ("seed 0", np.linspace(-1, 1, 121).reshape(11, 11))
-    for number in (1, 2, 3):
-        light, dark = (figures.position_similarity([panel] * number, theme) for theme in figures.THEMES)
-        assert light != dark
-        assert light == figures.position_similarity([panel] * number, "light")
+    light, dark = (figures.position_similarity([panel] * 2, theme) for theme in figures.THEMES)
+    assert light != dark
+    assert light == figures.position_similarity([panel] * 2, "light")
+    for number in (1, 3):
+        assert figures.position_similarity([panel] * number, "light") != light
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def many_lines(number: int) -> list[figures.Line]:
     return [figures.Line(f"variant number {i}", make_epochs(3, 5, level=0.9 + i / 200, seed=i), i == 0) for i in range(number)]
 
 
-@pytest.mark.parametrize("number", [8, 9, 14])
+@pytest.mark.parametrize("number", [9, 14])  # three columns, and four of which the last row has an empty place
 def test_many_variants_have_a_panel_each_with_all_others_in_it(drawn: list[Figure], number: int) -> None:
     lines = many_lines(number)
     figures.curves(lines, "light")

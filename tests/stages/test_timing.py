@@ -14,7 +14,7 @@ import yaml
 
 from pipeline import params
 from pipeline.errors import UserError
-from pipeline.report import text, timing
+from pipeline.report import figures, text, timing
 from pipeline.stages import timing as stage
 
 ROOT = Path(__file__).parents[2]
@@ -25,10 +25,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw_params: dict[str, 
     raw = raw_params | {
         "data": {"dataset": "digits"},
         "train": raw_params["train"] | {"batch_size": 4},
+        "base": raw_params["base"] | {"blocks": 1},
         "variants": {"base": {}},
         "experiments": {},
         "claims": {},
-        "timing": {"rounds": 3, "steps": 1, "seconds": 30, "tokens": [4, 16, 49, 196]},
+        "timing": {"rounds": 1, "steps": 1, "seconds": 30, "tokens": [49, 196]},
     }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
     monkeypatch.chdir(tmp_path)
@@ -42,7 +43,7 @@ def test_without_data_it_says_what_to_run(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path) -> None:
+def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "data").mkdir()
     (root / "data/arrays").symlink_to(arrays)
     result = subprocess.run(
@@ -66,6 +67,7 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     assert 1.5 < found.exponent("saved bytes")[0] < 2.1
     if any(entry["attention"] == "fused-cpu" for entry in raw["measurements"]):
         assert found.exponent("saved bytes", "fast")[0] == pytest.approx(1, abs=0.15)
+    monkeypatch.setattr(figures, "THEMES", ("light",))
     files = timing.render(found, [], text.environment(), "A test.", None)
     page = files["timing.md"].decode()
     assert "> A test." in page
