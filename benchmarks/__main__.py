@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     arguments = _parse(argv)
     from benchmarks.measure import IMPLEMENTATIONS
     from pipeline.provenance import device_name
-    from pipeline.training.workers import choose_device
+    from pipeline.runner.workers import choose_device
 
     device = choose_device()
     name = device_name(device)

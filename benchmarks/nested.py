@@ -18,7 +18,7 @@ import yaml
 from benchmarks.runner import ROOT
 from pipeline import params, profiles
 from pipeline.errors import UserError
-from pipeline.training import results
+from pipeline.runner import results
 
 _WEIGHT_BYTES = 430_000  # ten seeds of the thesis's model
 

@@ -17,7 +17,7 @@ from pipeline.data.datasets import Dataset
 from pipeline.models import build, count_parameters
 from pipeline.params import DataSettings, ModelSettings, TrainSettings, VariantSettings
 from pipeline.provenance import code_hash
-from pipeline.training import workers
+from pipeline.runner import workers
 from pipeline.training.engine import Trainer, keep_freed_memory, set_reproducible
 
 _FEW_TEST_IMAGES = 100  # an epoch ends with a test, which is not timed here

@@ -13,10 +13,10 @@ from benchmarks.accuracy import STEPS
 from benchmarks.loops import EPOCH_STEPS, LOADER_PROCESSES
 from benchmarks.measure import FULL, IMPLEMENTATIONS, epoch_flops
 from benchmarks.results import Row, Summary
-from pipeline.analysis.statistics import paired_difference
 from pipeline.kernels.small_head_attention import MOST_FUSED_TOKENS
 from pipeline.models import build, count_parameters
 from pipeline.report.text import counted
+from pipeline.study.statistics import paired_difference
 
 _OURS = {"cpu": "ours-10", "cuda": "stack-10"}
 _OURS_FULL = {"cpu": "ours-full-10", "cuda": "stack-full-10"}

@@ -30,11 +30,11 @@ from pipeline.errors import UserError, run_command
 from pipeline.files import DamagedError, read_sealed, write_json
 from pipeline.params import TEST_IMAGES, TRAINING_IMAGES, Params, VariantSettings, load
 from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor
+from pipeline.runner import checkpoint, finished, results, workers
+from pipeline.runner.finished import Finished
+from pipeline.runner.progress import duration
 from pipeline.stages import train
 from pipeline.stages.paths import ARRAYS, CHECKPOINTS, FINISHED, RUNS
-from pipeline.training import checkpoint, finished, results, workers
-from pipeline.training.finished import Finished
-from pipeline.training.progress import duration
 from pipeline.training.records import EpochRow
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class _Record:
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.plan", description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, metavar="FILE", help="only write the variants' work for training/progress.py; times nothing")
+    parser.add_argument("--work", type=Path, metavar="FILE", help="only write the variants' work for runner/progress.py; times nothing")
     arguments = parser.parse_args(argv)
     params = load()
     device = workers.choose_device()
@@ -351,7 +351,7 @@ def _time(settings: VariantSettings, seeds: list[int], device: str) -> list[floa
 
 
 def seconds(entry: Entry, tasks: Sequence[workers.Task], rate: Rate, processes: int) -> float:
-    """How long a variant takes: each process takes the next task when it has done its last, as in training/workers.py."""
+    """How long a variant takes: each process takes the next task when it has done its last, as in runner/workers.py."""
     settings = entry.settings
     images, test = _epoch_images(settings), TEST_IMAGES[settings.data.dataset] * rate.test
     free = [0.0] * processes

@@ -14,36 +14,15 @@ from typing import Any
 
 PACKAGE = Path(__file__).parent
 # The code that decides what a training computes. A finished seed is known by it.
-TRAINING_CODE = (
-    "data/datasets.py",
-    "kernels",
-    "models",
-    "training/augment.py",
-    "training/engine.py",
-    "training/optimizers.py",
-    "training/schedules.py",
-    "training/stack.py",
-    "training/step.py",
-)
+TRAINING_CODE = ("data/datasets.py", "kernels", "models", "training")
 # The code that decides what an evaluation of stored weights finds.
-EVALUATION_CODE = (
-    "data/datasets.py",
-    "kernels",
-    "models",
-    "training/engine.py",
-    "training/stack.py",
-    "training/step.py",
-    "analysis/attention.py",
-    "analysis/statistics.py",
-    "evaluation",
-    "stages/evaluate.py",
-)
+EVALUATION_CODE = ("data/datasets.py", "kernels", "models", "training", "evaluation", "study/statistics.py", "stages/evaluate.py")
 # All code of a stage, which DVC runs again when it changes. DVC sees it as the file code-hashes/STAGE.txt.
 STAGE_CODE = {
-    "train": (*TRAINING_CODE, "files.py", "training", "stages/train.py"),
+    "train": (*TRAINING_CODE, "files.py", "runner", "stages/train.py"),
     "evaluate": EVALUATION_CODE,
-    "timing": ("kernels", "models", "training", "analysis/published.py", "analysis/timing.py", "stages/timing.py"),
-    "report": ("analysis", "report", "training/records.py", "training/results.py", "stages/report.py"),
+    "timing": ("kernels", "models", "training", "timing", "stages/timing.py"),
+    "report": ("study", "report", "runner/results.py", "stages/report.py"),
 }
 # What a pipeline run itself rewrites does not make the tree "dirty": dirty means that the commit does not say what ran.
 _GENERATED = (

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pipeline import mending, params
 from pipeline.errors import UserError, run_command
+from pipeline.runner.progress import STUDY
+from pipeline.runner.workers import die_with_parent
 from pipeline.stages.paths import CHECKPOINTS
-from pipeline.training.progress import STUDY
-from pipeline.training.workers import die_with_parent
 
 WORK = CHECKPOINTS / "study.json"
 

@@ -30,10 +30,10 @@ from pipeline.params import Params
 from pipeline.params import load as load_params
 from pipeline.provenance import device_name, origin, same_processor, versions
 from pipeline.repro import reproduce
+from pipeline.runner import finished, results, workers
+from pipeline.runner.finished import Finished
+from pipeline.runner.progress import TrainingProgress
 from pipeline.stages.paths import ARRAYS, PREDICTIONS, RUNS
-from pipeline.training import finished, results, workers
-from pipeline.training.finished import Finished
-from pipeline.training.progress import TrainingProgress
 from pipeline.training.records import EpochRow
 
 STORE = Path("results")  # the DVC remote that git tracks
@@ -154,7 +154,7 @@ class _Test:
     exact: bool
 
     def parted(self, *, exact: bool) -> str | None:
-        from pipeline.training.replay import test_parted
+        from pipeline.runner.replay import test_parted
 
         return test_parted(self.part, self.loss, self.accuracy, self.num_images, exact=exact)
 
@@ -390,7 +390,7 @@ def bits_parted(new: Finished, old: Finished) -> str | None:
 
 def start_parted(new: Finished, old: Finished) -> str | None:
     """What has to agree on every processor, as a clause where it does not: the tables, and the first losses up to rounding."""
-    from pipeline.training.replay import TOLERANCES
+    from pipeline.runner.replay import TOLERANCES
 
     if (clause := _tables_parted(new, old)) is not None:
         return clause

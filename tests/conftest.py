@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ from pipeline import params
 
 if TYPE_CHECKING:
     from pipeline.data.datasets import Dataset
+    from pipeline.params import VariantSettings
+    from pipeline.training.engine import Trainer
 
 ROOT = Path(__file__).parent.parent
 
@@ -253,3 +255,36 @@ def drawn_once() -> Iterator[dict[tuple[str, str, bool], bytes]]:
         for name in KINDS:
             patch.setattr(figures, name, once(name))
         yield drawn
+
+
+@pytest.fixture
+def tiny_settings(study: params.Params) -> Callable[..., VariantSettings]:
+    """Settings of a one-block network with dropout, 4 epochs of 3 steps; keywords change how it is trained."""
+
+    def make(**train: Any) -> VariantSettings:
+        own = {"seeds": (0, 1), "epochs": 4, "batch_size": 40, "learning_rate": 0.005, **train}
+        return params.VariantSettings(
+            data=params.DataSettings(dataset="digits"),
+            train=study.train.model_copy(update=own),
+            model=params.ModelSettings.model_validate(study.base.model_dump() | {"patch": 14, "blocks": 1, "dropout": 0.1}),
+        )
+
+    return make
+
+
+@pytest.fixture
+def tiny_trainer(tiny_settings: Callable[..., VariantSettings], one_thread: None) -> Callable[..., Trainer]:
+    """A new trainer of seeds on 96 images of noise; keywords change how it is trained."""
+    import torch
+
+    from pipeline.data.datasets import Dataset
+    from pipeline.training.engine import Trainer
+
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (96, 28, 28)).astype(np.uint8), rng.integers(0, 10, 96).astype(np.uint8)
+    dataset = Dataset("noise", images, labels, images[:32], labels[:32], digest="0" * 64)
+
+    def make(seeds: Sequence[int] = (0, 1), **train: Any) -> Trainer:
+        return Trainer(tiny_settings(seeds=tuple(seeds), **train), dataset, list(seeds), torch.device("cpu"))
+
+    return make

@@ -19,12 +19,12 @@ from pipeline import params, plan
 from pipeline.data import datasets
 from pipeline.plan import Entry, Rate
 from pipeline.provenance import STAGE_CODE, code_hash, device_name
+from pipeline.runner import checkpoint, finished, results
+from pipeline.runner.progress import STUDY, StudyProgress, study_line
+from pipeline.runner.workers import Task
 from pipeline.stages import resolve
 from pipeline.stages.paths import FINISHED
-from pipeline.training import checkpoint, finished, results
 from pipeline.training.engine import Trainer
-from pipeline.training.progress import STUDY, StudyProgress, study_line
-from pipeline.training.workers import Task
 
 pytestmark = pytest.mark.slow
 ENVIRONMENT = {"LAB_DEVICE": "cpu", "LAB_PROCESSES": "2", "LAB_ATTENTION": "sdpa"}  # the fused attention may have to be compiled first

@@ -26,13 +26,13 @@ import yaml
 from pipeline import params
 from pipeline.errors import UserError
 from pipeline.files import sha256
+from pipeline.runner import results
 from pipeline.stages import report
 from pipeline.tracking import RUNS_OF_COMMIT, SeedRun, init_store, live, newest_runs, sync
 from pipeline.tracking import Tracker as DelayedTracker
 from pipeline.tracking.__main__ import main
 from pipeline.tracking.recorder import training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
-from pipeline.training import results
 from pipeline.training.records import EpochRow, write_epochs
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")

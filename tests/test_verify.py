@@ -21,7 +21,7 @@ from PIL import Image
 from pipeline.errors import UserError
 from pipeline.files import sealed_json, sha256
 from pipeline.params import Params
-from pipeline.training.finished import Finished
+from pipeline.runner.finished import Finished
 from pipeline.training.records import EpochRow
 from pipeline.verify import LIMIT, _same_picture, bits_parted, check_store, main, start_parted
 

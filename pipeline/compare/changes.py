@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.analysis import statistics
-from pipeline.analysis.statistics import FloatArray, Interval, Summary
 from pipeline.compare.predictions import Cache, Evaluated
 from pipeline.compare.sides import CAUSES, Side, Training
+from pipeline.study import statistics
+from pipeline.study.statistics import FloatArray, Interval, Summary
 
 ALPHA = 0.05
 _COMPUTED = ("train_loss", "test_loss", "test_accuracy", "gradient_norm")  # curves that a repeated training repeats

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from pipeline.analysis import statistics
-from pipeline.analysis.statistics import Interval, Summary
 from pipeline.compare.changes import ALPHA, Change, Comparison
 from pipeline.compare.sides import Side
 from pipeline.report import text
+from pipeline.study import statistics
+from pipeline.study.statistics import Interval, Summary
 
 LIMIT = 60_000  # characters; GitHub refuses comments above 65,536
 _ROWS = (1000, 200, 100, 50, 25, 10)  # of a table: the first number with which the page is short enough

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import yaml
 
-from pipeline.analysis.statistics import FloatArray
 from pipeline.compare.git import Commit, Repository
 from pipeline.errors import UserError
 from pipeline.params import flatten
+from pipeline.study.statistics import FloatArray
 
 CURVES = ("train_loss", "test_loss", "test_accuracy", "seconds")
 LATER_CURVES = ("gradient_norm",)  # columns that records of an older study lack

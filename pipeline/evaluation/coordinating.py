@@ -16,11 +16,11 @@ from pipeline.evaluation import measuring
 from pipeline.evaluation.measuring import Result, Task
 from pipeline.evaluation.records import Records
 from pipeline.params import NUM_CLASSES, SHIFTS, ModelSettings, Params, VariantSettings
-from pipeline.training import results, workers
+from pipeline.runner import results, workers
 from pipeline.training.records import EpochRow, read_epochs
 
 if TYPE_CHECKING:
-    from pipeline.analysis.attention import Probe
+    from pipeline.evaluation.attention import Probe
 
 _ATTENTION_COLUMNS = {"attention_entropy": "entropy", "ink_correlation": "ink_correlation"}  # of seeds.csv, and of a Probe
 
@@ -107,7 +107,7 @@ def _finish(
 
 
 def _attention_arrays(probes: Sequence[Probe], model: ModelSettings, dataset: Dataset) -> dict[str, np.ndarray]:
-    from pipeline.analysis.attention import first_of_each_class
+    from pipeline.evaluation.attention import first_of_each_class
 
     places = first_of_each_class(dataset.test_labels)
     return {
@@ -148,9 +148,9 @@ def summarize(losses: np.ndarray, predictions: np.ndarray, labels: np.ndarray) -
 
     Returns:
         means over the seeds of test accuracy, test loss and the accuracy on the images of each class; and the accuracy of the
-        seeds' majority vote, whose ties go as `pipeline.analysis.statistics.vote` says.
+        seeds' majority vote, whose ties go as `pipeline.study.statistics.vote` says.
     """
-    from pipeline.analysis.statistics import vote
+    from pipeline.study.statistics import vote
 
     correct = predictions == labels  # (seed, image)
     finite = losses[np.isfinite(losses)]

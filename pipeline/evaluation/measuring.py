@@ -18,12 +18,12 @@ import numpy.typing as npt
 from pipeline.data.datasets import Dataset, load
 from pipeline.errors import UserError
 from pipeline.params import SHIFTS, ModelSettings, VariantSettings
-from pipeline.training import results, workers
+from pipeline.runner import results, workers
 
 if TYPE_CHECKING:  # a run that finds nothing to do does not pay for torch
     from torch import Tensor, nn
 
-    from pipeline.analysis.attention import Probe
+    from pipeline.evaluation.attention import Probe
 
 _DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right, as (rows, columns)
 
@@ -152,7 +152,7 @@ def measure(task: Task) -> Result:
 
 
 def _probe(module: nn.Module, model: ModelSettings, dataset: Dataset) -> Probe:
-    from pipeline.analysis.attention import NUM_IMAGES, first_of_each_class, probe
+    from pipeline.evaluation.attention import NUM_IMAGES, first_of_each_class, probe
 
     digits = dataset.test_images[first_of_each_class(dataset.test_labels)]
     return probe(module, model, dataset.test_images[:NUM_IMAGES], digits)

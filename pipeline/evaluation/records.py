@@ -17,7 +17,7 @@ from pipeline.data.datasets import data_digest
 from pipeline.files import replacing, sha256, write_json, write_text
 from pipeline.params import NUM_CLASSES, Params
 from pipeline.provenance import EVALUATION_CODE, code_hash, versions
-from pipeline.training import results
+from pipeline.runner import results
 
 INPUTS = "inputs.json"
 _TEXTS = ("metrics.json", "seeds.csv", "confusion.csv")

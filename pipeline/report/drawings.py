@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.analysis import positions, statistics
-from pipeline.analysis.claims import STEADY_EPOCHS, measure_values
-from pipeline.analysis.statistics import LEVEL, FloatArray, Summary
+from pipeline.measures import positions
 from pipeline.params import SHIFTS, ExperimentSettings, Figure, Measure, ModelSettings
 from pipeline.report import figures
 from pipeline.report.results import Attention, VariantResult
 from pipeline.report.text import MEASURED, NETWORKS, UNITS, counted, listed, percent, signed
+from pipeline.study import statistics
+from pipeline.study.claims import STEADY_EPOCHS, measure_values
+from pipeline.study.statistics import LEVEL, FloatArray, Summary
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from pipeline.analysis import statistics
-from pipeline.analysis.claims import Judgement, adjusted_p, is_timed
-from pipeline.analysis.statistics import LEVEL, MOST_SEEDS, FloatArray, Interval, Summary
 from pipeline.params import ExperimentSettings, Measure, Params, TrainSettings
 from pipeline.report import figures, text
 from pipeline.report.drawings import drawings, measure_note, nearness_rows, seed_values
 from pipeline.report.results import VariantResult
 from pipeline.report.text import UNITS, Picture, at_least, counted, differs, interval, points
+from pipeline.study import statistics
+from pipeline.study.claims import Judgement, adjusted_p, is_timed
+from pipeline.study.statistics import LEVEL, MOST_SEEDS, FloatArray, Interval, Summary
 
 FEWEST_SEEDS = statistics.seeds_for_p(1 - LEVEL)  # the fewest with which a sign-flip p can fall below 0.05
 

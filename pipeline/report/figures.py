@@ -21,9 +21,9 @@ from PIL import Image
 from scipy import stats
 from scipy.optimize import isotonic_regression
 
-from pipeline.analysis.statistics import LEVEL, FloatArray, summarize
 from pipeline.files import replacing
 from pipeline.report.results import Epochs
+from pipeline.study.statistics import LEVEL, FloatArray, summarize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.analysis import statistics
-from pipeline.analysis.claims import Judgement, Verdict, is_timed, judge
-from pipeline.analysis.statistics import Summary
 from pipeline.files import replacing
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import curves, experiment, results, text, timing
 from pipeline.report.results import VariantResult
+from pipeline.study import statistics
+from pipeline.study.claims import Judgement, Verdict, is_timed, judge
+from pipeline.study.statistics import Summary
 
 REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage

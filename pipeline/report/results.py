@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.analysis.claims import NotMeasured
-from pipeline.analysis.statistics import FloatArray, vote
 from pipeline.errors import UserError
 from pipeline.files import sha256
 from pipeline.params import SHIFTS, ModelSettings, Params, VariantSettings
+from pipeline.runner.results import is_diverged, read_run
+from pipeline.study.claims import NotMeasured
+from pipeline.study.statistics import FloatArray, vote
 from pipeline.training.records import read_epochs
-from pipeline.training.results import is_diverged, read_run
 
 _SHIFTS = tuple(f"shift_{pixels}" for pixels in SHIFTS)
 _ATTENTION = ("attention_entropy", "ink_correlation")
@@ -58,7 +58,7 @@ class Epochs:
 
 @dataclass(frozen=True)
 class VariantResult:
-    """One trained variant, and what the evaluate stage left of it; satisfies `pipeline.analysis.claims.Evidence`.
+    """One trained variant, and what the evaluate stage left of it; satisfies `pipeline.study.claims.Evidence`.
 
     Attributes:
         evaluation: the columns of `evaluations/V/seeds.csv`, (seeds,) each; None where the variant was not evaluated.

@@ -10,9 +10,9 @@ from typing import Any
 
 import jinja2
 
-from pipeline.analysis.claims import TIMING_RULES, Finding, Judgement
-from pipeline.analysis.statistics import Interval
 from pipeline.params import ComparisonSettings, Measure, ModelSettings, Params
+from pipeline.study.claims import TIMING_RULES, Finding, Judgement
+from pipeline.study.statistics import Interval
 
 DATASETS = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "kmnist": "Kuzushiji-MNIST", "digits": "scikit-learn's digits"}
 NETWORKS = {"vit": "ViT", "cnn": "CNN", "lenet": "LeNet", "mlp": "MLP", "rnn": "RNN", "lstm": "LSTM"}

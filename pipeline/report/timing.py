@@ -17,12 +17,12 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from pipeline.analysis.claims import FEWEST_ROUNDS, Judgement
-from pipeline.analysis.statistics import FloatArray, Summary, summarize
 from pipeline.errors import UserError
 from pipeline.params import Params
 from pipeline.report import figures, text
 from pipeline.report.text import digits as _digits
+from pipeline.study.claims import FEWEST_ROUNDS, Judgement
+from pipeline.study.statistics import FloatArray, Summary, summarize
 
 RESULTS = Path("timing/results.json")
 WAYS = ("published", "fast")
@@ -44,7 +44,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Timings:
-    """What the timing stage left; satisfies `pipeline.analysis.claims.Timings`.
+    """What the timing stage left; satisfies `pipeline.study.claims.Timings`.
 
     Attributes:
         rounds: seconds a step by name, of the rounds that count; of all of them where none does.

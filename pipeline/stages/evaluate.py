@@ -13,8 +13,8 @@ from pipeline.errors import UserError, run_command
 from pipeline.evaluation.coordinating import evaluate
 from pipeline.evaluation.records import Records
 from pipeline.params import load as load_params
+from pipeline.runner import workers
 from pipeline.stages.paths import ARRAYS, EVALUATIONS, PREDICTIONS, RUNS
-from pipeline.training import workers
 
 
 def main(argv: list[str]) -> None:

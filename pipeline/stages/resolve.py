@@ -9,8 +9,8 @@ from pathlib import Path
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_changed
 from pipeline.params import Params, load
+from pipeline.runner import results
 from pipeline.stages.paths import CONFIGS, FINISHED, RUNS
-from pipeline.training import results
 
 
 def main(argv: list[str]) -> None:

@@ -13,8 +13,8 @@ from pipeline.errors import UserError, run_command
 from pipeline.files import write_json
 from pipeline.params import load as load_params
 from pipeline.provenance import git_state
+from pipeline.runner.workers import choose_device
 from pipeline.stages.paths import ARRAYS
-from pipeline.training.workers import choose_device
 
 RESULTS = Path("timing/results.json")
 
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> None:
     begin = time.monotonic()
     import torch  # takes seconds, so not before the input is known to be there
 
-    from pipeline.analysis import timing
+    from pipeline.timing import steps as timing
 
     def say(line: str) -> None:
         print(f"timing, {time.monotonic() - begin:5.1f} s: {line}", flush=True)

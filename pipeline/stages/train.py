@@ -16,12 +16,12 @@ from pipeline import provenance
 from pipeline.data.datasets import data_digest
 from pipeline.errors import UserError, run_command
 from pipeline.params import VariantSettings, load_variant
+from pipeline.runner import finished, results, workers
+from pipeline.runner.finished import Finished
+from pipeline.runner.lock import variant_lock
+from pipeline.runner.progress import StudyProgress, TrainingProgress
 from pipeline.stages.paths import ARRAYS, CONFIGS, FINISHED, RUNS
 from pipeline.tracking import Tracker
-from pipeline.training import finished, results, workers
-from pipeline.training.finished import Finished
-from pipeline.training.lock import variant_lock
-from pipeline.training.progress import StudyProgress, TrainingProgress
 from pipeline.training.records import EpochRow
 
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from pipeline.errors import UserError
 from pipeline.provenance import committed
+from pipeline.runner.results import WEIGHTS, read_run
 from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, milliseconds, training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
 from pipeline.training.records import read_epochs
-from pipeline.training.results import WEIGHTS, read_run
 
 PICTURES = Path(".checkpoints/figures")  # where the report stage draws them
 # Kept with the parent run: files of runs/VARIANT, and in a folder `evaluation` those of evaluations/VARIANT.

@@ -1,1 +1,1 @@
-"""The training engine: a stack of seeds, its step, its checkpoints, and the processes that run it."""
+"""The training engine: a stack of seeds, its step, optimisers, schedules and augmentation. All of it decides results."""

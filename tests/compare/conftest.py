@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.training import results
+from pipeline.runner import results
 
 CONFIG: dict[str, Any] = {
     "data": {"dataset": "digits"},

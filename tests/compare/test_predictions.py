@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import yaml
 
-from pipeline.analysis.statistics import hierarchical_bootstrap
 from pipeline.compare.changes import compare
 from pipeline.compare.git import Repository
 from pipeline.compare.page import render
 from pipeline.compare.predictions import Cache, Evaluated
 from pipeline.compare.sides import read_revision, read_working_tree
+from pipeline.study.statistics import hierarchical_bootstrap
 
 if TYPE_CHECKING:
     from tests.compare.conftest import Study

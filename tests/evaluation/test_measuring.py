@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from pipeline import params
-from pipeline.analysis import attention
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
+from pipeline.evaluation import attention
 from pipeline.evaluation.measuring import Task, measure, shift
-from pipeline.training import results
-from pipeline.training.finished import Finished
+from pipeline.runner import results
+from pipeline.runner.finished import Finished
 from pipeline.training.records import EpochRow
 from pipeline.training.stack import Stack
 

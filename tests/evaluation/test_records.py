@@ -16,7 +16,7 @@ from pipeline import params
 from pipeline.errors import UserError
 from pipeline.evaluation.records import Records
 from pipeline.files import sha256
-from pipeline.training import results
+from pipeline.runner import results
 
 SEEDS = [4, 2]
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.analysis.statistics import sign_flip_p
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import experiment
 from pipeline.report.results import Epochs, VariantResult
+from pipeline.study.statistics import sign_flip_p
 
 EXPERIMENT = ExperimentSettings(
     title="One", question="Is it?", source="code", baseline="base", variants=("base", "relu", "mean"), measure="train loss"

@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 from scipy import stats
 
-from pipeline.analysis.claims import Judgement, judge
 from pipeline.errors import UserError
 from pipeline.params import ModelSettings, Params, parse
 from pipeline.report import pages, text, timing
+from pipeline.study.claims import Judgement, judge
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
 

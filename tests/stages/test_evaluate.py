@@ -25,8 +25,8 @@ from pipeline import params
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.evaluation import measuring
+from pipeline.runner import finished, replay, results
 from pipeline.stages import evaluate as stage
-from pipeline.training import finished, replay, results
 from pipeline.training.engine import Trainer, set_reproducible
 
 ROOT = Path(__file__).parents[2]

@@ -19,14 +19,14 @@ import yaml
 from PIL import Image
 from scipy import stats
 
-from pipeline.analysis.claims import PRECEDENCE
-from pipeline.analysis.statistics import hierarchical_bootstrap
 from pipeline.errors import UserError
 from pipeline.files import sha256
 from pipeline.params import SHIFTS, ModelSettings, Params, load, parse
 from pipeline.report import pages
+from pipeline.runner import results
 from pipeline.stages import report
-from pipeline.training import results
+from pipeline.study.claims import PRECEDENCE
+from pipeline.study.statistics import hierarchical_bootstrap
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
 

@@ -79,7 +79,7 @@ def test_a_loss_that_is_not_finite_is_one_sentence(root: Path, arrays: Path) -> 
     (root / "data").mkdir()
     (root / "data/arrays").symlink_to(arrays)
     with pytest.MonkeyPatch.context() as patch:
-        from pipeline.analysis import timing as measuring
+        from pipeline.timing import steps as measuring
 
         def fail(self: Any) -> float:
             raise FloatingPointError

@@ -17,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.analysis import claims
-from pipeline.analysis.claims import (
+from pipeline.measures.positions import nearness_correlation
+from pipeline.params import ClaimSettings, ComparisonSettings, ModelSettings, Params, load, parse
+from pipeline.study import claims
+from pipeline.study.claims import (
     BY_EPOCH,
     OBSERVATIONS,
     PRECEDENCE,
@@ -30,9 +32,7 @@ from pipeline.analysis.claims import (
     is_timed,
     measure_values,
 )
-from pipeline.analysis.positions import nearness_correlation
-from pipeline.analysis.statistics import holm
-from pipeline.params import ClaimSettings, ComparisonSettings, ModelSettings, Params, load, parse
+from pipeline.study.statistics import holm
 
 ROOT = Path(__file__).parents[2]
 GRID = 5

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.analysis import statistics
-from pipeline.analysis.statistics import (
+from pipeline.study import statistics
+from pipeline.study.statistics import (
     Interval,
     bca_interval,
     hierarchical_bootstrap,

@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial import distance
 from scipy.stats import kendalltau, spearmanr
 
-from pipeline.analysis.positions import cosine_similarity, grid_distance, nearness_correlation, similarity_mosaic
+from pipeline.measures.positions import cosine_similarity, grid_distance, nearness_correlation, similarity_mosaic
 
 
 def test_cosine_similarity_is_one_minus_scipys_cosine_distance() -> None:

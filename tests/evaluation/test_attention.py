@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.analysis import attention
+from pipeline.evaluation import attention
 from pipeline.params import ModelSettings
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
-from pipeline.analysis.statistics import FloatArray
 from pipeline.params import NUM_CLASSES, ModelSettings
+from pipeline.study.statistics import FloatArray
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from pipeline.params import VariantSettings
-from pipeline.training import finished, replay
+from pipeline.runner import finished, replay
+from pipeline.runner.finished import Finished
 from pipeline.training.engine import Trainer
-from pipeline.training.finished import Finished
 
 
 def origin(code: str = "a" * 64, moment: str = "2024-01-01T00:00:00+00:00") -> dict[str, Any]:

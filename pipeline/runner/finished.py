@@ -18,7 +18,7 @@ import safetensors.numpy
 
 from pipeline.files import DamagedError, read_sealed, write_sealed
 from pipeline.params import VariantSettings
-from pipeline.training.checkpoint import metadata
+from pipeline.runner.checkpoint import metadata
 from pipeline.training.records import EpochRow
 
 if TYPE_CHECKING:

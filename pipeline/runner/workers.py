@@ -235,7 +235,7 @@ def _replay(job: Job, dataset: Dataset, seeds: list[int], pipe: Connection) -> b
     """Whether the finished seeds are kept: today's code computes the same."""
     import torch
 
-    from pipeline.training import finished, replay
+    from pipeline.runner import finished, replay
     from pipeline.training.engine import Trainer
 
     found, _ = finished.find(job.folder, job.origin["code_hash"])
@@ -254,7 +254,7 @@ def _replay(job: Job, dataset: Dataset, seeds: list[int], pipe: Connection) -> b
 def _train(job: Job, dataset: Dataset, seeds: list[int], pipe: Connection) -> None:
     import torch
 
-    from pipeline.training import checkpoint, finished, replay
+    from pipeline.runner import checkpoint, finished, replay
     from pipeline.training.engine import Trainer
 
     trainer = Trainer(job.settings, dataset, seeds, torch.device(job.device))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.files import DamagedError
-from pipeline.training import checkpoint
+from pipeline.runner import checkpoint
 from pipeline.training.engine import Trainer
 
 CODE = "c" * 64

@@ -20,8 +20,8 @@ from safetensors.numpy import save_file
 from pipeline.errors import UserError
 from pipeline.files import DamagedError, read_sealed_json, replacing, sealed_json, sha256, write_json
 from pipeline.params import NUM_CLASSES, VariantSettings
-from pipeline.training import finished
-from pipeline.training.finished import Finished
+from pipeline.runner import finished
+from pipeline.runner.finished import Finished
 from pipeline.training.records import read_epochs, write_epochs
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.analysis import statistics
-from pipeline.analysis.statistics import (
+from pipeline.study import statistics
+from pipeline.study.statistics import (
     MOST_SEEDS,
     Interval,
     bca_interval,

@@ -37,8 +37,10 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.analysis.positions import nearness_correlation
-from pipeline.analysis.statistics import (
+from pipeline.measures.positions import nearness_correlation
+from pipeline.params import ClaimSettings, ComparisonSettings, Measure
+from pipeline.runner.results import is_diverged
+from pipeline.study.statistics import (
     LEVEL,
     MOST_SEEDS,
     FloatArray,
@@ -53,8 +55,6 @@ from pipeline.analysis.statistics import (
     smallest_p,
     summarize,
 )
-from pipeline.params import ClaimSettings, ComparisonSettings, Measure
-from pipeline.training.results import is_diverged
 
 Verdict = Literal["contradicted", "not run", "short run", "not settled", "not decided", "supported"]
 PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.training.lock import variant_lock
+from pipeline.runner.lock import variant_lock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from pipeline.training.lock import variant_lock
+from pipeline.runner.lock import variant_lock
 with variant_lock(Path(sys.argv[1]), "base"):
     print("held", flush=True)
     time.sleep(60)

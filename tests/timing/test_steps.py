@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pipeline.analysis import published, timing
 from pipeline.data.datasets import load
 from pipeline.models import VisionTransformer, build
 from pipeline.params import ModelSettings, Params, parse
+from pipeline.timing import published
+from pipeline.timing import steps as timing
 
 CPU = torch.device("cpu")
 GROUPS = set(timing.GROUPS)

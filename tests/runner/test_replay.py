@@ -15,9 +15,10 @@ import torch
 from pipeline.data.datasets import load
 from pipeline.models.dropout import Dropout
 from pipeline.params import DataSettings, Params
-from pipeline.training import augment, engine, finished, replay, schedules, stack
+from pipeline.runner import finished, replay
+from pipeline.runner.finished import Finished
+from pipeline.training import augment, engine, schedules, stack
 from pipeline.training.engine import Trainer
-from pipeline.training.finished import Finished
 
 Train = Callable[..., list[Finished]]
 
@@ -132,7 +133,7 @@ import torch
 
 from pipeline.data.datasets import load
 from pipeline.params import load_variant
-from pipeline.training import finished, replay
+from pipeline.runner import finished, replay
 from pipeline.training.engine import Trainer, set_reproducible
 
 set_reproducible(torch.device("cpu"))

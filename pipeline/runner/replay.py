@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.runner.finished import REPLAYED_STEPS, Finished
 from pipeline.training.engine import Trainer, epoch_order
-from pipeline.training.finished import REPLAYED_STEPS, Finished
 
 # Between kinds of processor, fifty steps enlarge rounding. Between the AVX-512, AVX2 and SSE4.2 code of one processor, the base's losses
 # part by 1e-7 of their size and its gradient norms by 1e-6; those of the CNN, whose batch norm is the worst of all, by 0.007 and 0.09.

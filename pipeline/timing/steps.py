@@ -1,6 +1,6 @@
 """Times what the claims about speed speak of: single models, side by side in one process, in rounds of random order.
 
-Each network is timed in two ways: as published (`pipeline.analysis.published`, torch's Adam as it comes, the loss read after every
+Each network is timed in two ways: as published (`pipeline.timing.published`, torch's Adam as it comes, the loss read after every
 step) and on this project's fast path (`pipeline.training.engine`). One seed, on the CPU one thread; the images are in memory, so a
 data loader's share is in no number. Nothing here draws or judges: `measure` returns plain numbers for timing/results.json.
 """
@@ -28,12 +28,12 @@ from torch.profiler import ProfilerActivity
 from torch.profiler import profile as profiler
 
 import pipeline.models.attention
-from pipeline.analysis import published
 from pipeline.data.datasets import Dataset
 from pipeline.kernels import attention, attention_path
 from pipeline.models import VisionTransformer
 from pipeline.params import IMAGE_SIZE, ModelSettings, Params, TrainSettings, VariantSettings
 from pipeline.provenance import device_name, versions
+from pipeline.timing import published
 from pipeline.training.engine import Trainer, keep_freed_memory, set_reproducible
 from pipeline.training.optimizers import make_optimizer
 from pipeline.training.stack import initial_model

@@ -1,1 +1,0 @@
-"""What the runs say: intervals, tests, claims and position vectors. Reads arrays, writes nothing."""

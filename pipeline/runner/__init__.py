@@ -1,0 +1,1 @@
+"""Runs trainings: processes, checkpoints, the store of finished seeds, replay, progress."""
