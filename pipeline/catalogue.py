@@ -20,7 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.errors import run_command
-from pipeline.params import TIMED, ClaimSettings, ComparisonSettings, Params, load, nearest
+from pipeline.measures import MEASURES, TIMING_RULES
+from pipeline.params import ClaimSettings, ComparisonSettings, Params, load, nearest
 
 # A wider cell pushes the rest of its line to the right, so that one long one does not widen every line.
 _PADDED = 40
@@ -76,7 +77,7 @@ def named(comparison: ComparisonSettings) -> set[str]:
 
 def images_shown(params: Params, claim: ClaimSettings) -> int | None:
     """Training images that both sides of the claim have to be shown; None for a claim about timings alone."""
-    timed = all(comparison.rule in TIMED for comparison in claim.comparisons)
+    timed = all(comparison.rule in TIMING_RULES for comparison in claim.comparisons)
     return None if timed else claim.images_shown or params.images_shown
 
 
@@ -84,7 +85,7 @@ def oddities(params: Params) -> list[str]:
     """What is valid and yet probably not meant, one sentence each."""
     found = []
     resolved = {variant: params.resolve(variant).images_shown for variant in params.variants}
-    timed = {measure for measures in TIMED.values() for measure in measures}
+    timed = {name for name, measure in MEASURES.items() if measure.rule in TIMING_RULES}
     for claim, settings in params.claims.items():
         # The timing stage measures things that are no variants, and has its own names for them.
         names = {name for part in settings.comparisons if part.measure not in timed for name in named(part)}

@@ -12,12 +12,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pipeline.errors import UserError
+from pipeline.measures import MEASURES, TIMING_RULES, Probe
 
 IMAGE_SIZE = 28
 NUM_CHANNELS = 1
@@ -243,30 +244,12 @@ class VariantSettings(_Settings):
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-Measure = Literal[
-    "accuracy",
-    "test loss",
-    "train loss",
-    "unsteadiness",
-    "first-epoch loss",
-    "gradient norm",
-    "divergence",
-    "accuracy lost to shifts",
-    "attention entropy",
-    "ink correlation",
-    "nearness correlation",
-    "ensemble accuracy",
-    "step time",
-    "attention time",
-    "saved bytes",
-]
+if TYPE_CHECKING:
+    Measure = str
+else:
+    Measure = Literal[tuple(MEASURES)]
 Rule = Literal["equivalent", "less", "more", "at least", "resembles", "ratio", "exponent"]
 Figure = Literal["curves", "epoch_time", "position_similarity", "measure", "data_size", "shifts", "attention_maps"]
-SHIFTS = (1, 2, 3, 4)  # pixels
-
-
-# The measures of the timing stage, and the one rule for each.
-TIMED: dict[str, tuple[Measure, ...]] = {"ratio": ("step time",), "exponent": ("attention time", "saved bytes")}
 
 
 class ComparisonSettings(_Settings):
@@ -292,26 +275,23 @@ class ComparisonSettings(_Settings):
             raise ValueError(f"reference: {'at least compares with its bound alone' if self.reference else f'{self.rule} needs one'}")
         if self.variant == self.reference:
             raise ValueError(f"reference: {self.reference} cannot be compared with itself")
-        if self.rule in TIMED:
+        own = MEASURES[self.measure].rule
+        if self.rule in TIMING_RULES:
             if self.bound is not None:
                 raise ValueError(f"bound: {self.rule} has none; give the two ends between which it has to lie")
             if self.between is None or not self.between[0] < self.between[1]:
                 raise ValueError(f"between: {self.rule} needs two ends in rising order, for example [1.0, .inf]")
-            if self.measure not in TIMED[self.rule]:
-                raise ValueError(f"measure: {self.rule} judges {' or '.join(TIMED[self.rule])}, not {self.measure}")
         elif self.between is not None:
             raise ValueError(f"between: {self.rule} has none; give a bound instead")
-        for rule, measures in TIMED.items():
-            if self.measure in measures and self.rule != rule:
-                raise ValueError(f"rule: {self.rule} is not for {self.measure}; use {rule}")
+        if own is not None and self.rule != own:
+            raise ValueError(f"rule: {self.rule} is not for {self.measure}; use {own}")
+        if self.rule in (*TIMING_RULES, "resembles") and own != self.rule:
+            judged = " or ".join(name for name, measure in MEASURES.items() if measure.rule == self.rule)
+            raise ValueError(f"measure: {self.rule} judges {judged}, not {self.measure}")
         if self.rule in ("equivalent", "at least", "resembles") and self.bound is None:
             raise ValueError(f"bound: {self.rule} needs one")
         if self.rule == "equivalent" and self.bound is not None and self.bound <= 0:
             raise ValueError("bound: equivalent needs one above 0")
-        if (self.rule == "resembles") != (self.measure == "nearness correlation"):
-            raise ValueError("rule: resembles and the measure nearness correlation belong together")
-        if self.measure == "ensemble accuracy" and self.rule != "at least":
-            raise ValueError("rule: ensemble accuracy is one number a variant; use at least")
         if self.minus is not None and self.rule not in ("equivalent", "less", "more"):
             raise ValueError(f"minus: {self.rule} compares one pair only")
         return self
@@ -355,7 +335,7 @@ class ExperimentSettings(_Settings):
     @field_validator("measure")
     @classmethod
     def _of_each_seed(cls, measure: Measure) -> Measure:
-        if measure == "ensemble accuracy" or any(measure in timed for timed in TIMED.values()):
+        if MEASURES[measure].values is None:
             raise ValueError(f"is {measure}, which is no measure of each seed and stands in claims only; name another, such as accuracy")
         return measure
 
@@ -432,17 +412,16 @@ class Params(_Settings):
             )
         return VariantSettings(data=self.data, train=train, model=settings)
 
-    def probed(self, probe: Literal["shifts", "attention"]) -> tuple[str, ...]:
+    def probed(self, probe: Probe) -> tuple[str, ...]:
         """The variants, in order, whose trained models an experiment or a claim wants tested under shifts, or for their attention."""
         figure = {"shifts": "shifts", "attention": "attention_maps"}[probe]
-        measures = {"shifts": ("accuracy lost to shifts",), "attention": ("attention entropy", "ink correlation")}[probe]
         named: set[str | None] = set()
         for experiment in self.experiments.values():
-            if figure in experiment.figures or experiment.measure in measures:
+            if figure in experiment.figures or MEASURES[experiment.measure].probe == probe:
                 named |= {*experiment.variants, experiment.baseline}
         for claim in self.claims.values():
             for comparison in claim.comparisons:
-                if comparison.measure in measures:
+                if MEASURES[comparison.measure].probe == probe:
                     named |= {comparison.variant, comparison.reference, *(comparison.minus or ())}
         chosen = (variant for variant in self.variants if variant in named)
         if probe == "attention":

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from pipeline import params
 from pipeline.errors import UserError
+from pipeline.measures import TIMING_RULES
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,7 +29,7 @@ def test_the_study_is_valid_and_in_use(study: params.Params, raw_params: dict[st
     assert used == set(study.variants) == set(raw_params["variants"])
     # A claim belongs to an experiment, unless the timing page judges it.
     told = {claim for experiment in study.experiments.values() for claim in experiment.claims}
-    timed = {name for name, claim in study.claims.items() if all(part.rule in params.TIMED for part in claim.comparisons)}
+    timed = {name for name, claim in study.claims.items() if all(part.rule in TIMING_RULES for part in claim.comparisons)}
     assert told | timed == set(study.claims)
 
 

@@ -15,7 +15,8 @@ from pipeline.errors import UserError
 from pipeline.evaluation import measuring
 from pipeline.evaluation.measuring import Result, Task
 from pipeline.evaluation.records import Records
-from pipeline.params import NUM_CLASSES, SHIFTS, ModelSettings, Params, VariantSettings
+from pipeline.measures import SHIFTS
+from pipeline.params import NUM_CLASSES, ModelSettings, Params, VariantSettings
 from pipeline.runner import results, workers
 from pipeline.training.records import EpochRow, read_epochs
 

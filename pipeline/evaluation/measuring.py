@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from pipeline.data.datasets import Dataset, load
 from pipeline.errors import UserError
-from pipeline.params import SHIFTS, ModelSettings, VariantSettings
+from pipeline.measures import SHIFTS
+from pipeline.params import ModelSettings, VariantSettings
 from pipeline.runner import results, workers
 
 if TYPE_CHECKING:  # a run that finds nothing to do does not pay for torch

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.measures import positions
-from pipeline.params import SHIFTS, ExperimentSettings, Figure, Measure, ModelSettings
-from pipeline.report import figures
+from pipeline.measures import MEASURES, SHIFTS, NotFormed, positions, shift_accuracy
+from pipeline.params import ExperimentSettings, Figure, ModelSettings
+from pipeline.report import figures, text
 from pipeline.report.results import Attention, VariantResult
-from pipeline.report.text import MEASURED, NETWORKS, UNITS, counted, listed, percent, signed
+from pipeline.report.text import NETWORKS, counted, listed, percent, signed
 from pipeline.study import statistics
-from pipeline.study.claims import STEADY_EPOCHS, measure_values
+from pipeline.study.claims import measure_values
 from pipeline.study.statistics import LEVEL, FloatArray, Summary
 
 
@@ -184,21 +184,13 @@ def _position_similarity(experiment: ExperimentSettings, present: Sequence[Varia
 
 # --- the experiment's own measure ---
 
-_BY_EPOCH: dict[Measure, Callable[[VariantResult], FloatArray]] = {
-    "test loss": lambda run: run.test_loss[:, -1],
-    "train loss": lambda run: run.train_loss[:, -1],
-    "first-epoch loss": lambda run: run.train_loss[:, 0],
-    "gradient norm": lambda run: run.gradient_norm[:, 0],
-}
 
-
-def seed_values(measure: Measure, run: VariantResult) -> FloatArray | None:
+def seed_values(name: str, run: VariantResult) -> FloatArray | None:
     """(seeds,): the measure of each seed, which may be NaN or infinite where the seed diverged; None where it is not there."""
-    if measure in _BY_EPOCH:
-        return _BY_EPOCH[measure](run)
+    values = MEASURES[name].values
     try:
-        return measure_values(measure, run)
-    except ValueError:
+        return None if values is None else values(run)
+    except NotFormed:
         return None
 
 
@@ -209,20 +201,18 @@ def measure_rows(experiment: ExperimentSettings, present: Sequence[VariantResult
 
 
 def _measure(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> list[Drawing]:
-    rows, unit = measure_rows(experiment, present), UNITS[experiment.measure]
+    rows, measure = measure_rows(experiment, present), MEASURES[experiment.measure]
     if not rows:
         return []
-    dots = [figures.Dots(experiment.label(run.name), unit.factor * values, run.name == experiment.baseline) for run, values in rows]
+    dots = [figures.Dots(experiment.label(run.name), measure.factor * values, run.name == experiment.baseline) for run, values in rows]
     means = {}
     for run, values in rows:
         finite = values[np.isfinite(values)]
-        means[experiment.label(run.name)] = unit.value(float(finite.mean())) if finite.size else "none finite"
-    title = MEASURED[experiment.measure] + (f" ({unit.of_value})" if unit.of_value else "")
+        means[experiment.label(run.name)] = text.value(measure, float(finite.mean())) if finite.size else "none finite"
+    title = measure.title + (f" ({measure.of_value})" if measure.of_value else "")
     spoken = ", ".join(f"{label} {mean}" for label, mean in means.items())
-    alt = f"{MEASURED[experiment.measure]} of each seed, by variant. Means: {spoken}{f' {unit.of_value}' if unit.of_value else ''}."
-    caption = (
-        f"{measure_note(experiment.measure)} Rings: the seeds of each variant (n = {_numbers([run for run, _ in rows])}); diamond: mean"
-    )
+    alt = f"{measure.title} of each seed, by variant. Means: {spoken}{f' {measure.of_value}' if measure.of_value else ''}."
+    caption = f"{measure.note} Rings: the seeds of each variant (n = {_numbers([run for run, _ in rows])}); diamond: mean"
     caption += f"; bar: its {100 * LEVEL:g} % Student t interval." if max(len(values) for _, values in rows) > 1 else "."
     if any(run.name == experiment.baseline for run, _ in rows):
         caption += f" Dotted: the mean of {experiment.label(experiment.baseline)}, the baseline."
@@ -232,35 +222,6 @@ def _measure(experiment: ExperimentSettings, present: Sequence[VariantResult]) -
     if lacking:
         caption += f" {listed(lacking)} {'have' if len(lacking) > 1 else 'has'} no such measure."
     return [Drawing(alt, caption, lambda theme: figures.measure(dots, title, theme))]
-
-
-def measure_note(measure: Measure) -> str:
-    """What the measure is, as a sentence."""
-    return {
-        "accuracy": "Test accuracy after the last epoch, in %.",
-        "ensemble accuracy": "Accuracy of the vote of all seeds, in %.",
-        "divergence": "Share of seeds whose last train loss is not finite or no better than a guess (ln 10).",
-        "unsteadiness": (
-            "Unsteadiness: standard deviation of the changes of test accuracy from one epoch to the next over the last "
-            f"{STEADY_EPOCHS} epochs (all but the first of a shorter run), in points."
-        ),
-        "accuracy lost to shifts": (
-            f"Test accuracy minus its mean over shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels up, down, left and right, in points."
-        ),
-        "test loss": "Mean cross-entropy on the test images after the last epoch, in nats.",
-        "train loss": "Mean cross-entropy on the training images in the last epoch, in nats.",
-        "first-epoch loss": "Mean cross-entropy on the training images in the first epoch, in nats.",
-        "attention entropy": "Entropy of the trained model's attention weights, mean over tokens, heads and blocks, in nats.",
-        "gradient norm": "L2 norm of a seed's gradient before clipping, mean over the first epoch's steps.",
-        "ink correlation": (
-            "Spearman's rank correlation, over the patches of a test image, of the attention rollout with the ink in a patch; "
-            "mean over the test images looked at."
-        ),
-        "nearness correlation": (
-            "Spearman's rank correlation, over all pairs of patches, of the cosine similarity of their position vectors with their "
-            "nearness."
-        ),
-    }.get(measure, f"{measure[0].upper()}{measure[1:]}.")
 
 
 # --- accuracy against something else than epochs ---
@@ -302,7 +263,7 @@ def _data_size(experiment: ExperimentSettings, present: Sequence[VariantResult],
 def _shifts(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> list[Drawing]:
     lines = []
     for run in present:
-        if (shifted := run.shift_accuracy) is not None:
+        if (shifted := shift_accuracy(run)) is not None:
             values = np.concatenate([run.test_accuracy[:, -1:], shifted], axis=1)
             lines.append(figures.Series(experiment.label(run.name), (0.0, *map(float, SHIFTS)), values, run.name == experiment.baseline))
     if not lines:

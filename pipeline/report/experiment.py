@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jinja2
 import numpy as np
 
-from pipeline.params import ExperimentSettings, Measure, Params, TrainSettings
+from pipeline.measures import MEASURES
+from pipeline.params import ExperimentSettings, Params, TrainSettings
 from pipeline.report import figures, text
-from pipeline.report.drawings import drawings, measure_note, nearness_rows, seed_values
+from pipeline.report.drawings import drawings, nearness_rows, seed_values
 from pipeline.report.results import VariantResult
-from pipeline.report.text import UNITS, Picture, at_least, counted, differs, interval, points
+from pipeline.report.text import Picture, at_least, counted, differs, interval, points
 from pipeline.study import statistics
 from pipeline.study.claims import Judgement, adjusted_p, is_timed
 from pipeline.study.statistics import LEVEL, MOST_SEEDS, FloatArray, Interval, Summary
@@ -236,7 +238,7 @@ def render(
     compared = [row for row in present if row.difference is not None]
     pairs = sorted({row.difference.n for row in compared if row.difference is not None}) or [len(params.train.seeds)]
     n = pairs[-1]
-    measure: Measure = experiment.measure
+    measure = MEASURES[experiment.measure]
     page = text.page(
         environment,
         "experiment.md.j2",
@@ -263,8 +265,9 @@ def render(
         smallest_adjusted_p=min(1.0, len(compared) * statistics.smallest_p(n)),
         predicted=any(row.hierarchical for row in table),
         measured=measure_rows(experiment, runs),
-        measure_note=measure_note(measure),
-        unit=UNITS[measure],
+        measure_note=measure.note,
+        value=partial(text.value, measure),
+        difference=partial(text.difference, measure),
         nearness=nearness_rows(experiment, runs) if "position_similarity" in experiment.figures else [],
         correlation=lambda value: text.signed(value, 3),
         nats=lambda value: text.signed(value, 4),

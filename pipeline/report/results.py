@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from pipeline.errors import UserError
 from pipeline.files import sha256
-from pipeline.params import SHIFTS, ModelSettings, Params, VariantSettings
-from pipeline.runner.results import is_diverged, read_run
-from pipeline.study.claims import NotMeasured
+from pipeline.measures import SHIFTS, NotMeasured, is_diverged
+from pipeline.params import ModelSettings, Params, VariantSettings
+from pipeline.runner.results import read_run
 from pipeline.study.statistics import FloatArray, vote
 from pipeline.training.records import read_epochs
 
@@ -102,26 +102,12 @@ class VariantResult:
     @property
     def diverged(self) -> int:
         """Seeds whose last train loss is not finite or no better than a guess."""
-        return sum(is_diverged(loss) for loss in self.epochs.train_loss[:, -1])
+        return int(is_diverged(self.epochs.train_loss[:, -1]).sum())
 
     @property
     def grid(self) -> int:
         """Patches along one side; 0 for a network without patches."""
         return self.settings.model.grid if isinstance(self.settings.model, ModelSettings) else 0
-
-    @property
-    def shift_accuracy(self) -> FloatArray | None:
-        if self.evaluation is None or not set(_SHIFTS) <= self.evaluation.keys():
-            return None
-        return np.stack([self.evaluation[name] for name in _SHIFTS], axis=1)
-
-    @property
-    def attention_entropy(self) -> FloatArray | None:
-        return (self.evaluation or {}).get("attention_entropy")
-
-    @property
-    def ink_correlation(self) -> FloatArray | None:
-        return (self.evaluation or {}).get("ink_correlation")
 
     @cached_property
     def _arrays(self) -> dict[str, npt.NDArray[Any]] | None:

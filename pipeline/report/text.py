@@ -6,12 +6,14 @@ import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jinja2
 
-from pipeline.params import ComparisonSettings, Measure, ModelSettings, Params
-from pipeline.study.claims import TIMING_RULES, Finding, Judgement
+from pipeline.measures import MEASURES, TIMING_RULES, Measure
+from pipeline.params import ComparisonSettings, ModelSettings, Params
+from pipeline.study.claims import Finding, Judgement
 from pipeline.study.statistics import Interval
 
 DATASETS = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "kmnist": "Kuzushiji-MNIST", "digits": "scikit-learn's digits"}
@@ -107,83 +109,33 @@ def counted(number: int, thing: str) -> str:
 # --- measures ---
 
 
-@dataclass(frozen=True)
-class Unit:
-    """How a measure is printed.
-
-    Attributes:
-        factor: from the measure's own unit to the printed one.
-        digits: decimals; None where values differ so much in size that they depend on it.
-        of_value, of_difference: unit of a value and of a difference of two.
-    """
-
-    factor: float = 1.0
-    digits: int | None = 3
-    of_value: str = ""
-    of_difference: str = ""
-
-    def value(self, value: float) -> str:
-        value *= self.factor
-        return (three_decimals(value) if self.digits is None else f"{value:.{self.digits}f}").replace("-", MINUS)
-
-    def difference(self, value: float) -> str:
-        value *= self.factor
-        if self.digits is not None:
-            return signed(value, self.digits)
-        return f"{'+' if value > 0 else ''}{three_decimals(value)}".replace("-", MINUS)
+def value(measure: Measure, number: float) -> str:
+    """A value of the measure, in the printed unit but without it."""
+    number *= measure.factor
+    return (three_decimals(number) if measure.digits is None else f"{number:.{measure.digits}f}").replace("-", MINUS)
 
 
-_ACCURACY, _NATS = Unit(100, 2, "%", "points"), Unit(1, 4, "nats", "nats")
-UNITS: dict[Measure, Unit] = {
-    "accuracy": _ACCURACY,
-    "ensemble accuracy": _ACCURACY,
-    "divergence": Unit(100, 0, "% of the seeds", "points"),
-    "unsteadiness": Unit(100, 3, "points", "points"),
-    "accuracy lost to shifts": Unit(100, 2, "points", "points"),
-    "test loss": _NATS,
-    "train loss": _NATS,
-    "first-epoch loss": _NATS,
-    "attention entropy": Unit(1, 3, "nats", "nats"),
-    "gradient norm": Unit(1, None),
-    "ink correlation": Unit(),
-    "nearness correlation": Unit(),
-    "step time": Unit(1, None, "times", "times"),
-    "attention time": Unit(1, 2),
-    "saved bytes": Unit(1, 2),
-}
-MEASURED: dict[Measure, str] = {
-    "accuracy": "Test accuracy after the last epoch",
-    "ensemble accuracy": "Accuracy of the vote of all seeds",
-    "divergence": "Share of seeds whose last train loss is not finite or no better than a guess",
-    "unsteadiness": "Unsteadiness of test accuracy over the last epochs",
-    "accuracy lost to shifts": "Accuracy lost to shifts of 1 to 4 pixels",
-    "test loss": "Test loss after the last epoch",
-    "train loss": "Train loss of the last epoch",
-    "first-epoch loss": "Train loss of the first epoch",
-    "attention entropy": "Entropy of attention",
-    "gradient norm": "Gradient norm, mean over the first epoch's steps",
-    "ink correlation": "Rank correlation of the class token's attention rollout with the ink",
-    "nearness correlation": "Rank correlation of position similarity with nearness",
-}
+def difference(measure: Measure, number: float) -> str:
+    """A difference of two values of the measure, with its sign."""
+    number *= measure.factor
+    if measure.digits is not None:
+        return signed(number, measure.digits)
+    return f"{'+' if number > 0 else ''}{three_decimals(number)}".replace("-", MINUS)
 
 
 def effect(finding: Finding) -> str:
     """The effect of a comparison with its interval and unit, or a dash."""
     if finding.effect is None:
         return "-"
-    unit = UNITS[finding.comparison.measure]
+    measure = MEASURES[finding.comparison.measure]
     alone = finding.comparison.rule in ("at least", "resembles", "ratio", "exponent")
-    show, name = (unit.value, unit.of_value) if alone else (unit.difference, unit.of_difference)
+    show, name = (partial(value, measure), measure.of_value) if alone else (partial(difference, measure), measure.of_difference)
     return f"{show(finding.effect)} {name}".rstrip() + (f" [{interval(finding.interval, show)}]" if finding.interval else "")
 
 
 def compared(comparison: ComparisonSettings, label: Callable[[str], str] = str) -> str:
     """What was compared, in words: `first patch - cls, accuracy`."""
-    measure = {
-        "unsteadiness": "unsteadiness of accuracy",
-        "attention time": "exponent of its time",
-        "saved bytes": "exponent of the bytes it keeps",
-    }.get(comparison.measure, comparison.measure)
+    measure = MEASURES[comparison.measure].phrase or comparison.measure
     if comparison.reference is None:
         return f"{label(comparison.variant)}, {measure}"
     join = {"resembles": " against ", "exponent": " against ", "ratio": " / "}.get(comparison.rule, f" {MINUS} ")

@@ -19,7 +19,8 @@ from safetensors.numpy import save_file
 
 from pipeline.errors import UserError
 from pipeline.files import DamagedError, read_sealed_json, replacing, sealed_json, sha256, write_json
-from pipeline.params import NUM_CLASSES, VariantSettings
+from pipeline.measures import is_diverged
+from pipeline.params import VariantSettings
 from pipeline.runner import finished
 from pipeline.runner.finished import Finished
 from pipeline.training.records import read_epochs, write_epochs
@@ -35,11 +36,6 @@ RUN = "run.json"
 OUTPUTS = (WEIGHTS, STEPS, EPOCHS, METRICS)
 # What seeds trained together have in common.
 _SHARED = ("code_hash", "git_commit", "git_dirty", "device", "device_name", "attention", "versions")
-
-
-def is_diverged(train_loss: float) -> bool:
-    """Whether a seed's last train loss is not finite, or no better than that of a guess among the ten classes."""
-    return not train_loss < math.log(NUM_CLASSES)
 
 
 def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished], description: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +60,7 @@ def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished],
     rows = [row for part in parts for row in part.rows]
     write_epochs(directory / EPOCHS, rows)
     last = [row for row in rows if row.epoch == settings.train.epochs]
-    metrics: dict[str, Any] = {"n": len(last), "diverged": sum(is_diverged(row.train_loss) for row in last)}
+    metrics: dict[str, Any] = {"n": len(last), "diverged": sum(bool(is_diverged(row.train_loss)) for row in last)}
     for name in ("test_accuracy", "test_loss", "train_loss"):
         values = [value for row in last if math.isfinite(value := float(getattr(row, name)))]
         metrics[f"{name}_mean"], metrics[f"{name}_sd"] = _mean_sd(values) if values else (None, None)

@@ -37,9 +37,8 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.measures.positions import nearness_correlation
+from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured, Trained
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
-from pipeline.runner.results import is_diverged
 from pipeline.study.statistics import (
     LEVEL,
     MOST_SEEDS,
@@ -59,34 +58,12 @@ from pipeline.study.statistics import (
 Verdict = Literal["contradicted", "not run", "short run", "not settled", "not decided", "supported"]
 PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
 OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
-TIMING_RULES = ("ratio", "exponent")
 FEWEST_ROUNDS = 3  # two rounds have an interval, too, but one that a single slow round makes up
 FIFTH = 5  # an effect is compared between the last fifth of the epochs and the fifth before
-STEADY_EPOCHS = 10  # late epochs only: the first ones climb, which is learning and not unsteadiness
-
-# The measures that have a value after every epoch, and where it stands.
-BY_EPOCH: dict[Measure, str] = {"accuracy": "test_accuracy", "test loss": "test_loss", "train loss": "train_loss"}
-# A measure's factor and unit where it is printed: of a difference, and of a value by itself.
-_POINTS, _NATS = (100.0, " points", " %"), (1.0, " nats", " nats")
-_UNITS: dict[Measure, tuple[float, str, str]] = {
-    "accuracy": _POINTS,
-    "ensemble accuracy": _POINTS,
-    "divergence": _POINTS,
-    "unsteadiness": (100.0, " points", " points"),
-    "accuracy lost to shifts": (100.0, " points", " points"),
-    "train loss": _NATS,
-    "test loss": _NATS,
-    "first-epoch loss": _NATS,
-    "attention entropy": _NATS,
-}
 
 
-class Evidence(Protocol):
-    """What a claim may ask of a variant; arrays by epoch are (seeds, epochs) float64, accuracy a fraction and always finite.
-
-    Losses (in nats) and gradient norms of seeds that diverged may be nan or inf. What the evaluation leaves is None without it,
-    or where the variant has no such thing.
-    """
+class Evidence(Trained, Protocol):
+    """What a claim may ask of a variant, besides what measures ask."""
 
     @property
     def seeds(self) -> tuple[int, ...]: ...
@@ -96,38 +73,8 @@ class Evidence(Protocol):
         ...
 
     @property
-    def test_accuracy(self) -> FloatArray: ...
-    @property
-    def test_loss(self) -> FloatArray: ...
-    @property
-    def train_loss(self) -> FloatArray: ...
-    @property
-    def gradient_norm(self) -> FloatArray: ...
-    @property
-    def grid(self) -> int: ...
-    @property
-    def patch_positions(self) -> FloatArray:
-        """(seeds, grid^2, dim), without the class token's row; (seeds, 0, dim) where the variant adds none."""
-        ...
-
-    @property
-    def shift_accuracy(self) -> FloatArray | None:
-        """(seeds, 4): accuracy under shifts of 1, 2, 3 and 4 pixels."""
-        ...
-
-    @property
-    def attention_entropy(self) -> FloatArray | None:
-        """(seeds,), in nats."""
-        ...
-
-    @property
-    def ink_correlation(self) -> FloatArray | None:
-        """(seeds,)."""
-        ...
-
-    @property
     def vote_correct(self) -> npt.NDArray[np.bool_] | None:
-        """(images,): whether the vote of all seeds (`statistics.vote`) is right about the test image."""
+        """(images,): whether the vote of all seeds (`statistics.vote`) is right about the test image; None without predictions."""
         ...
 
 
@@ -145,14 +92,6 @@ class Timings(Protocol):
     def exponent(self, measure: str) -> FloatArray:
         """(rounds,) of a time, (1,) of bytes: the power of the token count with which it grows. Raises LookupError as `ratio` does."""
         ...
-
-
-class NotFormed(ValueError):
-    """The runs that are there do not give the measure; the message says why, as a clause."""
-
-
-class NotMeasured(NotFormed):
-    """What the measure is formed from is not there: a stage has to run first."""
 
 
 @dataclass(frozen=True)
@@ -289,14 +228,11 @@ def adjusted_p(judgements: Iterable[Judgement]) -> dict[ComparisonSettings, floa
 
 
 def measure_values(measure: Measure, evidence: Evidence, *, seeds: Sequence[int] | None = None, epochs: slice | None = None) -> FloatArray:
-    """The measure of one variant, seed by seed: of the trained model, or after the last epoch, unless it says else.
-
-    Gradient norm: mean over the first epoch's steps. Divergence: 1 for a seed whose last train loss is not finite or no better than
-    a guess (ln 10), else 0. Accuracy lost to shifts: accuracy minus its mean over shifts by 1 to 4 pixels.
+    """The measure of one variant, seed by seed.
 
     Args:
         seeds: those wanted, in this order; None for all.
-        epochs: the mean over these in place of the last epoch, of a measure of `BY_EPOCH`.
+        epochs: the mean over these in place of the last epoch, of a measure that has a value after every epoch.
 
     Returns:
         (seeds,), finite; accuracies as fractions.
@@ -305,11 +241,10 @@ def measure_values(measure: Measure, evidence: Evidence, *, seeds: Sequence[int]
         NotFormed: a ValueError that says in words why these runs have no such values; NotMeasured where the evaluation has to run first.
     """
     chosen = evidence.seeds if seeds is None else seeds
-    if epochs is None:
-        values = _raw_values(measure, evidence)
-    else:
-        curve: FloatArray = getattr(evidence, BY_EPOCH[measure])
-        values = curve[:, epochs].mean(axis=1)
+    entry = MEASURES[measure]
+    if entry.values is None:
+        raise NotFormed(f"{measure} is not a measure of each seed")
+    values = entry.values(evidence) if epochs is None else getattr(evidence, entry.by_epoch)[:, epochs].mean(axis=1)
     values = values[_places(evidence, chosen)]
     bad = [str(seed) for seed, value in zip(chosen, values, strict=True) if not math.isfinite(value)]
     if bad:
@@ -320,53 +255,6 @@ def measure_values(measure: Measure, evidence: Evidence, *, seeds: Sequence[int]
 def _places(evidence: Evidence, seeds: Sequence[int]) -> list[int]:
     """Where these seeds stand among the evidence's own."""
     return [evidence.seeds.index(seed) for seed in seeds]
-
-
-def _raw_values(measure: Measure, evidence: Evidence) -> FloatArray:
-    if measure in BY_EPOCH:
-        curve: FloatArray = getattr(evidence, BY_EPOCH[measure])
-        return curve[:, -1]
-    if measure == "first-epoch loss":
-        return evidence.train_loss[:, 0]
-    if measure == "gradient norm":
-        return evidence.gradient_norm[:, 0]
-    if measure == "divergence":
-        return np.array([float(is_diverged(loss)) for loss in evidence.train_loss[:, -1]])
-    if measure == "unsteadiness":
-        return unsteadiness(evidence.test_accuracy)
-    if measure == "accuracy lost to shifts":
-        if evidence.shift_accuracy is None:
-            raise NotMeasured("it was not evaluated under shifts")
-        return evidence.test_accuracy[:, -1] - evidence.shift_accuracy.mean(axis=1)
-    if measure in ("attention entropy", "ink correlation"):
-        values = evidence.attention_entropy if measure == "attention entropy" else evidence.ink_correlation
-        if values is None:
-            raise NotMeasured("its attention was not evaluated")
-        return values
-    if measure == "nearness correlation":
-        if not evidence.patch_positions.shape[1] or evidence.grid < 2:
-            raise NotFormed("it has no position vectors to compare")
-        return np.array([nearness_correlation(v, evidence.grid) if np.isfinite(v).all() else math.nan for v in evidence.patch_positions])
-    raise NotFormed(f"{measure} is not a measure of each seed")
-
-
-def unsteadiness(accuracy: FloatArray) -> FloatArray:
-    """Standard deviation of the changes of accuracy from epoch to epoch, per seed, over the last `STEADY_EPOCHS` epochs.
-
-    Args:
-        accuracy: (seeds, epochs); of a run of `STEADY_EPOCHS` epochs or fewer all but the first count.
-
-    Returns:
-        (seeds,), in the unit of `accuracy`.
-
-    Raises:
-        NotFormed: fewer than four epochs leave fewer than two changes.
-    """
-    window = accuracy[:, 1:][:, -STEADY_EPOCHS:]
-    if window.shape[1] < 3:
-        raise NotFormed("it was trained for fewer than the four epochs that unsteadiness takes")
-    deviation: FloatArray = np.diff(window, axis=1).std(axis=1, ddof=1)
-    return deviation
 
 
 # --- rules ---
@@ -393,13 +281,13 @@ def _region_text(comparison: ComparisonSettings) -> str:
         return f"above {low:.4g}" if math.isinf(high) else f"between {low:.4g} and {high:.4g}"
     if comparison.rule == "resembles":
         return f"above {100 * bound:g} % of {comparison.reference}'s"
-    factor, unit, unit_of_value = _UNITS.get(comparison.measure, (1.0, "", ""))
-    size = f"{factor * bound:.6g}".replace("-", "\N{MINUS SIGN}")
+    measure = MEASURES[comparison.measure]
+    size = f"{measure.factor * bound:.6g}".replace("-", "\N{MINUS SIGN}")
     if comparison.rule == "at least":
-        return f"above {size}{unit_of_value}"
+        return f"above {size} {measure.of_value}".rstrip()
     if comparison.rule == "equivalent":
-        return f"within ±{size}{unit}"
-    return f"{'below' if comparison.rule == 'less' else 'above'} {size}{unit if bound else ''}"
+        return f"within ±{size} {measure.of_difference}".rstrip()
+    return f"{'below' if comparison.rule == 'less' else 'above'} {size} {measure.of_difference if bound else ''}".rstrip()
 
 
 def _percent(level: float) -> str:
@@ -470,7 +358,7 @@ def _of_trainings(
         who = f"{_listed(list(short))} {'was' if len(short) == 1 else 'were'}"
         why = f"{who} shown {counts} training images, and the claim speaks of {images_shown:,}"
         return _observation(finding, "short run", why, f"trainings that are shown {images_shown:,} images")
-    if comparison.measure not in BY_EPOCH or finding.interval is None:
+    if not MEASURES[comparison.measure].by_epoch or finding.interval is None:
         return finding
     moved = _moved(comparison, sides, seeds, finding, wide)
     return _observation(finding, "not settled", moved, "a longer training") if moved else finding
@@ -512,7 +400,8 @@ def _moved(comparison: ComparisonSettings, sides: Mapping[str, Evidence], seeds:
         sample = _trained(comparison, sides, seeds, fifth=which)
         return sample.at(LEVEL).mean, _decide(comparison, sample, "", wide)
 
-    if any(getattr(side, BY_EPOCH[comparison.measure]).shape[1] < 2 for side in sides.values()):
+    measure = MEASURES[comparison.measure]
+    if any(getattr(side, measure.by_epoch).shape[1] < 2 for side in sides.values()):
         return "one epoch does not show whether the effect has settled"
     try:
         (before, earlier), (late, later) = found(2), found(1)
@@ -525,10 +414,10 @@ def _moved(comparison: ComparisonSettings, sides: Mapping[str, Evidence], seeds:
         allowed = abs(bound)
     else:
         allowed = max((finding.interval.high - finding.interval.low) / 4, abs(finding.effect - bound) / FIFTH)
-    factor, unit, _ = _UNITS[comparison.measure]
     if abs(late - before) >= allowed:
-        by, most = (f"{factor * value:.3g}" for value in (abs(late - before), allowed))
-        return f"between the last two fifths of the epochs the effect moved by {by}{unit}, and less than {most} would be settled"
+        by, most = (f"{measure.factor * value:.3g}" for value in (abs(late - before), allowed))
+        unit = measure.of_difference
+        return f"between the last two fifths of the epochs the effect moved by {by} {unit}, and less than {most} would be settled"
     if earlier.verdict != later.verdict:
         return "the last two fifths of the epochs differ in where their intervals lie"
     if finding.verdict not in ("not decided", later.verdict):

@@ -25,6 +25,7 @@ from pipeline import params
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.evaluation import measuring
+from pipeline.measures import SHIFTS
 from pipeline.runner import finished, replay, results
 from pipeline.stages import evaluate as stage
 from pipeline.training.engine import Trainer, set_reproducible
@@ -288,7 +289,7 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
     assert [float(row["attention_entropy"]) for row in rows] == [probe.entropy for probe in found.attention]
     assert [float(row["ink_correlation"]) for row in rows] == [probe.ink_correlation for probe in found.attention]
     for i, row in enumerate(rows):
-        assert [float(row[f"shift_{distance}"]) for distance in params.SHIFTS] == pytest.approx(found.shifted[i], abs=2 / 360)
+        assert [float(row[f"shift_{distance}"]) for distance in SHIFTS] == pytest.approx(found.shifted[i], abs=2 / 360)
     with np.load(evaluated / "predictions" / "tiny.npz") as file:
         content = dict(file)
     assert list(content["image_labels"]) == list(range(10))

@@ -21,7 +21,8 @@ from scipy import stats
 
 from pipeline.errors import UserError
 from pipeline.files import sha256
-from pipeline.params import SHIFTS, ModelSettings, Params, load, parse
+from pipeline.measures import SHIFTS
+from pipeline.params import ModelSettings, Params, load, parse
 from pipeline.report import pages
 from pipeline.runner import results
 from pipeline.stages import report

@@ -17,17 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured, unsteadiness
 from pipeline.measures.positions import nearness_correlation
 from pipeline.params import ClaimSettings, ComparisonSettings, ModelSettings, Params, load, parse
 from pipeline.study import claims
 from pipeline.study.claims import (
-    BY_EPOCH,
     OBSERVATIONS,
     PRECEDENCE,
     Finding,
     Judgement,
-    NotFormed,
-    NotMeasured,
     adjusted_p,
     is_timed,
     measure_values,
@@ -60,6 +58,13 @@ class Runs:
     attention_entropy: np.ndarray | None = None
     ink_correlation: np.ndarray | None = None
     vote_correct: np.ndarray | None = None
+
+    @property
+    def evaluation(self) -> dict[str, np.ndarray]:
+        columns = {"attention_entropy": self.attention_entropy, "ink_correlation": self.ink_correlation}
+        if self.shift_accuracy is not None:
+            columns |= {f"shift_{i + 1}": column for i, column in enumerate(self.shift_accuracy.T)}
+        return {name: column for name, column in columns.items() if column is not None}
 
     @property
     def test_accuracy(self) -> np.ndarray:
@@ -573,7 +578,7 @@ def test_one_epoch_has_not_settled_and_losses_that_were_lost_have_not() -> None:
 
 
 def test_the_measures_with_a_value_by_epoch_are_those_that_settle() -> None:
-    assert set(BY_EPOCH) == {"accuracy", "test loss", "train loss"}
+    assert {name for name, one in MEASURES.items() if one.by_epoch} == {"accuracy", "test loss", "train loss"}
     made = runs(slope=0.01)
     values = measure_values("accuracy", made, epochs=slice(8, 10))
     assert values == pytest.approx(made.accuracy - 0.025 - made.jitter / 2)
@@ -739,17 +744,17 @@ def test_divergence_is_a_loss_no_better_than_a_guess() -> None:
 @pytest.mark.parametrize("measure", ["ensemble accuracy", "step time", "attention time", "saved bytes"])
 def test_what_is_no_seeds_own_has_no_values(measure: str) -> None:
     with pytest.raises(NotFormed, match=f"{measure} is not a measure of each seed"):
-        measure_values(measure, runs(evaluated=True))  # type: ignore[arg-type]
+        measure_values(measure, runs(evaluated=True))
 
 
 def test_unsteadiness_is_the_deviation_of_the_last_ten_epochs_changes() -> None:
     accuracy = np.random.default_rng(0).uniform(0.9, 1.0, size=(3, 30))
     expected = [np.std([row[i + 1] - row[i] for i in range(20, 29)], ddof=1) for row in accuracy]
-    assert claims.unsteadiness(accuracy) == pytest.approx(expected)
+    assert unsteadiness(accuracy) == pytest.approx(expected)
     short = accuracy[:, :5]  # all but the first epoch: three changes
-    assert claims.unsteadiness(short) == pytest.approx([np.std(np.diff(row[1:]), ddof=1) for row in short])
+    assert unsteadiness(short) == pytest.approx([np.std(np.diff(row[1:]), ddof=1) for row in short])
     with pytest.raises(ValueError, match="four epochs"):
-        claims.unsteadiness(accuracy[:, :3])
+        unsteadiness(accuracy[:, :3])
 
 
 def _vectors(n: int, noise: float, seed: int) -> np.ndarray:
@@ -910,7 +915,7 @@ def test_every_claim_of_the_study_is_judged_in_any_state(study: Params, state: s
             for value in (finding.effect, finding.interval and finding.interval.low, finding.interval and finding.interval.high):
                 assert value is None or math.isfinite(value)
     assert all(0 < p <= 1 for p in adjusted_p(judgements).values())
-    trained = [f for judgement in judgements for f in judgement.findings if f.comparison.rule not in claims.TIMING_RULES]
+    trained = [f for judgement in judgements for f in judgement.findings if f.comparison.rule not in TIMING_RULES]
     verdicts = {finding.verdict for finding in trained if finding.comparison.measure != "ensemble accuracy"}
     if state == "everything":
         assert "supported" in verdicts

@@ -1,0 +1,210 @@
+"""What the laboratory measures. An entry of `MEASURES` holds all that is said of a measure, and how a training gives it.
+
+A new measure is one entry. params.yaml, claims, tables and figures find it here by its name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+Probe = Literal["shifts", "attention"]
+
+SHIFTS = (1, 2, 3, 4)  # pixels
+STEADY_EPOCHS = 10  # late epochs only: the first ones climb, which is learning and not unsteadiness
+
+
+class NotFormed(ValueError):
+    """The runs that are there do not give the measure; the message says why, as a clause."""
+
+
+class NotMeasured(NotFormed):
+    """What the measure is formed from is not there: a stage has to run first."""
+
+
+class Trained(Protocol):
+    """What a measure may ask of a training; arrays by epoch are (seeds, epochs) float64, accuracy a fraction and always finite.
+
+    Losses (in nats) and gradient norms of seeds that diverged may be nan or inf.
+    """
+
+    @property
+    def test_accuracy(self) -> FloatArray: ...
+    @property
+    def test_loss(self) -> FloatArray: ...
+    @property
+    def train_loss(self) -> FloatArray: ...
+    @property
+    def gradient_norm(self) -> FloatArray: ...
+    @property
+    def evaluation(self) -> Mapping[str, FloatArray] | None:
+        """(seeds,) each, by the columns that the evaluation has; None without it."""
+        ...
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side; 0 for a network without patches."""
+        ...
+
+    @property
+    def patch_positions(self) -> FloatArray:
+        """(seeds, grid^2, dim), without the class token's row; (seeds, 0, dim) where the variant adds none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure in words and numbers.
+
+    Attributes:
+        title: what a table's column or a figure's axis calls it.
+        note: what it is, as a sentence.
+        of_value, of_difference: unit of a value and of a difference of two.
+        factor: from the measure's own unit to the printed one.
+        digits: decimals; None where values differ so much in size that they depend on it.
+        values: (seeds,) of a training, which may hold values that are not finite; None where the measure is not one of each seed.
+            Raises NotFormed.
+        by_epoch: the curve whose last value it is; empty where it has no value after every epoch.
+        probe: what the evaluation has to do for it, besides testing.
+        rule: the one rule of claims that judges it; None for any that judges differences.
+        phrase: what a comparison calls it, where not by its name.
+    """
+
+    title: str = ""
+    note: str = ""
+    of_value: str = ""
+    of_difference: str = ""
+    factor: float = 1.0
+    digits: int | None = 3
+    values: Callable[[Trained], FloatArray] | None = None
+    by_epoch: str = ""
+    probe: Probe | None = None
+    rule: str | None = None
+    phrase: str = ""
+
+
+def is_diverged(train_loss: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Whether last train losses are not finite, or no better than that of a guess among the ten classes."""
+    return ~(np.asarray(train_loss) < math.log(10))
+
+
+def _evaluated(column: str, lacking: str) -> Callable[[Trained], FloatArray]:
+    def values(training: Trained) -> FloatArray:
+        found = (training.evaluation or {}).get(column)
+        if found is None:
+            raise NotMeasured(lacking)
+        return found
+
+    return values
+
+
+def shift_accuracy(training: Trained) -> FloatArray | None:
+    """(seeds, 4): accuracy under shifts of 1, 2, 3 and 4 pixels; None where that was not evaluated."""
+    columns = [(training.evaluation or {}).get(f"shift_{pixels}") for pixels in SHIFTS]
+    found = [column for column in columns if column is not None]
+    return np.stack(found, axis=1) if len(found) == len(SHIFTS) else None
+
+
+def _lost_to_shifts(training: Trained) -> FloatArray:
+    shifted = shift_accuracy(training)
+    if shifted is None:
+        raise NotMeasured("it was not evaluated under shifts")
+    return training.test_accuracy[:, -1] - shifted.mean(axis=1)
+
+
+def _nearness(training: Trained) -> FloatArray:
+    from pipeline.measures.positions import nearness_correlation
+
+    vectors = training.patch_positions
+    if not vectors.shape[1] or training.grid < 2:
+        raise NotFormed("it has no position vectors to compare")
+    return np.array([nearness_correlation(one, training.grid) if np.isfinite(one).all() else math.nan for one in vectors])
+
+
+def unsteadiness(accuracy: FloatArray) -> FloatArray:
+    """Standard deviation of the changes of accuracy from epoch to epoch, per seed, over the last `STEADY_EPOCHS` epochs.
+
+    Args:
+        accuracy: (seeds, epochs); of a run of `STEADY_EPOCHS` epochs or fewer all but the first count.
+
+    Returns:
+        (seeds,), in the unit of `accuracy`.
+
+    Raises:
+        NotFormed: fewer than four epochs leave fewer than two changes.
+    """
+    window = accuracy[:, 1:][:, -STEADY_EPOCHS:]
+    if window.shape[1] < 3:
+        raise NotFormed("it was trained for fewer than the four epochs that unsteadiness takes")
+    deviation: FloatArray = np.diff(window, axis=1).std(axis=1, ddof=1)
+    return deviation
+
+
+MEASURES: dict[str, Measure] = {
+    "accuracy": Measure(
+        "Test accuracy after the last epoch", "Test accuracy after the last epoch, in %.", "%", "points", 100, 2,
+        lambda training: training.test_accuracy[:, -1], by_epoch="test_accuracy",
+    ),
+    "test loss": Measure(
+        "Test loss after the last epoch", "Mean cross-entropy on the test images after the last epoch, in nats.", "nats", "nats", 1, 4,
+        lambda training: training.test_loss[:, -1], by_epoch="test_loss",
+    ),
+    "train loss": Measure(
+        "Train loss of the last epoch", "Mean cross-entropy on the training images in the last epoch, in nats.", "nats", "nats", 1, 4,
+        lambda training: training.train_loss[:, -1], by_epoch="train_loss",
+    ),
+    "unsteadiness": Measure(
+        "Unsteadiness of test accuracy over the last epochs",
+        "Unsteadiness: standard deviation of the changes of test accuracy from one epoch to the next over the last "
+        f"{STEADY_EPOCHS} epochs (all but the first of a shorter run), in points.",
+        "points", "points", 100, 3, lambda training: unsteadiness(training.test_accuracy), phrase="unsteadiness of accuracy",
+    ),
+    "first-epoch loss": Measure(
+        "Train loss of the first epoch", "Mean cross-entropy on the training images in the first epoch, in nats.", "nats", "nats", 1, 4,
+        lambda training: training.train_loss[:, 0],
+    ),
+    "gradient norm": Measure(
+        "Gradient norm, mean over the first epoch's steps",
+        "L2 norm of a seed's gradient before clipping, mean over the first epoch's steps.",
+        digits=None, values=lambda training: training.gradient_norm[:, 0],
+    ),
+    "divergence": Measure(
+        "Share of seeds whose last train loss is not finite or no better than a guess",
+        "Share of seeds whose last train loss is not finite or no better than a guess (ln 10).",
+        "% of the seeds", "points", 100, 0, lambda training: is_diverged(training.train_loss[:, -1]).astype(np.float64),
+    ),
+    "accuracy lost to shifts": Measure(
+        f"Accuracy lost to shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels",
+        f"Test accuracy minus its mean over shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels up, down, left and right, in points.",
+        "points", "points", 100, 2, _lost_to_shifts, probe="shifts",
+    ),
+    "attention entropy": Measure(
+        "Entropy of attention",
+        "Entropy of the trained model's attention weights, mean over tokens, heads and blocks, in nats.",
+        "nats", "nats", values=_evaluated("attention_entropy", "its attention was not evaluated"), probe="attention",
+    ),
+    "ink correlation": Measure(
+        "Rank correlation of the class token's attention rollout with the ink",
+        "Spearman's rank correlation, over the patches of a test image, of the attention rollout with the ink in a patch; "
+        "mean over the test images looked at.",
+        values=_evaluated("ink_correlation", "its attention was not evaluated"), probe="attention",
+    ),
+    "nearness correlation": Measure(
+        "Rank correlation of position similarity with nearness",
+        "Spearman's rank correlation, over all pairs of patches, of the cosine similarity of their position vectors with their nearness.",
+        values=_nearness, rule="resembles",
+    ),
+    "ensemble accuracy": Measure(
+        "Accuracy of the vote of all seeds", "Accuracy of the vote of all seeds, in %.", "%", "points", 100, 2, rule="at least",
+    ),
+    "step time": Measure(digits=None, of_value="times", of_difference="times", rule="ratio"),
+    "attention time": Measure(digits=2, rule="exponent", phrase="exponent of its time"),
+    "saved bytes": Measure(digits=2, rule="exponent", phrase="exponent of the bytes it keeps"),
+}  # fmt: skip
+TIMING_RULES = ("ratio", "exponent")
