@@ -297,9 +297,9 @@ WRONG_COMPARISONS = [
     ({"rule": "exponent", "between": [1.0, 2.0]}, "measure: exponent judges attention time or saved bytes, not accuracy."),
     ({"measure": "step time"}, "rule: less is not for step time; use ratio."),
     ({"measure": "saved bytes"}, "rule: less is not for saved bytes; use exponent."),
-    ({"rule": "resembles", "bound": 0.5}, "rule: resembles and the measure nearness correlation belong together."),
-    ({"measure": "nearness correlation"}, "rule: resembles and the measure nearness correlation belong together."),
-    ({"measure": "ensemble accuracy"}, "rule: ensemble accuracy is one number a variant; use at least."),
+    ({"rule": "resembles", "bound": 0.5}, "measure: resembles judges nearness correlation, not accuracy."),
+    ({"measure": "nearness correlation"}, "rule: less is not for nearness correlation; use resembles."),
+    ({"measure": "ensemble accuracy"}, "rule: less is not for ensemble accuracy; use at least."),
     (
         {"rule": "ratio", "measure": "step time", "between": [1.0, 2.0], "minus": ["cnn", "base"]},
         "minus: ratio compares one pair only.",

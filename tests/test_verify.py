@@ -245,7 +245,7 @@ def test_every_bit_of_a_training_counts_but_its_seconds() -> None:
 
 
 def test_the_beginning_has_to_agree_on_every_processor() -> None:
-    from pipeline.training.replay import TOLERANCES  # imports torch
+    from pipeline.runner.replay import TOLERANCES  # imports torch
 
     old, new = a_seed(), a_seed()
     new.tensors["trace.loss"] *= 1 + TOLERANCES["loss"] / 2

@@ -30,8 +30,8 @@ from pipeline.errors import UserError
 from pipeline.files import sha256
 from pipeline.models import build
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
-from pipeline.stages import train as stage
 from pipeline.runner import results, workers
+from pipeline.stages import train as stage
 from pipeline.training.engine import set_reproducible
 
 SEEDS = (0, 1, 2)
