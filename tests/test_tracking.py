@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
 from pipeline import params
 from pipeline.errors import UserError
@@ -1067,15 +1066,6 @@ with locked(Path({str(path)!r}), 0):
         holder.wait()
         with locked(path, 0):
             assert path.exists()
-
-
-def test_command_init(project: Path, uri: str, capsys: pytest.CaptureFixture[str], raw_params: dict[str, Any]) -> None:
-    (project / "params.yaml").write_text(yaml.safe_dump(raw_params | {"data": {"dataset": "digits"}}))
-    main(["init"])
-    assert capsys.readouterr().out == "MLflow store mlflow.db is ready.\n"
-    experiment = Store(uri).call("get_experiment_by_name", "vit-ablations/digits")
-    assert experiment.artifact_location == (project / "mlartifacts").as_uri()
-    main(["init"])
 
 
 def test_command_ui_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
