@@ -16,7 +16,7 @@ import yaml
 from rich.console import Console
 
 from pipeline import catalogue, params
-from pipeline.errors import UserError
+from pipeline.errors import UserError, run_command
 from pipeline.models import build
 
 ROOT = Path(__file__).parent.parent
@@ -86,18 +86,11 @@ def test_a_claim_is_listed_with_the_images_that_it_speaks_of(study: params.Param
     assert (shown["T1"], shown["B1"], shown["T4"]) == ("1,800,000", "3,600,000", "")
 
 
-def run(directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.catalogue"],
-        cwd=directory,
-        env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-
-
 def test_a_pipe_gets_a_whole_line_each(study: params.Params, listed: list[catalogue.Row]) -> None:
-    result = run(ROOT)
+    result = subprocess.run(
+        [sys.executable, "-m", "pipeline.catalogue"],
+        env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     for row in listed:
@@ -134,23 +127,36 @@ def test_a_terminal_gets_tables_that_lose_nothing(study: params.Params, width: i
         assert sorted(re.sub(r"\W", "", shown)) == sorted(letters)
 
 
-def test_a_wrong_file_is_one_sentence(tmp_path: Path, raw_params: dict[str, Any]) -> None:
+def status_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit status of the command in a folder; in this process, as another one would spend seconds on importing torch."""
+    monkeypatch.chdir(directory)
+    monkeypatch.setattr(sys, "argv", ["catalogue"])
+    with pytest.raises(SystemExit) as end:
+        run_command(catalogue.main)
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def test_a_wrong_file_is_one_sentence(
+    tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     raw = copy.deepcopy(raw_params)
     raw["base"]["patch"] = 5
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw))
-    result = run(tmp_path)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert result.stderr == "error: base.patch: 5 does not divide the image's side of 28 pixels; the nearest that does is 4.\n"
+    assert status_in(tmp_path, monkeypatch) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors == "error: base.patch: 5 does not divide the image's side of 28 pixels; the nearest that does is 4.\n"
 
 
-def test_oddities_go_to_standard_error(tmp_path: Path, raw_params: dict[str, Any]) -> None:
+def test_oddities_go_to_standard_error(
+    tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     raw = copy.deepcopy(raw_params)
     raw["variants"]["lonely"] = {"heads": 2}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw))
-    result = run(tmp_path)
-    assert result.returncode == 0
-    assert result.stderr == "warning: no experiment has lonely: trained, and on no experiment's page.\n"
+    assert status_in(tmp_path, monkeypatch) == 0
+    assert capsys.readouterr().err == "warning: no experiment has lonely: trained, and on no experiment's page.\n"
 
 
 def test_the_newcomers_exercise_is_valid_as_written(raw_params: dict[str, Any], study: params.Params) -> None:

@@ -1,4 +1,4 @@
-"""`python -m pipeline.tracking init | sync | ui`."""
+"""`python -m pipeline.tracking sync | ui`."""
 
 from __future__ import annotations
 
@@ -8,35 +8,22 @@ import socket
 import sys
 from pathlib import Path
 
-from pipeline import params
 from pipeline.errors import UserError, run_command
-from pipeline.tracking.store import database_path, display_name, explain, init_store, store_uri, telemetry_off
+from pipeline.tracking.store import database_path, display_name, store_uri, telemetry_off
 from pipeline.tracking.sync import sync
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.tracking", description="The MLflow store of this project.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("init", help="make or migrate the store before several trainings use it")
     commands.add_parser("sync", help="complete the store from runs/ and evaluations/, without doubles")
     ui = commands.add_parser("ui", help="serve MLflow's pages on the local store")
     ui.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: %(default)s)")
     arguments = parser.parse_args(argv)
-    if arguments.command == "init":
-        _init()
-    elif arguments.command == "sync":
+    if arguments.command == "sync":
         sync()
     else:
         _ui(arguments.port)
-
-
-def _init() -> None:
-    dataset = params.load().data.dataset
-    try:
-        init_store(dataset)
-    except Exception as error:
-        raise UserError(f"{explain(error, store_uri())}; mend that, then run the command again.") from None
-    print(f"{display_name(store_uri()).removeprefix('the ')} is ready.")
 
 
 def _ui(port: int) -> None:

@@ -26,6 +26,7 @@ _ENVIRONMENT = {
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
 }
 _BUSY_ATTEMPTS = 6
+_BUSY_SECONDS = 20.0  # for which opening a SQLite file waits while another program holds it
 
 
 class StoreFault(Exception):
@@ -214,7 +215,7 @@ def _open_database(path: Path, uri: str) -> Any:
     from mlflow import MlflowClient
 
     # MLflow itself would try to open a damaged file ten times, for a minute and a half.
-    with closing(sqlite3.connect(path, timeout=20)) as database:
+    with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as database:
         database.execute("SELECT count(*) FROM sqlite_master").fetchone()
     client = MlflowClient(uri)
     try:

@@ -707,9 +707,9 @@ def test_two_processes_fill_a_fresh_cache_at_once_and_a_damaged_one_is_survived(
     results = [finish(process) for process in [start(NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)]]
     assert results[0] == results[1]
     assert results[0][0] == "fused-cpu"
-    assert list(tmp_path.rglob("*.nbc"))
-    assert finish(start(NUMBA_CACHE_DIR=str(tmp_path))) == results[0]
-    for file in tmp_path.rglob("*.nbc"):
+    compiled = sorted(tmp_path.rglob("*.nbc"))
+    assert len(compiled) >= 2
+    for file in compiled[::2]:  # the next process reads the others
         file.write_bytes(file.read_bytes()[:100])
     assert finish(start(NUMBA_CACHE_DIR=str(tmp_path))) == results[0]
 
