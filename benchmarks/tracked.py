@@ -16,7 +16,8 @@ from typing import Any
 
 # Nothing here may import torch: the coordinating process of a training does not either.
 from pipeline.errors import UserError, run_command
-from pipeline.stages import paths, train
+from pipeline.stages import train
+from pipeline.study import files
 from pipeline.tracking import Tracker
 from pipeline.training.records import EpochRow
 
@@ -49,7 +50,7 @@ def main(argv: list[str]) -> None:
             return complete
 
     train.Tracker = Timed  # type: ignore[attr-defined]
-    shutil.rmtree(paths.CHECKPOINTS, ignore_errors=True)  # of the training before, which would leave nothing to train
+    shutil.rmtree(files.CHECKPOINTS, ignore_errors=True)  # of the training before, which would leave nothing to train
     start = time.perf_counter()
     train.main(["base"])
     result = {"wall": time.perf_counter() - start, "wait": waited, "complete": complete}

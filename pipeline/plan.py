@@ -34,7 +34,7 @@ from pipeline.runner import checkpoint, finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.progress import duration
 from pipeline.stages import train
-from pipeline.stages.paths import ARRAYS, CHECKPOINTS, FINISHED, RUNS
+from pipeline.study.files import ARRAYS, CHECKPOINTS, FINISHED, RUNS
 from pipeline.training.records import EpochRow
 
 if TYPE_CHECKING:

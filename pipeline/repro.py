@@ -17,7 +17,7 @@ from pipeline import mending, params
 from pipeline.errors import UserError, run_command
 from pipeline.runner.progress import STUDY
 from pipeline.runner.workers import die_with_parent
-from pipeline.stages.paths import CHECKPOINTS
+from pipeline.study.files import CHECKPOINTS
 
 WORK = CHECKPOINTS / "study.json"
 

@@ -33,7 +33,7 @@ from pipeline.repro import reproduce
 from pipeline.runner import finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.progress import TrainingProgress
-from pipeline.stages.paths import ARRAYS, PREDICTIONS, RUNS
+from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS
 from pipeline.training.records import EpochRow
 
 STORE = Path("results")  # the DVC remote that git tracks

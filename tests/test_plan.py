@@ -23,7 +23,7 @@ from pipeline.runner import checkpoint, finished, results
 from pipeline.runner.progress import STUDY, StudyProgress, study_line
 from pipeline.runner.workers import Task
 from pipeline.stages import resolve
-from pipeline.stages.paths import FINISHED
+from pipeline.study.files import FINISHED
 from pipeline.training.engine import Trainer
 
 pytestmark = pytest.mark.slow

@@ -12,10 +12,10 @@ from rich.progress import track
 
 from pipeline.compare import page, sides
 from pipeline.compare.changes import Change, compare
-from pipeline.compare.git import Repository
 from pipeline.compare.predictions import Cache
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_text
+from pipeline.study.git import Repository
 
 
 def main(argv: list[str]) -> None:

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.compare.predictions import Cache, Evaluated
-from pipeline.compare.sides import CAUSES, Side, Training
-from pipeline.study import statistics
+from pipeline.compare.sides import Side
+from pipeline.study import Training, statistics
+from pipeline.study.results import CAUSES
 from pipeline.study.statistics import FloatArray, Interval, Summary
 
 ALPHA = 0.05
@@ -106,23 +107,24 @@ def compare(
         cache: where to look for predictions; None leaves them out.
         progress: wraps the changes while predictions are resampled, a second or two each.
     """
-    changes = [_change(base.trainings[variant], now) for variant, now in head.trainings.items() if variant in base.trainings]
+    before, after = base.study.trainings, head.study.trainings
+    changes = [_change(before[variant], now) for variant, now in after.items() if variant in before]
     if cache is not None and not all(change.identical for change in changes):
-        evaluated = Evaluated(base, cache), Evaluated(head, cache)
+        evaluated = Evaluated(base.study, cache), Evaluated(head.study, cache)
         changes = [replace(change, images=_over_images(change, *evaluated)) for change in progress(changes)]
     p_values = {change.variant: change.p for change in changes if change.p is not None}
     by_variant = dict(zip(p_values, statistics.holm(list(p_values.values())), strict=True))
     return Comparison(
         base,
         head,
-        added=tuple(training for variant, training in head.trainings.items() if variant not in base.trainings),
-        removed=tuple(training for variant, training in base.trainings.items() if variant not in head.trainings),
+        added=tuple(training for variant, training in after.items() if variant not in before),
+        removed=tuple(training for variant, training in before.items() if variant not in after),
         common=tuple(replace(change, adjusted=by_variant.get(change.variant)) for change in changes),
     )
 
 
 def _change(base: Training, head: Training) -> Change:
-    settings, unrecorded = _settings(base.settings, head.settings)
+    settings, unrecorded = _settings(base.options, head.options)
     causes = tuple(
         Difference(key, base.origin[key], head.origin[key])
         for key in sorted(base.origin.keys() & head.origin.keys(), key=_cause_rank)

@@ -171,14 +171,14 @@ def _summary(comparison: Comparison, rows: int) -> list[str]:
     if edited := [change.variant for change in common if not change.retrained and not change.identical]:
         lines.append(f"**The same training with other numbers, so a file was changed afterwards: {_names(edited, most)}.**")
     for word, side in (("base", comparison.base), ("head", comparison.head)):
-        if side.left_out:
-            why = "; ".join(sorted(set(side.left_out.values())))
-            lines.append(f"Left out at {word}, not a whole record ({why}): {_names(side.left_out, most)}.")
+        if side.study.left_out:
+            why = "; ".join(sorted(set(side.study.left_out.values())))
+            lines.append(f"Left out at {word}, not a whole record ({why}): {_names(side.study.left_out, most)}.")
     return lines
 
 
 def _previews(comparison: Comparison) -> list[str]:
-    notes = {word: side.preview for word, side in (("base", comparison.base), ("head", comparison.head)) if side.preview}
+    notes = {word: side.study.preview for word, side in (("base", comparison.base), ("head", comparison.head)) if side.study.preview}
     texts = {note: plain(note) for note in notes.values()}
     if len(notes) == 2 and len(texts) == 1:
         return list(texts.values())
@@ -193,15 +193,16 @@ def plain(sentence: str) -> str:
 
 def _header(comparison: Comparison) -> list[tuple[str, str, str]]:
     sides = comparison.base, comparison.head
+    trainings = [list(side.study.trainings.values()) for side in sides]
     rows = [
         ("revision", *(code(side.revision) if side.dirty is None else _name(side) for side in sides)),
         ("commit", *map(_commit, sides)),
         ("subject", *(code(side.commit.subject) if side.commit else "-" for side in sides)),
-        ("results in", *(code(side.place) for side in sides)),
-        ("variants", *(str(len(side.trainings)) for side in sides)),
-        ("seeds", *(_range(len(training.seeds) for training in side.trainings.values()) for side in sides)),
-        ("epochs", *(_range(training.curves["seconds"].shape[1] for training in side.trainings.values()) for side in sides)),
-        ("device", *(_names(sorted({t.origin.get("device_name", "not recorded") for t in side.trainings.values()}), 3) for side in sides)),
+        ("results in", *(code(side.study.place) for side in sides)),
+        ("variants", *(str(len(own)) for own in trainings)),
+        ("seeds", *(_range(len(one.seeds) for one in own) for own in trainings)),
+        ("epochs", *(_range(one.seconds.shape[1] for one in own) for own in trainings)),
+        ("device", *(_names(sorted({one.origin.get("device_name", "not recorded") for one in own}), 3) for own in trainings)),
     ]
     return [(label, _cell(before), _cell(after)) for label, before, after in rows]
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from pipeline.compare.sides import Side
+from pipeline.study import Study
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
@@ -65,15 +65,15 @@ def _caches(root: Path) -> Iterator[Path]:
 class Evaluated:
     """The predictions of one side: the files themselves in a working tree, else what its dvc.lock names."""
 
-    def __init__(self, side: Side, cache: Cache) -> None:
-        self._side = side
+    def __init__(self, study: Study, cache: Cache) -> None:
+        self._study = study
         self._cache = cache
-        self._md5 = _locked(side, cache)
+        self._md5 = _locked(study, cache)
 
     def of(self, variant: str) -> Predictions | None:
         """The variant's predictions; None where they are not here, or not those of the side's training."""
-        training, prefix = self._side.trainings[variant], self._side.prefix
-        files = self._side.files.read([f"{prefix}predictions/{variant}.npz", f"{prefix}runs/{variant}/predictions.npz"])
+        training, prefix = self._study.trainings[variant], self._study.prefix
+        files = self._study.files.read([f"{prefix}predictions/{variant}.npz", f"{prefix}runs/{variant}/predictions.npz"])
         content = next(iter(files.values()), None) or self._cache.read(self._md5.get(variant, ""))
         predictions = _parse(content) if content else None
         if predictions is None or set(predictions.seeds) != set(training.seeds):
@@ -84,11 +84,11 @@ class Evaluated:
         return predictions if np.allclose(predictions.correct.mean(axis=1), training.accuracy, rtol=0, atol=1e-9) else None
 
 
-def _locked(side: Side, cache: Cache) -> dict[str, str]:
+def _locked(study: Study, cache: Cache) -> dict[str, str]:
     """md5 of each variant's predictions: of the folder predictions/, or in older studies one file in each runs/VARIANT."""
-    path = f"{side.prefix}dvc.lock"
+    path = f"{study.prefix}dvc.lock"
     try:
-        lock = yaml.load(side.files.read([path])[path], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        lock = yaml.load(study.files.read([path])[path], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         outs = {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage.get("outs", ())}
     except (KeyError, TypeError, AttributeError, yaml.YAMLError):
         return {}

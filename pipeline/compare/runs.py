@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.compare.git import Repository
-from pipeline.compare.sides import CURVES, LATER_CURVES, CommitFiles, Side, Training, locate, preview, study
+from pipeline.compare.sides import Side
 from pipeline.errors import UserError
+from pipeline.study import Study, Training
+from pipeline.study.files import CURVES, LATER_CURVES, CommitFiles
+from pipeline.study.git import Repository
+from pipeline.study.results import described, locate
 from pipeline.tracking import SeedRun, newest_runs
 from pipeline.tracking.store import database_path, display_name, sqlite_uri, store_uri
 
@@ -37,7 +40,7 @@ def read_store(repository: Repository, revision: str, folder: str | None = None)
         raise UserError(f"There is no MLflow store {path.name} in {path.parent.name}/ yet: run `make sync`, or set MLFLOW_TRACKING_URI.")
     files = CommitFiles(repository, commit.id)
     prefix = locate(files, folder) or (f"{folder}/" if folder else "")
-    order, dataset = study(files, prefix)
+    order, dataset = described(files, prefix)
     runs = newest_runs(commit.id, dataset=dataset, uri=uri)
     place = display_name(uri).removeprefix("the ")
     if not runs:
@@ -56,7 +59,7 @@ def read_store(repository: Repository, revision: str, folder: str | None = None)
             trainings[variant] = training
     if not trainings:
         raise UserError(f"The {place} lacks epochs of every run of commit {revision}: run `make sync`.")
-    return Side(revision, commit, None, place, prefix, preview(files, prefix), trainings, files, left_out)
+    return Side(revision, commit, None, Study(place, prefix, trainings, files, left_out))
 
 
 def _training(variant: str, runs: Sequence[SeedRun]) -> Training | None:
@@ -76,10 +79,11 @@ def _training(variant: str, runs: Sequence[SeedRun]) -> Training | None:
         rows = [run.curves.get(_NAMES.get(name, name), []) for run in runs]
         if {len(row) for row in rows} == lengths:
             curves[name] = np.array(rows, dtype=np.float64)
-    origin = {key: newest.tags[tag] for key, tag in _TAGS.items() if tag in newest.tags}
-    origin |= {tag: value for tag, value in newest.tags.items() if tag.startswith("versions.")}
+    record: dict[str, Any] = {key: newest.tags[tag] for key, tag in _TAGS.items() if tag in newest.tags}
+    record["versions"] = {tag.removeprefix("versions."): value for tag, value in newest.tags.items() if tag.startswith("versions.")}
+    record |= {"training_id": newest.tags["training.id"], "config": settings}
     sizes = [int(newest.metrics[key]) if key in newest.metrics else None for key in ("parameters", "flops")]
-    return Training(variant, newest.tags["training.id"], settings, origin, tuple(run.seed for run in runs), curves, *sizes)
+    return Training(variant, record, tuple(run.seed for run in runs), curves, sizes[0], sizes[1])
 
 
 def _value(text: str) -> Any:

@@ -6,12 +6,12 @@ import csv
 import io
 from collections.abc import Mapping
 
-from pipeline.report.results import VariantResult
+from pipeline.study import Training
 
 _CURVES = ("test_error", "train_loss")
 
 
-def table(runs: Mapping[str, VariantResult]) -> bytes:
+def table(runs: Mapping[str, Training]) -> bytes:
     """CSV with a line for each variant and epoch.
 
     Columns: variant, epoch (from 1), then of the share of wrong answers on the test images and of the train loss (nats) the mean

@@ -10,10 +10,10 @@ import numpy as np
 from pipeline.measures import MEASURES, SHIFTS, NotFormed, positions, shift_accuracy
 from pipeline.params import ExperimentSettings, Figure, ModelSettings
 from pipeline.report import figures, text
-from pipeline.report.results import Attention, VariantResult
 from pipeline.report.text import NETWORKS, counted, listed, percent, signed
-from pipeline.study import statistics
+from pipeline.study import Training, statistics
 from pipeline.study.claims import measure_values
+from pipeline.study.results import Attention
 from pipeline.study.statistics import LEVEL, FloatArray, Summary
 
 
@@ -27,7 +27,7 @@ class Drawing:
     part: str = ""
 
 
-def drawings(kind: Figure, experiment: ExperimentSettings, runs: Mapping[str, VariantResult], train_images: int | None) -> list[Drawing]:
+def drawings(kind: Figure, experiment: ExperimentSettings, runs: Mapping[str, Training], train_images: int | None) -> list[Drawing]:
     """The figures of one kind; none where there is nothing to draw yet.
 
     Args:
@@ -40,40 +40,40 @@ def drawings(kind: Figure, experiment: ExperimentSettings, runs: Mapping[str, Va
     return _KINDS[kind](experiment, present) if present else []
 
 
-def _lines(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> list[figures.Line]:
-    return [figures.Line(experiment.label(run.name), run.epochs, run.name == experiment.baseline) for run in present]
+def _lines(experiment: ExperimentSettings, present: Sequence[Training]) -> list[figures.Line]:
+    return [figures.Line(experiment.label(run.variant), run, run.variant == experiment.baseline) for run in present]
 
 
-def _bands(present: Sequence[VariantResult]) -> str:
+def _bands(present: Sequence[Training]) -> str:
     kinds = {figures.band_kind(len(run.seeds)) for run in present}
     if kinds == {None}:
         return "One seed (n = 1), so no bands."
     return f"Lines: mean over n = {_numbers(present)} seeds; bands: {', or with few seeds '.join(sorted(kind for kind in kinds if kind))}."
 
 
-def _numbers(present: Sequence[VariantResult]) -> str:
+def _numbers(present: Sequence[Training]) -> str:
     """How many seeds the variants have: 6, or 6 to 10."""
     least, most = (choose(len(run.seeds) for run in present) for choose in (min, max))
     return str(least) if least == most else f"{least} to {most}"
 
 
-def _panels(present: Sequence[VariantResult]) -> str:
+def _panels(present: Sequence[Training]) -> str:
     if len(present) <= figures.MOST_LINES:
         return ""
     return "A panel each: its own line in colour, the baseline's in ink, all others' in grey. "
 
 
-def _epochs(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> str:
+def _epochs(experiment: ExperimentSettings, present: Sequence[Training]) -> str:
     """`30 epochs (best: 60)`, the baseline's number first."""
-    numbers = {experiment.label(run.name): run.settings.train.epochs for run in present}
-    usual = next((run.settings.train.epochs for run in present if run.name == experiment.baseline), next(iter(numbers.values())))
+    numbers = {experiment.label(run.variant): run.settings.train.epochs for run in present}
+    usual = next((run.settings.train.epochs for run in present if run.variant == experiment.baseline), next(iter(numbers.values())))
     others = [f"{label}: {number}" for label, number in numbers.items() if number != usual]
     return counted(usual, "epoch") + (f" ({', '.join(others)})" if others else "")
 
 
-def _curves(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> list[Drawing]:
+def _curves(experiment: ExperimentSettings, present: Sequence[Training]) -> list[Drawing]:
     lines = _lines(experiment, present)
-    final = {line.label: float(line.epochs.test_accuracy[:, -1].mean()) for line in lines}
+    final = {line.label: float(line.run.test_accuracy[:, -1].mean()) for line in lines}
     worst, best = min(final, key=lambda k: final[k]), max(final, key=lambda k: final[k])
     cut = figures.cut_epochs(max(run.settings.train.epochs for run in present))
     alt = (
@@ -90,9 +90,9 @@ def _curves(experiment: ExperimentSettings, present: Sequence[VariantResult]) ->
     )
     gaps = {}
     for line in lines:
-        lost = int((~np.isfinite(line.epochs.train_loss) | ~np.isfinite(line.epochs.test_loss)).any(axis=1).sum())
+        lost = int((~np.isfinite(line.run.train_loss) | ~np.isfinite(line.run.test_loss)).any(axis=1).sum())
         if lost:
-            gaps[line.label] = f"{line.label}, {lost} of {counted(len(line.epochs.seeds), 'seed')}"
+            gaps[line.label] = f"{line.label}, {lost} of {counted(len(line.run.seeds), 'seed')}"
     if gaps:
         caption += (
             f" Losses that are not finite are left out ({listed(list(gaps.values()))}): their means are of the other seeds, and a line "
@@ -101,11 +101,11 @@ def _curves(experiment: ExperimentSettings, present: Sequence[VariantResult]) ->
     return [Drawing(alt, caption, lambda theme: figures.curves(lines, theme))]
 
 
-def _epoch_time(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> list[Drawing]:
+def _epoch_time(experiment: ExperimentSettings, present: Sequence[Training]) -> list[Drawing]:
     lines = _lines(experiment, present)
-    medians = {line.label: float(np.median(line.epochs.seconds)) for line in lines}
+    medians = {line.label: float(np.median(line.run.seconds)) for line in lines}
     alt = f"Recorded seconds of each epoch; medians: {', '.join(f'{label} {value:.3g} s' for label, value in medians.items())}."
-    shared = any(run.run.get("device") == "cuda" for run in present)
+    shared = any(run.record.get("device") == "cuda" for run in present)
     caption = (
         f"Wall time of each epoch's training as the runs recorded it. {_panels(present)}{_bands(present)} "
         + ("On a GPU the seeds of a variant train together: a value is the time of all of them. " if shared else "")
@@ -125,7 +125,7 @@ class NearnessRow:
     summary: Summary
 
 
-def _with_positions(present: Sequence[VariantResult]) -> list[VariantResult]:
+def _with_positions(present: Sequence[Training]) -> list[Training]:
     """Those with position vectors on a grid, stored and finite."""
     return [
         run
@@ -138,24 +138,24 @@ def _with_positions(present: Sequence[VariantResult]) -> list[VariantResult]:
     ]
 
 
-def nearness_rows(experiment: ExperimentSettings, runs: Mapping[str, VariantResult]) -> list[NearnessRow]:
+def nearness_rows(experiment: ExperimentSettings, runs: Mapping[str, Training]) -> list[NearnessRow]:
     """Rank correlation of similarity with nearness, of each variant that adds position vectors; a fixed table has one value."""
     rows = []
     for run in _with_positions([runs[variant] for variant in experiment.variants if variant in runs]):
         fixed = _is_fixed(run)
         values = measure_values("nearness correlation", run)
-        rows.append(NearnessRow(experiment.label(run.name), fixed, statistics.summarize(values[:1] if fixed else values)))
+        rows.append(NearnessRow(experiment.label(run.variant), fixed, statistics.summarize(values[:1] if fixed else values)))
     return rows
 
 
-def _is_fixed(run: VariantResult) -> bool:
+def _is_fixed(run: Training) -> bool:
     return isinstance(run.settings.model, ModelSettings) and run.settings.model.position != "learned"
 
 
-def _position_similarity(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> list[Drawing]:
+def _position_similarity(experiment: ExperimentSettings, present: Sequence[Training]) -> list[Drawing]:
     panels: list[tuple[str, FloatArray]] = []
     for run in _with_positions(present):
-        label = experiment.label(run.name)
+        label = experiment.label(run.variant)
         vectors = run.patch_positions[:1] if _is_fixed(run) else run.patch_positions
         similarity = positions.cosine_similarity(vectors)
         first = positions.similarity_mosaic(similarity[0], run.grid)
@@ -168,7 +168,7 @@ def _position_similarity(experiment: ExperimentSettings, present: Sequence[Varia
             panels.append((f"{label}, mean over {len(run.seeds)} seeds", mosaic))
     if not panels:
         return []
-    rows = nearness_rows(experiment, {run.name: run for run in present})
+    rows = nearness_rows(experiment, {run.variant: run for run in present})
     alt = (
         f"Mosaics of the cosine similarities of position vectors: {listed([label for label, _ in panels])}. "
         f"Rank correlation with nearness on the grid: {', '.join(f'{row.label} {signed(row.summary.mean)}' for row in rows)}."
@@ -185,7 +185,7 @@ def _position_similarity(experiment: ExperimentSettings, present: Sequence[Varia
 # --- the experiment's own measure ---
 
 
-def seed_values(name: str, run: VariantResult) -> FloatArray | None:
+def seed_values(name: str, run: Training) -> FloatArray | None:
     """(seeds,): the measure of each seed, which may be NaN or infinite where the seed diverged; None where it is not there."""
     values = MEASURES[name].values
     try:
@@ -194,31 +194,33 @@ def seed_values(name: str, run: VariantResult) -> FloatArray | None:
         return None
 
 
-def measure_rows(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> list[tuple[VariantResult, FloatArray]]:
+def measure_rows(experiment: ExperimentSettings, present: Sequence[Training]) -> list[tuple[Training, FloatArray]]:
     """The variants that have the experiment's measure, with its values."""
     values = [(run, seed_values(experiment.measure, run)) for run in present]
     return [(run, found) for run, found in values if found is not None]
 
 
-def _measure(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> list[Drawing]:
+def _measure(experiment: ExperimentSettings, present: Sequence[Training]) -> list[Drawing]:
     rows, measure = measure_rows(experiment, present), MEASURES[experiment.measure]
     if not rows:
         return []
-    dots = [figures.Dots(experiment.label(run.name), measure.factor * values, run.name == experiment.baseline) for run, values in rows]
+    dots = [
+        figures.Dots(experiment.label(run.variant), measure.factor * values, run.variant == experiment.baseline) for run, values in rows
+    ]
     means = {}
     for run, values in rows:
         finite = values[np.isfinite(values)]
-        means[experiment.label(run.name)] = text.value(measure, float(finite.mean())) if finite.size else "none finite"
+        means[experiment.label(run.variant)] = text.value(measure, float(finite.mean())) if finite.size else "none finite"
     title = measure.title + (f" ({measure.of_value})" if measure.of_value else "")
     spoken = ", ".join(f"{label} {mean}" for label, mean in means.items())
     alt = f"{measure.title} of each seed, by variant. Means: {spoken}{f' {measure.of_value}' if measure.of_value else ''}."
     caption = f"{measure.note} Rings: the seeds of each variant (n = {_numbers([run for run, _ in rows])}); diamond: mean"
     caption += f"; bar: its {100 * LEVEL:g} % Student t interval." if max(len(values) for _, values in rows) > 1 else "."
-    if any(run.name == experiment.baseline for run, _ in rows):
+    if any(run.variant == experiment.baseline for run, _ in rows):
         caption += f" Dotted: the mean of {experiment.label(experiment.baseline)}, the baseline."
     if any(not np.isfinite(values).all() for _, values in rows):
         caption += " Values that are not finite are counted at the right and left out of the means."
-    lacking = [experiment.label(run.name) for run in present if run.name not in {found.name for found, _ in rows}]
+    lacking = [experiment.label(run.variant) for run in present if run.variant not in {found.variant for found, _ in rows}]
     if lacking:
         caption += f" {listed(lacking)} {'have' if len(lacking) > 1 else 'has'} no such measure."
     return [Drawing(alt, caption, lambda theme: figures.measure(dots, title, theme))]
@@ -227,8 +229,8 @@ def _measure(experiment: ExperimentSettings, present: Sequence[VariantResult]) -
 # --- accuracy against something else than epochs ---
 
 
-def _data_size(experiment: ExperimentSettings, present: Sequence[VariantResult], train_images: int | None) -> list[Drawing]:
-    groups: dict[str, list[tuple[int, VariantResult]]] = {}
+def _data_size(experiment: ExperimentSettings, present: Sequence[Training], train_images: int | None) -> list[Drawing]:
+    groups: dict[str, list[tuple[int, Training]]] = {}
     for run in present:
         number = run.settings.train.train_images or train_images
         if number is not None:
@@ -242,9 +244,9 @@ def _data_size(experiment: ExperimentSettings, present: Sequence[VariantResult],
         members.sort(key=lambda member: member[0])
         architecture = members[0][1].settings.model.architecture
         own = architectures.count(architecture) == 1
-        label = NETWORKS[architecture] if own else experiment.label(members[-1][1].name)
+        label = NETWORKS[architecture] if own else experiment.label(members[-1][1].variant)
         values = np.stack([run.test_accuracy[:, -1] for _, run in members], axis=1)
-        is_baseline = any(run.name == experiment.baseline for _, run in members)
+        is_baseline = any(run.variant == experiment.baseline for _, run in members)
         lines.append(figures.Series(label, tuple(float(number) for number, _ in members), values, is_baseline))
     if not any(len(line.x) > 1 for line in lines):
         return []
@@ -260,12 +262,14 @@ def _data_size(experiment: ExperimentSettings, present: Sequence[VariantResult],
     return [Drawing(alt, caption, lambda theme: figures.data_size(lines, theme))]
 
 
-def _shifts(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> list[Drawing]:
+def _shifts(experiment: ExperimentSettings, present: Sequence[Training]) -> list[Drawing]:
     lines = []
     for run in present:
         if (shifted := shift_accuracy(run)) is not None:
             values = np.concatenate([run.test_accuracy[:, -1:], shifted], axis=1)
-            lines.append(figures.Series(experiment.label(run.name), (0.0, *map(float, SHIFTS)), values, run.name == experiment.baseline))
+            lines.append(
+                figures.Series(experiment.label(run.variant), (0.0, *map(float, SHIFTS)), values, run.variant == experiment.baseline)
+            )
     if not lines:
         return []
     ends = [(line.label, *(percent(float(line.values[:, i].mean())) for i in (0, -1))) for line in lines]
@@ -278,27 +282,27 @@ def _shifts(experiment: ExperimentSettings, present: Sequence[VariantResult]) ->
     return [Drawing(alt, caption, lambda theme: figures.shifts(lines, theme))]
 
 
-def _augmented(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> str:
-    labels = [experiment.label(run.name) for run in present if run.settings.train.augment != "none"]
+def _augmented(experiment: ExperimentSettings, present: Sequence[Training]) -> str:
+    labels = [experiment.label(run.variant) for run in present if run.settings.train.augment != "none"]
     return f", but for {listed(labels)}" if labels else ""
 
 
 # --- attention ---
 
 
-def _attention_maps(experiment: ExperimentSettings, present: Sequence[VariantResult]) -> list[Drawing]:
+def _attention_maps(experiment: ExperimentSettings, present: Sequence[Training]) -> list[Drawing]:
     found = [(run, attention) for run in present if run.grid > 1 and (attention := run.attention) is not None]
     if not found:
         return []
     n = _numbers([run for run, _ in found])
     rows: list[tuple[str, FloatArray]] = []
     for run, attention in found:
-        label = experiment.label(run.name)
+        label = experiment.label(run.variant)
         rows.append((f"{label}\nseed {run.seeds[0]}", attention.rollout[0]))
         if len(run.seeds) > 1:
             rows.append((f"{label}\nmean of {len(run.seeds)} seeds", attention.rollout.mean(axis=0)))
     first = found[0][1]
-    labels = listed([experiment.label(run.name) for run, _ in found])
+    labels = listed([experiment.label(run.variant) for run, _ in found])
     whose = "class token's" if all(attention.has_cls for _, attention in found) else "class token's (or, without one, the mean token's)"
     alt = f"The first test image of each digit, and maps of the {whose} attention rollout on the patches of {labels}."
     seeds = f"the first seed's, and the mean over n = {n} seeds" if n != "1" else "one seed's (n = 1)"
@@ -310,11 +314,11 @@ def _attention_maps(experiment: ExperimentSettings, present: Sequence[VariantRes
     return drawn + [_heads(experiment, run, attention) for run, attention in found]
 
 
-def _heads(experiment: ExperimentSettings, run: VariantResult, attention: Attention) -> Drawing:
+def _heads(experiment: ExperimentSettings, run: Training, attention: Attention) -> Drawing:
     # A digit whose strokes are neither everywhere nor at one place.
     shown = attention.labels.index(_SHOWN_DIGIT) if _SHOWN_DIGIT in attention.labels else 0
     image, maps = attention.images[shown], attention.maps[shown]
-    label, blocks, heads = experiment.label(run.name), maps.shape[0], maps.shape[1]
+    label, blocks, heads = experiment.label(run.variant), maps.shape[0], maps.shape[1]
     whose = "class token" if attention.has_cls else "mean token"
     block, head = np.unravel_index(int(maps.reshape(blocks, heads, -1).max(axis=2).argmax()), (blocks, heads))
     alt = (
@@ -327,12 +331,12 @@ def _heads(experiment: ExperimentSettings, run: VariantResult, attention: Attent
         f"{attention.labels[shown]}, whose edge is the line. The page's colour is the weight that all {attention.keys} tokens would have "
         "if they shared it alike; warm colours are more, cold ones less."
     )
-    return Drawing(alt, caption, lambda theme: figures.heads(image, maps, attention.keys, theme), part=f"heads-{run.name}")
+    return Drawing(alt, caption, lambda theme: figures.heads(image, maps, attention.keys, theme), part=f"heads-{run.variant}")
 
 
 _SHOWN_DIGIT = 3
 
-_KINDS: dict[Figure, Callable[[ExperimentSettings, Sequence[VariantResult]], list[Drawing]]] = {
+_KINDS: dict[Figure, Callable[[ExperimentSettings, Sequence[Training]], list[Drawing]]] = {
     "curves": _curves,
     "epoch_time": _epoch_time,
     "position_similarity": _position_similarity,

@@ -14,9 +14,8 @@ from pipeline.measures import MEASURES
 from pipeline.params import ExperimentSettings, Params, TrainSettings
 from pipeline.report import figures, text
 from pipeline.report.drawings import drawings, nearness_rows, seed_values
-from pipeline.report.results import VariantResult
 from pipeline.report.text import Picture, at_least, counted, differs, interval, points
-from pipeline.study import statistics
+from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, adjusted_p, is_timed
 from pipeline.study.statistics import LEVEL, MOST_SEEDS, FloatArray, Interval, Summary
 
@@ -37,7 +36,7 @@ class Row:
     label: str
     is_baseline: bool
     changes: str
-    run: VariantResult | None
+    run: Training | None
     accuracy: Summary | None = None
     train_loss: Summary | None = None
     test_loss: Summary | None = None
@@ -69,7 +68,7 @@ def finite_summary(values: FloatArray) -> Summary | None:
     return statistics.summarize(finite) if finite.size else None
 
 
-def _pair(values: FloatArray | None, run: VariantResult, base: FloatArray | None, baseline: VariantResult) -> _Pair | None:
+def _pair(values: FloatArray | None, run: Training, base: FloatArray | None, baseline: Training) -> _Pair | None:
     """(seeds,) of each side, of the seeds that both have; None where a side is not there, or holds a value that is not finite: a
     pair less would be a choice."""
     seeds = [seed for seed in run.seeds if seed in baseline.seeds]
@@ -85,7 +84,7 @@ def _adjusted(pairs: Mapping[str, _Pair]) -> dict[str, float]:
     return dict(zip(raw, statistics.holm(list(raw.values())), strict=True))
 
 
-def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, VariantResult]) -> list[Row]:
+def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Training]) -> list[Row]:
     baseline = runs.get(experiment.baseline)
     pairs = _pairs(experiment, runs, {v: run.test_accuracy[:, -1] for v, run in runs.items()})
     losses = _pairs(experiment, runs, {v: run.test_loss[:, -1] for v, run in runs.items()})
@@ -120,7 +119,7 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Vari
     return table
 
 
-def _pairs(experiment: ExperimentSettings, runs: Mapping[str, VariantResult], values: Mapping[str, FloatArray | None]) -> dict[str, _Pair]:
+def _pairs(experiment: ExperimentSettings, runs: Mapping[str, Training], values: Mapping[str, FloatArray | None]) -> dict[str, _Pair]:
     """The variants that can be compared with the baseline, without that one itself."""
     baseline = runs.get(experiment.baseline)
     if baseline is None:
@@ -131,7 +130,7 @@ def _pairs(experiment: ExperimentSettings, runs: Mapping[str, VariantResult], va
     return {v: pair for v, pair in found.items() if pair is not None}
 
 
-def _hierarchical(run: VariantResult, baseline: VariantResult) -> Interval | None:
+def _hierarchical(run: Training, baseline: Training) -> Interval | None:
     right, wrong = run.correct, baseline.correct
     seeds = [seed for seed in run.seeds if seed in baseline.seeds]
     if right is None or wrong is None or right.shape[1] != wrong.shape[1] or right.shape[1] < 2:
@@ -140,7 +139,7 @@ def _hierarchical(run: VariantResult, baseline: VariantResult) -> Interval | Non
     return statistics.hierarchical_bootstrap(right, wrong)
 
 
-def measure_rows(experiment: ExperimentSettings, runs: Mapping[str, VariantResult]) -> list[MeasureRow]:
+def measure_rows(experiment: ExperimentSettings, runs: Mapping[str, Training]) -> list[MeasureRow]:
     """Of an experiment whose measure is not accuracy; empty where no variant has it."""
     values = {v: seed_values(experiment.measure, runs[v]) if v in runs else None for v in experiment.variants}
     if experiment.measure == "accuracy" or all(found is None for found in values.values()):
@@ -209,7 +208,7 @@ def _seeds_to_resolve(difference: Summary) -> int | None:
 def render(
     params: Params,
     name: str,
-    runs: Mapping[str, VariantResult],
+    runs: Mapping[str, Training],
     judgements: Sequence[Judgement],
     environment: jinja2.Environment,
     *,
@@ -276,8 +275,8 @@ def render(
         adjusted=adjusted_p(judgements),
         undecided=[row for row in compared if row.difference and _is_open(row.difference)],
         unresolved=_unresolved,
-        commits=sorted({str(row.run.run["git_commit"]) for row in present if row.run and row.run.run.get("git_commit")}),
-        dirty=any(row.run.run.get("git_dirty") for row in present if row.run),
+        commits=sorted({str(row.run.record["git_commit"]) for row in present if row.run and row.run.record.get("git_commit")}),
+        dirty=any(row.run.record.get("git_dirty") for row in present if row.run),
         timed=timed and any(is_timed(judgement.claim) for judgement in judgements),
         label=label,
     )

@@ -22,7 +22,7 @@ from scipy import stats
 from scipy.optimize import isotonic_regression
 
 from pipeline.files import replacing
-from pipeline.report.results import Epochs
+from pipeline.study import Training
 from pipeline.study.statistics import LEVEL, FloatArray, summarize
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Line:
     """One variant in a figure."""
 
     label: str
-    epochs: Epochs
+    run: Training
     is_baseline: bool = False
 
 
@@ -232,13 +232,13 @@ def _accuracy_axis(axes: Axes, accuracies: Sequence[FloatArray], shown: Sequence
 
 
 def _epoch_accuracy_axis(axes: Axes, lines: Sequence[Line]) -> None:
-    accuracies = [line.epochs.test_accuracy for line in lines]
+    accuracies = [line.run.test_accuracy for line in lines]
     _accuracy_axis(axes, accuracies, [values[:, cut_epochs(values.shape[1]) :] for values in accuracies])
 
 
 def exceeds_loss_axis(lines: Sequence[Line]) -> bool:
     """Whether part of a mean loss lies above the top of the figure's axis."""
-    means = np.concatenate([_centre(loss) for line in lines for loss in (line.epochs.train_loss, line.epochs.test_loss)])
+    means = np.concatenate([_centre(loss) for line in lines for loss in (line.run.train_loss, line.run.test_loss)])
     return bool((means[np.isfinite(means)] > TOP_LOSS).any())
 
 
@@ -286,9 +286,9 @@ class _Block:
     """What one panel shows of a line by epoch, and how its axis is made once all lines are drawn."""
 
     title: str
-    solid: Callable[[Epochs], FloatArray]
+    solid: Callable[[Training], FloatArray]
     axis: Callable[[Axes, Sequence[Line]], None]
-    dashed: Callable[[Epochs], FloatArray] | None = None
+    dashed: Callable[[Training], FloatArray] | None = None
 
 
 def _by_epoch(lines: Sequence[Line], blocks: Sequence[_Block], theme: Theme, height: float) -> bytes:
@@ -301,11 +301,11 @@ def _by_epoch(lines: Sequence[Line], blocks: Sequence[_Block], theme: Theme, hei
         for axes, block in zip(figure.subplots(1, len(blocks), squeeze=False)[0], blocks, strict=True):
             for i, (line, style) in enumerate(zip(lines, styles, strict=True)):
                 if block.dashed:
-                    _draw(axes, block.dashed(line.epochs), style, index=i, total=len(lines), dashed=True)
-                _draw(axes, block.solid(line.epochs), style, index=i, total=len(lines))
+                    _draw(axes, block.dashed(line.run), style, index=i, total=len(lines), dashed=True)
+                _draw(axes, block.solid(line.run), style, index=i, total=len(lines))
             axes.set_title(block.title)
             block.axis(axes, lines)
-            _finish(axes, max(line.epochs.test_loss.shape[1] for line in lines))
+            _finish(axes, max(line.run.test_loss.shape[1] for line in lines))
         _legend(figure, lines, styles, theme, dashes=any(block.dashed for block in blocks))
         return _png(figure)
 
@@ -331,15 +331,15 @@ def _panel_each(lines: Sequence[Line], blocks: Sequence[_Block], theme: Theme) -
                     if other is not line:
                         ink = {"color": _INK[theme], "zorder": 2.5, "linewidth": 1.2} if other.is_baseline else {
                             "color": _MUTED[theme], "zorder": 2.0, "linewidth": 0.6, "alpha": 0.6}  # fmt: skip
-                        mean = _centre(block.solid(other.epochs))
+                        mean = _centre(block.solid(other.run))
                         axes.plot(np.arange(1, len(mean) + 1), mean, **ink)
                 style = {"color": _INK[theme] if line.is_baseline else colour, "marker": None, "zorder": 3.0}
                 if block.dashed:
-                    _draw(axes, block.dashed(line.epochs), style, index=0, total=1, dashed=True)
-                _draw(axes, block.solid(line.epochs), style, index=0, total=1)
+                    _draw(axes, block.dashed(line.run), style, index=0, total=1, dashed=True)
+                _draw(axes, block.solid(line.run), style, index=0, total=1)
                 axes.set_title(textwrap.fill(line.label, 76 // columns), fontsize=9.5, fontweight="normal")
                 block.axis(axes, lines)
-                _finish(axes, max(other.epochs.test_loss.shape[1] for other in lines))
+                _finish(axes, max(other.run.test_loss.shape[1] for other in lines))
                 if place < grid.size - columns and place + columns < len(lines):
                     axes.set_xlabel("")
                 else:
@@ -357,24 +357,24 @@ def _panel_each(lines: Sequence[Line], blocks: Sequence[_Block], theme: Theme) -
 
 def curves(lines: Sequence[Line], theme: Theme) -> bytes:
     """PNG: train and test loss by epoch, and test accuracy."""
-    loss = _Block("Loss (nats, log scale)", lambda epochs: epochs.test_loss, _loss_axis, lambda epochs: epochs.train_loss)
-    accuracy = _Block("Test accuracy (%)", lambda epochs: epochs.test_accuracy, _epoch_accuracy_axis)
+    loss = _Block("Loss (nats, log scale)", lambda run: run.test_loss, _loss_axis, lambda run: run.train_loss)
+    accuracy = _Block("Test accuracy (%)", lambda run: run.test_accuracy, _epoch_accuracy_axis)
     return _by_epoch(lines, (loss, accuracy), theme, 3.9)
 
 
 def epoch_time(lines: Sequence[Line], theme: Theme) -> bytes:
     """PNG: recorded seconds of each epoch; a logarithmic axis where the variants differ by more than a factor of four."""
-    means = np.concatenate([line.epochs.seconds.mean(axis=0) for line in lines])
+    means = np.concatenate([line.run.seconds.mean(axis=0) for line in lines])
     logarithmic = bool(means.min() > 0 and means.max() / means.min() > 4)
 
     def axis(axes: Axes, lines: Sequence[Line]) -> None:
         if logarithmic:
             _log_ticks(axes)
         else:
-            axes.set_ylim(0, 1.08 * max(float(_band(line.epochs.seconds)[1].max()) for line in lines))
+            axes.set_ylim(0, 1.08 * max(float(_band(line.run.seconds)[1].max()) for line in lines))
 
     title = "Recorded time of an epoch (s, log scale)" if logarithmic else "Recorded time of an epoch (s)"
-    return _by_epoch(lines, (_Block(title, lambda epochs: epochs.seconds, axis),), theme, 3.3)
+    return _by_epoch(lines, (_Block(title, lambda run: run.seconds, axis),), theme, 3.3)
 
 
 @dataclass(frozen=True)
@@ -646,23 +646,19 @@ def position_similarity(panels: Sequence[tuple[str, FloatArray]], theme: Theme) 
         return _png(figure, few_colours=False)
 
 
-def variant_curves(variant: str, epochs_csv: Path, out_png: Path) -> None:
-    """Writes one variant's own small figure: loss and test accuracy by epoch, every seed thin, their mean bold.
-
-    Raises:
-        UserError: `epochs_csv` is missing or damaged.
-    """
-    line = Line(variant, Epochs.read(epochs_csv))
+def variant_curves(run: Training, out_png: Path) -> None:
+    """Writes one variant's own small figure: loss and test accuracy by epoch, every seed thin, their mean bold."""
+    line = Line(run.variant, run)
     with _style("light"):
         figure = Figure(figsize=(7, 2.9), layout="constrained")
         loss, accuracy = figure.subplots(1, 2)
-        epochs = np.arange(1, line.epochs.test_loss.shape[1] + 1)
+        epochs = np.arange(1, line.run.test_loss.shape[1] + 1)
         blue, orange = _COLOURS["light"][:2]
-        many = len(line.epochs.seeds) > 1
+        many = len(line.run.seeds) > 1
         for axes, values, colour, label in (
-            (loss, line.epochs.train_loss, orange, "train"),
-            (loss, line.epochs.test_loss, blue, "test"),
-            (accuracy, line.epochs.test_accuracy, blue, "test"),
+            (loss, line.run.train_loss, orange, "train"),
+            (loss, line.run.test_loss, blue, "test"),
+            (accuracy, line.run.test_accuracy, blue, "test"),
         ):
             if many:
                 axes.plot(epochs, np.where(np.isfinite(values), values, np.nan).T, color=colour, linewidth=0.6, alpha=0.45)
@@ -674,8 +670,8 @@ def variant_curves(variant: str, epochs_csv: Path, out_png: Path) -> None:
         _epoch_accuracy_axis(accuracy, [line])
         for axes in (loss, accuracy):
             _finish(axes, len(epochs))
-        seeds = f"{len(line.epochs.seeds)} seeds thin, their mean bold" if many else f"seed {line.epochs.seeds[0]}"
-        figure.suptitle(f"{variant} ({seeds})", fontsize=10.5)
+        seeds = f"{len(line.run.seeds)} seeds thin, their mean bold" if many else f"seed {line.run.seeds[0]}"
+        figure.suptitle(f"{run.variant} ({seeds})", fontsize=10.5)
         png = _png(figure)
     with replacing(out_png) as temporary:
         temporary.write_bytes(png)

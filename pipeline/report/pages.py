@@ -11,10 +11,10 @@ import numpy as np
 
 from pipeline.files import replacing
 from pipeline.params import ExperimentSettings, Params
-from pipeline.report import curves, experiment, results, text, timing
-from pipeline.report.results import VariantResult
-from pipeline.study import statistics
+from pipeline.report import curves, experiment, text, timing
+from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
+from pipeline.study.results import load_current, load_dataset
 from pipeline.study.statistics import Summary
 
 REPORTS = Path("reports")
@@ -48,9 +48,9 @@ def write(params: Params, root: Path = Path()) -> list[Path]:
 
 def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
     """The contents of all report files, by their path inside `reports/`. Equal inputs give equal bytes."""
-    runs = results.load(params, root)
+    runs = load_current(params, root).trainings
     timings = timing.load(params, root)
-    data = results.load_dataset(root)
+    data = load_dataset(root)
     train_images = int(data["arrays"]["train_images"]["shape"][0]) if data else None
     judgements = {
         id: judge(id, claim, runs, timings, images_shown=params.images_shown, looks=params.looks) for id, claim in params.claims.items()
@@ -69,8 +69,8 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         "profile": params.profile,
         "dataset": text.DATASETS[params.data.dataset],
         "runs": runs,
-        "commits": sorted({str(run.run["git_commit"]) for run in runs.values() if run.run.get("git_commit")}),
-        "dirty": any(run.run.get("git_dirty") for run in runs.values()),
+        "commits": sorted({str(run.record["git_commit"]) for run in runs.values() if run.record.get("git_commit")}),
+        "dirty": any(run.record.get("git_dirty") for run in runs.values()),
     }
     files["README.md"] = text.page(
         environment,
@@ -88,7 +88,7 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         timed=timings is not None,
         groups=_groups(params, runs),
         data=data,
-        data_changed=[name for name, run in runs.items() if data and run.run.get("data_digest") != data["digest"]],
+        data_changed=[name for name, run in runs.items() if data and run.record.get("data_digest") != data["digest"]],
         samples=SAMPLES if (root / REPORTS / SAMPLES).exists() else None,
         provenance=_recorded(runs, _PROVENANCE),
         label=str,
@@ -99,8 +99,8 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         "hardware.md.j2",
         **common,
         recorded=_recorded(runs, _HARDWARE),
-        times=[(run, float(np.median(run.epochs.seconds)), float(run.epochs.seconds.sum())) for run in runs.values()],
-        shared=any(run.run.get("device") == "cuda" for run in runs.values()),
+        times=[(run, float(np.median(run.seconds)), float(run.seconds.sum())) for run in runs.values()],
+        shared=any(run.record.get("device") == "cuda" for run in runs.values()),
         timings=None if timings is None else timings.raw,
     )
     files["curves.csv"] = curves.table(runs)
@@ -147,7 +147,7 @@ class Entry:
 
     variant: str
     changes: str
-    run: VariantResult | None
+    run: Training | None
     accuracy: Summary | None
     place: int | None
 
@@ -162,7 +162,7 @@ class Group:
     elsewhere: list[str]
 
 
-def _groups(params: Params, runs: Mapping[str, VariantResult]) -> list[Group]:
+def _groups(params: Params, runs: Mapping[str, Training]) -> list[Group]:
     accuracy = {name: statistics.summarize(run.test_accuracy[:, -1]) for name, run in runs.items()}
     order = sorted(accuracy, key=lambda name: -accuracy[name].mean)  # equal means stay in the order of params
     place = {name: i + 1 for i, name in enumerate(order)}
@@ -178,7 +178,7 @@ def _groups(params: Params, runs: Mapping[str, VariantResult]) -> list[Group]:
 
 def _group(
     params: Params,
-    runs: Mapping[str, VariantResult],
+    runs: Mapping[str, Training],
     accuracy: Mapping[str, Summary],
     place: Mapping[str, int],
     name: str,
@@ -202,7 +202,7 @@ def _base(params: Params) -> list[tuple[str, str]]:
 # --- where the numbers come from ---
 
 _DIRTY = {"True": "**yes**: the commit alone does not say what ran", "False": "no"}
-_Show = Callable[[dict[str, Any]], str]
+_Show = Callable[[Mapping[str, Any]], str]
 _PROVENANCE: dict[str, _Show] = {
     "commit": lambda run: _trainings(run),
     "uncommitted changes": lambda run: _DIRTY.get(str(run.get("git_dirty")), "not known"),
@@ -215,7 +215,7 @@ _HARDWARE: dict[str, _Show] = {
 }
 
 
-def _trainings(run: dict[str, Any]) -> str:
+def _trainings(run: Mapping[str, Any]) -> str:
     """Where a variant's seeds were trained, and which later commits were found to compute the same."""
     trainings = run.get("trainings") or [run]
     shown = []
@@ -230,17 +230,17 @@ def _trainings(run: dict[str, Any]) -> str:
     return "; ".join(shown)
 
 
-def _commit(entry: dict[str, Any]) -> str:
+def _commit(entry: Mapping[str, Any]) -> str:
     return f"`{entry['git_commit']}`" if entry.get("git_commit") else "not recorded (no git)"
 
 
-def _recorded(runs: Mapping[str, VariantResult], fields: Mapping[str, _Show]) -> list[tuple[str, list[tuple[str, str]]]]:
+def _recorded(runs: Mapping[str, Training], fields: Mapping[str, _Show]) -> list[tuple[str, list[tuple[str, str]]]]:
     """(what, [(value, which variants; empty when all)]) of what the runs recorded about themselves, the most frequent value first."""
     table = []
     for what, show in fields.items():
         values: dict[str, list[str]] = {}
         for name, run in runs.items():
-            values.setdefault(show(run.run), []).append(name)
+            values.setdefault(show(run.record), []).append(name)
         most, *others = sorted(values, key=lambda value: -len(values[value]))
         named = [(value, ", ".join(values[value])) for value in others]
         table.append((what, [(most, "all others" if others else ""), *named]))

@@ -10,7 +10,7 @@ import argparse
 from pipeline.errors import run_command
 from pipeline.files import write_text
 from pipeline.provenance import STAGE_CODE, code_hash
-from pipeline.stages.paths import CODE_HASHES
+from pipeline.study.files import CODE_HASHES
 
 
 def main(argv: list[str]) -> None:

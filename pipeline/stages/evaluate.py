@@ -14,7 +14,7 @@ from pipeline.evaluation.coordinating import evaluate
 from pipeline.evaluation.records import Records
 from pipeline.params import load as load_params
 from pipeline.runner import workers
-from pipeline.stages.paths import ARRAYS, EVALUATIONS, PREDICTIONS, RUNS
+from pipeline.study.files import ARRAYS, EVALUATIONS, PREDICTIONS, RUNS
 
 
 def main(argv: list[str]) -> None:

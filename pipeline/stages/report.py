@@ -8,7 +8,8 @@ from pathlib import Path
 from pipeline.errors import UserError, run_command
 from pipeline.params import Params, load
 from pipeline.report import figures, pages
-from pipeline.stages.paths import CHECKPOINTS, RUNS
+from pipeline.study.files import CHECKPOINTS, RUNS
+from pipeline.study.results import load_current
 
 
 def main(argv: list[str]) -> None:
@@ -24,9 +25,8 @@ def track(params: Params) -> None:
 
     pictures = CHECKPOINTS / "figures"
     pictures.mkdir(parents=True, exist_ok=True)
-    for variant in params.variants:
-        if (RUNS / variant / "epochs.csv").exists():
-            figures.variant_curves(variant, RUNS / variant / "epochs.csv", pictures / f"{variant}.png")
+    for run in load_current(params).trainings.values():
+        figures.variant_curves(run, pictures / f"{run.variant}.png")
     try:
         sync(RUNS, figures=pictures)
     except UserError as error:  # tracking never stops the pages, which are written

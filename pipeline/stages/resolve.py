@@ -10,7 +10,7 @@ from pipeline.errors import UserError, run_command
 from pipeline.files import write_changed
 from pipeline.params import Params, load
 from pipeline.runner import results
-from pipeline.stages.paths import CONFIGS, FINISHED, RUNS
+from pipeline.study.files import CONFIGS, FINISHED, RUNS
 
 
 def main(argv: list[str]) -> None:

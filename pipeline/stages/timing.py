@@ -14,7 +14,7 @@ from pipeline.files import write_json
 from pipeline.params import load as load_params
 from pipeline.provenance import git_state
 from pipeline.runner.workers import choose_device
-from pipeline.stages.paths import ARRAYS
+from pipeline.study.files import ARRAYS
 
 RESULTS = Path("timing/results.json")
 

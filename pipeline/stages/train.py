@@ -20,7 +20,7 @@ from pipeline.runner import finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.lock import variant_lock
 from pipeline.runner.progress import StudyProgress, TrainingProgress
-from pipeline.stages.paths import ARRAYS, CONFIGS, FINISHED, RUNS
+from pipeline.study.files import ARRAYS, CONFIGS, FINISHED, RUNS
 from pipeline.tracking import Tracker
 from pipeline.training.records import EpochRow
 

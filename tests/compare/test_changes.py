@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.compare.changes import Change, Comparison, compare
-from pipeline.compare.git import Repository
 from pipeline.compare.page import render, verdict
 from pipeline.compare.sides import read_revision, read_working_tree
+from pipeline.study.git import Repository
 
 if TYPE_CHECKING:
     from tests.compare.conftest import Study

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.compare.changes import compare
-from pipeline.compare.git import Repository
 from pipeline.compare.page import LIMIT, code, render
 from pipeline.compare.sides import read_revision
+from pipeline.study.git import Repository
 
 if TYPE_CHECKING:
     from tests.compare.conftest import Study

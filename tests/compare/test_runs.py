@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from pipeline.compare.__main__ import main
-from pipeline.compare.git import Repository
 from pipeline.compare.runs import read_store
 from pipeline.compare.sides import read_revision
 from pipeline.errors import UserError
+from pipeline.study.git import Repository
 from pipeline.tracking import sync
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def test_every_number_is_that_of_the_text_files(synced: tuple[Study, str, str], 
     repository = Repository(study.root)
     for commit in commits:
         files, store = read_revision(repository, commit), read_store(repository, commit)
-        assert list(store.trainings) == list(files.trainings)
-        for variant, training in files.trainings.items():
-            other = store.trainings[variant]
-            assert (other.settings, other.seeds, other.parameters, other.flops) == (
-                training.settings, training.seeds, training.parameters, training.flops,
+        assert list(store.study.trainings) == list(files.study.trainings)
+        for variant, training in files.study.trainings.items():
+            other = store.study.trainings[variant]
+            assert (other.options, other.seeds, other.parameters, other.flops) == (
+                training.options, training.seeds, training.parameters, training.flops,
             )  # fmt: skip
             assert other.curves.keys() == training.curves.keys()
             for name, values in training.curves.items():

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pipeline.compare.git import Repository
 from pipeline.compare.sides import read_revision, read_working_tree
 from pipeline.errors import UserError
+from pipeline.study.git import Repository
 
 if TYPE_CHECKING:
     from tests.compare.conftest import Study
@@ -24,16 +24,16 @@ OLDEST = "40e04d3"  # the first commit of this repository with results
 def test_a_commit_is_read_as_it_was_written(study: Study) -> None:
     study.train("base", {3: 0.9, 0: 0.85}, change={"model.dim": 48}, run={"versions": {"torch": "2.14"}}, seconds=10)
     side = read_revision(Repository(study.root), study.commit("some results"))
-    assert (side.place, side.prefix, side.dirty, side.preview, side.left_out) == ("runs", "", None, None, {})
+    assert (side.study.place, side.study.prefix, side.dirty, side.study.preview, side.study.left_out) == ("runs", "", None, None, {})
     assert side.commit is not None
     assert side.commit.subject == "some results"
-    training = side.trainings["base"]
+    training = side.study.trainings["base"]
     assert training.seeds == (3, 0)
     assert training.accuracy.tolist() == [0.9, 0.85]
     assert training.curves["test_accuracy"].tolist() == [[0.45, 0.9], [0.425, 0.85]]
     assert training.curves["gradient_norm"].tolist() == [[1.5, 0.75]] * 2
     assert training.curves["seconds"][1].tolist() == [10.0, 10.0]
-    assert (training.settings["model.dim"], training.settings["train.seeds"], training.settings["train.clip_norm"]) == (48, [3, 0], None)
+    assert (training.options["model.dim"], training.options["train.seeds"], training.options["train.clip_norm"]) == (48, [3, 0], None)
     assert (training.origin["versions.torch"], training.origin["device"]) == ("2.14", "cpu")
     assert training.id == f"{1:032x}"
     assert (training.parameters, training.flops) == (10_666, 163 * 10_666)
@@ -41,9 +41,9 @@ def test_a_commit_is_read_as_it_was_written(study: Study) -> None:
 
 def test_what_older_records_lack_is_absent(study: Study) -> None:
     study.train("base", [0.9, 0.8, 0.7], old=True)
-    training = read_revision(Repository(study.root), study.commit()).trainings["base"]
+    training = read_revision(Repository(study.root), study.commit()).study.trainings["base"]
     assert "gradient_norm" not in training.curves
-    assert "model.memory" not in training.settings
+    assert "model.memory" not in training.options
     assert training.accuracy.tolist() == [0.9, 0.8, 0.7]
 
 
@@ -51,7 +51,7 @@ def test_losses_that_diverged_are_read(study: Study) -> None:
     study.train("base", [0.1])
     path = study.directory("base") / "epochs.csv"
     path.write_text("seed,epoch,train_loss,test_loss,test_accuracy,gradient_norm,seconds\n0,1,nan,inf,0.098,nan,1.5\n")
-    curves = read_revision(Repository(study.root), study.commit()).trainings["base"].curves
+    curves = read_revision(Repository(study.root), study.commit()).study.trainings["base"].curves
     assert np.isnan(curves["train_loss"]).all()
     assert np.isinf(curves["test_loss"]).all()
 
@@ -63,15 +63,15 @@ def test_the_working_tree_is_read_as_it_lies(study: Study) -> None:
     assert read_working_tree(repository).dirty is False
     study.train("other", [0.5])
     side = read_working_tree(repository)
-    assert list(side.trainings) == ["base", "other"]
+    assert list(side.study.trainings) == ["base", "other"]
     assert (side.dirty, side.revision) == (True, "working tree")
-    assert list(read_revision(repository, "HEAD").trainings) == ["base"]
+    assert list(read_revision(repository, "HEAD").study.trainings) == ["base"]
 
 
 def test_before_the_first_commit_there_is_a_working_tree(study: Study) -> None:
     study.train("base", [0.9])
     side = read_working_tree(Repository(study.root))
-    assert (side.commit, side.dirty, list(side.trainings)) == (None, True, ["base"])
+    assert (side.commit, side.dirty, list(side.study.trainings)) == (None, True, ["base"])
 
 
 def test_reading_leaves_everything_as_it_is(study: Study) -> None:
@@ -95,8 +95,8 @@ def test_a_published_profile_is_found_when_it_is_the_only_one(make_study: Callab
         study.train(variant, [0.9])
     (study.root / "reports" / "preview" / "README.md").write_text("# Results\n\n> Small.\n\nText.\n\n> Another quotation.\n")
     side = read_revision(Repository(study.root), study.commit())
-    assert (side.place, side.preview) == ("reports/preview/runs", "Small.")
-    assert list(side.trainings) == ["zeta", "base", "extra", "alpha"]  # as the two files name them, others after
+    assert (side.study.place, side.study.preview) == ("reports/preview/runs", "Small.")
+    assert list(side.study.trainings) == ["zeta", "base", "extra", "alpha"]  # as the two files name them, others after
 
 
 @pytest.mark.parametrize("content", ["", "[", "- a", "variants: [a]\npreview: 3\ndata: mnist\n", "\0"])
@@ -107,7 +107,7 @@ def test_an_unreadable_params_yaml_takes_nothing_away(study: Study, content: str
     (study.root / "reports").mkdir()
     (study.root / "reports" / "README.md").write_text("# Results\n\nA full study.\n\n> Another quotation.\n")
     side = read_revision(Repository(study.root), study.commit())
-    assert (list(side.trainings), side.preview) == (["a", "b"], None)
+    assert (list(side.study.trainings), side.study.preview) == (["a", "b"], None)
 
 
 def test_the_study_itself_goes_before_a_profile_and_two_profiles_need_a_word(make_study: Callable[..., Study]) -> None:
@@ -119,11 +119,11 @@ def test_the_study_itself_goes_before_a_profile_and_two_profiles_need_a_word(mak
     two = study.commit()
     with pytest.raises(UserError, match="Results lie in reports/gpu, reports/preview: say which with --in, for example IN=reports/gpu"):
         read_revision(repository, two)
-    assert list(read_revision(repository, two, "reports/preview").trainings) == ["small"]
+    assert list(read_revision(repository, two, "reports/preview").study.trainings) == ["small"]
     study.prefix = ""
     study.train("large", [0.9])
-    assert list(read_revision(repository, study.commit()).trainings) == ["large"]
-    assert list(read_revision(repository, "HEAD", "reports/gpu").trainings) == ["fast"]
+    assert list(read_revision(repository, study.commit()).study.trainings) == ["large"]
+    assert list(read_revision(repository, "HEAD", "reports/gpu").study.trainings) == ["fast"]
 
 
 def test_a_side_without_results_names_a_commit_that_has_some(study: Study) -> None:
@@ -167,11 +167,11 @@ def test_a_damaged_file_is_named_with_what_to_do(study: Study, file: str, conten
     repository = Repository(study.root)
     with pytest.raises(
         UserError,
-        match=rf"^runs/base/{file} of the working tree is damaged \(.*{fault}.*\): restore it with `git checkout -- runs/base/{file}`",
+        match=rf"^runs/base/{file} is damaged, .*{fault}.*: run `dvc repro train@base`, .* or restore it with `git checkout`",
     ):
         read_working_tree(repository)
     study.commit()
-    with pytest.raises(UserError, match=rf"^runs/base/{file} of the commit main is damaged \(.*{fault}.*\): compare another commit\.$"):
+    with pytest.raises(UserError, match=rf"^runs/base/{file} of the commit main is damaged, .*{fault}.*: compare another commit\.$"):
         read_revision(repository, "main")
 
 
@@ -183,8 +183,8 @@ def test_an_unfinished_training_is_left_out_and_said(study: Study) -> None:
     (study.directory("bare") / "epochs.csv").unlink()
     (study.directory("bare") / "metrics.json").unlink()
     side = read_revision(Repository(study.root), study.commit())
-    assert list(side.trainings) == ["base"]
-    assert side.left_out == {"half": "no epochs.csv", "bare": "no epochs.csv and no metrics.json"}
+    assert list(side.study.trainings) == ["base"]
+    assert side.study.left_out == {"half": "no epochs.csv", "bare": "no epochs.csv and no metrics.json"}
 
 
 def test_a_side_of_unfinished_trainings_alone_has_nothing_to_compare(study: Study) -> None:
@@ -198,14 +198,14 @@ def test_the_first_results_of_this_repository_are_read() -> None:
     if subprocess.run(["git", "cat-file", "-e", f"{OLDEST}^{{commit}}"], cwd=ROOT, capture_output=True).returncode:
         pytest.skip("this copy has no history")
     side = read_revision(Repository(ROOT), OLDEST)
-    assert side.place == "reports/preview/runs"
-    assert side.preview is not None
-    assert side.preview.startswith("PREVIEW. 3 seeds and 5 epochs")
-    assert list(side.trainings)[:3] == ["base", "sinusoidal", "sincos2d"]
-    assert len(side.trainings) == 13
-    base = side.trainings["base"]
+    assert side.study.place == "reports/preview/runs"
+    assert side.study.preview is not None
+    assert side.study.preview.startswith("PREVIEW. 3 seeds and 5 epochs")
+    assert list(side.study.trainings)[:3] == ["base", "sinusoidal", "sincos2d"]
+    assert len(side.study.trainings) == 13
+    base = side.study.trainings["base"]
     # As README had it then: 95.88, with seconds of 12 to 16.
     assert base.accuracy.mean() == pytest.approx(0.9587666666666667)
     assert base.curves["seconds"].shape == (3, 5)
     assert base.parameters == 10_666
-    assert "model.memory" not in base.settings
+    assert "model.memory" not in base.options

@@ -12,19 +12,18 @@ import yaml
 
 from pipeline.params import Params
 from pipeline.report import curves
-from pipeline.report.results import Epochs, VariantResult
+from pipeline.study import Training
 
 ROOT = Path(__file__).parents[2]
 
 
-def make_run(study: Params, name: str, *, epochs: int, seeds: int = 3) -> VariantResult:
+def make_run(study: Params, name: str, *, epochs: int, seeds: int = 3) -> Training:
     rng = np.random.default_rng(len(name))
     arrays = {
         field: rng.uniform(0.1, 0.9, size=(seeds, epochs))
         for field in ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "seconds")
     }
-    run = Epochs(seeds=tuple(range(seeds)), **arrays)
-    return VariantResult(name, study.resolve(name), run, 10, 10, {}, None, Path("none.npz"))
+    return Training(name, {"config": study.resolve(name).model_dump(mode="json")}, tuple(range(seeds)), arrays, 10, 10)
 
 
 def test_a_line_for_each_variant_and_epoch(study: Params) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from scipy import stats
 
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import experiment
-from pipeline.report.results import Epochs, VariantResult
+from pipeline.study import Training
 from pipeline.study.statistics import sign_flip_p
 
 EXPERIMENT = ExperimentSettings(
@@ -19,18 +18,18 @@ EXPERIMENT = ExperimentSettings(
 )
 
 
-def result(study: Params, name: str, seeds: tuple[int, ...], tmp_path: Path) -> VariantResult:
+def result(study: Params, name: str, seeds: tuple[int, ...]) -> Training:
     """A variant of two epochs, each seed with the same luck whatever seeds stand beside it."""
     luck = np.array([np.random.default_rng([seed, len(name)]).normal(0, 0.01, 2) for seed in seeds])
-    epochs = Epochs(seeds, 0.3 + luck, 0.3 + luck, 0.9 + luck, 1 + luck, 2 + luck)
-    settings = study.resolve(name)
-    return VariantResult(name, settings, epochs, 10, 10, {}, None, tmp_path / f"{name}.npz")
+    levels = {"train_loss": 0.3, "test_loss": 0.3, "test_accuracy": 0.9, "gradient_norm": 1, "seconds": 2}
+    record = {"config": study.resolve(name).model_dump(mode="json")}
+    return Training(name, record, seeds, {curve: level + luck for curve, level in levels.items()}, 10, 10)
 
 
 @pytest.mark.parametrize("change", [tuple(range(10)), (9, 2, 4, 0, 6, 8, 1), (20, 21, 3, 4, 5, 6, 7, 8)])
-def test_pairs_are_of_the_seeds_that_both_have(study: Params, tmp_path: Path, change: tuple[int, ...]) -> None:
+def test_pairs_are_of_the_seeds_that_both_have(study: Params, change: tuple[int, ...]) -> None:
     seeds: dict[str, tuple[int, ...]] = {"base": tuple(range(10)), "relu": change, "mean": tuple(range(6))}
-    runs = {name: result(study, name, own, tmp_path) for name, own in seeds.items()}
+    runs = {name: result(study, name, own) for name, own in seeds.items()}
     rows: dict[str, Any] = {row.variant: row for row in experiment.rows(study, EXPERIMENT, runs)}
     measured = dict(zip(EXPERIMENT.variants, experiment.measure_rows(EXPERIMENT, runs), strict=True))
     common = [seed for seed in change if seed < 10]
@@ -45,7 +44,7 @@ def test_pairs_are_of_the_seeds_that_both_have(study: Params, tmp_path: Path, ch
     assert measured["relu"].difference.n == len(common)
     assert rows["relu"].p is not None
     assert rows["relu"].p >= sign_flip_p(np.array(ours), np.array(theirs))
-    few = runs | {"relu": result(study, "relu", (1, 2, 30), tmp_path), "mean": result(study, "mean", (40, 41), tmp_path)}
+    few = runs | {"relu": result(study, "relu", (1, 2, 30)), "mean": result(study, "mean", (40, 41))}
     few_rows: dict[str, Any] = {row.variant: row for row in experiment.rows(study, EXPERIMENT, few)}
     assert (few_rows["relu"].difference.n, few_rows["relu"].p) == (2, None)
     assert few_rows["mean"].difference is None  # no seed in common

@@ -14,25 +14,23 @@ from matplotlib.text import Text
 from PIL import Image
 from scipy import stats
 
-from pipeline.errors import UserError
 from pipeline.report import figures
 from pipeline.report.figures import Dots, Series
-from pipeline.report.results import Epochs
-from pipeline.training.records import EpochRow, write_epochs
+from pipeline.study import Training
 
 
-def make_epochs(seeds: int, epochs: int, *, level: float = 0.97, seconds: float = 6.0, seed: int = 0) -> Epochs:
+def make_epochs(seeds: int, epochs: int, *, level: float = 0.97, seconds: float = 6.0, seed: int = 0) -> Training:
     rng = np.random.default_rng(seed)
     noise = rng.normal(0, 0.002, size=(5, seeds, epochs))
     late = 1 / np.arange(1, epochs + 1)
-    return Epochs(
-        seeds=tuple(range(seeds)),
-        train_loss=0.05 + 0.4 * late + np.abs(noise[0]),
-        test_loss=0.1 + 0.3 * late + np.abs(noise[1]),
-        test_accuracy=np.minimum(level - 0.1 * late + noise[2], 1.0),
-        gradient_norm=0.5 + np.abs(noise[4]),
-        seconds=seconds * (1 + np.abs(noise[3])),
-    )
+    curves = {
+        "train_loss": 0.05 + 0.4 * late + np.abs(noise[0]),
+        "test_loss": 0.1 + 0.3 * late + np.abs(noise[1]),
+        "test_accuracy": np.minimum(level - 0.1 * late + noise[2], 1.0),
+        "gradient_norm": 0.5 + np.abs(noise[4]),
+        "seconds": seconds * (1 + np.abs(noise[3])),
+    }
+    return Training("base", {}, tuple(range(seeds)), curves)
 
 
 def make_lines(seeds: int, epochs: int) -> list[figures.Line]:
@@ -95,7 +93,7 @@ def test_lines_are_means_and_bands_what_the_caption_calls_them(drawn: list[Figur
     line = make_lines(seeds, 8)[0]
     figures.curves([line], "light")
     axes = drawn[0].axes[1]
-    accuracy = line.epochs.test_accuracy
+    accuracy = line.run.test_accuracy
     assert axes.lines[0].get_ydata() == pytest.approx(accuracy.mean(axis=0))
     band = axes.collections[0].get_paths()[0].vertices
     if seeds == 3:
@@ -116,7 +114,7 @@ def test_accuracy_axis_shows_every_late_value_and_some_numbers(drawn: list[Figur
     figures.curves(lines, "light")
     low, high = drawn[0].axes[1].get_ylim()
     for line in lines:
-        mean = line.epochs.test_accuracy.mean(axis=0)[figures.cut_epochs(epochs) :]
+        mean = line.run.test_accuracy.mean(axis=0)[figures.cut_epochs(epochs) :]
         assert low < mean.min()
         assert mean.max() < high
     assert 1 <= len(_ticks(drawn[0].axes[1])) <= 10
@@ -173,21 +171,12 @@ def test_colours_stand_out_from_the_page(theme: figures.Theme) -> None:
         assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
 
 
-def test_variant_curves_reads_the_table_and_writes_one_picture(tmp_path: Path) -> None:
-    epochs = make_epochs(3, 4)
-    rows = [
-        EpochRow(seed, e + 1, *(float(getattr(epochs, name)[i, e]) for name in EpochRow._fields[2:]))
-        for i, seed in enumerate(epochs.seeds)
-        for e in range(4)
-    ]
-    write_epochs(tmp_path / "epochs.csv", rows)
-    figures.variant_curves("base", tmp_path / "epochs.csv", tmp_path / "curves.png")
+def test_variant_curves_writes_one_picture(tmp_path: Path) -> None:
+    figures.variant_curves(make_epochs(3, 4), tmp_path / "curves.png")
     first = (tmp_path / "curves.png").read_bytes()
     assert Image.open(io.BytesIO(first)).size[0] > 800
-    figures.variant_curves("base", tmp_path / "epochs.csv", tmp_path / "curves.png")
+    figures.variant_curves(make_epochs(3, 4), tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes() == first
-    with pytest.raises(UserError, match="missing"):
-        figures.variant_curves("base", tmp_path / "none.csv", tmp_path / "curves.png")
 
 
 # --- seeds that diverged ---
@@ -206,9 +195,9 @@ def test_losses_that_are_not_finite_are_left_out_of_mean_and_band(drawn: list[Fi
     line = diverging(seeds, 6, 1)
     figures.curves([*make_lines(seeds, 6)[:1], line], "light")
     test = drawn[0].axes[0].lines[3].get_ydata()
-    rest = line.epochs.test_loss[1:]
+    rest = line.run.test_loss[1:]
     assert test[2:] == pytest.approx(rest[:, 2:].mean(axis=0))
-    assert test[:2] == pytest.approx(line.epochs.test_loss[:, :2].mean(axis=0))
+    assert test[:2] == pytest.approx(line.run.test_loss[:, :2].mean(axis=0))
     band = drawn[0].axes[0].collections[3].get_paths()[0].vertices
     edges = band[band[:, 0] == 5, 1]
     low, high = (rest[:, 4].min(), rest[:, 4].max()) if seeds == 3 else stats.t.interval(
@@ -229,7 +218,7 @@ def test_a_line_ends_where_no_seed_is_finite(drawn: list[Figure]) -> None:
 def test_a_loss_that_explodes_does_not_press_the_others_flat(drawn: list[Figure]) -> None:
     line = diverging(3, 6, 0)
     assert not figures.exceeds_loss_axis([line])
-    line.epochs.train_loss[:, 3] = 1e6
+    line.run.train_loss[:, 3] = 1e6
     assert figures.exceeds_loss_axis([line])
     figures.curves([line], "light")
     assert drawn[0].axes[0].get_ylim()[1] == figures.TOP_LOSS
@@ -260,10 +249,10 @@ def test_many_variants_have_a_panel_each_with_all_others_in_it(drawn: list[Figur
     for axes, line in zip(panels[number:], lines, strict=True):
         assert len(axes.lines) == number
         own = max(axes.lines, key=lambda drawn_line: drawn_line.get_linewidth())
-        assert own.get_ydata() == pytest.approx(line.epochs.test_accuracy.mean(axis=0))
+        assert own.get_ydata() == pytest.approx(line.run.test_accuracy.mean(axis=0))
         inks = [drawn_line for drawn_line in axes.lines if drawn_line.get_color() == figures._INK["light"]]
         assert len(inks) == 1
-        assert inks[0].get_ydata() == pytest.approx(lines[0].epochs.test_accuracy.mean(axis=0))
+        assert inks[0].get_ydata() == pytest.approx(lines[0].run.test_accuracy.mean(axis=0))
     assert len({axes.get_ylim() for axes in panels[number:]}) == 1
     assert figure.get_size_inches()[0] == figures.WIDTH
 

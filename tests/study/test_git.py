@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.compare.git import Repository
 from pipeline.errors import UserError
+from pipeline.study.git import Repository
 
 if TYPE_CHECKING:
     from tests.compare.conftest import Study

@@ -1,0 +1,139 @@
+"""Where a study keeps what, and how to read it: paths, and the text files of a training and its evaluation, of a folder or a commit.
+
+Records of any age are read: what an older one lacks is absent, and absent is not the same as different.
+"""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+import io
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from pipeline.files import DamagedError, sealed_json
+from pipeline.measures import FloatArray
+from pipeline.study.git import Repository
+
+# Where the stages keep things, relative to the DVC repository's root.
+ARRAYS = Path("data/arrays")
+CHECKPOINTS = Path(".checkpoints")
+CODE_HASHES = Path("code-hashes")
+CONFIGS = Path("configs")
+EVALUATIONS = Path("evaluations")
+PREDICTIONS = Path("predictions")
+FINISHED = CHECKPOINTS / "seeds"
+RUNS = Path("runs")
+TIMINGS = Path("timing/results.json")
+
+CURVES = ("train_loss", "test_loss", "test_accuracy", "seconds")  # of epochs.csv
+LATER_CURVES = ("gradient_norm",)  # columns that records of an older study lack
+
+
+class Files(Protocol):
+    """Files by their paths from the top folder."""
+
+    def matching(self, pattern: str) -> list[str]:
+        """Paths, sorted; a `*` stays inside one part of a path."""
+
+    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Contents of those files that exist."""
+
+
+class CommitFiles:
+    """The files at a commit."""
+
+    def __init__(self, repository: Repository, commit: str) -> None:
+        self._repository = repository
+        self._ids = repository.files(commit)
+
+    def matching(self, pattern: str) -> list[str]:
+        parts = pattern.split("/")
+        return sorted(path for path in self._ids if _fits(path.split("/"), parts))
+
+    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
+        ids = {path: self._ids[path] for path in paths if path in self._ids}
+        contents = self._repository.contents(ids.values())
+        return {path: contents[id] for path, id in ids.items()}
+
+
+def _fits(path: list[str], pattern: list[str]) -> bool:
+    return len(path) == len(pattern) and all(map(fnmatch.fnmatchcase, path, pattern))
+
+
+class FolderFiles:
+    """The files of a folder, whether git knows them or not."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def matching(self, pattern: str) -> list[str]:
+        return sorted(path.relative_to(self._root).as_posix() for path in self._root.glob(pattern) if path.is_file())
+
+    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
+        return {path: (self._root / path).read_bytes() for path in paths if (self._root / path).is_file()}
+
+
+def parse_json(content: bytes) -> dict[str, Any]:
+    """A JSON object; one that carries its own digest has to match it. Raises DamagedError, which says why as a clause."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise DamagedError("it is not a JSON object")
+    if "digest" in value and "outputs" in value and value != sealed_json(value):
+        raise DamagedError("it does not match its checksum")
+    return value
+
+
+def parse_epochs(content: bytes) -> tuple[tuple[int, ...], dict[str, FloatArray]]:
+    """Seeds, and the curves (seeds, epochs) of an epochs.csv: losses in nats, accuracy a fraction, seconds of one epoch.
+
+    Losses and gradient norms of a seed that diverged may be NaN or infinite.
+
+    Raises:
+        DamagedError: it is no such table; says why as a clause.
+    """
+    try:
+        reader = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""))
+        columns = [*CURVES, *(name for name in LATER_CURVES if name in (reader.fieldnames or ()))]
+        rows = [(int(row["seed"]), int(row["epoch"]), [float(row[name]) for name in columns]) for row in reader]
+    except (KeyError, TypeError, ValueError, csv.Error):
+        raise DamagedError("it is not a table of numbers with the columns of a training") from None
+    seeds = tuple(dict.fromkeys(seed for seed, _, _ in rows))
+    epochs = max((epoch for _, epoch, _ in rows), default=0)
+    full = 0 < len(rows) == len(seeds) * epochs
+    expected = [(seed, epoch) for seed in seeds for epoch in range(1, epochs + 1)] if full else []
+    if not full or sorted((seed, epoch) for seed, epoch, _ in rows) != sorted(expected):
+        raise DamagedError("it has not one row for every seed and epoch")
+    place = {pair: index for index, pair in enumerate(expected)}
+    table = np.empty((len(expected), len(columns)))
+    for seed, epoch, values in rows:
+        table[place[seed, epoch]] = values
+    curves = {name: table[:, index].reshape(len(seeds), epochs) for index, name in enumerate(columns)}
+    if not ((curves["test_accuracy"] >= 0) & (curves["test_accuracy"] <= 1)).all() or not np.isfinite(curves["seconds"]).all():
+        raise DamagedError("it holds an accuracy that is not between 0 and 1, or a time that is not a finite number")
+    return seeds, curves
+
+
+def parse_seeds(content: bytes) -> dict[str, FloatArray]:
+    """The columns (seeds,) of an evaluation's seeds.csv, `seed` among them. Raises DamagedError where it is no table of numbers."""
+    try:
+        rows = list(csv.DictReader(io.StringIO(content.decode("utf-8"), newline="")))
+        columns = {name: np.array([float(row[name]) for row in rows]) for name in (rows[0] if rows else ())}
+    except (KeyError, TypeError, ValueError, csv.Error):
+        raise DamagedError("it is not a table of numbers by seed") from None
+    if not {"seed", "test_accuracy"} <= columns.keys():
+        raise DamagedError("it lacks `seed` or `test_accuracy`")
+    return columns
+
+
+def outputs_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """The digests of what was written beside a record; none where an older one has none."""
+    outputs = record.get("outputs")
+    return outputs if isinstance(outputs, dict) else {}

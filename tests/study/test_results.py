@@ -1,0 +1,65 @@
+"""A study's frames hold the numbers of its files, those of a folder and those of a commit."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.study import load
+
+if TYPE_CHECKING:
+    from tests.conftest import Repository
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, float_precision="round_trip")
+
+
+@pytest.mark.slow
+def test_frames_hold_the_numbers_of_the_files(trained: Repository) -> None:
+    study = load(trained.path)
+    for variant in ("base", "wide"):
+        own = read_csv(trained.path / "runs" / variant / "epochs.csv")
+        found = study.epochs[study.epochs.variant == variant].reset_index(drop=True)
+        pd.testing.assert_frame_equal(found[own.columns], own, check_exact=True)
+        evaluated = read_csv(trained.path / "evaluations" / variant / "seeds.csv")
+        seeds = study.seeds[study.seeds.variant == variant]
+        assert list(seeds.seed) == list(evaluated.seed)
+        np.testing.assert_allclose(seeds.test_accuracy, evaluated.test_accuracy, rtol=0, atol=1e-9)
+    assert list(study.variants.variant) == list(study.trainings) == ["base", "wide"]
+    assert list(study.variants["model.mlp_dim"]) == [8, 12]
+    assert {"train.epochs", "parameters", "flops", "code_hash", "versions.torch"} <= set(study.variants.columns)
+    assert (study.timings.seconds > 0).all()
+    assert set(study.timings.kind) == {"step", "growth", "attention"}
+
+
+@pytest.mark.slow
+def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / "study"
+    shutil.copytree(trained.path, copy, ignore=shutil.ignore_patterns(".dvc", ".checkpoints", "data", "pipeline"))
+    monkeypatch.chdir(copy)
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
+    for arguments in (("init", "--quiet"), ("add", "--force", "runs", "evaluations", "timing", "params.yaml"), ("commit", "-qm", "one")):
+        subprocess.run([*git, *arguments], check=True)
+    folder, commit = load("."), load("HEAD")
+    for frame in ("epochs", "seeds", "variants", "timings"):
+        pd.testing.assert_frame_equal(getattr(folder, frame), getattr(commit, frame), check_exact=True)
+    with Path("runs/base/epochs.csv").open("a") as file:
+        file.write("0,3,1,1,1,1,1\n")
+    with pytest.raises(
+        UserError, match=r"^runs/base/epochs\.csv is damaged, it does not have the recorded sha256: run `dvc repro"
+    ):
+        load(".")
+    pd.testing.assert_frame_equal(load("HEAD").epochs, commit.epochs)
+
+
+def test_without_results_the_sentence_says_where_they_were_sought(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no results in runs/ or reports/NAME/runs/"):
+        load(tmp_path)
