@@ -30,8 +30,8 @@ class Probe:
     Attributes:
         entropy: nats; see `entropy`.
         ink_correlation: mean over the images; see `ink_correlation`.
-        maps: weights on the ten digits (digit, block, head, token, token) float16. Columns of memory slots are left out, so a row
-            sums to the share of attention that stays on tokens.
+        maps: weights on the ten digits from what the head reads, (digit, block, head, token) float16; see `source_row`. Memory slots
+            are left out, so a row sums to the share of attention that stays on tokens.
         rollout: of the ten digits, (digit, token) float32; see `source_row`.
     """
 
@@ -81,15 +81,15 @@ def rollout(weights: FloatArray) -> FloatArray:
 
 
 def source_row(rolled: FloatArray, *, has_cls: bool) -> FloatArray:
-    """The rollout of what the head reads: the class token's row, or the mean over tokens where there is none.
+    """The row of what the head reads: the class token's, or the mean over tokens where there is none.
 
     Args:
-        rolled: (image, token, token).
+        rolled: a rollout or attention weights, (..., token, key).
 
     Returns:
-        (image, token); sums to 1.
+        (..., key).
     """
-    row: FloatArray = rolled[:, 0] if has_cls else rolled.mean(1)
+    row: FloatArray = rolled[..., 0, :] if has_cls else rolled.mean(-2)
     return row
 
 
@@ -155,7 +155,7 @@ def probe(module: nn.Module, settings: ModelSettings, images: npt.NDArray[np.uin
     return Probe(
         entropy=float(np.concatenate(uncertainty).mean()),
         ink_correlation=float(np.concatenate(correlation).mean()),
-        maps=weights[..., : settings.num_tokens].swapaxes(0, 1).astype(np.float16),
+        maps=source_row(weights, has_cls=settings.has_cls)[..., : settings.num_tokens].swapaxes(0, 1).astype(np.float16),
         rollout=source_row(rollout(weights), has_cls=settings.has_cls).astype(np.float32),
     )
 

@@ -223,12 +223,11 @@ class Training:
             has_cls = int(self._arrays["has_cls"])
             images, maps, rollout = (self._arrays[name] for name in ("images", "maps", "rollout"))
             patches = slice(has_cls, has_cls + self.grid**2)
-            row = maps[:, :, :, 0] if has_cls else maps.mean(axis=3, dtype=np.float32)
             shape = (self.grid, self.grid)
             return Attention(
                 images=images.astype(np.float64) / 255,
                 labels=tuple(self._arrays["image_labels"].tolist()),
-                maps=row[..., patches].astype(np.float64).reshape(*row.shape[:3], *shape),
+                maps=maps[..., patches].astype(np.float64).reshape(*maps.shape[:3], *shape),
                 keys=model.num_tokens + model.memory,
                 rollout=rollout[..., patches].astype(np.float64).reshape(*rollout.shape[:2], *shape),
                 has_cls=bool(has_cls),

@@ -232,6 +232,7 @@ def test_a_bit_is_enough_to_differ(study: Study) -> None:
     first = study.commit()
     path = study.directory("base") / "epochs.csv"
     path.write_text(path.read_text().replace(repr(BASE[0] / 2), repr(float(np.nextafter(BASE[0] / 2, 1)))))
+    study.seal("base")
     study.commit()
     comparison = both(study, first)
     assert not only(comparison).identical
@@ -259,6 +260,7 @@ def test_another_architecture_has_other_options(study: Study) -> None:
     record = json.loads(run.read_text())
     record["config"]["model"] = {"architecture": "cnn", "widths": [12, 26]}
     run.write_text(json.dumps(record))
+    study.seal("net")
     study.commit()
     change = only(both(study, first))
     assert change.unrecorded == ()

@@ -51,6 +51,7 @@ def test_losses_that_diverged_are_read(study: Study) -> None:
     study.train("base", [0.1])
     path = study.directory("base") / "epochs.csv"
     path.write_text("seed,epoch,train_loss,test_loss,test_accuracy,gradient_norm,seconds\n0,1,nan,inf,0.098,nan,1.5\n")
+    study.seal("base")
     curves = read_revision(Repository(study.root), study.commit()).study.trainings["base"].curves
     assert np.isnan(curves["train_loss"]).all()
     assert np.isinf(curves["test_loss"]).all()
@@ -164,6 +165,8 @@ HEADER = "seed,epoch,train_loss,test_loss,test_accuracy,gradient_norm,seconds"
 def test_a_damaged_file_is_named_with_what_to_do(study: Study, file: str, content: bytes, fault: str) -> None:
     study.train("base", [0.9])
     (study.directory("base") / file).write_bytes(content)
+    if file != "run.json":
+        study.seal("base")
     repository = Repository(study.root)
     with pytest.raises(
         UserError,

@@ -142,7 +142,7 @@ def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], 
         assert (probe.entropy, probe.ink_correlation) == (expected.entropy, expected.ink_correlation)
         assert np.array_equal(probe.rollout, expected.rollout)
         assert np.array_equal(probe.maps, expected.maps)
-    assert (found[0].maps.dtype, found[0].maps.shape) == (np.float16, (10, 1, 8, 5, 5))
+    assert (found[0].maps.dtype, found[0].maps.shape) == (np.float16, (10, 1, 8, 5))
     assert (found[0].rollout.dtype, found[0].rollout.shape) == (np.float32, (10, 5))
 
 

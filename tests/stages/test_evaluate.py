@@ -296,7 +296,7 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
     for digit in range(10):
         assert np.array_equal(content["images"][digit], data.test_images[list(data.test_labels).index(digit)])
     assert content["has_cls"] == 1
-    assert (content["maps"].dtype, content["maps"].shape) == (np.float16, (10, 1, 8, 5, 5))
+    assert (content["maps"].dtype, content["maps"].shape) == (np.float16, (10, 1, 8, 5))
     assert np.array_equal(content["maps"], found.attention[0].maps)
     assert (content["rollout"].dtype, content["rollout"].shape) == (np.float32, (3, 10, 5))
     assert np.array_equal(content["rollout"], np.stack([probe.rollout for probe in found.attention]))

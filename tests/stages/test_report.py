@@ -73,7 +73,7 @@ def _attention(model: ModelSettings, seeds: int, rng: np.random.Generator) -> di
     rollout = np.exp(scores.mean(axis=(1, 2, 3)))[None] * np.exp(rng.normal(0, 0.2, (seeds, 10, tokens)))
     return {
         "images": images, "image_labels": np.arange(10, dtype=np.uint8),
-        "maps": (weights / weights.sum(-1, keepdims=True)).astype(np.float16),
+        "maps": (weights / weights.sum(-1, keepdims=True))[:, :, :, 0].astype(np.float16),
         "rollout": (rollout / rollout.sum(-1, keepdims=True)).astype(np.float32), "has_cls": np.array(int(model.has_cls)),
     }  # fmt: skip
 

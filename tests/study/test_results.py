@@ -53,9 +53,7 @@ def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: 
         pd.testing.assert_frame_equal(getattr(folder, frame), getattr(commit, frame), check_exact=True)
     with Path("runs/base/epochs.csv").open("a") as file:
         file.write("0,3,1,1,1,1,1\n")
-    with pytest.raises(
-        UserError, match=r"^runs/base/epochs\.csv is damaged, it does not have the recorded sha256: run `dvc repro"
-    ):
+    with pytest.raises(UserError, match=r"^runs/base/epochs\.csv is damaged, it does not have the recorded sha256: run `dvc repro"):
         load(".")
     pd.testing.assert_frame_equal(load("HEAD").epochs, commit.epochs)
 
