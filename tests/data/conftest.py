@@ -84,6 +84,8 @@ class Handler(BaseHTTPRequestHandler):
             for at in range(0, len(content), 1 << 15):
                 self.wfile.write(content[at : at + (1 << 15)])
                 time.sleep(0.1)
+        elif fault == "false length":
+            self._answer(200, content, length=len(content) + 1)
         elif fault == "no length":
             self._answer(200, half, length=-1)
         else:

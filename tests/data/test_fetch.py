@@ -100,6 +100,7 @@ def test_directory_as_mirror(archives, source_of, tmp_path, form, monkeypatch):
         ("error", "HTTP 503"),
         ("page", "log-in or error page"),
         ("cut", "IncompleteRead"),
+        ("false length", "IncompleteRead"),
         ("no length", "wrong md5"),
         ("garbage", "BadStatusLine"),
         ("missing", "HTTP 404"),
@@ -124,9 +125,12 @@ def test_the_next_mirror_helps_and_alone_the_fault_is_named(one, mirror, source_
         "link loop": lambda: str(tmp_path / "loop"),
         "missing": lambda: mirror({}).url,
     }.get(fault, lambda: mirror(one, fault).url)()
-    fetch(source_of(one, bad, mirror(one).url), tmp_path / "raw")
+    good = mirror(one).url
+    fetch(source_of(one, bad, good), tmp_path / "raw")
     assert (tmp_path / "raw" / NAME).read_bytes() == one[NAME]
-    assert f"{bad}: " in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"{bad}: " in told
+    assert f"bytes from {good}, md5 verified" in told
 
     with pytest.raises(UserError) as caught:
         fetch(source_of(one, bad), tmp_path / "alone")
