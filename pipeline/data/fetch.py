@@ -1,50 +1,35 @@
-"""A data set's archives, put into `data/raw` and verified by md5.
-
-Built for bad networks: every wait has an end, a cut download goes on where it stopped, and whatever one mirror does
-wrong, the next one is tried.
-"""
+"""A data set's archives, put into `data/raw` and verified by md5: pooch downloads, this module chooses the mirror and explains faults."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import hashlib
-import http.client
-import itertools
 import json
 import os
-import queue
-import re
+import shutil
 import socket
 import ssl
+import sys
 import threading
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+import pooch
 
 from pipeline.errors import UserError
-from pipeline.files import write_json
+from pipeline.files import replacing, write_json
 
 MANIFEST = "manifest.json"
-
-# A mirror that is silent for STALL_SECONDS is given up, and all mirrors together may cost STUCK_SECONDS of silence; with
-# the import of torchvision a command without a network then ends within half a minute.
-STALL_SECONDS = 5.0
-STUCK_SECONDS = 15.0
-
-_CHUNK_BYTES = 1 << 16
-_LEAST_BYTES = 1 << 14  # fewer in STALL_SECONDS is silence: the largest archive would take hours
-_MOST_BYTES = 1 << 28  # ten times the largest archive: more is a server that does not stop
-_GZIP = b"\x1f\x8b"
+STALL_SECONDS = 5.0  # three mirrors and the import of torchvision: without a network a command ends within half a minute
+_MIN_BYTES = 1 << 14  # fewer in STALL_SECONDS is silence: the largest archive would take hours
+_MAX_BYTES = 1 << 28  # ten times the largest archive: more is a server that does not stop
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -75,17 +60,14 @@ def source(dataset: str) -> Source:
     return Source(dataset, (*([own] if own else []), *published.mirrors), tuple(published.resources))
 
 
-def fetch(source: Source, raw: Path, *, stall_seconds: float = STALL_SECONDS, stuck_seconds: float = STUCK_SECONDS) -> dict[str, Any]:
-    """Makes `raw` hold the source's verified archives and `manifest.json`; a verified archive is not fetched again.
+def fetch(source: Source, raw: Path, *, stall_seconds: float = STALL_SECONDS) -> dict[str, Any]:
+    """Makes the directory `raw` hold the source's archives and `manifest.json`; a verified archive is not fetched again.
 
-    An unfinished download stays as `NAME.part` and is resumed by the next call. What the manifest lists of another data set goes.
-    Files that it does not list are the user's. Where `raw` is a symbolic link, all files of the folder that it points to are: what is
-    there is read, what is missing is added, nothing is removed or overwritten.
+    What the manifest lists of another data set is removed; other files are the user's. Where `raw` is a symbolic link, all files
+    there are the user's: what is there is read, what is missing is added, nothing is removed or overwritten.
 
     Args:
-        raw: the directory; made when missing.
-        stall_seconds: silence after which a mirror is given up.
-        stuck_seconds: silence that all mirrors together may cost. A slow but steady download may take longer.
+        stall_seconds: silence after which a mirror is given up. A slow but steady download may take longer.
 
     Returns:
         The manifest: {"dataset", "files": {name: {"md5", "size" in bytes}}}.
@@ -93,52 +75,58 @@ def fetch(source: Source, raw: Path, *, stall_seconds: float = STALL_SECONDS, st
     Raises:
         UserError: no mirror delivers an archive, the disk is full, another fetch is at work, or a file of the user's is in the way.
     """
-    patience = _Patience(stall_seconds, stuck_seconds)
-    mirrors = list(source.mirrors)
-    with _local_faults(raw):
-        raw.mkdir(parents=True, exist_ok=True)
-    display = _Display()
-    linked = raw.is_symlink()
-    with _lock(raw):
-        with _local_faults(raw):
-            ours = _recorded(raw / MANIFEST, linked)
+    mirrors, linked = list(source.mirrors), raw.is_symlink()
+    with _locked(raw):
+        ours = _recorded(raw / MANIFEST, linked)
         for name, md5 in source.archives:
             path = raw / name
-            with _local_faults(path):
-                present = path.is_file() and _md5(path) == md5
-            if present:
-                display.say(f"{name}: already here, md5 verified")
+            if _matches(path, md5):
+                print(f"{name}: already here, md5 verified", flush=True)
                 continue
             if path.exists() and (linked or name not in ours):
-                way = "let the link point to another folder" if linked else "move it away"
                 raise UserError(
-                    f"{path} is not the archive of {source.dataset} and not this project's to replace: {way}, then run the command again."
+                    f"{path} is not the archive of {source.dataset} and not this project's to replace: "
+                    f"{'let the link point to another folder' if linked else 'move it away'}, then run the command again."
                 )
-            _fetch_archive(source.dataset, path, md5, mirrors, patience, display)
-            with _local_faults(raw):
-                # At once: after a kill it is known whose the archive is.
-                ours[name] = {"md5": md5, "size": path.stat().st_size}
-                write_json(raw / MANIFEST, {"dataset": source.dataset, "files": ours})
-        with _local_faults(raw):
-            files = {name: {"md5": md5, "size": (raw / name).stat().st_size} for name, md5 in source.archives}
-            if not linked:
-                _remove(raw, ours, files)
-            manifest = {"dataset": source.dataset, "files": files}
-            write_json(raw / MANIFEST, manifest)
+            _fetch_archive(source.dataset, path, md5, mirrors, stall_seconds)
+            # At once: after a kill it is known whose the archive is.
+            ours[name] = {"md5": md5, "size": path.stat().st_size}
+            write_json(raw / MANIFEST, {"dataset": source.dataset, "files": ours})
+        files = {name: {"md5": md5, "size": (raw / name).stat().st_size} for name, md5 in source.archives}
+        for name in ours.keys() - files.keys():
+            if not linked and _matches(raw / name, ours[name]["md5"]):
+                (raw / name).unlink()
+        write_json(raw / MANIFEST, manifest := {"dataset": source.dataset, "files": files})
     return manifest
+
+
+@contextlib.contextmanager
+def _locked(raw: Path) -> Iterator[None]:
+    """Makes `raw` and holds its lock, which the kernel drops with the process. Faults of our own disk become a sentence each."""
+    with contextlib.ExitStack() as stack:
+        try:
+            raw.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(raw, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise UserError(f"Another fetch is writing {raw}: wait until it ends, then run the command again.") from None
+        except OSError as error:
+            path, full = error.filename or raw, error.errno in _DISK_FULL
+            fault = f"The disk is full ({path} cannot be written)" if full else f"{path} cannot be written ({error.strerror or error})"
+            raise UserError(f"{fault}: {'free some space' if full else 'mend that'}, then run the command again.") from None
 
 
 def _recorded(path: Path, linked: bool) -> dict[str, dict[str, Any]]:
     """The files that the manifest lists; none where it is missing or damaged. Raises UserError where it may be the user's own file."""
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return {}
-    try:
-        manifest = json.loads(content)
+        manifest = json.loads(path.read_bytes())
         files = {str(name): {"md5": str(file["md5"]), "size": int(file["size"])} for name, file in manifest["files"].items()}
         if manifest.keys() == {"dataset", "files"} and all(Path(name).name == name for name in files):
             return files
+    except FileNotFoundError:
+        return {}
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     if linked:
@@ -146,314 +134,101 @@ def _recorded(path: Path, linked: bool) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def _remove(raw: Path, ours: dict[str, dict[str, Any]], wanted: dict[str, dict[str, Any]]) -> None:
-    """Removes what a fetch left and does not belong to `wanted`, as DVC hashes the whole directory: archives of another data set,
-    cut downloads and half-written manifests."""
-    for name, file in ours.items():
-        if name not in wanted and (raw / name).is_file() and _md5(raw / name) == file["md5"]:
-            (raw / name).unlink()
-    leftovers = [raw / f"{name}.part" for name in ours | wanted]
-    for path in (*leftovers, *raw.glob(f".{MANIFEST}.*.tmp")):
-        path.unlink(missing_ok=True)
+def _matches(path: Path, md5: str) -> bool:
+    return path.is_file() and pooch.file_hash(path, alg="md5") == md5
 
 
 class _Fault(Exception):
-    """Why a mirror did not deliver.
-
-    Attributes:
-        silent: it cost time, so the mirror is tried last from now on.
-        restart: the request to resume failed; without the .part the mirror may deliver.
-    """
-
-    def __init__(self, reason: str, *, silent: bool = False, restart: bool = False) -> None:
-        super().__init__(reason)
-        self.silent = silent
-        self.restart = restart
+    """Why a mirror did not deliver."""
 
 
-@dataclass
-class _Patience:
-    """How long silence is borne, in seconds: `stall` at a stretch, `left` in all."""
-
-    stall: float
-    left: float
-
-
-@dataclass(frozen=True)
-class _Head:
-    """The start of an answer: it begins at byte `start` of the file, whose size is `size` where the mirror says so."""
-
-    start: int
-    size: int | None
-
-
-def _fetch_archive(dataset: str, path: Path, md5: str, mirrors: list[str], patience: _Patience, display: _Display) -> None:
-    """Puts one verified archive to `path`; moves mirrors found silent to the end of `mirrors`."""
-    part = path.with_name(path.name + ".part")
+def _fetch_archive(dataset: str, path: Path, md5: str, mirrors: list[str], stall_seconds: float) -> None:
+    """Puts one verified archive to `path`. A silent mirror moves to the end of `mirrors`, so that it costs time only once."""
     reasons = []
     for mirror in tuple(mirrors):
         try:
-            _fetch_part(mirror, path.name, part, md5, patience, display)
-        except _Fault as fault:
+            with replacing(path) as temporary:
+                _download(mirror, path.name, temporary, stall_seconds)
+                if not _matches(temporary, md5):
+                    page = temporary.read_bytes()[:2] not in (b"", b"\x1f\x8b")
+                    raise _Fault("wrong md5" + ", no gzip archive: perhaps a log-in or error page" * page)
+            print(f"{path.name}: {path.stat().st_size:,} bytes from {mirror}, md5 verified", flush=True)
+            return
+        except (_Fault, TimeoutError) as fault:
             reasons.append(f"{mirror}: {fault}")
-            display.say(f"{path.name}: {mirror}: {fault}")
-            if fault.silent:
-                mirrors.remove(mirror)
-                mirrors.append(mirror)
-            continue
-        with _local_faults(path):
-            os.replace(part, path)
-            _sync(path.parent)
-            size = path.stat().st_size
-        display.say(f"{path.name}: {size:,} bytes from {mirror}, md5 verified")
-        return
+            print(f"{path.name}: {mirror}: {fault}", flush=True)
+            if isinstance(fault, TimeoutError):
+                mirrors.append(mirrors.pop(mirrors.index(mirror)))
     raise UserError(
         f"{path.name} of {dataset} could not be fetched ({'; '.join(reasons)}): name a place that has it with "
         "`MNIST_MIRROR=<directory or URL> dvc repro`, or run `make demo`, which needs no network."
     )
 
 
-def _fetch_part(mirror: str, name: str, part: Path, md5: str, patience: _Patience, display: _Display) -> None:
-    """Completes `part` from one mirror and verifies it.
+def _download(mirror: str, name: str, path: Path, stall_seconds: float) -> None:
+    """Writes a mirror's file to `path`.
 
-    Raises:
-        _Fault: the mirror did not deliver. A `part` that may still be right stays, a wrong one goes.
+    A thread does the waiting: pooch's time-out is for one address and one read, and does not end the search for a host's name,
+    many dead addresses, or a header that comes byte by byte. A thread that is given up finds its file closed and ends.
     """
-    while True:
-        with _local_faults(part):
-            offset = part.stat().st_size if part.exists() else 0
-            # A kill between the last byte and the rename leaves a whole file here.
-            if offset and _md5(part) == md5:
-                return
+    errors: list[BaseException] = []
+    with path.open("wb") as file:
+        thread = threading.Thread(target=_transfer, args=(mirror, name, file, stall_seconds, errors), daemon=True)
+        thread.start()
+        since, size, mark = time.monotonic(), 0, 0
+        while thread.is_alive() and size <= _MAX_BYTES and time.monotonic() - since < stall_seconds:
+            thread.join(0.05)
+            size = os.fstat(file.fileno()).st_size
+            if size - mark >= _MIN_BYTES:
+                since, mark = time.monotonic(), size
+        error = errors[0] if errors else None
+        if size > _MAX_BYTES:
+            raise _Fault(f"sent more than {_MAX_BYTES:,} bytes")
+        if thread.is_alive() or isinstance(error, TimeoutError):
+            raise TimeoutError(f"{f'stalled at byte {size:,}' if size else 'no answer'} within {stall_seconds:.3g} s")
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+            raise error
+        if error:
+            raise _Fault(_reason(error))
+
+
+def _transfer(mirror: str, name: str, file: IO[bytes], stall_seconds: float, errors: list[BaseException]) -> None:
+    """Writes a mirror's file to `file`; a fault goes into `errors`, the system's own instead of what requests wraps around it."""
+    with contextlib.ExitStack() as opened:
+
+        def prepare(response: Any, **_: Any) -> None:
+            opened.callback(response.close)  # pooch leaves it open after a fault
+            # Some servers declare the archive's own gzip as the answer's encoding, and requests would unpack it.
+            response.raw.headers.discard("Content-Encoding")
+
         try:
-            start = _download(mirror, name, part, offset, patience, display)
-        except _Fault as fault:
-            if not fault.restart:
-                raise
-            start = offset
-            reason = str(fault)
-        else:
-            with _local_faults(part):
-                if _md5(part) == md5:
-                    return
-                reason = f"wrong md5 in its {part.stat().st_size:,} bytes"
-        with _local_faults(part):
-            part.unlink(missing_ok=True)
-        # If bytes from an earlier download are in it, they may be the wrong ones: the mirror gets one try of its own.
-        if not start:
-            raise _Fault(reason)
+            address = urlsplit(mirror)
+            if address.scheme in ("http", "https"):
+                options = {"headers": {"Accept-Encoding": "identity"}, "hooks": {"response": prepare}}
+                trusted = os.environ.get("SSL_CERT_FILE") or True
+                download = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=stall_seconds, verify=trusted, **options)
+                return download(f"{mirror.rstrip('/')}/{name}", file, None)
+            directory = urllib.request.url2pathname(address.path) if address.scheme == "file" else os.path.expanduser(mirror)
+            if not os.path.isdir(directory):
+                raise _Fault(f"there is no directory {os.path.abspath(directory)}")
+            with open(os.path.join(directory, name), "rb") as archive:
+                shutil.copyfileobj(archive, file)
+        except Exception as error:
+            cause: BaseException = error
+            while inner := cause.__cause__ or cause.__context__:
+                cause = inner
+            errors.append(cause)
 
 
-def _download(mirror: str, name: str, part: Path, offset: int, patience: _Patience, display: _Display) -> int:
-    """Writes to `part` what the mirror sends, appended to the `offset` bytes there if the mirror can resume, and syncs it.
-
-    Returns:
-        The byte of the file at which the mirror began: `offset` or 0.
-    """
-    with contextlib.closing(_receive(mirror, name, offset, patience)) as items:
-        head = next(items)
-        assert isinstance(head, _Head)
-        # Looked at before the .part is opened: a proxy's page shall not cost what is already there.
-        first = next(items, b"")
-        if not first:
-            raise _Fault("sent nothing", restart=bool(head.start))
-        assert isinstance(first, bytes)
-        if not head.start and not _GZIP.startswith(first[:2]):
-            raise _Fault("sent no gzip archive, but perhaps a log-in or error page")
-        received = head.start
-        with display.bar(name, head) as advance, _local_faults(part), part.open("ab" if head.start else "wb") as file:
-            for chunk in itertools.chain([first], items):
-                assert isinstance(chunk, bytes)
-                file.write(chunk)
-                received += len(chunk)
-                advance(received)
-            file.flush()
-            os.fsync(file.fileno())
-    if head.size is not None and received < head.size:
-        raise _Fault(f"ended after {received:,} of {head.size:,} bytes")
-    return head.start
-
-
-def _receive(mirror: str, name: str, offset: int, patience: _Patience) -> Generator[_Head | bytes]:
-    """A `_Head`, then the file's bytes from `head.start` on.
-
-    A thread does the waiting, because some waits (for a host name, for one address after another, for a header that comes
-    byte by byte) have no time-out of their own; it is left behind when patience ends.
-
-    Raises:
-        _Fault: the mirror cannot be read, or is silent.
-    """
-    limit = min(patience.stall, patience.left)
-    if limit <= 0:
-        raise _Fault("not tried, because the others had used up the time for waiting")
-    items: queue.SimpleQueue[_Head | bytes | Exception | None] = queue.SimpleQueue()
-    abandoned = threading.Event()
-    threading.Thread(target=_pump, args=(mirror, name, offset, limit, items, abandoned), daemon=True).start()
-    since, recent, position = time.monotonic(), 0, None
-    try:
-        while True:
-            try:
-                item = items.get(timeout=max(0.0, since + limit - time.monotonic()))
-            except queue.Empty:
-                raise TimeoutError from None
-            if item is None:
-                return
-            if isinstance(item, Exception):
-                raise item
-            if isinstance(item, _Head):
-                position = item.start
-            else:
-                recent += len(item)
-                position = (position or 0) + len(item)
-            if recent >= _LEAST_BYTES:
-                since, recent = time.monotonic(), 0
-            yield item
-    except TimeoutError:
-        patience.left -= time.monotonic() - since
-        what = "no answer" if position is None else f"stalled at byte {position:,}: next to nothing"
-        raise _Fault(f"{what} within {limit:.3g} s", silent=True) from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        patience.left -= time.monotonic() - since
-        raise _Fault(_reason(error)) from None
-    finally:
-        abandoned.set()
-
-
-def _pump(
-    mirror: str,
-    name: str,
-    offset: int,
-    timeout: float,
-    items: queue.SimpleQueue[_Head | bytes | Exception | None],
-    abandoned: threading.Event,
-) -> None:
-    """Puts a mirror's answer into `items`, then None; or the exception that ended it."""
-    try:
-        with contextlib.closing(_open(mirror, name, offset, timeout)) as answer:
-            total = 0
-            for item in answer:
-                if abandoned.is_set():
-                    return
-                items.put(item)
-                total += len(item) if isinstance(item, bytes) else 0
-                # A server that never ends would fill the disk; cut off here, its bytes fail their md5.
-                if total > _MOST_BYTES:
-                    break
-        items.put(None)
-    except Exception as error:
-        items.put(error)
-
-
-def _open(mirror: str, name: str, offset: int, timeout: float) -> Generator[_Head | bytes]:
-    scheme = urlsplit(mirror).scheme
-    if scheme in ("http", "https"):
-        return _read_address(f"{mirror.rstrip('/')}/{name}", offset, timeout)
-    if scheme == "file":
-        return _read_file(Path(urllib.request.url2pathname(urlsplit(mirror).path)) / name)
-    if "://" in mirror:
-        raise _Fault("neither a directory nor a file://, http:// or https:// address")
-    return _read_file(Path(mirror).expanduser() / name)
-
-
-def _read_file(path: Path) -> Generator[_Head | bytes]:
-    if not path.parent.is_dir():
-        raise _Fault(f"there is no directory {path.parent.resolve()}")
-    with path.open("rb") as file:
-        yield _Head(0, os.fstat(file.fileno()).st_size)
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk
-
-
-def _read_address(address: str, offset: int, timeout: float) -> Generator[_Head | bytes]:
-    request = urllib.request.Request(address, headers={"Range": f"bytes={offset}-"} if offset else {})
-    try:
-        response = urllib.request.urlopen(request, timeout=timeout)
-    except urllib.error.HTTPError as error:
-        with error:
-            raise _Fault(f"HTTP {error.code} {error.reason}", restart=bool(offset) and error.code == 416) from None
-    with response:
-        start = 0
-        if response.status == 206:
-            if not re.match(rf"bytes {offset}-", response.headers.get("Content-Range", "")):
-                raise _Fault("sent another range than the one asked for", restart=bool(offset))
-            start = offset
-        length = response.headers.get("Content-Length")
-        yield _Head(start, start + int(length) if length else None)
-        while chunk := response.read1(_CHUNK_BYTES):
-            yield chunk
-
-
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """A network's or a directory's fault in a few words."""
-    if isinstance(error, urllib.error.URLError) and isinstance(error.reason, Exception):
-        error = error.reason
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
     if isinstance(error, socket.gaierror):
         return "its host name cannot be resolved"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted ({error.verify_message})"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return f"{type(error).__name__}: {error}".rstrip(": ")
-
-
-@contextlib.contextmanager
-def _local_faults(path: Path) -> Iterator[None]:
-    """Faults of our own disk, which no other mirror mends, as a sentence each."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(
-                f"The disk is full ({path} cannot be written): free some space, then run the command again; it goes on where it stopped."
-            ) from None
-        raise UserError(f"{path} cannot be written ({error.strerror or error}): mend that, then run the command again.") from None
-
-
-@contextlib.contextmanager
-def _lock(raw: Path) -> Iterator[None]:
-    """One fetch at a time: two would append to the same .part. The kernel drops the lock with the process."""
-    with _local_faults(raw):
-        descriptor = os.open(raw, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UserError(f"Another fetch is writing {raw}: wait until it ends, then run the command again.") from None
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _sync(directory: Path) -> None:
-    """Puts a rename on disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class _Display:
-    """A bar for the file under way on a terminal, plain lines everywhere."""
-
-    def __init__(self) -> None:
-        self._console = Console()
-
-    def say(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    @contextlib.contextmanager
-    def bar(self, name: str, head: _Head) -> Iterator[Callable[[int], None]]:
-        """Shows a download; the yielded function takes the bytes that are there."""
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal) as progress:
-            task = progress.add_task(name, total=head.size, completed=head.start)
-            yield lambda received: progress.update(task, completed=received)
+    if isinstance(error, _Fault):
+        return str(error)
+    response = getattr(error, "response", None)  # of requests' HTTPError
+    if response is not None:
+        return f"HTTP {response.status_code} {response.reason}"
+    return getattr(error, "strerror", None) or repr(error)

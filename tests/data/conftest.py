@@ -27,14 +27,14 @@ def idx(array: np.ndarray) -> bytes:
 
 
 class Mirror(ThreadingHTTPServer):
-    """A server of `files` that misbehaves as `fault` says; `requests` holds (file name, Range header) of each request."""
+    """A server of `files` that misbehaves as `fault` says; `requests` holds the file name of each request."""
 
     daemon_threads = True
 
-    def __init__(self, files: dict[str, bytes], fault: str | None = None, *, ranges: bool = True) -> None:
+    def __init__(self, files: dict[str, bytes], fault: str | None = None) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.files, self.fault, self.ranges = files, fault, ranges
-        self.requests: list[tuple[str, str | None]] = []
+        self.files, self.fault = files, fault
+        self.requests: list[str] = []
         self.closing = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}/some/where/"
 
@@ -53,8 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         server, fault = self.server, self.server.fault
         self.close_connection = True
         name = self.path.removeprefix("/some/where/")
-        asked = self.headers.get("Range")
-        server.requests.append((name, asked))
+        server.requests.append(name)
         if fault == "silent":
             server.closing.wait()
             return
@@ -75,27 +74,22 @@ class Handler(BaseHTTPRequestHandler):
         content = server.files[name]
         if fault == "flipped":
             content = content[:500] + bytes([content[500] ^ 1]) + content[501:]
-        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and server.ranges else 0
-        if asked and server.ranges and start >= len(content):
-            self._answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
-            return
-        rest = content[start:]
-        headers = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if start else {}
-        if fault == "other range" and start:
-            headers = {"Content-Range": f"bytes 0-{len(content) - 1}/{len(content)}"}
+        half = content[: len(content) // 2]
         if fault in ("cut", "stalls"):
-            self._answer(206 if start else 200, rest[: len(rest) // 2], headers, length=len(rest))
+            self._answer(200, half, length=len(content))
             if fault == "stalls":
                 server.closing.wait()
         elif fault == "slow":
-            self._answer(200, b"", length=len(rest))
-            for at in range(0, len(rest), 1 << 15):
-                self.wfile.write(rest[at : at + (1 << 15)])
+            self._answer(200, b"", length=len(content))
+            for at in range(0, len(content), 1 << 15):
+                self.wfile.write(content[at : at + (1 << 15)])
                 time.sleep(0.1)
+        elif fault == "false length":
+            self._answer(200, content, length=len(content) + 1)
         elif fault == "no length":
-            self._answer(200, rest[: len(rest) // 2], length=-1)
+            self._answer(200, half, length=-1)
         else:
-            self._answer(206 if start else 200, rest, headers)
+            self._answer(200, content, {"Content-Encoding": "x-gzip"} if fault == "packed" else None)
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None, *, length: int | None = None) -> None:
         self.send_response(status)
@@ -120,8 +114,8 @@ def mirror() -> Iterator[Callable[..., Mirror]]:
     """Starts a Mirror; all end with the test."""
     servers: list[Mirror] = []
 
-    def start(files: dict[str, bytes], fault: str | None = None, **options: Any) -> Mirror:
-        server = Mirror(files, fault, **options)
+    def start(files: dict[str, bytes], fault: str | None = None) -> Mirror:
+        server = Mirror(files, fault)
         servers.append(server)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return server

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime
-import errno
 import fcntl
 import hashlib
 import ipaddress
@@ -12,7 +11,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -24,8 +22,6 @@ from pipeline.errors import UserError
 
 NAME = "train-images-idx3-ubyte.gz"
 ROOT = Path(__file__).parents[2]
-# Short for tests about silence, which then take that long; long for all others, for a busy machine is not silence.
-SHORT = {"stall_seconds": 0.5, "stuck_seconds": 1.2}
 
 
 @pytest.fixture
@@ -77,7 +73,7 @@ def test_verified_archives_are_not_fetched_again(archives, mirror, source_of, tm
     (tmp_path / list(archives)[1]).unlink()
     server.requests.clear()
     fetch(wanted, tmp_path)
-    assert {name for name, _ in server.requests} == {NAME, list(archives)[1]}
+    assert set(server.requests) == {NAME, list(archives)[1]}
     assert damaged.read_bytes() == archives[NAME]
     server.requests.clear()
     fetch(wanted, tmp_path)
@@ -102,30 +98,39 @@ def test_directory_as_mirror(archives, source_of, tmp_path, form, monkeypatch):
     [
         ("flipped", "wrong md5"),
         ("error", "HTTP 503"),
-        ("page", "page"),
-        ("cut", "ended after"),
+        ("page", "log-in or error page"),
+        ("cut", "IncompleteRead"),
+        ("false length", "IncompleteRead"),
         ("no length", "wrong md5"),
         ("garbage", "BadStatusLine"),
         ("missing", "HTTP 404"),
         ("refused", "refused"),
         ("no directory", "there is no directory"),
         ("no file", "No such file"),
-        ("not a scheme", "neither a directory"),
-        ("not a port", "InvalidURL"),
+        ("not a scheme", "there is no directory"),
+        ("not a port", "not a valid host or port"),
+        ("nobody's home", "there is no directory"),
+        ("link loop", "there is no directory"),
     ],
 )
 def test_the_next_mirror_helps_and_alone_the_fault_is_named(one, mirror, source_of, tmp_path, capsys, fault, reason):
+    (tmp_path / "loop").symlink_to("loop")
     bad = {
         "refused": refused,
         "no directory": lambda: str(tmp_path / "nowhere"),
         "no file": lambda: str(tmp_path),
         "not a scheme": lambda: "s3://bucket/mnist",
         "not a port": lambda: "http://127.0.0.1:mnist",
+        "nobody's home": lambda: "~no-such-user/mnist",
+        "link loop": lambda: str(tmp_path / "loop"),
         "missing": lambda: mirror({}).url,
     }.get(fault, lambda: mirror(one, fault).url)()
-    fetch(source_of(one, bad, mirror(one).url), tmp_path / "raw")
+    good = mirror(one).url
+    fetch(source_of(one, bad, good), tmp_path / "raw")
     assert (tmp_path / "raw" / NAME).read_bytes() == one[NAME]
-    assert f"{bad}: " in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"{bad}: " in told
+    assert f"bytes from {good}, md5 verified" in told
 
     with pytest.raises(UserError) as caught:
         fetch(source_of(one, bad), tmp_path / "alone")
@@ -135,141 +140,55 @@ def test_the_next_mirror_helps_and_alone_the_fault_is_named(one, mirror, source_
     assert reason in sentence
     assert "MNIST_MIRROR=<directory or URL> dvc repro" in sentence
     assert "make demo" in sentence
-    assert not (tmp_path / "alone" / NAME).exists()
-    assert not (tmp_path / "alone" / MANIFEST).exists()
-    # Only bytes that may be the right ones are kept.
-    left = {path.name: path.read_bytes() for path in (tmp_path / "alone").iterdir()}
-    assert left == ({f"{NAME}.part": one[NAME][: len(one[NAME]) // 2]} if fault == "cut" else {})
+    assert list((tmp_path / "alone").iterdir()) == []
 
 
 def test_a_name_that_does_not_resolve(one, mirror, source_of, tmp_path):
     with pytest.raises(UserError, match=r"no-such-host\.invalid: (its host name cannot be resolved|no answer)"):
-        fetch(source_of(one, "http://no-such-host.invalid"), tmp_path, stall_seconds=5, stuck_seconds=5)
+        fetch(source_of(one, "http://no-such-host.invalid"), tmp_path, stall_seconds=5)
 
 
 @pytest.mark.parametrize("fault", ["silent", "endless header", "stalls"])
 def test_a_silent_mirror_is_left_for_the_next(archives, mirror, source_of, tmp_path, fault):
     silent, good = mirror(archives, fault), mirror(archives)
-    fetch(source_of(archives, silent.url, good.url), tmp_path, stall_seconds=1, stuck_seconds=5)
+    fetch(source_of(archives, silent.url, good.url), tmp_path, stall_seconds=1)
     assert all((tmp_path / name).read_bytes() == content for name, content in archives.items())
     # After its first silence it is tried last: four archives do not wait four times.
     assert len(silent.requests) == 1
 
 
-def test_a_stalled_download_goes_on_at_the_next_mirror(one, mirror, source_of, tmp_path):
-    stalled, good = mirror(one, "stalls"), mirror(one)
-    fetch(source_of(one, stalled.url, good.url), tmp_path, stall_seconds=1, stuck_seconds=5)
-    assert good.requests == [(NAME, f"bytes={len(one[NAME]) // 2}-")]
-    assert (tmp_path / NAME).read_bytes() == one[NAME]
-
-
-def test_silence_has_one_end_for_all_mirrors(one, mirror, source_of, tmp_path):
-    servers = [mirror(one, fault) for fault in ("silent", "endless header", "stalls", "silent", "silent")]
-    begin = time.monotonic()
-    with pytest.raises(UserError) as caught:
-        fetch(source_of(one, *(server.url for server in servers)), tmp_path, **SHORT)
-    assert time.monotonic() - begin < 10  # each server would hold it for ever
-    sentence = str(caught.value)
-    assert sentence.count("no answer within") == 2
-    assert sentence.count("stalled at byte") == 1
-    assert sentence.count("not tried") == 2
-    assert servers[3].requests == []
-
-
-def test_a_listener_that_never_accepts(one, source_of, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(UserError, match="no answer within"):
-        fetch(source_of(one, f"http://127.0.0.1:{server.getsockname()[1]}"), tmp_path, **SHORT)
-
-
 def test_the_default_deadlines_fit_into_half_a_minute():
     # A mirror of one's own and MNIST's two; torchvision's import takes up to ten seconds.
-    assert 3 * module.STALL_SECONDS <= module.STUCK_SECONDS <= 18
+    assert 3 * module.STALL_SECONDS <= 18
 
 
 def test_a_slow_but_steady_download_may_take_longer(one, mirror, source_of, tmp_path):
     server = mirror(one, "slow")
     limit = 1.0
     assert len(one[NAME]) / (1 << 15) * 0.1 > 1.5 * limit
-    fetch(source_of(one, server.url), tmp_path, stall_seconds=limit, stuck_seconds=limit)
+    fetch(source_of(one, server.url), tmp_path, stall_seconds=limit)
     assert (tmp_path / NAME).read_bytes() == one[NAME]
 
 
 def test_a_server_that_never_ends_is_cut_off(one, mirror, source_of, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "_MAX_BYTES", 1 << 20)
     endless = mirror({NAME: one[NAME] * 20})
-    with pytest.raises(UserError, match="ended after"):
+    with pytest.raises(UserError, match="sent more than 1,048,576 bytes"):
         fetch(source_of(one, endless.url), tmp_path)
-    assert (tmp_path / f"{NAME}.part").stat().st_size <= (1 << 20) + (1 << 17)
-
-
-@pytest.mark.parametrize("ranges", [True, False])
-@pytest.mark.parametrize("cut", [1, 100_000])
-def test_resume(one, mirror, source_of, tmp_path, cut, ranges):
-    (tmp_path / f"{NAME}.part").write_bytes(one[NAME][:cut])
-    server = mirror(one, ranges=ranges)
-    fetch(source_of(one, server.url), tmp_path)
-    assert server.requests == [(NAME, f"bytes={cut}-")]  # the rest alone, once
-    assert (tmp_path / NAME).read_bytes() == one[NAME]
-    assert not (tmp_path / f"{NAME}.part").exists()
-
-
-def test_a_directory_completes_a_part(one, source_of, tmp_path):
-    place = tmp_path / "place"
-    place.mkdir()
-    (place / NAME).write_bytes(one[NAME])
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw" / f"{NAME}.part").write_bytes(one[NAME][:1000])
-    fetch(source_of(one, str(place)), tmp_path / "raw")
-    assert (tmp_path / "raw" / NAME).read_bytes() == one[NAME]
-
-
-def test_a_whole_part_needs_no_mirror(one, source_of, tmp_path):
-    (tmp_path / f"{NAME}.part").write_bytes(one[NAME])
-    fetch(source_of(one, refused()), tmp_path)
-    assert (tmp_path / NAME).read_bytes() == one[NAME]
-
-
-@pytest.mark.parametrize(
-    ("part", "fault"),
-    [
-        (lambda content: b"\x00" * 1000, None),  # 206, wrong md5 at the end
-        (lambda content: content + b"more", None),  # 416
-        (lambda content: content[:1000], "other range"),
-    ],
-)
-def test_a_part_that_does_not_fit_is_dropped_and_the_mirror_tried_once_more(one, mirror, source_of, tmp_path, part, fault):
-    (tmp_path / f"{NAME}.part").write_bytes(part(one[NAME]))
-    server = mirror(one, fault)
-    fetch(source_of(one, server.url), tmp_path)
-    assert [asked is None for _, asked in server.requests] == [False, True]
-    assert (tmp_path / NAME).read_bytes() == one[NAME]
-
-
-def test_wrong_bytes_are_asked_for_twice_at_most(one, mirror, source_of, tmp_path):
-    (tmp_path / f"{NAME}.part").write_bytes(one[NAME][:1000])
-    server = mirror({NAME: one[NAME][::-1]})
-    with pytest.raises(UserError):
-        fetch(source_of(one, server.url), tmp_path)
-    assert len(server.requests) == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_page_does_not_cost_what_is_already_there(one, mirror, source_of, tmp_path):
-    part = tmp_path / f"{NAME}.part"
-    part.write_bytes(one[NAME][:1000])
-    with pytest.raises(UserError, match="page"):
-        fetch(source_of(one, mirror(one, "page").url), tmp_path)
-    assert part.read_bytes() == one[NAME][:1000]
-
-
-def test_kill_and_run_again(one, mirror, source_of, tmp_path):
-    server = mirror(one, "stalls")
-    wanted = source_of(one, server.url)
-    part = tmp_path / f"{NAME}.part"
-    process = run_fetch(wanted, tmp_path, stall_seconds=60, stuck_seconds=60)
+def test_kill_and_run_again(archives, mirror, source_of, tmp_path):
+    """What was verified stays. The archive under way is fetched again, for pooch does not resume."""
+    second, first = list(archives)[:2]
+    archives = {name: archives[name] for name in (first, second)}  # the large one last
+    server = mirror({first: archives[first]})
+    silent = mirror({second: archives[second]}, "stalls")
+    wanted = source_of(archives, server.url, silent.url)
+    process = run_fetch(wanted, tmp_path, stall_seconds=60)
     try:
         deadline = time.monotonic() + 60
-        while not (part.exists() and part.stat().st_size):
+        while not any(path.stat().st_size for path in tmp_path.glob(f".{second}.*.tmp")):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -277,19 +196,17 @@ def test_kill_and_run_again(one, mirror, source_of, tmp_path):
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert process.returncode == -signal.SIGKILL
-    assert not (tmp_path / NAME).exists()
-    size = part.stat().st_size
-    server.fault = None
+    assert contents(tmp_path).keys() == {first, f".{second}.{process.pid}.tmp"}  # DVC ignores *.tmp, and pipeline.mending removes them
+    server.files = archives
     server.requests.clear()
     fetch(wanted, tmp_path)
-    assert server.requests == [(NAME, f"bytes={size}-")]
-    assert (tmp_path / NAME).read_bytes() == one[NAME]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [MANIFEST, NAME]
+    assert server.requests == [second]
+    assert contents(tmp_path).items() >= archives.items()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device /dev/full")
 def test_full_disk_stops_at_once(one, mirror, source_of, tmp_path):
-    (tmp_path / f"{NAME}.part").symlink_to("/dev/full")
+    (tmp_path / f".{NAME}.{os.getpid()}.tmp").symlink_to("/dev/full")
     other = mirror(one)
     with pytest.raises(UserError, match=r"disk is full .*free some space") as caught:
         fetch(source_of(one, mirror(one).url, other.url), tmp_path)
@@ -298,7 +215,7 @@ def test_full_disk_stops_at_once(one, mirror, source_of, tmp_path):
     assert not (tmp_path / NAME).exists()
 
 
-def test_a_write_that_fails_in_the_middle_is_resumed(one, mirror, source_of, tmp_path):
+def test_a_write_that_fails_in_the_middle(one, mirror, source_of, tmp_path):
     server, other = mirror(one), mirror(one)
     wanted = source_of(one, server.url, other.url)
     limit = 1 << 17
@@ -306,15 +223,14 @@ def test_a_write_that_fails_in_the_middle_is_resumed(one, mirror, source_of, tmp
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert errors.startswith("error: ")
-    assert os.strerror(errno.EFBIG) in errors
+    assert "disk is full" in errors
     assert len(errors.splitlines()) == 1
     assert other.requests == []
-    assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.part"]
-    size = (tmp_path / f"{NAME}.part").stat().st_size
-    assert 0 < size <= limit
-    server.requests.clear()
-    fetch(wanted, tmp_path)
-    assert server.requests == [(NAME, f"bytes={size}-")]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archive_that_the_server_declares_as_packed_is_kept_as_it_is(one, mirror, source_of, tmp_path):
+    fetch(source_of(one, mirror(one, "packed").url), tmp_path)
     assert (tmp_path / NAME).read_bytes() == one[NAME]
 
 
@@ -347,7 +263,6 @@ def test_another_data_set_replaces_the_archives(archives, mirror, source_of, tmp
 
 def test_digits_need_no_archives(archives, mirror, source_of, tmp_path):
     fetch(source_of(archives, mirror(archives).url), tmp_path)
-    (tmp_path / f"{NAME}.part").write_bytes(b"cut")
     (tmp_path / "notes.txt").write_text("mine")
     assert fetch(source("digits"), tmp_path) == {"dataset": "digits", "files": {}}
     assert sorted(path.name for path in tmp_path.iterdir()) == [MANIFEST, "notes.txt"]
@@ -362,7 +277,7 @@ def linked(archives, tmp_path) -> Path:
     """A link to a folder of the user's that holds the archives and other files."""
     folder = tmp_path / "mine"
     folder.mkdir()
-    others = {"t99-ubyte.gz": b"a", f"{NAME}.part": b"b", f".{MANIFEST}.1.tmp": b"c"}
+    others = {"t99-ubyte.gz": b"a", f".{NAME}.1.tmp": b"b", f".{MANIFEST}.1.tmp": b"c"}
     for name, content in {**archives, **others}.items():
         (folder / name).write_bytes(content)
     (tmp_path / "raw").symlink_to(folder)
@@ -486,12 +401,3 @@ def test_sources_are_torchvisions(dataset, published, monkeypatch):
     assert source(dataset).mirrors == ("/my/mnist", *found.mirrors)
     monkeypatch.setenv("MNIST_MIRROR", " ")
     assert source(dataset) == found
-
-
-def test_no_thread_outlives_its_mirror(one, mirror, source_of, tmp_path):
-    with pytest.raises(UserError):
-        fetch(source_of(one, mirror(one, "silent").url), tmp_path, stall_seconds=0.2, stuck_seconds=0.2)
-    deadline = time.monotonic() + 20
-    while any("_pump" in thread.name for thread in threading.enumerate()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -55,7 +55,7 @@ def test_without_a_network_the_stage_ends_with_one_sentence(tmp_path, monkeypatc
     """Every request goes through a proxy that takes connections and never answers; each silence ends sooner than by default."""
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(fetch, "fetch", functools.partial(fetch.fetch, stall_seconds=0.2, stuck_seconds=0.6))
+    monkeypatch.setattr(fetch, "fetch", functools.partial(fetch.fetch, stall_seconds=0.2))
     with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
         for name in ("http_proxy", "https_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{server.getsockname()[1]}")
