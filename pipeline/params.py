@@ -95,12 +95,55 @@ class TrainSettings(_Settings):
 
 
 class TimingSettings(_Settings):
-    """How long the timing stage measures. `seconds` bounds all rounds together; `tokens` are counts of patches in a square grid."""
+    """What the timing stage times, and for how long.
+
+    Attributes:
+        seconds: bounds all rounds together.
+        tokens: counts of patches in a square grid.
+        subjects: networks whose training step is timed, each as its difference to `base`. Each is timed as published and on the fast
+            path; one with `loops: nested` only as published, but with patches cut one by one and attention image by image.
+        labels: what the page calls a subject, where not by its name.
+    """
 
     rounds: Annotated[int, Field(ge=1, le=1000)]
     steps: Annotated[int, Field(ge=1, le=10_000)]
     seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
     tokens: Annotated[tuple[int, ...], Field(min_length=2, strict=False)]
+    subjects: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    labels: dict[str, str] = {}
+
+    @field_validator("subjects")
+    @classmethod
+    def _subjects(cls, subjects: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, difference in subjects.items():
+            if "/" in name:
+                raise ValueError(f"holds {name!r}, but a name may hold no '/'")
+            loops = difference.get("loops", "nested")
+            if loops != "nested":
+                raise ValueError(f"holds {name!r} with loops: {loops}, which is not a choice; the only one is nested")
+        return subjects
+
+    @model_validator(mode="after")
+    def _labelled(self) -> TimingSettings:
+        for name in self.labels.keys() - self.subjects.keys():
+            raise ValueError(f"labels: names {name!r}, which is not among the subjects{nearest(name, self.subjects)}")
+        return self
+
+    def label(self, subject: str) -> str:
+        """What the timing page calls the subject."""
+        return self.labels.get(subject, subject)
+
+    def is_nested(self, subject: str) -> bool:
+        """Whether the subject is computed in nested loops."""
+        return "loops" in self.subjects[subject]
+
+    def model(self, subject: str, base: ModelSettings) -> ModelSettings:
+        """The subject's network. Raises UserError where base and difference together are impossible."""
+        difference = {name: value for name, value in self.subjects[subject].items() if name != "loops"}
+        try:
+            return ModelSettings.model_validate(base.model_dump() | difference)
+        except ValidationError as error:
+            raise UserError(_sentence(error, f"timing.subjects.{subject}", ModelSettings)) from None
 
     @field_validator("tokens")
     @classmethod
@@ -501,8 +544,14 @@ def parse(raw: Any) -> Params:
     except ValidationError as error:
         raise UserError(_sentence(error, "", Params)) from None
     _check_names(params)
-    for variant in params.variants:
-        params.resolve(variant)
+    models = {variant: params.resolve(variant).model for variant in params.variants}
+    for subject in params.timing.subjects:
+        model = params.timing.model(subject, params.base)
+        if models.get(subject, model) != model:
+            raise UserError(
+                f"timing.subjects.{subject} is another network than variants.{subject}; give both the same options, or the subject "
+                "another name."
+            )
     return params
 
 
@@ -598,7 +647,7 @@ def _sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> st
 
 
 _KEYS = frozenset().union(
-    *(settings.model_fields for settings in (ModelSettings, BaselineSettings, TrainSettings, ComparisonSettings)),
+    *(settings.model_fields for settings in (ModelSettings, BaselineSettings, TrainSettings, TimingSettings, ComparisonSettings)),
 )
 
 
