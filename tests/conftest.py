@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -290,20 +291,17 @@ def tiny_trainer(tiny_settings: Callable[..., VariantSettings], one_thread: None
     return make
 
 
-TIMING_GROUPS = (
-    "attention", "linear layers", "layer norm", "activation", "patches and embedding", "class token", "optimizer", "rest",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def make_timings(study: params.Params) -> Callable[..., dict[str, Any]]:
-    """Makes what the timing stage writes, with known ratios as published; the fast path takes a fifth of the time."""
+@pytest.fixture
+def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
+    """Makes timings: writes timing/results.json with known ratios as published, and reads it; the fast path takes a fifth of the time."""
+    from pipeline.timing import results
+    from pipeline.timing.profile import GROUPS
     from pipeline.timing.subjects import entries
 
     def make(
         *, rounds: int = 12, loop: float = 1.3, patch_14: float = 0.2, nested: float = 13.0, exponent: float = 2.0, noise: float = 0.01,
         disturbed: int = 0,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> results.Timings:  # fmt: skip
         rng = np.random.default_rng(0)
         factors = {"cls-loop": loop, "patch-14": patch_14, "patch-7": 0.4, "patch-2": 9.0, "nested loops": loop * nested}
         measurements, seconds = [], {}
@@ -332,13 +330,13 @@ def make_timings(study: params.Params) -> Callable[..., dict[str, Any]]:
         profiles = {}
         for entry in entries(study, 16):
             if (entry.kind == "step" and not entry.nested) or (entry.kind, entry.subject) == ("growth", "784"):
-                total, shares = 1.2 * seconds[entry.name], rng.dirichlet(np.ones(len(TIMING_GROUPS)))
+                total, shares = 1.2 * seconds[entry.name], rng.dirichlet(np.ones(len(GROUPS)))
                 profiles[entry.name] = {
                     "seconds": total,
-                    "groups": {group: float(total * share) for group, share in zip(TIMING_GROUPS, shares, strict=True)},
-                    "operators": {group: int(rng.integers(10, 900)) for group in TIMING_GROUPS},
+                    "groups": {group: float(total * share) for group, share in zip(GROUPS, shares, strict=True)},
+                    "operators": {group: int(rng.integers(10, 900)) for group in GROUPS},
                 }
-        return {
+        raw = {
             "started": "2026-01-02T03:04:05+00:00", "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False,
             "machine": {"device": "cpu", "name": "Some Processor (2 cores)", "cores": 2, "threads": 1,
                         "versions": {"python": "3.11.2", "torch": "2.15.0"}},
@@ -347,5 +345,10 @@ def make_timings(study: params.Params) -> Callable[..., dict[str, Any]]:
                          "learning_rate": 0.005, "threshold": 0.05, "order_seed": 0},
             "measurements": measurements, "rounds": listed, "profiles": profiles,
         }  # fmt: skip
+        (tmp_path / "timing").mkdir(exist_ok=True)
+        (tmp_path / results.RESULTS).write_text(json.dumps(raw))
+        loaded = results.load(study, tmp_path)
+        assert loaded is not None
+        return loaded
 
     return make

@@ -7,8 +7,8 @@ As published: `pipeline.timing.published`, torch's Adam as it comes, the loss re
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,12 +27,7 @@ from pipeline.training.stack import initial_model
 MAX_EPOCHS = 10_000  # params allow no more rounds than that, repeated ones included
 
 
-class Work(Protocol):
-    """Something that can be run again and again."""
-
-    def __call__(self) -> float:
-        """Seconds of all its steps."""
-        ...
+Work = Callable[[], float]  # runs its steps, again with each call, and gives their seconds
 
 
 class PublishedSteps:

@@ -19,48 +19,35 @@ from pipeline.timing import results
 ROOT = Path(__file__).parents[2]
 TIMED = ("T4", "T6", "T7", "T9", "K3")
 
-Make = Callable[..., dict[str, Any]]
-
-
-def read(study: Params, root: Path, raw: dict[str, Any]) -> results.Timings:
-    write(root, raw)
-    loaded = results.load(study, root)
-    assert loaded is not None
-    return loaded
-
-
-def write(root: Path, raw: dict[str, Any]) -> None:
-    (root / "timing").mkdir(exist_ok=True)
-    (root / results.RESULTS).write_text(json.dumps(raw))
+Make = Callable[..., results.Timings]
 
 
 def judged(study: Params, id: str, found: results.Timings | None) -> Judgement:
     return judge(id, study.claims[id], {}, found, images_shown=study.images_shown)
 
 
-def verdicts(study: Params, root: Path, raw: dict[str, Any]) -> dict[str, str]:
-    found = read(study, root, raw)
+def verdicts(study: Params, found: results.Timings) -> dict[str, str]:
     return {id: judged(study, id, found).verdict for id in TIMED}
 
 
-def test_verdicts_follow_the_interval_of_the_ratio(study: Params, tmp_path: Path, make_timings: Make) -> None:
-    assert verdicts(study, tmp_path, make_timings()) == {
+def test_verdicts_follow_the_interval_of_the_ratio(study: Params, make_timings: Make) -> None:
+    assert verdicts(study, make_timings()) == {
         "T4": "supported", "T6": "contradicted", "T7": "supported", "T9": "supported", "K3": "supported",
     }  # fmt: skip
-    changed = verdicts(study, tmp_path, make_timings(loop=1.05, patch_14=12.0, nested=40.0, exponent=1.0))
+    changed = verdicts(study, make_timings(loop=1.05, patch_14=12.0, nested=40.0, exponent=1.0))
     assert changed == {"T4": "contradicted", "T6": "supported", "T7": "contradicted", "T9": "contradicted", "K3": "supported"}
-    vague = verdicts(study, tmp_path, make_timings(loop=1.45, nested=17.0, exponent=1.8, noise=0.3))
+    vague = verdicts(study, make_timings(loop=1.45, nested=17.0, exponent=1.8, noise=0.3))
     assert (vague["T4"], vague["T7"]) == ("not decided", "not decided")
 
 
-def test_patch_14_has_to_be_slower_than_each_other(study: Params, tmp_path: Path, make_timings: Make) -> None:
+def test_patch_14_has_to_be_slower_than_each_other(study: Params, make_timings: Make) -> None:
     """Slower than 7 and 4, but faster than 2: one comparison is enough against the claim."""
-    findings = judged(study, "T6", read(study, tmp_path, make_timings(patch_14=3.0))).findings
+    findings = judged(study, "T6", make_timings(patch_14=3.0)).findings
     assert [finding.verdict for finding in findings] == ["supported", "supported", "contradicted"]
 
 
-def test_interval_of_a_ratio_is_students_on_the_logarithms(study: Params, tmp_path: Path, make_timings: Make) -> None:
-    found = read(study, tmp_path, make_timings())
+def test_interval_of_a_ratio_is_students_on_the_logarithms(study: Params, make_timings: Make) -> None:
+    found = make_timings()
     kept = [entry["seconds"] for entry in found.raw["rounds"]]
     logs = np.log([entry["step/published/cls-loop"] / entry["step/published/first"] for entry in kept])
     low, high = np.exp(stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=stats.sem(logs)))
@@ -70,23 +57,17 @@ def test_interval_of_a_ratio_is_students_on_the_logarithms(study: Params, tmp_pa
     assert low < 1.3 < high
 
 
-def test_a_slow_round_does_not_change_a_ratio(study: Params, tmp_path: Path, make_timings: Make) -> None:
-    raw = make_timings()
-    write(tmp_path, raw)
-    before = results.load(study, tmp_path)
-    for name in raw["rounds"][3]["seconds"]:
-        raw["rounds"][3]["seconds"][name] *= 7
-    write(tmp_path, raw)
-    after = results.load(study, tmp_path)
-    assert before is not None
-    assert after is not None
+def test_a_slow_round_does_not_change_a_ratio(make_timings: Make) -> None:
+    before, after = make_timings(), make_timings()
+    for name in after.rounds[3]:
+        after.rounds[3][name] *= 7
     assert after.ratio("cls-loop", "first") == pytest.approx(before.ratio("cls-loop", "first"))
     assert after.exponent("attention time") == pytest.approx(before.exponent("attention time"))
 
 
 @pytest.mark.parametrize("exponent", [1.0, 1.7, 2.0])
-def test_exponent_is_the_slope_from_49_tokens_on(study: Params, tmp_path: Path, make_timings: Make, exponent: float) -> None:
-    found = read(study, tmp_path, make_timings(exponent=exponent, noise=1e-6))
+def test_exponent_is_the_slope_from_49_tokens_on(make_timings: Make, exponent: float) -> None:
+    found = make_timings(exponent=exponent, noise=1e-6)
     slopes = found.exponent("attention time")
     assert slopes.shape == (12,)
     assert slopes == pytest.approx(exponent, abs=1e-4)
@@ -97,19 +78,19 @@ def test_exponent_is_the_slope_from_49_tokens_on(study: Params, tmp_path: Path, 
     assert found.exponent("saved bytes").shape == (1,)
 
 
-def test_disturbed_rounds_judge_nothing(study: Params, tmp_path: Path, make_timings: Make) -> None:
-    found = read(study, tmp_path, make_timings(rounds=0, disturbed=6))
+def test_disturbed_rounds_judge_nothing(study: Params, make_timings: Make) -> None:
+    found = make_timings(rounds=0, disturbed=6)
     for claim in ("T4", "T6", "T7"):
         judgement = judged(study, claim, found)
         assert judgement.verdict == "not decided"
         assert "0 undisturbed rounds" in judgement.deciding.why
-    assert verdicts(study, tmp_path, make_timings(rounds=2))["T4"] == "not decided"
+    assert verdicts(study, make_timings(rounds=2))["T4"] == "not decided"
 
 
 def test_other_settings_than_the_studys_are_not_judged(
     study: Params, tmp_path: Path, make_timings: Make, raw_params: dict[str, Any]
 ) -> None:
-    write(tmp_path, make_timings())
+    make_timings()
     timing = raw_params["timing"]
     for change, undecided in (
         ({"base": raw_params["base"] | {"blocks": 2}}, TIMED),
@@ -124,7 +105,7 @@ def test_other_settings_than_the_studys_are_not_judged(
 def test_a_subject_that_params_do_not_have_any_more_is_not_judged(
     study: Params, tmp_path: Path, make_timings: Make, raw_params: dict[str, Any]
 ) -> None:
-    write(tmp_path, make_timings())
+    make_timings()
     timing = raw_params["timing"]
     subjects = {name: change for name, change in timing["subjects"].items() if name != "patch-7"}
     labels = {name: label for name, label in timing["labels"].items() if name != "patch-7"}
@@ -135,8 +116,7 @@ def test_a_subject_that_params_do_not_have_any_more_is_not_judged(
 
 @pytest.mark.parametrize("damage", ["{", "{}", "[]", "no rounds", "no step", "no groups", "a missing time"])
 def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_timings: Make, damage: str) -> None:
-    raw = make_timings()
-    write(tmp_path, raw)
+    raw = make_timings().raw
     if damage == "no rounds":
         raw["rounds"] = []
     elif damage == "no step":
@@ -145,15 +125,12 @@ def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_ti
         raw["profiles"]["step/fast/base"]["groups"] = {}
     elif damage == "a missing time":
         del raw["rounds"][4]["seconds"]["growth/fast/49"]
-    else:
-        (tmp_path / results.RESULTS).write_text(damage)
-    if len(damage) > 2:
-        write(tmp_path, raw)
+    (tmp_path / results.RESULTS).write_text(damage if len(damage) <= 2 else json.dumps(raw))
     with pytest.raises(UserError, match="damaged: run `dvc repro --force --single-item timing`"):
         results.load(study, tmp_path)
 
 
-def test_without_timings_there_is_nothing(study: Params, tmp_path: Path, make_timings: Make) -> None:
+def test_without_timings_there_is_nothing(study: Params, tmp_path: Path) -> None:
     assert results.load(study, tmp_path) is None
     for claim in ("T4", "T6"):
         judgement = judged(study, claim, None)
