@@ -94,6 +94,10 @@ def oddities(params: Params) -> list[str]:
                 f'claim {claim} speaks of {name!r}, which {key} does not have{nearest(name, known)}; it will read "not run".'
                 for name in sorted(names - known.keys())
             ]
+    found += [
+        f'timing.subjects.{name} is another network than variants.{name}; what claims say of its time will read "not run".'
+        for name in params.timed_otherwise()
+    ]
     short = []
     for claim, settings in params.claims.items():
         shown = [resolved[name] for part in settings.comparisons for name in named(part) & resolved.keys()]

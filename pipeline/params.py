@@ -455,6 +455,11 @@ class Params(_Settings):
             )
         return VariantSettings(data=self.data, train=train, model=settings)
 
+    def timed_otherwise(self) -> list[str]:
+        """The timing stage's subjects that are other networks than the variants of their names."""
+        shared = [subject for subject in self.timing.subjects if subject in self.variants]
+        return [subject for subject in shared if self.timing.model(subject, self.base) != self.resolve(subject).model]
+
     def probed(self, probe: Probe) -> tuple[str, ...]:
         """The variants, in order, whose trained models an experiment or a claim wants tested under shifts, or for their attention."""
         figure = {"shifts": "shifts", "attention": "attention_maps"}[probe]
@@ -544,14 +549,10 @@ def parse(raw: Any) -> Params:
     except ValidationError as error:
         raise UserError(_sentence(error, "", Params)) from None
     _check_names(params)
-    models = {variant: params.resolve(variant).model for variant in params.variants}
+    for variant in params.variants:
+        params.resolve(variant)
     for subject in params.timing.subjects:
-        model = params.timing.model(subject, params.base)
-        if models.get(subject, model) != model:
-            raise UserError(
-                f"timing.subjects.{subject} is another network than variants.{subject}; give both the same options, or the subject "
-                "another name."
-            )
+        params.timing.model(subject, params.base)
     return params
 
 

@@ -258,7 +258,6 @@ FAULTS = [
     ("timing/subjects/new", {"patch": 5}, "timing.subjects.new.patch: 5 does not divide the image's side"),
     ("timing/subjects/new", {"loops": "flat"}, "timing.subjects holds 'new' with loops: flat, which is not a choice"),
     ("timing/subjects", {"a/b": {}}, "timing.subjects holds 'a/b', but a name may hold no '/'."),
-    ("timing/subjects/first", {"pool": "mean"}, "timing.subjects.first is another network than variants.first; give both the same"),
     ("timing/labels/frist", "x", "timing.labels: names 'frist', which is not among the subjects; the nearest is 'first'."),
     ("timing/round", 3, "timing.round is not a key of params.yaml; the nearest is 'rounds'."),
     ("trian", {}, "trian is not a key of params.yaml; the nearest is 'train'."),

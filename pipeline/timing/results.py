@@ -106,7 +106,8 @@ def load(params: Params, root: Path = Path()) -> Timings | None:
         kept = [entry["seconds"] for entry in raw["rounds"] if entry["kept"]]
         rounds = kept or [entry["seconds"] for entry in raw["rounds"]]
         complete = bool(rounds) and all(seconds[name] > 0 for seconds in rounds for name in measurements)
-        own = {entry.name: entry.model.model_dump(mode="json") for entry in entries(params, 1)}
+        others = params.timed_otherwise()
+        own = {entry.name: entry.model.model_dump(mode="json") for entry in entries(params, 1) if entry.subject not in others}
         changed = frozenset(name for name, entry in measurements.items() if own.get(name) != entry["model"])
         timings = Timings(raw, measurements, rounds, bool(kept), changed)
         profiled = {name for name, profile in raw["profiles"].items() if profile["groups"]}

@@ -95,6 +95,7 @@ def test_other_settings_than_the_studys_are_not_judged(
     for change, undecided in (
         ({"base": raw_params["base"] | {"blocks": 2}}, TIMED),
         ({"timing": timing | {"subjects": timing["subjects"] | {"cls-loop": {"cls_insert": "loop", "blocks": 2}}}}, ("T4", "T7")),
+        ({"variants": raw_params["variants"] | {"first": {"pool": "mean"}}}, ("T4",)),
     ):
         found = results.load(parse(raw_params | change), tmp_path)
         judgements = {id: judged(study, id, found) for id in TIMED}
