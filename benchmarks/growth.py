@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import load, nested, overheads, runner
+from benchmarks import nested, overheads, runner
 from benchmarks.loops import BATCH_SIZE, EPOCH_STEPS
 from benchmarks.measure import THESIS
-from benchmarks.results import fit_power_law
 from benchmarks.runner import Options
 from pipeline.params import IMAGE_SIZE
+from pipeline.timing.load import LoadMeter, wait_until_quiet
+from pipeline.timing.power_law import fit_power_law
+from pipeline.timing.rounds import Say, run_rounds
 
 SEEDS = (1, 2, 4, 8, 16, 32)
 PATCHES = {14: 60, 7: 60, 4: 60, 2: 20, 1: 3}  # with the steps that are timed: 785 tokens take a thousand times as long as 5
 IMAGES = (1_280, 5_120, 15_360, 30_720, 59_904)  # whole batches
 VARIANTS = (3, 6, 12, 25, 50)
-_PATIENCE_SECONDS = 30.0
 _PANELS_A_ROW = 3
 
 Series = dict[str, Any]
+Timed = tuple[float, float]  # seconds, and the share of the machine that other processes used meanwhile
 
 
-def measure(options: Options, say: Callable[[str], None], *, quick: bool) -> list[Series]:
+def measure(options: Options, say: Say, *, quick: bool) -> list[Series]:
     """Measures all series.
 
     Returns:
@@ -38,19 +39,22 @@ def measure(options: Options, say: Callable[[str], None], *, quick: bool) -> lis
     patches = dict(list(PATCHES.items())[:3]) if quick else PATCHES
     counts = IMAGES[:3] if quick else IMAGES
 
-    def epoch(num_seeds: int, patch: int, steps: int) -> float:
-        return _epoch_seconds(options, num_seeds, patch, steps)
+    def epoch(num_seeds: int, patch: int, steps: int) -> Timed:
+        """An epoch of all seeds."""
+        result, _ = runner.measure("ours", options, steps, "--seeds", str(num_seeds), "--patch", str(patch))
+        return result["epoch_seconds"] * num_seeds, result["foreign"]
 
-    def over_images(count: int) -> float:
+    def over_images(count: int) -> Timed:
         steps = count // BATCH_SIZE
-        return epoch(1, THESIS.patch, steps) * steps / EPOCH_STEPS
+        seconds, foreign = epoch(1, THESIS.patch, steps)
+        return seconds * steps / EPOCH_STEPS, foreign
 
-    def over_tokens(tokens: int) -> float:
+    def over_tokens(tokens: int) -> Timed:
         patch = next(patch for patch in patches if _tokens(patch) == tokens)
         return epoch(1, patch, patches[patch])
 
-    def series_of(x_name: str, x: Sequence[int], y_name: str, seconds: Callable[[int], float]) -> Series:
-        return _series(x_name, x, y_name, seconds, repeats, say)
+    def series_of(x_name: str, x: Sequence[int], y_name: str, measure: Callable[[int], Timed]) -> Series:
+        return _series(x_name, x, y_name, measure, repeats, options, say)
 
     return [
         series_of("seeds", seeds, "an epoch of all seeds", lambda count: epoch(count, THESIS.patch, 40)),
@@ -67,46 +71,42 @@ def _tokens(patch: int) -> int:
 
 
 def _series(
-    x_name: str, x: Sequence[int], y_name: str, seconds: Callable[[int], float], repeats: int, say: Callable[[str], None]
+    x_name: str, x: Sequence[int], y_name: str, measure: Callable[[int], Timed], repeats: int, options: Options, say: Say
 ) -> Series:
-    """Measures every x once a repeat, in random order."""
-    generator = random.Random(0)
-    values: dict[int, list[float]] = {value: [] for value in x}
-    for _ in range(repeats):
-        for value in generator.sample(list(x), len(x)):
-            values[value].append(seconds(value))
-            say(f"growth  {value} {x_name}: {values[value][-1]:.3f} s")
-    return {"x_name": x_name, "x": list(x), "y_name": y_name, "y": [median(values[value]) for value in x]}
+    """Measures every x once a repeat, in random order; y is the median of what counts, else of what was least disturbed."""
+    timings = run_rounds(
+        [str(value) for value in x],
+        lambda names: measure(int(names[0])),
+        rounds=repeats,
+        say=lambda line: say(f"growth with {x_name}, {line}"),
+        repeat="timing",
+        show=lambda seconds: f"{seconds:.3f} s",
+        attempts=options.attempts,
+        threshold=options.threshold,
+    )
+    y = []
+    for value in x:
+        own = [timing for timing in timings if timing.names == (str(value),)]
+        y.append(median([timing.value for timing in own if timing.kept] or [min(own, key=lambda timing: timing.foreign).value]))
+    return {"x_name": x_name, "x": list(x), "y_name": y_name, "y": y}
 
 
-def _epoch_seconds(options: Options, num_seeds: int, patch: int, steps: int) -> float:
-    """Seconds of an epoch of all seeds, from the first undisturbed timing, or the least disturbed one."""
-    least: tuple[float, float] | None = None
-    for _ in range(options.attempts):
-        load.wait_until_quiet(options.threshold, patience=_PATIENCE_SECONDS)
-        result, _ = runner.measure("ours", options, steps, "--seeds", str(num_seeds), "--patch", str(patch))
-        timing = (result["foreign"], result["epoch_seconds"] * num_seeds)
-        least = min(least or timing, timing)
-        if least[0] <= options.threshold:
-            break
-    assert least is not None
-    return least[1]
-
-
-def _report_series(options: Options, variants: Sequence[int], repeats: int, say: Callable[[str], None]) -> Series:
+def _report_series(options: Options, variants: Sequence[int], repeats: int, say: Say) -> Series:
     """The report stage over copies of one trained variant."""
     with nested.repository() as directory:
         nested.write_params(directory, nested.many_variants(2), seeds=3, epochs=2)
         nested.dvc(directory, "repro", "--quiet")
 
-        def seconds(count: int) -> float:
+        def report(count: int) -> Timed:
             nested.copy_results(directory, nested.write_params(directory, nested.many_variants(count), seeds=3, epochs=2))
-            load.wait_until_quiet(options.threshold, patience=_PATIENCE_SECONDS)
-            start = time.perf_counter()
-            nested.call(directory, "pipeline.stages.report")
-            return time.perf_counter() - start
+            wait_until_quiet(options.threshold)
+            with LoadMeter() as load:
+                start = time.perf_counter()
+                nested.call(directory, "pipeline.stages.report")
+                seconds = time.perf_counter() - start
+            return seconds, load.foreign
 
-        return _series("variants", variants, "the report", seconds, repeats, say)
+        return _series("variants", variants, "the report", report, repeats, options, say)
 
 
 def draw(series: Sequence[Series], picture: Path) -> None:

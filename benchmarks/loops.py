@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as MapDataset
 from torchvision.transforms import ToTensor
 
-from benchmarks.load import LoadMeter
 from pipeline.data.datasets import Dataset
 from pipeline.models import count_parameters
+from pipeline.timing.load import LoadMeter
 
 BATCH_SIZE = 128
 EPOCH_STEPS = 469  # ceil(60,000 / 128)

@@ -18,14 +18,13 @@ import torch
 from torch import nn
 
 from benchmarks import images, loops, ours, peers
-from benchmarks.load import LoadMeter
 from benchmarks.loops import Timing
-from benchmarks.reference import ReferenceViT
-from benchmarks.thesis import ThesisViT
+from benchmarks.reference import reference_vit, thesis_vit
 from pipeline.data.datasets import Dataset
 from pipeline.errors import run_command
 from pipeline.models import count_flops
 from pipeline.params import ModelSettings
+from pipeline.timing.load import LoadMeter
 
 _MATRIX_SIDE = 2048
 
@@ -108,12 +107,12 @@ def _peer(label: str, build: Callable[[ModelSettings], nn.Module], package: str,
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
-    "reference": Implementation("reference", 8, _loop(ReferenceViT, THESIS, preloaded=False, published=True), architecture=None),
+    "reference": Implementation("reference", 8, _loop(reference_vit, THESIS, preloaded=False, published=True), architecture=None),
     "thesis": Implementation(
-        "thesis, as published (first patch)", 60, _loop(ThesisViT, FIRST, preloaded=False, published=True), architecture=FIRST
+        "thesis, as published (first patch)", 60, _loop(thesis_vit, FIRST, preloaded=False, published=True), architecture=FIRST
     ),
     "thesis-cls": Implementation(
-        "thesis, as published (class token by loop)", 60, _loop(ThesisViT, THESIS, preloaded=False, published=True)
+        "thesis, as published (class token by loop)", 60, _loop(thesis_vit, THESIS, preloaded=False, published=True)
     ),
     **_peer("timm", peers.timm_vit, "timm", "timm"),
     **_peer("vit-pytorch", peers.vit_pytorch_vit, "vit-pytorch", "vit-pytorch"),

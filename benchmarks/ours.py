@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from benchmarks import images
-from benchmarks.load import LoadMeter
 from benchmarks.loops import BATCH_SIZE, LEARNING_RATE, Timing
 from pipeline.data.datasets import Dataset
 from pipeline.models import build, count_parameters
 from pipeline.params import DataSettings, ModelSettings, TrainSettings, VariantSettings
 from pipeline.provenance import code_hash
 from pipeline.runner import workers
+from pipeline.timing.load import LoadMeter
 from pipeline.training.engine import Trainer, keep_freed_memory, set_reproducible
 
 _FEW_TEST_IMAGES = 100  # an epoch ends with a test, which is not timed here

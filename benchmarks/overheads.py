@@ -11,18 +11,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import images, load, nested, ours
+from benchmarks import images, nested, ours
 from benchmarks.measure import THESIS
 from benchmarks.runner import ROOT, Options
 from pipeline import params
 from pipeline.errors import UserError
+from pipeline.timing.load import LoadMeter, wait_until_quiet
 from pipeline.training.records import read_epochs
 
 # Long enough that the tracker logs while the training runs; the fixed cost of doing so weighs more than in the study.
 _TRACKED_EPOCHS = {"cpu": 10, "cuda": 300}
 THESIS_VARIANTS = 13  # of the thesis's own three experiments and the question of its heads
 _UP_TO_DATE = "up to date"
-_PATIENCE_SECONDS = 30.0
 
 
 def measure(options: Options, say: Callable[[str], None], *, repeats: int) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ def _first_step(options: Options, say: Callable[[str], None], repeats: int) -> l
         with nested.repository() as directory:
             for values, learning_rate in ((fresh, 0.005), (changed, 0.004)):
                 nested.write_params(directory, {"base": {}}, seeds=1, epochs=1, learning_rate=learning_rate)
-                load.wait_until_quiet(options.threshold, patience=_PATIENCE_SECONDS)
+                wait_until_quiet(options.threshold)
                 values.append(_until_first_step(directory))
         say(f"first training step after {fresh[-1]:.1f} s, after a change {changed[-1]:.1f} s")
     what = "from `dvc repro` to the first training step"
@@ -86,7 +86,7 @@ def _mlflow(options: Options, say: Callable[[str], None], repeats: int) -> list[
         nested.write_params(directory, {"base": {}}, seeds=1, epochs=1)
         for _ in range(repeats):
             for way, values in results.items():
-                load.wait_until_quiet(options.threshold, patience=_PATIENCE_SECONDS)
+                wait_until_quiet(options.threshold)
                 values.append(json.loads(nested.call(directory, "benchmarks.tracked", way).splitlines()[-1]))
                 say(f"training, {way}: {values[-1]['wall']:.1f} s")
                 if way == "silent":
@@ -121,22 +121,24 @@ def _mlflow(options: Options, say: Callable[[str], None], repeats: int) -> list[
 
 
 def _noop(options: Options, say: Callable[[str], None], repeats: int, variants: int, bar: str) -> dict[str, Any]:
-    values = noop_seconds(options, variants, repeats)
+    values = [seconds for seconds, _ in noop_seconds(options, variants, repeats)]
     say(f"no-op `dvc repro` with {variants} variants: {median(values):.1f} s")
     return {"what": f"`dvc repro` with nothing to do, {variants} variants", "values": values, "unit": "s", "bar": bar}
 
 
-def noop_seconds(options: Options, variants: int, repeats: int) -> list[float]:
-    """Seconds of `dvc repro` when all stages of so many variants are up to date."""
+def noop_seconds(options: Options, variants: int, repeats: int) -> list[tuple[float, float]]:
+    """Seconds of `dvc repro` when all stages of so many variants are up to date, and the share of the machine that others used."""
     values = []
     with nested.repository() as directory:
         settings = nested.write_params(directory, nested.many_variants(variants), seeds=1, epochs=1)
         nested.fabricate_outputs(directory, list(settings.variants))
         for _ in range(repeats):
-            load.wait_until_quiet(options.threshold, patience=_PATIENCE_SECONDS)
-            start = time.perf_counter()
-            output = nested.dvc(directory, "repro")
-            values.append(time.perf_counter() - start)
+            wait_until_quiet(options.threshold)
+            with LoadMeter() as load:
+                start = time.perf_counter()
+                output = nested.dvc(directory, "repro")
+                seconds = time.perf_counter() - start
+            values.append((seconds, load.foreign))
             if _UP_TO_DATE not in output:
                 raise UserError(f"The no-op `dvc repro` ran a stage, so it was none: {output}", status=1)
     return values

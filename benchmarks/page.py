@@ -17,6 +17,7 @@ from pipeline.kernels.small_head_attention import MOST_FUSED_TOKENS
 from pipeline.models import build, count_parameters
 from pipeline.report.text import counted
 from pipeline.study.statistics import paired_difference
+from pipeline.timing.power_law import fit_power_law
 
 _OURS = {"cpu": "ours-10", "cuda": "stack-10"}
 _OURS_FULL = {"cpu": "ours-full-10", "cuda": "stack-full-10"}
@@ -266,7 +267,7 @@ def _growth(name: str, facts: Mapping[str, Any]) -> str:
         return ""
     body = []
     for series in growth:
-        fit = results.fit_power_law(series["x"], series["y"])
+        fit = fit_power_law(series["x"], series["y"])
         measured = ", ".join(f"{x:g}: {_number(y)}" for x, y in zip(series["x"], series["y"], strict=True))
         last = math.log(series["y"][-1] / series["y"][-2]) / math.log(series["x"][-1] / series["x"][-2])
         exponent = f"{fit.exponent:.2f} [{fit.low:.2f}, {fit.high:.2f}]"

@@ -155,23 +155,3 @@ def summarize(rows: Iterable[Row]) -> dict[str, Summary]:
             statistics.median(row.checkpoint_seconds for row in kept),
         )
     return summaries
-
-
-@dataclass(frozen=True)
-class PowerLaw:
-    """y = factor * x^exponent, fitted by least squares on the logarithms; the exponent's interval is Student's t at 95 %."""
-
-    exponent: float
-    low: float
-    high: float
-    factor: float
-
-
-def fit_power_law(x: Iterable[float], y: Iterable[float]) -> PowerLaw:
-    """Fits positive pairs, at least three with two different x."""
-    from scipy import stats
-
-    log_x, log_y = np.log(list(x)), np.log(list(y))
-    line = stats.linregress(log_x, log_y)
-    half = float(stats.t.ppf((1 + _LEVEL) / 2, len(log_x) - 2) * line.stderr)
-    return PowerLaw(float(line.slope), float(line.slope) - half, float(line.slope) + half, float(np.exp(line.intercept)))

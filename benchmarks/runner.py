@@ -1,25 +1,24 @@
-"""Runs timings in processes of their own, interleaved, and repeats those that other processes disturbed."""
+"""Runs timings in processes of their own, in interleaved rounds."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import load
 from benchmarks.results import Row
 from pipeline.errors import UserError
+from pipeline.timing import load, rounds
+from pipeline.timing.rounds import Say
 
 ROOT = Path(__file__).parent.parent
 _SAMPLE_SECONDS = 0.5
-_PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Options:
 
 
 def measure(name: str, options: Options, steps: int | None, *arguments: str) -> tuple[dict[str, Any], int]:
-    """One timing in a fresh process; `arguments` are further ones of `benchmarks.measure`.
+    """One timing in a fresh process, once the machine is quiet; `arguments` are further ones of `benchmarks.measure`.
 
     Returns:
         what the process printed; the peak of its tree's memory in bytes, sampled twice a second.
@@ -53,6 +52,7 @@ def measure(name: str, options: Options, steps: int | None, *arguments: str) -> 
     Raises:
         UserError: it failed; its own words have been printed.
     """
+    load.wait_until_quiet(options.threshold)
     command = [sys.executable, "-m", "benchmarks.measure", name, "--device", options.device, "--data", str(options.data.resolve())]
     command += ["--threads", str(options.threads), "--warmup", str(options.warmup)]
     command += [*([] if steps is None else ["--steps", str(steps)]), *arguments]
@@ -81,49 +81,49 @@ def measure(name: str, options: Options, steps: int | None, *arguments: str) -> 
     return result, peak
 
 
-def run_rounds(
-    steps: dict[str, int], options: Options, num_rounds: int, seed: int, say: Callable[[str], None]
-) -> tuple[list[Row], list[float]]:
-    """Times every implementation once a round, each round in a new random order.
+def run_rounds(steps: dict[str, int], options: Options, num_rounds: int, seed: int, say: Say) -> tuple[list[Row], list[float]]:
+    """Times every implementation and the machine's matrix rate once a round; repeats a timing that was disturbed.
 
     Args:
         steps: the implementations, each with the number of steps to time.
         seed: of the orders.
 
     Returns:
-        all timings, those that do not count included; the machine's matrix rate in each round, operations a second.
+        all timings, those that do not count included; the matrix rates that count, operations a second.
     """
-    generator = random.Random(seed)
-    rows: list[Row] = []
-    rates: list[float] = []
-    for number in range(1, num_rounds + 1):
-        order = ["matrix", *steps]
-        generator.shuffle(order)
-        for position, name in enumerate(order, start=1):
-            wanted = None if options.full_epochs or name == "matrix" else (options.steps or steps[name])
-            for _ in range(options.attempts):
-                load.wait_until_quiet(options.threshold, patience=_PATIENCE_SECONDS)
-                result, peak = measure(name, options, wanted)
-                kept = result["foreign"] <= options.threshold
-                place = f"round {number}/{num_rounds}  {position:2}/{len(order)}  {name:24}"
-                disturbed = "" if kept else f"   not counted: other processes used {result['foreign']:.0%}"
-                if name == "matrix":
-                    say(f"{place} {result['flops_per_second'] / 1e9:8.0f} GFLOP/s{disturbed}")
-                    if kept:
-                        rates.append(result["flops_per_second"])
-                else:
-                    say(f"{place} {result['epoch_seconds']:8.3f} s/epoch{disturbed}")
-                    rows.append(_row(number, position, name, result, peak, kept))
-                if kept:
-                    break
-    return rows, rates
+
+    def time_one(names: Sequence[str]) -> tuple[tuple[dict[str, Any], int], float]:
+        (name,) = names
+        result, peak = measure(name, options, None if options.full_epochs or name == "matrix" else (options.steps or steps[name]))
+        return (result, peak), result["foreign"]
+
+    timings = rounds.run_rounds(
+        ["matrix", *steps],
+        time_one,
+        rounds=num_rounds,
+        say=say,
+        repeat="timing",
+        show=_show,
+        attempts=options.attempts,
+        threshold=options.threshold,
+        seed=seed,
+    )
+    rates = [timing.value[0]["flops_per_second"] for timing in timings if timing.names == ("matrix",) and timing.kept]
+    return [_row(timing) for timing in timings if timing.names != ("matrix",)], rates
 
 
-def _row(number: int, position: int, name: str, result: dict[str, Any], peak: int, kept: bool) -> Row:
+def _show(measured: tuple[dict[str, Any], int]) -> str:
+    result, _ = measured
+    rate = result.get("flops_per_second")
+    return f"{rate / 1e9:.0f} GFLOP/s" if rate else f"{result['epoch_seconds']:.3f} s/epoch"
+
+
+def _row(timing: rounds.Timing[tuple[dict[str, Any], int]]) -> Row:
+    result, peak = timing.value
     return Row(
-        number,
-        position,
-        name,
+        timing.round,
+        timing.position,
+        timing.names[0],
         result["parameters"],
         result["seeds"],
         result["steps"],
@@ -131,8 +131,8 @@ def _row(number: int, position: int, name: str, result: dict[str, Any], peak: in
         result["warmup_seconds"],
         result["checkpoint_seconds"],
         result["device_memory"] or peak,
-        result["foreign"],
-        kept,
+        timing.foreign,
+        timing.kept,
     )
 
 

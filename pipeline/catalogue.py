@@ -87,12 +87,17 @@ def oddities(params: Params) -> list[str]:
     resolved = {variant: params.resolve(variant).images_shown for variant in params.variants}
     timed = {name for name, measure in MEASURES.items() if measure.rule in TIMING_RULES}
     for claim, settings in params.claims.items():
-        # The timing stage measures things that are no variants, and has its own names for them.
-        names = {name for part in settings.comparisons if part.measure not in timed for name in named(part)}
-        found += [
-            f'claim {claim} speaks of {name!r}, which variants does not have{nearest(name, params.variants)}; it will read "not run".'
-            for name in sorted(names - params.variants.keys())
-        ]
+        trained = {name for part in settings.comparisons if part.measure not in timed for name in named(part)}
+        stepped = {name for part in settings.comparisons if part.rule == "ratio" for name in named(part)}
+        for names, key, known in ((trained, "variants", params.variants), (stepped, "timing.subjects", params.timing.subjects)):
+            found += [
+                f'claim {claim} speaks of {name!r}, which {key} does not have{nearest(name, known)}; it will read "not run".'
+                for name in sorted(names - known.keys())
+            ]
+    found += [
+        f'timing.subjects.{name} is another network than variants.{name}; what claims say of its time will read "not run".'
+        for name in params.timed_otherwise()
+    ]
     short = []
     for claim, settings in params.claims.items():
         shown = [resolved[name] for part in settings.comparisons for name in named(part) & resolved.keys()]

@@ -95,12 +95,55 @@ class TrainSettings(_Settings):
 
 
 class TimingSettings(_Settings):
-    """How long the timing stage measures. `seconds` bounds all rounds together; `tokens` are counts of patches in a square grid."""
+    """What the timing stage times, and for how long.
+
+    Attributes:
+        seconds: bounds all rounds together.
+        tokens: counts of patches in a square grid.
+        subjects: networks whose training step is timed, each as its difference to `base`. Each is timed as published and on the fast
+            path; one with `loops: nested` only as published, but with patches cut one by one and attention image by image.
+        labels: what the page calls a subject, where not by its name.
+    """
 
     rounds: Annotated[int, Field(ge=1, le=1000)]
     steps: Annotated[int, Field(ge=1, le=10_000)]
     seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
     tokens: Annotated[tuple[int, ...], Field(min_length=2, strict=False)]
+    subjects: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    labels: dict[str, str] = {}
+
+    @field_validator("subjects")
+    @classmethod
+    def _subjects(cls, subjects: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, difference in subjects.items():
+            if "/" in name:
+                raise ValueError(f"holds {name!r}, but a name may hold no '/'")
+            loops = difference.get("loops", "nested")
+            if loops != "nested":
+                raise ValueError(f"holds {name!r} with loops: {loops}, which is not a choice; the only one is nested")
+        return subjects
+
+    @model_validator(mode="after")
+    def _labelled(self) -> TimingSettings:
+        for name in self.labels.keys() - self.subjects.keys():
+            raise ValueError(f"labels: names {name!r}, which is not among the subjects{nearest(name, self.subjects)}")
+        return self
+
+    def label(self, subject: str) -> str:
+        """What the timing page calls the subject."""
+        return self.labels.get(subject, subject)
+
+    def is_nested(self, subject: str) -> bool:
+        """Whether the subject is computed in nested loops."""
+        return "loops" in self.subjects[subject]
+
+    def model(self, subject: str, base: ModelSettings) -> ModelSettings:
+        """The subject's network. Raises UserError where base and difference together are impossible."""
+        difference = {name: value for name, value in self.subjects[subject].items() if name != "loops"}
+        try:
+            return ModelSettings.model_validate(base.model_dump() | difference)
+        except ValidationError as error:
+            raise UserError(_sentence(error, f"timing.subjects.{subject}", ModelSettings)) from None
 
     @field_validator("tokens")
     @classmethod
@@ -412,6 +455,11 @@ class Params(_Settings):
             )
         return VariantSettings(data=self.data, train=train, model=settings)
 
+    def timed_otherwise(self) -> list[str]:
+        """The timing stage's subjects that are other networks than the variants of their names."""
+        shared = [subject for subject in self.timing.subjects if subject in self.variants]
+        return [subject for subject in shared if self.timing.model(subject, self.base) != self.resolve(subject).model]
+
     def probed(self, probe: Probe) -> tuple[str, ...]:
         """The variants, in order, whose trained models an experiment or a claim wants tested under shifts, or for their attention."""
         figure = {"shifts": "shifts", "attention": "attention_maps"}[probe]
@@ -503,6 +551,8 @@ def parse(raw: Any) -> Params:
     _check_names(params)
     for variant in params.variants:
         params.resolve(variant)
+    for subject in params.timing.subjects:
+        params.timing.model(subject, params.base)
     return params
 
 
@@ -598,7 +648,7 @@ def _sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> st
 
 
 _KEYS = frozenset().union(
-    *(settings.model_fields for settings in (ModelSettings, BaselineSettings, TrainSettings, ComparisonSettings)),
+    *(settings.model_fields for settings in (ModelSettings, BaselineSettings, TrainSettings, TimingSettings, ComparisonSettings)),
 )
 
 

@@ -17,12 +17,22 @@ PACKAGE = Path(__file__).parent
 TRAINING_CODE = ("data/datasets.py", "kernels", "models", "training")
 # The code that decides what an evaluation of stored weights finds.
 EVALUATION_CODE = ("data/datasets.py", "kernels", "models", "training", "evaluation", "study/statistics.py", "stages/evaluate.py")
+# The code that decides what the timing stage measures; its other modules read what it left.
+TIMING_CODE = tuple(f"timing/{name}.py" for name in ("load", "measure", "profile", "published", "rounds", "steps", "subjects"))
 # All code of a stage, which DVC runs again when it changes. DVC sees it as the file code-hashes/STAGE.txt.
 STAGE_CODE = {
     "train": (*TRAINING_CODE, "files.py", "runner", "stages/train.py"),
     "evaluate": EVALUATION_CODE,
-    "timing": ("kernels", "models", "training", "timing", "stages/timing.py"),
-    "report": ("study", "report", "runner/results.py", "stages/report.py"),
+    "timing": ("kernels", "models", "training", *TIMING_CODE, "stages/timing.py"),
+    "report": (
+        "study",
+        "report",
+        "timing/power_law.py",
+        "timing/results.py",
+        "timing/subjects.py",
+        "runner/results.py",
+        "stages/report.py",
+    ),
 }
 # What a pipeline run itself rewrites does not make the tree "dirty": dirty means that the commit does not say what ran.
 _GENERATED = (

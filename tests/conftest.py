@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -168,7 +169,7 @@ def small_study(raw_params: dict[str, Any]) -> dict[str, Any]:
         "data": {"dataset": "digits"},
         "train": raw_params["train"] | {"seeds": [0, 1], "epochs": 1},
         "base": raw_params["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2, "mlp_dim": 8},
-        "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [4, 16]},
+        "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [4, 16], "subjects": {"base": {}}},
         "variants": {"base": {}, "wide": {"mlp_dim": 12}},
         "experiments": {
             "width": {
@@ -286,5 +287,68 @@ def tiny_trainer(tiny_settings: Callable[..., VariantSettings], one_thread: None
 
     def make(seeds: Sequence[int] = (0, 1), **train: Any) -> Trainer:
         return Trainer(tiny_settings(seeds=tuple(seeds), **train), dataset, list(seeds), torch.device("cpu"))
+
+    return make
+
+
+@pytest.fixture
+def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
+    """Makes timings: writes timing/results.json with known ratios as published, and reads it; the fast path takes a fifth of the time."""
+    from pipeline.timing import results
+    from pipeline.timing.profile import GROUPS
+    from pipeline.timing.subjects import entries
+
+    def make(
+        *, rounds: int = 12, loop: float = 1.3, patch_14: float = 0.2, nested: float = 13.0, exponent: float = 2.0, noise: float = 0.01,
+        disturbed: int = 0,
+    ) -> results.Timings:  # fmt: skip
+        rng = np.random.default_rng(0)
+        factors = {"cls-loop": loop, "patch-14": patch_14, "patch-7": 0.4, "patch-2": 9.0, "nested loops": loop * nested}
+        measurements, seconds = [], {}
+        for entry in entries(study, 16):
+            tokens = entry.model.num_tokens
+            kernel = ("fused-cpu" if tokens <= 256 else "sdpa") if entry.way == "fast" else "loop over heads"
+            described = {
+                "name": entry.name, "kind": entry.kind, "way": entry.way, "subject": entry.subject, "tokens": tokens,
+                "batch": entry.batch, "steps": 5, "attention": kernel, "model": entry.model.model_dump(mode="json"),
+            }  # fmt: skip
+            pace = 1.0 if entry.way == "published" else 0.2
+            if entry.kind == "step":
+                seconds[entry.name] = 0.05 * pace * factors.get(entry.subject, 1.0)
+            else:
+                alone = 1e-6 * pace * tokens**exponent
+                kept = 4 * 16 * (8 * tokens**2 + 96 * tokens) if entry.way == "published" else 4 * 16 * 130 * tokens
+                seconds[entry.name] = alone if entry.kind == "attention" else 0.002 + 3.3 * alone
+                described["saved_bytes"] = kept if entry.kind == "attention" else 4 * kept
+            measurements.append(described)
+        listed = []
+        for i in range(rounds + disturbed):
+            pace = rng.lognormal(0, 0.05)  # a slow round is slow for all
+            kept = i >= disturbed
+            times = {name: time * pace * rng.lognormal(0, noise) * (1 if kept else 3) for name, time in seconds.items()}
+            listed.append({"foreign": 0.002 if kept else 0.4, "kept": kept, "seconds": times})
+        profiles = {}
+        for entry in entries(study, 16):
+            if (entry.kind == "step" and not entry.nested) or (entry.kind, entry.subject) == ("growth", "784"):
+                total, shares = 1.2 * seconds[entry.name], rng.dirichlet(np.ones(len(GROUPS)))
+                profiles[entry.name] = {
+                    "seconds": total,
+                    "groups": {group: float(total * share) for group, share in zip(GROUPS, shares, strict=True)},
+                    "operators": {group: int(rng.integers(10, 900)) for group in GROUPS},
+                }
+        raw = {
+            "started": "2026-01-02T03:04:05+00:00", "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False,
+            "machine": {"device": "cpu", "name": "Some Processor (2 cores)", "cores": 2, "threads": 1,
+                        "versions": {"python": "3.11.2", "torch": "2.15.0"}},
+            "dataset": {"name": "mnist", "digest": "d" * 64, "images": 60000},
+            "settings": {"rounds": rounds, "steps": 20, "seconds": 240.0, "tokens": list(study.timing.tokens), "batch_size": 128,
+                         "learning_rate": 0.005, "threshold": 0.05, "order_seed": 0},
+            "measurements": measurements, "rounds": listed, "profiles": profiles,
+        }  # fmt: skip
+        (tmp_path / "timing").mkdir(exist_ok=True)
+        (tmp_path / results.RESULTS).write_text(json.dumps(raw))
+        loaded = results.load(study, tmp_path)
+        assert loaded is not None
+        return loaded
 
     return make

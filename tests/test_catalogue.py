@@ -59,11 +59,16 @@ def test_a_claim_about_nothing_and_a_variant_on_no_page_are_told(raw_params: dic
     for name in ("positions", "attention-maps"):
         raw["experiments"][name]["variants"].remove("sinusoidal")
     raw["variants"] |= {"lonely": {"heads": 2}, "alone": {}}
+    raw["timing"]["subjects"]["patch-7"] = {"patch": 7, "heads": 4}
+    del raw["timing"]["subjects"]["conv-embed"], raw["timing"]["labels"]["conv-embed"]
     assert catalogue.oddities(params.parse(raw)) == [
         *(
             f"claim {claim} speaks of 'sinusoidal', which variants does not have; the nearest is 'sincos2d'; it will read \"not run\"."
             for claim in ("T1", "T2", "T10")
         ),
+        "claim K3 speaks of 'conv-embed', which timing.subjects does not have; the choices are base, cls-loop, first, patch-14, patch-7, "
+        'patch-2, nested loops; it will read "not run".',
+        'timing.subjects.patch-7 is another network than variants.patch-7; what claims say of its time will read "not run".',
         "no experiment has lonely, alone: trained, and on no experiment's page.",
     ]
 

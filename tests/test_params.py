@@ -253,6 +253,12 @@ FAULTS = [
     ("timing/tokens", [4, 50], "timing.tokens holds 50, but square patches cut an image into 1, 4, 16, 49, 196, 784 tokens."),
     ("timing/tokens", [16, 4], "timing.tokens has to be in rising order, each count once."),
     ("timing/tokens", [4], "timing.tokens has too few entries; it needs at least 2."),
+    ("timing/subjects", {}, "timing.subjects has too few entries; it needs at least 1."),
+    ("timing/subjects/new", {"pach": 7}, "timing.subjects.new.pach is not a key of params.yaml; the nearest is 'patch'."),
+    ("timing/subjects/new", {"patch": 5}, "timing.subjects.new.patch: 5 does not divide the image's side"),
+    ("timing/subjects/new", {"loops": "flat"}, "timing.subjects holds 'new' with loops: flat, which is not a choice"),
+    ("timing/subjects", {"a/b": {}}, "timing.subjects holds 'a/b', but a name may hold no '/'."),
+    ("timing/labels/frist", "x", "timing.labels: names 'frist', which is not among the subjects; the nearest is 'first'."),
     ("timing/round", 3, "timing.round is not a key of params.yaml; the nearest is 'rounds'."),
     ("trian", {}, "trian is not a key of params.yaml; the nearest is 'train'."),
 ]

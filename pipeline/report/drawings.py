@@ -10,11 +10,13 @@ import numpy as np
 from pipeline.measures import MEASURES, SHIFTS, NotFormed, positions, shift_accuracy
 from pipeline.params import ExperimentSettings, Figure, ModelSettings
 from pipeline.report import figures, text
-from pipeline.report.text import NETWORKS, counted, listed, percent, signed
+from pipeline.report.text import NETWORKS, counted, digits, listed, percent, signed
 from pipeline.study import Training, statistics
 from pipeline.study.claims import measure_values
 from pipeline.study.results import Attention
 from pipeline.study.statistics import LEVEL, FloatArray, Summary
+from pipeline.timing.results import Timings
+from pipeline.timing.subjects import WAYS, Way
 
 
 @dataclass(frozen=True)
@@ -344,3 +346,44 @@ _KINDS: dict[Figure, Callable[[ExperimentSettings, Sequence[Training]], list[Dra
     "shifts": _shifts,
     "attention_maps": _attention_maps,
 }
+
+
+# --- the timing page ---
+
+WAY_LABELS: dict[Way, str] = {"published": "as published", "fast": "fast path"}
+SPOKEN: dict[Way, str] = {"published": "As published", "fast": "On the fast path"}
+
+
+def timing_profile(timings: Timings, label: Callable[[str], str]) -> Drawing:
+    """Where the time of a training step goes, of every subject that was timed in both ways."""
+    profiles, subjects = timings.raw["profiles"], timings.subjects("fast")
+    panels = [(SPOKEN[way], [(label(name), profiles[f"step/{way}/{name}"]["groups"]) for name in subjects]) for way in WAYS]
+    totals = {name: [digits(1e3 * profiles[f"step/{way}/{name}"]["seconds"]) for way in WAYS] for name in subjects}
+    spoken = "; ".join(f"{label(name)} {published} and {fast}" for name, (published, fast) in totals.items())
+    alt = f"Bars of each part's share of a profiled step. Milliseconds of a step as published and on the fast path: {spoken}."
+    caption = (
+        "Where the time of a training step goes, in % of the profiled step, whose milliseconds stand at the end of its bar. The profiler "
+        "adds to every operator and so makes what calls many of them look slower than it is; Tables 1 and 2 are taken without it."
+    )
+    return Drawing(alt, caption, lambda theme: figures.shares(panels, theme))
+
+
+def timing_growth(timings: Timings) -> Drawing:
+    """Time and memory of a step and of attention alone against the number of tokens."""
+    time_lines, byte_lines = [], []
+    for way in WAYS:
+        for entries, what in ((timings.growth("growth", way), "step"), (timings.growth("attention", way), "attention alone")):
+            x = [entry["tokens"] for entry in entries]
+            label = f"{what}, {WAY_LABELS[way]}"
+            milliseconds = [1e3 * float(np.median(timings.seconds(entry["name"]))) / entry["batch"] for entry in entries]
+            time_lines.append((label, x, milliseconds))
+            byte_lines.append((label, x, [entry["saved_bytes"] / entry["batch"] / 1e6 for entry in entries]))
+    spoken = "; ".join(f"{label} from {digits(y[0])} to {digits(y[-1])} ms" for label, _, y in time_lines)
+    alt = f"Time and memory an image against the number of tokens, both axes logarithmic. {spoken}."
+    caption = (
+        "Left: time of a training step and of one block's attention, divided by the "
+        f"{timings.growth('growth', 'published')[0]['batch']} images of a batch, median over the rounds. Right: bytes kept for the "
+        "backward pass. The dotted lines grow with the square of the tokens."
+    )
+    panels = [("Time (ms an image)", time_lines), ("Kept for backward (MB an image)", byte_lines)]
+    return Drawing(alt, caption, lambda theme: figures.growth(panels, theme))

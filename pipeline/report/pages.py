@@ -16,6 +16,7 @@ from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
 from pipeline.study.results import load_current, load_dataset
 from pipeline.study.statistics import Summary
+from pipeline.timing.results import load as load_timings
 
 REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage
@@ -49,7 +50,7 @@ def write(params: Params, root: Path = Path()) -> list[Path]:
 def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
     """The contents of all report files, by their path inside `reports/`. Equal inputs give equal bytes."""
     runs = load_current(params, root).trainings
-    timings = timing.load(params, root)
+    timings = load_timings(params, root)
     data = load_dataset(root)
     train_images = int(data["arrays"]["train_images"]["shape"][0]) if data else None
     judgements = {
@@ -60,7 +61,7 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     if timings is not None:
         timed = [judgement for judgement in judgements.values() if is_timed(judgement.claim)]
-        files |= timing.render(timings, timed, environment, params.preview, params.profile)
+        files |= timing.render(params, timings, timed, environment)
     for name, settings in params.experiments.items():
         own = [judgements[id] for id in params.claims if id in settings.claims]
         files |= experiment.render(params, name, runs, own, environment, train_images=train_images, timed=timings is not None)

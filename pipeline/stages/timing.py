@@ -6,7 +6,6 @@ import argparse
 import datetime
 import os
 import time
-from pathlib import Path
 
 from pipeline.data.datasets import load as load_data
 from pipeline.errors import UserError, run_command
@@ -15,8 +14,7 @@ from pipeline.params import load as load_params
 from pipeline.provenance import git_state
 from pipeline.runner.workers import choose_device
 from pipeline.study.files import ARRAYS
-
-RESULTS = Path("timing/results.json")
+from pipeline.timing.results import RESULTS
 
 
 def main(argv: list[str]) -> None:
@@ -30,13 +28,13 @@ def main(argv: list[str]) -> None:
     begin = time.monotonic()
     import torch  # takes seconds, so not before the input is known to be there
 
-    from pipeline.timing import steps as timing
+    from pipeline.timing.measure import measure
 
     def say(line: str) -> None:
         print(f"timing, {time.monotonic() - begin:5.1f} s: {line}", flush=True)
 
     try:
-        results = timing.measure(params, dataset, torch.device(device), say)
+        results = measure(params, dataset, torch.device(device), say)
     except FloatingPointError:
         raise UserError("The loss of a timed model was not finite: lower train.learning_rate in params.yaml.", status=1) from None
     commit, dirty = git_state()

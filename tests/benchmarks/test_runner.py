@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import load, overheads, results, runner
+from benchmarks import growth, overheads, results, runner
 from benchmarks.results import Row
 from benchmarks.runner import Options
 from pipeline.errors import UserError
@@ -36,36 +36,32 @@ class _Machine:
         return timing | {"checkpoint_seconds": 0.0, "device_memory": 0, "foreign": foreign}, 123
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, machine: _Machine, options: Options, rounds: int) -> tuple[list[Row], list[float]]:
+def _run(monkeypatch: pytest.MonkeyPatch, machine: _Machine, options: Options) -> tuple[list[Row], list[float]]:
     monkeypatch.setattr(runner, "measure", machine.measure)
-    monkeypatch.setattr(load, "wait_until_quiet", lambda threshold, *, patience: None)
-    return runner.run_rounds({"a": 8, "b": 60, "c": 60}, options, rounds, 0, lambda line: None)
-
-
-def test_every_round_times_each_once_in_an_order_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = _Machine({})
-    rows, rates = _run(monkeypatch, machine, OPTIONS, 6)
-    orders = [tuple(name for name, _ in machine.asked[i : i + 4]) for i in range(0, 24, 4)]
-    assert all(sorted(order) == ["a", "b", "c", "matrix"] for order in orders)
-    assert len(set(orders)) > 1
-    assert len(rates) == 6
-    assert all(row.kept and row.memory == 123 for row in rows)
+    return runner.run_rounds({"a": 8, "b": 60, "c": 60}, options, 1, 0, lambda line: None)
 
 
 def test_disturbed_timings_are_kept_aside_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = _Machine({"a": [0.5, 0.06, 0.04], "b": [0.9] * 9, "matrix": [0.2, 0.0]})
-    rows, rates = _run(monkeypatch, machine, OPTIONS, 1)
+    rows, rates = _run(monkeypatch, machine, OPTIONS)
     loads = {name: [(row.foreign, row.kept) for row in rows if row.implementation == name] for name in "abc"}
     assert loads == {"a": [(0.5, False), (0.06, False), (0.04, True)], "b": [(0.9, False)] * 3, "c": [(0.0, True)]}
     assert len(rates) == 1
+    assert all(row.memory == 123 for row in rows)
     assert "b" not in results.summarize(rows)
+
+
+def test_growth_takes_the_median_of_what_counts_or_the_least_disturbed() -> None:
+    measured = {1: [(9.0, 0.5), (3.0, 0.0), (4.0, 0.0)], 2: [(9.0, 0.5), (7.0, 0.3), (8.0, 0.4)] * 2}
+    series = growth._series("seeds", [1, 2], "an epoch", lambda x: measured[x].pop(0), 2, OPTIONS, lambda line: None)
+    assert series["y"] == [3.5, 7.0]
 
 
 def test_steps_come_from_the_option_the_entry_or_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     own = dataclasses.replace(OPTIONS, steps=None)
     for options, expected in ((OPTIONS, 2), (own, 8), (dataclasses.replace(own, full_epochs=True), None)):
         machine = _Machine({})
-        _run(monkeypatch, machine, options, 1)
+        _run(monkeypatch, machine, options)
         assert dict(machine.asked)["a"] == expected
 
 
@@ -114,5 +110,5 @@ def test_file_names_of_machines(device: str, slug: str) -> None:
 
 @pytest.mark.slow
 def test_fabricated_outputs_leave_dvc_nothing_to_do() -> None:
-    (seconds,) = overheads.noop_seconds(dataclasses.replace(OPTIONS, threshold=1.0), 2, 1)  # raises when a stage runs
+    ((seconds, _),) = overheads.noop_seconds(dataclasses.replace(OPTIONS, threshold=1.0), 2, 1)  # raises when a stage runs
     assert seconds > 0

@@ -70,7 +70,7 @@ class LoadMeter:
         self.foreign = max(0.0, busy - own) / (wall * (os.cpu_count() or 1))
 
 
-def wait_until_quiet(threshold: float, *, patience: float) -> None:
+def wait_until_quiet(threshold: float, *, patience: float = 30.0) -> None:
     """Waits until the other processes use no more than `threshold` of the machine for a second, at most `patience` seconds."""
     end = time.monotonic() + patience
     while time.monotonic() < end:

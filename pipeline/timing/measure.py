@@ -1,0 +1,145 @@
+"""Times everything that the claims about speed speak of, side by side in one process, and takes profiles and memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.data.datasets import Dataset
+from pipeline.kernels import attention_path
+from pipeline.params import ModelSettings, Params
+from pipeline.provenance import device_name, versions
+from pipeline.timing.load import LoadMeter
+from pipeline.timing.profile import profile, saved_bytes
+from pipeline.timing.rounds import THRESHOLD, Say, run_rounds
+from pipeline.timing.steps import AttentionSteps, Work, batches, build, make
+from pipeline.timing.subjects import Entry, entries
+from pipeline.training.engine import keep_freed_memory, set_reproducible
+
+CPU_GROWTH_BATCH = 16  # 784 tokens as published keep 64 MB an image for the backward pass: 1 GB, where 128 images take 8 GB
+PROFILED_STEPS = 3  # one where params ask for few steps: the profiler's bookkeeping takes a second for each
+ORDER_SEED = 0
+
+
+def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) -> dict[str, Any]:
+    """Everything of timing/results.json; docs of the fields: pipeline/timing/results.py, which reads them.
+
+    Args:
+        say: gets a line of progress now and then.
+    """
+    set_reproducible(device)
+    keep_freed_memory()  # as every training does
+    settings = params.timing
+    listed = entries(params, growth_batch(params.base, max(settings.tokens), device))
+    # Half of the time stays for rounds that have to be repeated and for what takes longer than its slot.
+    slot = settings.seconds / settings.rounds / len(listed) / 2
+    works: dict[str, tuple[Work, int]] = {}
+    measurements = []
+    for entry in listed:
+        work, steps, peak = _warm_up(entry, params, dataset, device, slot)
+        works[entry.name] = work, steps
+        measurements.append(_describe(entry, steps, peak, device, dataset))
+    say(f"{len(listed)} measurements are warm; up to {settings.rounds} rounds in at most {settings.seconds:g} s follow")
+
+    def time_round(names: Sequence[str]) -> tuple[dict[str, float], float]:
+        with LoadMeter() as load:
+            seconds = {name: works[name][0]() / works[name][1] for name in names}
+        return {name: seconds[name] for name in works}, load.foreign
+
+    rounds = run_rounds(list(works), time_round, rounds=settings.rounds, seconds=settings.seconds, say=say, repeat="round", seed=ORDER_SEED)
+    works.clear()  # their memory is needed no more
+    profiles = {}
+    largest = str(max(settings.tokens))
+    for entry in listed:
+        if entry.nested or not (entry.kind == "step" or (entry.kind == "growth" and entry.subject == largest)):
+            continue
+        steps = PROFILED_STEPS if entry.kind == "step" and settings.steps >= 10 else 1
+        profiles[entry.name] = profile(entry, params, dataset, device, steps)
+    say(f"{len(profiles)} profiles taken")
+    return {
+        "machine": {
+            "device": device.type,
+            "name": device_name(device.type),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "versions": versions(),
+        },
+        "dataset": {"name": dataset.name, "digest": dataset.digest, "images": len(dataset.train_labels)},
+        "settings": {
+            **settings.model_dump(mode="json", exclude={"subjects", "labels"}),
+            "batch_size": params.train.batch_size,
+            "learning_rate": params.train.learning_rate,
+            "threshold": THRESHOLD,
+            "order_seed": ORDER_SEED,
+        },
+        "measurements": measurements,
+        "rounds": [{"foreign": _short(entry.foreign), "kept": entry.kept, "seconds": _rounded(entry.value)} for entry in rounds],
+        "profiles": {
+            name: {"seconds": _short(found["seconds"]), "groups": _rounded(found["groups"]), "operators": found["operators"]}
+            for name, found in profiles.items()
+        },
+    }
+
+
+def growth_batch(model: ModelSettings, tokens: int, device: torch.device) -> int:
+    """Images a step, one number for all token counts: `CPU_GROWTH_BATCH`, on a GPU as many as half of its free memory holds."""
+    if device.type == "cpu":
+        return CPU_GROWTH_BATCH
+    free, _ = torch.cuda.mem_get_info(device)
+    # As published every head of every block keeps its weights, and a backward pass needs a few more such tensors at a time.
+    one_image = 4 * tokens**2 * model.heads * (model.blocks + 2)
+    return max(1, 2 ** int(np.log2(max(1, free // 2 // one_image))))
+
+
+def _warm_up(entry: Entry, params: Params, dataset: Dataset, device: torch.device, slot: float) -> tuple[Work, int, int]:
+    """The work with as many steps as fit into `slot` seconds (one at least), warm; and its steps; and on a GPU its peak of bytes."""
+    before = 0
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+    work = make(entry, params, dataset, device, 1)
+    work()
+    peak = torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else 0
+    steps = max(1, min(params.timing.steps, int(slot / work())))
+    if steps > 1:
+        work = make(entry, params, dataset, device, steps)
+        work()
+    return work, steps, peak
+
+
+def _describe(entry: Entry, steps: int, peak: int, device: torch.device, dataset: Dataset) -> dict[str, Any]:
+    model = entry.model
+    path = attention_path(device=device, head_dim=model.dim // model.heads, tokens=model.num_tokens)
+    described: dict[str, Any] = {
+        "name": entry.name,
+        "kind": entry.kind,
+        "way": entry.way,
+        "subject": entry.subject,
+        "tokens": model.num_tokens,
+        "batch": entry.batch,
+        "steps": steps,
+        "attention": path if entry.way == "fast" else "loop over heads",
+        "model": model.model_dump(mode="json"),
+    }
+    if entry.kind == "attention":
+        described["saved_bytes"] = saved_bytes(AttentionSteps(entry, device, 1).forward)
+    elif entry.kind == "growth":
+        ((images, _),) = batches(dataset, entry.batch, 1, device)
+        built = build(entry).to(device).train()
+        described["saved_bytes"] = saved_bytes(lambda: built(images), built.parameters())
+    if device.type == "cuda" and entry.kind != "attention":
+        described["peak_bytes"] = peak
+    return described
+
+
+def _short(number: float) -> float:
+    """Five digits, more than any clock here has."""
+    return float(f"{number:.5g}")
+
+
+def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {name: _short(number) for name, number in numbers.items()}

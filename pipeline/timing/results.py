@@ -1,0 +1,120 @@
+"""What the timing stage left, and what the claims about speed ask of it.
+
+Reads timing/results.json. Its fields: "machine", "dataset", "settings"; "measurements": what was timed, each with "name", which is
+kind (step, growth, attention), way (published, fast) and subject (of `timing.subjects`, or a token count) with slashes between,
+"tokens", "batch", "steps", "model", where known "saved_bytes" and "peak_bytes"; "rounds": each with "foreign" (share of the machine
+that others used), "kept" and "seconds" (of one step, by name); "profiles": by name, "seconds", "groups", "operators" of one step.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import UserError
+from pipeline.params import Params
+from pipeline.timing.power_law import fit_power_law
+from pipeline.timing.subjects import WAYS, Kind, Way, entries
+
+RESULTS = Path("timing/results.json")
+MIN_TOKENS = 49  # with fewer, calling the operators costs more than what they compute
+# What was measured before the subjects stood in params.yaml, under the name that it had then.
+_FORMER_NAME = ('"step/nested loops/cls-loop"', '"step/published/nested loops"')
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """What the timing stage left; satisfies `pipeline.study.claims.Timings`.
+
+    Attributes:
+        rounds: seconds a step by name, of the rounds that count; of all of them where none does.
+        quiet: whether those rounds count.
+        changed: names of what was timed with other settings than the study's.
+    """
+
+    raw: dict[str, Any]
+    measurements: dict[str, dict[str, Any]]
+    rounds: list[dict[str, float]]
+    quiet: bool
+    changed: frozenset[str]
+
+    def subjects(self, way: Way = "published") -> list[str]:
+        """The subjects whose training step was timed, in their order."""
+        return [entry["subject"] for entry in self.measurements.values() if (entry["kind"], entry["way"]) == ("step", way)]
+
+    def seconds(self, name: str) -> FloatArray:
+        """(rounds,): seconds a step. Raises LookupError where nothing of that name was timed."""
+        if name not in self.measurements:
+            raise LookupError(f"`{name}` was not timed")
+        return np.array([entry[name] for entry in self.rounds])
+
+    def ratio(self, slower: str, faster: str) -> FloatArray:
+        """(rounds,): of two subjects' step times as published. No rounds where none counts."""
+        names = [f"step/published/{subject}" for subject in (slower, faster)]
+        self._check(names)
+        return self._judged(self.seconds(names[0]) / self.seconds(names[1]))
+
+    def exponent(self, measure: str, way: Way = "published") -> FloatArray:
+        """(rounds,) of "attention time" and "step time", (1,) of "saved bytes": fitted from 49 tokens on."""
+        measured = self.growth("growth" if measure == "step time" else "attention", way)
+        self._check([entry["name"] for entry in measured])
+        measured = [entry for entry in measured if entry["tokens"] >= MIN_TOKENS]
+        if len(measured) < 2:
+            raise LookupError(f"fewer than two token counts of {MIN_TOKENS} and more were timed; see timing.tokens in params.yaml")
+        tokens = [entry["tokens"] for entry in measured]
+        if measure == "saved bytes":
+            values = np.array([[entry["saved_bytes"]] for entry in measured], dtype=np.float64)  # (count, 1)
+        else:
+            values = self._judged(np.stack([self.seconds(entry["name"]) for entry in measured]))  # (count, round)
+        return np.array([fit_power_law(tokens, column).exponent for column in values.T])
+
+    def growth(self, kind: Kind, way: Way) -> list[dict[str, Any]]:
+        """The measurements against tokens, by rising token count."""
+        found = [entry for entry in self.measurements.values() if (entry["kind"], entry["way"]) == (kind, way)]
+        return sorted(found, key=lambda entry: entry["tokens"])
+
+    def _check(self, names: list[str]) -> None:
+        for name in names:
+            if name in self.changed:
+                raise LookupError(f"`{name}` was timed with other settings than the study's; run `dvc repro timing`")
+
+    def _judged(self, values: FloatArray) -> FloatArray:
+        return values if self.quiet else values[..., :0]
+
+
+def load(params: Params, root: Path = Path()) -> Timings | None:
+    """Reads timing/results.json; None where it is not there.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    path = root / RESULTS
+    if not path.exists():
+        return None
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8").replace(*_FORMER_NAME))
+        measurements = {entry["name"]: entry for entry in raw["measurements"]}
+        for name, entry in measurements.items():
+            entry["kind"], entry["way"], entry["subject"] = name.split("/")
+        kept = [entry["seconds"] for entry in raw["rounds"] if entry["kept"]]
+        rounds = kept or [entry["seconds"] for entry in raw["rounds"]]
+        complete = bool(rounds) and all(seconds[name] > 0 for seconds in rounds for name in measurements)
+        others = params.timed_otherwise()
+        own = {entry.name: entry.model.model_dump(mode="json") for entry in entries(params, 1) if entry.subject not in others}
+        changed = frozenset(name for name, entry in measurements.items() if own.get(name) != entry["model"])
+        timings = Timings(raw, measurements, rounds, bool(kept), changed)
+        profiled = {name for name, profile in raw["profiles"].items() if profile["groups"]}
+        needed = {f"step/{way}/{subject}" for way in WAYS for subject in timings.subjects("fast")}
+        needed |= {timings.growth("growth", way)[-1]["name"] for way in WAYS}
+        if not complete or not needed <= measurements.keys() & profiled or not raw["profiles"].keys() <= measurements.keys():
+            raise ValueError
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise UserError(f"{path} is damaged: run `dvc repro --force --single-item timing`.") from None
+    return timings

@@ -1,0 +1,52 @@
+"""What the timing stage times: a training step of each subject of params.yaml, and the growth of the base with its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pipeline.params import IMAGE_SIZE, ModelSettings, Params
+
+Way = Literal["published", "fast"]
+Kind = Literal["step", "growth", "attention"]
+WAYS: tuple[Way, ...] = ("published", "fast")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing under the clock.
+
+    Attributes:
+        kind: step: a training step at the study's batch size; growth: one at the batch size that the most tokens allow; attention:
+            forward and backward of the attention of one block alone, at that batch size.
+        subject: a key of `timing.subjects`, or the number of tokens.
+        batch: images a step.
+        nested: whether it is computed in nested loops.
+    """
+
+    kind: Kind
+    way: Way
+    subject: str
+    model: ModelSettings
+    batch: int
+    nested: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}/{self.way}/{self.subject}"
+
+
+def entries(params: Params, growth_batch: int) -> list[Entry]:
+    """Everything that is timed, in a fixed order. `growth_batch`: most images a step of what grows with the tokens."""
+    timing, batch = params.timing, params.train.batch_size
+    listed = []
+    for name in timing.subjects:
+        nested = timing.is_nested(name)
+        model = timing.model(name, params.base)
+        listed += [Entry("step", way, name, model, batch, nested) for way in (WAYS[:1] if nested else WAYS)]
+    for tokens in timing.tokens:
+        # Without a class token, so that the counts are those of the claim.
+        change = {"patch": round(IMAGE_SIZE / tokens**0.5), "pool": "first", "cls_insert": "none"}
+        model = ModelSettings.model_validate(params.base.model_dump() | change)
+        listed += [Entry(kind, way, str(tokens), model, min(batch, growth_batch)) for kind in ("growth", "attention") for way in WAYS]
+    return listed

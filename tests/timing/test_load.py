@@ -1,0 +1,58 @@
+"""The load meter sees the work of others, and this process tree's as its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pipeline.timing import load
+
+
+def _burn(seconds: float) -> list[str]:
+    code = f"import time\nwhile time.process_time() < {seconds}: pass\ninput()"
+    return [sys.executable, "-c", code]
+
+
+def test_tree_counts_the_processor_time_of_children() -> None:
+    before = sum(load.tree(os.getpid()).values())
+    with subprocess.Popen(_burn(0.4), stdin=subprocess.PIPE) as child:
+        try:
+            while load.tree(child.pid).get(child.pid, 0.0) < 0.3:
+                pass
+            assert child.pid in load.tree(os.getpid())
+            assert sum(load.tree(os.getpid()).values()) - before >= 0.3
+        finally:
+            child.communicate(b"\n")
+    assert child.pid not in load.tree(os.getpid())
+    assert sum(load.tree(os.getpid()).values()) - before >= 0.3  # the kernel hands an ended child's time to its parent
+
+
+def test_work_of_children_is_not_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "_busy", lambda: sum(load.tree(os.getpid()).values()))  # a machine on which nobody else works
+    with load.LoadMeter() as meter, subprocess.Popen(_burn(0.5), stdin=subprocess.PIPE) as child:
+        child.communicate(b"\n")
+    assert meter.foreign < 0.02
+
+
+def test_work_outside_the_tree_is_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = load.tree
+    monkeypatch.setattr(load, "tree", lambda root: {root: tree(root)[root] - sum(os.times()[2:4])})  # children do not belong to it
+    start = time.perf_counter()
+    with load.LoadMeter() as meter, subprocess.Popen(_burn(0.5), stdin=subprocess.PIPE) as child:
+        child.communicate(b"\n")
+    wall = time.perf_counter() - start
+    assert meter.foreign * wall * (os.cpu_count() or 1) > 0.4  # seconds
+
+
+def test_memory_sees_what_a_child_holds() -> None:
+    code = "block = bytearray(80 * 2**20)\nprint('ready', flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        held = load.memory(child.pid)
+        child.communicate(b"\n")
+    assert 80 * 2**20 < held < 160 * 2**20

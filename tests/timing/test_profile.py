@@ -1,0 +1,79 @@
+"""Operators go to the part that called them, and kept bytes are counted once."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import pipeline.models.attention
+from pipeline.data.datasets import load
+from pipeline.kernels import attention_path
+from pipeline.models import VisionTransformer
+from pipeline.params import ModelSettings, Params
+from pipeline.timing import profile, published
+from pipeline.timing.subjects import entries
+
+CPU = torch.device("cpu")
+
+
+def test_saved_bytes_counts_what_backward_needs_once() -> None:
+    """exp keeps its result, a product both factors; the weight is no activation, and one storage counts once."""
+    weight, x = torch.ones(8, requires_grad=True), torch.rand(8, requires_grad=True)
+
+    def compute() -> torch.Tensor:
+        y = (x * weight).exp()  # keeps x, the weight and y
+        return y * y.view(2, 4).view(8)  # keeps y again, twice
+
+    assert profile.saved_bytes(compute, [weight]) == 2 * 8 * 4
+    assert profile.saved_bytes(compute) == 3 * 8 * 4
+
+
+def test_saved_bytes_of_the_published_way_hold_every_token_by_token_matrix(study: Params) -> None:
+    """What it keeps beyond those matrices, and all that the fused kernel keeps, grows with the tokens and not with their square."""
+    images = torch.rand(2, 1, 28, 28)
+    beyond, fused = {}, {}
+    for patch, tokens in ((4, 49), (2, 196)):
+        change = {"patch": patch, "pool": "first", "cls_insert": "none"}
+        matrices = 4 * len(images) * study.base.blocks * study.base.heads * tokens**2
+        settings = ModelSettings.model_validate(study.base.model_dump() | change)
+        looped, ours = published.as_published(VisionTransformer(settings)), VisionTransformer(settings)
+        beyond[tokens] = profile.saved_bytes(partial(looped, images), looped.parameters()) - matrices
+        fused[tokens] = profile.saved_bytes(partial(ours, images), ours.parameters())
+    assert beyond[196] / beyond[49] == pytest.approx(4, rel=0.1)
+    if attention_path(device="cpu", head_dim=4, tokens=196) == "fused-cpu":
+        assert fused[196] / fused[49] == pytest.approx(4, rel=0.1)
+
+
+def test_operators_go_to_the_part_that_called_them(small: Params, arrays: Path) -> None:
+    dataset, groups = load(arrays), set(profile.GROUPS)
+    for entry in entries(small, 4):
+        if entry.kind != "step" or entry.nested:
+            continue
+        found = profile.profile(entry, small, dataset, CPU, 2)
+        assert set(found["groups"]) == set(found["operators"]) == groups
+        assert sum(found["groups"].values()) == pytest.approx(found["seconds"])
+        operators = found["operators"]
+        assert all(operators[group] > 0 for group in groups - {"class token"})
+        # Forward and backward: one vstack an image, then one stack; one expand and cat; nothing.
+        if entry.subject == "first":
+            assert operators["class token"] == 0
+        elif entry.subject == "base":
+            assert 3 <= operators["class token"] <= 12
+        else:
+            assert operators["class token"] >= 2 * entry.batch
+        # As published each head has products of its own: eight times as many calls for the same network.
+        blocks, heads = entry.model.blocks, entry.model.heads
+        if entry.way == "published":
+            assert operators["attention"] >= blocks * heads * 6
+        elif attention_path(device="cpu", head_dim=4, tokens=50) == "fused-cpu":
+            assert operators["attention"] <= blocks * 6
+
+
+def test_labels_are_gone_after_a_profile(study: Params) -> None:
+    before = pipeline.models.attention.attention, published.weigh
+    with profile._labels(VisionTransformer(study.base)):
+        assert pipeline.models.attention.attention is not before[0]
+    assert (pipeline.models.attention.attention, published.weigh) == before

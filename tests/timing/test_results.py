@@ -1,0 +1,148 @@
+"""Reading and judging what the timing stage left, on made-up timings whose truth is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pipeline.errors import UserError
+from pipeline.params import Params, parse
+from pipeline.study.claims import Judgement, judge
+from pipeline.timing import results
+
+ROOT = Path(__file__).parents[2]
+TIMED = ("T4", "T6", "T7", "T9", "K3")
+
+Make = Callable[..., results.Timings]
+
+
+def judged(study: Params, id: str, found: results.Timings | None) -> Judgement:
+    return judge(id, study.claims[id], {}, found, images_shown=study.images_shown)
+
+
+def verdicts(study: Params, found: results.Timings) -> dict[str, str]:
+    return {id: judged(study, id, found).verdict for id in TIMED}
+
+
+def test_verdicts_follow_the_interval_of_the_ratio(study: Params, make_timings: Make) -> None:
+    assert verdicts(study, make_timings()) == {
+        "T4": "supported", "T6": "contradicted", "T7": "supported", "T9": "supported", "K3": "supported",
+    }  # fmt: skip
+    changed = verdicts(study, make_timings(loop=1.05, patch_14=12.0, nested=40.0, exponent=1.0))
+    assert changed == {"T4": "contradicted", "T6": "supported", "T7": "contradicted", "T9": "contradicted", "K3": "supported"}
+    vague = verdicts(study, make_timings(loop=1.45, nested=17.0, exponent=1.8, noise=0.3))
+    assert (vague["T4"], vague["T7"]) == ("not decided", "not decided")
+
+
+def test_patch_14_has_to_be_slower_than_each_other(study: Params, make_timings: Make) -> None:
+    """Slower than 7 and 4, but faster than 2: one comparison is enough against the claim."""
+    findings = judged(study, "T6", make_timings(patch_14=3.0)).findings
+    assert [finding.verdict for finding in findings] == ["supported", "supported", "contradicted"]
+
+
+def test_interval_of_a_ratio_is_students_on_the_logarithms(study: Params, make_timings: Make) -> None:
+    found = make_timings()
+    kept = [entry["seconds"] for entry in found.raw["rounds"]]
+    logs = np.log([entry["step/published/cls-loop"] / entry["step/published/first"] for entry in kept])
+    low, high = np.exp(stats.t.interval(0.95, len(logs) - 1, loc=logs.mean(), scale=stats.sem(logs)))
+    finding = judged(study, "T4", found).findings[0]
+    assert finding.interval is not None
+    assert (finding.effect, finding.interval.low, finding.interval.high) == pytest.approx((np.exp(logs.mean()), low, high))
+    assert low < 1.3 < high
+
+
+def test_a_slow_round_does_not_change_a_ratio(make_timings: Make) -> None:
+    before, after = make_timings(), make_timings()
+    for name in after.rounds[3]:
+        after.rounds[3][name] *= 7
+    assert after.ratio("cls-loop", "first") == pytest.approx(before.ratio("cls-loop", "first"))
+    assert after.exponent("attention time") == pytest.approx(before.exponent("attention time"))
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1.7, 2.0])
+def test_exponent_is_the_slope_from_49_tokens_on(make_timings: Make, exponent: float) -> None:
+    found = make_timings(exponent=exponent, noise=1e-6)
+    slopes = found.exponent("attention time")
+    assert slopes.shape == (12,)
+    assert slopes == pytest.approx(exponent, abs=1e-4)
+    names = [f"attention/published/{tokens}" for tokens in (49, 196, 784)]
+    line = np.polyfit(np.log([49, 196, 784]), np.log([found.rounds[5][name] for name in names]), 1)
+    assert slopes[5] == pytest.approx(line[0])
+    assert found.exponent("saved bytes", "fast") == pytest.approx(1.0)
+    assert found.exponent("saved bytes").shape == (1,)
+
+
+def test_disturbed_rounds_judge_nothing(study: Params, make_timings: Make) -> None:
+    found = make_timings(rounds=0, disturbed=6)
+    for claim in ("T4", "T6", "T7"):
+        judgement = judged(study, claim, found)
+        assert judgement.verdict == "not decided"
+        assert "0 undisturbed rounds" in judgement.deciding.why
+    assert verdicts(study, make_timings(rounds=2))["T4"] == "not decided"
+
+
+def test_other_settings_than_the_studys_are_not_judged(
+    study: Params, tmp_path: Path, make_timings: Make, raw_params: dict[str, Any]
+) -> None:
+    make_timings()
+    timing = raw_params["timing"]
+    for change, undecided in (
+        ({"base": raw_params["base"] | {"blocks": 2}}, TIMED),
+        ({"timing": timing | {"subjects": timing["subjects"] | {"cls-loop": {"cls_insert": "loop", "blocks": 2}}}}, ("T4", "T7")),
+        ({"variants": raw_params["variants"] | {"first": {"pool": "mean"}}}, ("T4",)),
+    ):
+        found = results.load(parse(raw_params | change), tmp_path)
+        judgements = {id: judged(study, id, found) for id in TIMED}
+        assert {id for id, judgement in judgements.items() if "other settings" in judgement.deciding.why} == set(undecided)
+        assert {judgements[id].verdict for id in undecided} == {"not run"}
+
+
+def test_a_subject_that_params_do_not_have_any_more_is_not_judged(
+    study: Params, tmp_path: Path, make_timings: Make, raw_params: dict[str, Any]
+) -> None:
+    make_timings()
+    timing = raw_params["timing"]
+    subjects = {name: change for name, change in timing["subjects"].items() if name != "patch-7"}
+    labels = {name: label for name, label in timing["labels"].items() if name != "patch-7"}
+    found = results.load(parse(raw_params | {"timing": timing | {"subjects": subjects, "labels": labels}}), tmp_path)
+    assert judged(study, "T6", found).findings[0].verdict == "not run"
+    assert judged(study, "T4", found).verdict == "supported"
+
+
+@pytest.mark.parametrize("damage", ["{", "{}", "[]", "no rounds", "no step", "no groups", "a missing time"])
+def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_timings: Make, damage: str) -> None:
+    raw = make_timings().raw
+    if damage == "no rounds":
+        raw["rounds"] = []
+    elif damage == "no step":
+        raw["measurements"] = [entry for entry in raw["measurements"] if entry["name"] != "step/fast/base"]
+    elif damage == "no groups":
+        raw["profiles"]["step/fast/base"]["groups"] = {}
+    elif damage == "a missing time":
+        del raw["rounds"][4]["seconds"]["growth/fast/49"]
+    (tmp_path / results.RESULTS).write_text(damage if len(damage) <= 2 else json.dumps(raw))
+    with pytest.raises(UserError, match="damaged: run `dvc repro --force --single-item timing`"):
+        results.load(study, tmp_path)
+
+
+def test_without_timings_there_is_nothing(study: Params, tmp_path: Path) -> None:
+    assert results.load(study, tmp_path) is None
+    for claim in ("T4", "T6"):
+        judgement = judged(study, claim, None)
+        assert judgement.verdict == "not run"
+        assert judgement.deciding.why.startswith("not timed")
+
+
+def test_timings_of_before_the_subjects_stood_in_params_are_read(study: Params) -> None:
+    found = results.load(study, ROOT / "reports/preview")
+    assert found is not None
+    assert not found.changed
+    assert "nested loops" in found.subjects()
+    assert "nested loops" not in found.subjects("fast")
+    assert len(found.ratio("nested loops", "cls-loop")) == 12
