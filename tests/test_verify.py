@@ -157,7 +157,7 @@ class TestClone:
 
     def test_pages_of_other_params_are_told(self, clone: Repository) -> None:
         params = clone.path / "params.yaml"
-        with changed(params, params.read_bytes().replace(b"base: {}", b"base: {}\n  deep: {blocks: 2}")):
+        with changed(params, params.read_bytes().replace(b"variants:\n  base: {}", b"variants:\n  base: {}\n  deep: {blocks: 2}")):
             status, said = verify(clone.path)
         assert status == 1
         assert "wide  2 seeds  same bits\nnot trained yet: deep\n" in said

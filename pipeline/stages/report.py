@@ -9,7 +9,7 @@ from pipeline.errors import UserError, run_command
 from pipeline.params import Params, load
 from pipeline.report import figures, pages
 from pipeline.study.files import CHECKPOINTS, RUNS
-from pipeline.study.results import load_current
+from pipeline.study.results import load as load_study
 
 
 def main(argv: list[str]) -> None:
@@ -25,8 +25,9 @@ def track(params: Params) -> None:
 
     pictures = CHECKPOINTS / "figures"
     pictures.mkdir(parents=True, exist_ok=True)
-    for run in load_current(params).trainings.values():
-        figures.variant_curves(run, pictures / f"{run.variant}.png")
+    for variant, run in load_study(".", "").trainings.items():
+        if variant in params.variants:
+            figures.variant_curves(run, pictures / f"{variant}.png")
     try:
         sync(RUNS, figures=pictures)
     except UserError as error:  # tracking never stops the pages, which are written

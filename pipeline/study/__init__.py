@@ -1,5 +1,17 @@
 """What a study found: its results as frames, the statistics, and the rules that judge claims."""
 
-from pipeline.study.results import Study, Training, load
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.study.results import Study, Training, load
 
 __all__ = ["Study", "Training", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the results on first use: stages that need a path of `study.files` alone do not pay for scipy."""
+    if name not in __all__:
+        raise AttributeError(name)
+    from pipeline.study import results
+
+    return getattr(results, name)

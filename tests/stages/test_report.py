@@ -939,7 +939,7 @@ def _arrays(**changes: Any) -> Callable[[Path], None]:
         (_write("runs/sinusoidal/metrics.json", "{}", vouched=True), "lacks `parameters` or `flops`"),
         (_write("runs/sinusoidal/epochs.csv", "seed,epoch\n0,one\n", vouched=True), "epochs.csv is damaged"),
         (_cut, "not one row for every seed and epoch"),
-        (_no_accuracy, "an accuracy or a time that is not a finite number"),
+        (_no_accuracy, "an accuracy that is not between 0 and 1"),
         (
             lambda root: edit(root, lambda raw: raw["train"].update(epochs=9)),
             "other settings than params.yaml now has: run `dvc repro train@base`",

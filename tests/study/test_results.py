@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path, float_precision="round_trip")
+    return pd.read_csv(path)
 
 
 @pytest.mark.slow
