@@ -518,7 +518,10 @@ def test_any_difference_is_accepted_or_refused_in_one_sentence(raw_params: dict[
         assert "\n" not in message
         return
     taken = settings.model.model_dump(mode="json") | settings.train.model_dump(mode="json")
-    assert {name: taken[name] for name in change} == change
+    written = change
+    if isinstance(count := change.get("seeds"), int):  # a number of seeds stands for as many, from 0 on
+        written = change | {"seeds": list(range(count))}
+    assert {name: taken[name] for name in change} == written
     if isinstance(settings.model, params.ModelSettings):
         assert 28 % settings.model.patch == 0
         assert settings.model.dim % settings.model.heads == 0
