@@ -1,0 +1,31 @@
+"""params.yaml as frozen, validated settings; a variant is the base plus its own difference.
+
+Nothing here knows of DVC, MLflow or torch. Every fault becomes one sentence that names the key, says what is wrong and,
+where there is one, the nearest valid choice.
+"""
+
+from pipeline.params.data import IMAGE_SIZE, NUM_CHANNELS, NUM_CLASSES, TEST_IMAGES, TRAINING_IMAGES, DataSettings
+from pipeline.params.faults import nearest
+from pipeline.params.model import AnyModelSettings, BaselineSettings, ModelSettings
+from pipeline.params.reading import read
+from pipeline.params.study import (
+    ClaimSettings,
+    ComparisonSettings,
+    ExperimentSettings,
+    Figure,
+    Measure,
+    Params,
+    TimingSettings,
+    VariantSettings,
+    flatten,
+    load,
+    load_variant,
+    parse,
+)
+from pipeline.params.train import TrainSettings
+
+__all__ = [
+    "IMAGE_SIZE", "NUM_CHANNELS", "NUM_CLASSES", "TEST_IMAGES", "TRAINING_IMAGES", "AnyModelSettings", "BaselineSettings",
+    "ClaimSettings", "ComparisonSettings", "DataSettings", "ExperimentSettings", "Figure", "Measure", "ModelSettings", "Params",
+    "TimingSettings", "TrainSettings", "VariantSettings", "flatten", "load", "load_variant", "nearest", "parse", "read",
+]  # fmt: skip

@@ -1,0 +1,107 @@
+"""What a variant trains: the vision transformer with its options, or another network."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from pipeline.params.data import IMAGE_SIZE, Settings
+
+
+class ModelSettings(Settings):
+    """The vision transformer's options; docs/architecture.md and params.yaml give unit and source of each."""
+
+    architecture: Literal["vit"]
+    patch: Annotated[int, Field(ge=1, le=IMAGE_SIZE)]
+    dim: Annotated[int, Field(ge=1, le=4096)]
+    heads: Annotated[int, Field(ge=1, le=256)]
+    blocks: Annotated[int, Field(ge=1, le=100)]
+    mlp_dim: Annotated[int, Field(ge=1, le=16384)]
+    attention: Literal["full", "sliced"]
+    position: Literal["learned", "sinusoidal", "sincos2d", "none"]
+    pool: Literal["cls", "first", "mean", "max", "attention"]
+    cls_insert: Literal["expand", "loop", "none"]
+    cls_init: Literal["normal", "zeros"]
+    norm: Literal["pre", "post", "none"]
+    norm_eps: Annotated[float, Field(gt=0, lt=1)]
+    final_norm: bool
+    residual: Literal["input", "normalized", "none"]
+    score_scale: bool
+    memory: Annotated[int, Field(ge=0, le=4096)]
+    activation: Literal["gelu", "relu"]
+    embed: Literal["linear", "conv"]
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)]
+    mlp_dropout: Annotated[float, Field(ge=0, lt=1)]
+
+    @property
+    def stackable(self) -> bool:
+        """Whether the seeds of a GPU train together as one stack."""
+        return True
+
+    @property
+    def has_cls(self) -> bool:
+        return self.cls_insert != "none"
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side."""
+        return IMAGE_SIZE // self.patch
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the encoder's sequence, the class token included."""
+        return self.grid**2 + self.has_cls
+
+    @model_validator(mode="after")
+    def _possible(self) -> ModelSettings:
+        if IMAGE_SIZE % self.patch:
+            divisors = [n for n in range(1, IMAGE_SIZE + 1) if IMAGE_SIZE % n == 0]
+            nearest = min(divisors, key=lambda n: (abs(n - self.patch), -n))
+            raise ValueError(
+                f"patch: {self.patch} does not divide the image's side of {IMAGE_SIZE} pixels; the nearest that does is {nearest}"
+            )
+        if self.dim % self.heads:
+            nearest = min((n for n in range(1, self.dim + 1) if self.dim % n == 0), key=lambda n: (abs(n - self.heads), n))
+            raise ValueError(f"heads: {self.heads} heads do not divide dim, which is {self.dim}; the nearest number that does is {nearest}")
+        if self.pool == "cls" and not self.has_cls:
+            raise ValueError("pool: cls needs a class token, but cls_insert is none; set cls_insert to expand, or pool to first")
+        divisor = {"sinusoidal": 2, "sincos2d": 4}.get(self.position, 1)
+        if self.dim % divisor:
+            nearest = max(divisor, round(self.dim / divisor) * divisor)
+            raise ValueError(
+                f"position: {self.position} needs a dim divisible by {divisor}, and {self.dim} is not; the nearest is {nearest}"
+            )
+        if self.residual == "normalized" and self.norm != "pre":
+            raise ValueError(f"residual: normalized starts from the norm before the MLP, but norm is {self.norm}; set norm to pre")
+        return self
+
+
+NUM_WIDTHS = {"cnn": 2, "lenet": 4, "mlp": None, "rnn": 1, "lstm": 1}
+
+
+class BaselineSettings(Settings):
+    """A network that is not a transformer. `widths`: channels or units of its layers, from the input on.
+
+    cnn: channels of its two blocks; lenet: channels of its two convolutions and units of its two hidden layers; mlp: units of
+    each hidden layer; rnn, lstm: units of the one recurrent layer, which reads an image as 28 rows of 28 pixels.
+    """
+
+    architecture: Literal["cnn", "lenet", "mlp", "rnn", "lstm"]
+    widths: Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(min_length=1, strict=False)]
+
+    @property
+    def stackable(self) -> bool:
+        """Batch norm's running statistics and torch's recurrent layers cannot be stacked; such models train seed by seed."""
+        return self.architecture in ("lenet", "mlp")
+
+    @model_validator(mode="after")
+    def _possible(self) -> BaselineSettings:
+        wanted = NUM_WIDTHS[self.architecture]
+        if wanted is not None and len(self.widths) != wanted:
+            raise ValueError(f"widths: {self.architecture} has {wanted} of them, not {len(self.widths)}")
+        return self
+
+
+AnyModelSettings = Annotated[ModelSettings | BaselineSettings, Field(discriminator="architecture")]
