@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import difflib
 import re
+import reprlib
 from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+_repr = reprlib.Repr()
+_repr.maxlevel, _repr.maxlist, _repr.maxdict = 2, 8, 4
+_repr.maxstring = _repr.maxlong = _repr.maxother = 80  # characters
+
+
+def shown(value: object) -> str:
+    """A wrong value as Python writes it, cut where it is long or deeply nested."""
+    return _repr.repr(value)
+
 
 def nearest(value: object, choices: Iterable[str]) -> str:
     """The end of a sentence about a wrong name: the valid one that looks most like it, else all of them when they are few."""
     choices = [str(choice) for choice in choices]
-    close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(value if isinstance(value, str) else shown(value), choices, n=1, cutoff=0.5)
     if close:
         return f"; the nearest is {close[0]!r}"
     return f"; the choices are {', '.join(choices)}" if 0 < len(choices) <= 16 else ""
@@ -33,7 +43,7 @@ def sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> str
         return f"{key} is missing from params.yaml; give it a value."
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", context["expected"])
-        return f"{key} is {given!r}, which is not a choice{nearest(given, choices)}."
+        return f"{key} is {shown(given)}, which is not a choice{nearest(given, choices)}."
     if kind == "value_error":
         message = str(context["error"])
         inner = message.split(": ", 1)
@@ -51,7 +61,7 @@ def sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> str
         bound = next(iter(context.values()))
         allowed = bounds[kind].format(gt=bound, ge=bound, lt=bound, le=bound)
         closest = f"; the nearest valid value is {bound}" if kind.endswith("equal") else ""
-        return f"{key} is {given!r}, but has to be {allowed}{closest}."
+        return f"{key} is {shown(given)}, but has to be {allowed}{closest}."
     if kind == "too_short":
         return f"{key} has too few entries; it needs at least {context['min_length']}."
     if kind == "too_long":
@@ -62,8 +72,8 @@ def sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> str
         "finite_number": "a finite number", "string_too_short": "text that is not empty",
     }.get(kind)  # fmt: skip
     if expected:
-        return f"{key} is {given!r}, but has to be {expected}."
-    return f"{key} is {given!r}: {fault['msg']}."
+        return f"{key} is {shown(given)}, but has to be {expected}."
+    return f"{key} is {shown(given)}: {fault['msg']}."
 
 
 def _model_at(model: type[BaseModel], location: list[str]) -> type[BaseModel]:

@@ -14,12 +14,14 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pipeline.errors import UserError
 from pipeline.measures import MEASURES, TIMING_RULES, Probe
 from pipeline.params.data import IMAGE_SIZE, TRAINING_IMAGES, DataSettings, Settings
-from pipeline.params.faults import nearest, sentence
+from pipeline.params.faults import nearest, sentence, shown
 from pipeline.params.model import NUM_WIDTHS, AnyModelSettings, BaselineSettings, ModelSettings
 from pipeline.params.reading import read
 from pipeline.params.train import TrainSettings
 
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
+MAX_NAME = 100  # characters: names of files are made of it, and 255 is the most that these may have
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OVERRIDES = TrainSettings.model_fields.keys()
 
 
@@ -179,7 +181,7 @@ class Params(Settings):
     """The whole of params.yaml.
 
     Attributes:
-        variants: each variant's difference to `base`, as written.
+        variants: each variant as written: its difference to `base`, or to the variant that it names as `from`.
         images_shown: training images that each side of a comparison has to be shown before a claim is judged.
         looks: numbers of seeds at which claims are judged, rising; empty where all seeds count.
         preview: why this study is not the full one (shown on every page), or None.
@@ -205,28 +207,61 @@ class Params(Settings):
             raise ValueError(f"has to be in rising order, each number once, for example {sorted(set(looks))}")
         return looks
 
+    def ancestry(self, variant: str) -> list[str]:
+        """The variant, the one that it starts from, and so on to the one that starts from the base.
+
+        Raises:
+            UserError: a name is unknown, or the names form a circle.
+        """
+        if variant not in self.variants:
+            raise UserError(f"There is no variant {variant!r}{nearest(variant, self.variants)}.")
+        names = [variant]
+        while (parent := self.variants[names[-1]].get("from")) is not None:
+            if not isinstance(parent, str) or parent not in self.variants:
+                raise UserError(
+                    f"variants.{names[-1]}.from is {shown(parent)}, which variants does not have{nearest(parent, self.variants)}."
+                )
+            if parent in names:
+                circle = " from ".join([*names[names.index(parent) :], parent])
+                raise UserError(f"variants.{names[-1]}.from makes a circle ({circle}); let one of them start from the base.")
+            names.append(parent)
+        return names
+
+    def difference(self, variant: str) -> dict[str, Any]:
+        """All options in which a variant differs from the base, those of the variants that it starts from included.
+
+        Raises:
+            UserError: as `ancestry`.
+        """
+        merged: dict[str, Any] = {}
+        for name in reversed(self.ancestry(variant)):
+            merged |= self.variants[name]
+        merged.pop("from", None)
+        return merged
+
     def resolve(self, variant: str) -> VariantSettings:
         """Settings of one variant.
 
         Raises:
             UserError: the name is unknown, or base and difference together are impossible.
         """
-        if variant not in self.variants:
-            raise UserError(f"There is no variant {variant!r}{nearest(variant, self.variants)}.")
-        difference = self.variants[variant]
+        difference = self.difference(variant)
         key = f"variants.{variant}"
         architecture = difference.get("architecture", "vit")
         if architecture != "vit" and str(architecture) not in NUM_WIDTHS:
             choices = ["vit", *NUM_WIDTHS]
-            raise UserError(f"{key}.architecture is {architecture!r}, which is not a choice{nearest(architecture, choices)}.")
+            raise UserError(f"{key}.architecture is {shown(architecture)}, which is not a choice{nearest(architecture, choices)}.")
         model: type[ModelSettings | BaselineSettings] = ModelSettings if architecture == "vit" else BaselineSettings
         for name in difference:
             if name not in _OVERRIDES and name not in model.model_fields:
+                owner = self._owner(variant, name)
+                where = f"{key}.{name}" if owner == variant else f"{key}.{name} (from {owner})"
                 if name in ModelSettings.model_fields:
-                    raise UserError(f"{key}.{name} is an option of the vision transformer, which {architecture} does not have; remove it.")
+                    raise UserError(f"{where} is an option of the vision transformer, which {architecture} does not have; remove it.")
                 if name in BaselineSettings.model_fields:
-                    raise UserError(f"{key}.{name} is not an option of the vision transformer; remove it, or set architecture.")
-                raise UserError(f"{key}.{name} is not an option of a variant{nearest(name, [*model.model_fields, *sorted(_OVERRIDES)])}.")
+                    raise UserError(f"{where} is not an option of the vision transformer; remove it, or set architecture.")
+                options = ["from", *model.model_fields, *sorted(_OVERRIDES)]
+                raise UserError(f"{where} is not an option of a variant{nearest(name, options)}.")
         own = {name: value for name, value in difference.items() if name in model.model_fields}
         try:
             settings = model.model_validate(self.base.model_dump() | own if model is ModelSettings else own)
@@ -236,12 +271,16 @@ class Params(Settings):
             raise UserError(sentence(error, key, model)) from None
         available = TRAINING_IMAGES[self.data.dataset]
         if train.train_images is not None and train.train_images > available:
-            where = key if "train_images" in difference else "train"
+            where = f"variants.{self._owner(variant, 'train_images')}" if "train_images" in difference else "train"
             raise UserError(
                 f"{where}.train_images is {train.train_images:,}, but {self.data.dataset} has {available:,} training images; "
                 f"the nearest valid value is {available}."
             )
         return VariantSettings(data=self.data, train=train, model=settings)
+
+    def _owner(self, variant: str, option: str) -> str:
+        """The variant that gives `variant` an option: itself, or the nearest that it starts from."""
+        return next(name for name in self.ancestry(variant) if option in self.variants[name])
 
     def probed(self, probe: Probe) -> tuple[str, ...]:
         """The variants, in order, whose trained models an experiment or a claim wants tested under shifts, or for their attention."""
@@ -277,13 +316,14 @@ def parse(raw: Any) -> Params:
     variants = raw.get("variants")
     if isinstance(variants, Mapping):
         # `name:` with nothing behind it is the base under another name.
-        raw["variants"] = {str(name): {} if change is None else change for name, change in variants.items()}
+        raw["variants"] = {name: {} if change is None else change for name, change in variants.items()}
     try:
         params = Params.model_validate(raw)
     except ValidationError as error:
         raise UserError(sentence(error, "", Params)) from None
     _check_names(params)
-    for variant in params.variants:
+    # First those that others start from, so that a fault is told of the variant in which it is written.
+    for variant in sorted(params.variants, key=lambda name: len(params.ancestry(name))):
         params.resolve(variant)
     return params
 
@@ -293,9 +333,14 @@ def _check_names(params: Params) -> None:
         raise UserError("variants is empty in params.yaml; name at least one, for example `base: {}`.")
     for kind, names in (("variants", params.variants), ("experiments", params.experiments), ("claims", params.claims)):
         for name in names:
+            if len(name) > MAX_NAME:
+                raise UserError(
+                    f"{kind}.{name[:MAX_NAME]}...: a name may have at most {MAX_NAME} characters, and this one has {len(name)}."
+                )
             if not _NAME.fullmatch(name):
                 better = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or f"{kind[:-1]}-1"
-                raise UserError(f"{kind}.{name}: a name may hold letters, digits, '-' and '_' only; {better} would do.")
+                rule = "a name may hold letters, digits, '-' and '_' only" if name[:1] != "-" else "a name cannot start with '-'"
+                raise UserError(f"{kind}.{name}: {rule}; {better} would do.")
     lowered: dict[str, str] = {}
     for name in params.variants:
         if name.lower() in lowered:

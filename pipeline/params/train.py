@@ -27,15 +27,15 @@ class TrainSettings(Settings):
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, strict=False)]
     epochs: Annotated[int, Field(ge=1, le=10_000)]
     batch_size: Annotated[int, Field(ge=1, le=60_000)]
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    learning_rate: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
     optimizer: Literal["adam", "radam", "sgd"]
     momentum: Annotated[float, Field(ge=0, lt=1)]
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+    weight_decay: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+    clip_norm: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None
     schedule: Literal["constant", "linear", "warmup_linear", "noam", "cosine"]
     warmup: Annotated[float, Field(ge=0, lt=1)]
     train_images: Annotated[int, Field(ge=1)] | None
-    epoch_images: Annotated[int, Field(ge=1)] | None
+    epoch_images: Annotated[int, Field(ge=1, le=10**9)] | None
     augment: Literal["none", "affine"]
     divergence: Literal["stop", "record"]
 
