@@ -91,7 +91,7 @@ def test_a_merge_replaces_lists_and_keeps_what_is_not_named(raw_params: dict[str
     assert {key: merged[key] for key in ("base", "experiments", "timing")} == {
         key: before[key] for key in ("base", "experiments", "timing")
     }
-    assert profiles.overlay(raw, {}) == before
+    assert profiles.overlay(raw, {}) == before | {"variants": variants}
 
 
 STUDY = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
