@@ -14,14 +14,14 @@ from typing import Any
 
 PACKAGE = Path(__file__).parent
 # The code that decides what a training computes. A finished seed is known by it.
-TRAINING_CODE = ("data/datasets.py", "kernels", "models", "training")
+TRAINING_CODE = ("data/datasets.py", "kernels", "models", "params/architectures.py", "training")
 # The code that decides what an evaluation of stored weights finds.
-EVALUATION_CODE = ("data/datasets.py", "kernels", "models", "training", "evaluation", "study/statistics.py", "stages/evaluate.py")
+EVALUATION_CODE = (*TRAINING_CODE, "evaluation", "study/statistics.py", "stages/evaluate.py")
 # All code of a stage, which DVC runs again when it changes. DVC sees it as the file code-hashes/STAGE.txt.
 STAGE_CODE = {
     "train": (*TRAINING_CODE, "files.py", "runner", "stages/train.py"),
     "evaluate": EVALUATION_CODE,
-    "timing": ("kernels", "models", "training", "timing", "stages/timing.py"),
+    "timing": ("kernels", "models", "params/architectures.py", "training", "timing", "stages/timing.py"),
     "report": ("study", "report", "runner/results.py", "stages/report.py"),
 }
 # What a pipeline run itself rewrites does not make the tree "dirty": dirty means that the commit does not say what ran.

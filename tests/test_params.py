@@ -97,8 +97,8 @@ def test_a_variant_may_have_its_own_number_of_seeds(raw_params: dict[str, Any]) 
 def test_another_network_takes_nothing_of_the_transformer(study: params.Params) -> None:
     model = study.resolve("cnn-1000").model
     assert model == params.BaselineSettings(architecture="cnn", widths=(12, 26))
-    assert not model.stackable
-    assert study.resolve("mlp").model.stackable
+    assert not study.resolve("cnn-1000").stackable
+    assert study.resolve("mlp").stackable
     assert study.resolve("cnn-1000").train.train_images == 1000
 
 

@@ -46,7 +46,7 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
     tasks = [
         Task(variant, settings, tuple(group), tuple(wanted[variant]["probes"]), device, records.runs / variant, records.arrays)
         for variant, settings in variants.items()
-        for group in workers.make_groups(settings.train.seeds, device, stackable=settings.model.stackable)
+        for group in workers.make_groups(settings.train.seeds, device, stackable=settings.stackable)
     ]
     processes = workers.choose_processes() if device == "cpu" else 1
     dataset = load(records.arrays)

@@ -147,3 +147,15 @@ def _table(settings: ModelSettings) -> Tensor | None:
     # The class token has no place on the grid: it gets zeros, as in the authors' own code for this table.
     table = sincos2d_table(settings.grid, settings.dim)
     return torch.cat([torch.zeros(int(settings.has_cls), settings.dim), table])
+
+
+def multiply_adds(settings: ModelSettings) -> int:
+    """Those of one image's forward pass; `pipeline.models.count_flops` says what counts."""
+    tokens, dim = settings.num_tokens, settings.dim
+    head_dim = dim // settings.heads
+    embedding = settings.grid**2 * NUM_CHANNELS * settings.patch**2 * dim
+    projections = 3 * tokens * dim * head_dim if settings.attention == "sliced" else 4 * tokens * dim * dim
+    attention = 2 * tokens * (tokens + settings.memory) * dim  # scores, and their product with the values
+    mlp = 2 * tokens * dim * settings.mlp_dim
+    pooling = settings.grid**2 * dim if settings.pool == "attention" else 0
+    return embedding + settings.blocks * (projections + attention + mlp) + pooling + dim * NUM_CLASSES

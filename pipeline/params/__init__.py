@@ -4,6 +4,7 @@ Nothing here knows of DVC, MLflow or torch. Every fault becomes one sentence tha
 where there is one, the nearest valid choice.
 """
 
+from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import IMAGE_SIZE, NUM_CHANNELS, NUM_CLASSES, TEST_IMAGES, TRAINING_IMAGES, DataSettings
 from pipeline.params.faults import nearest
 from pipeline.params.model import AnyModelSettings, BaselineSettings, ModelSettings
@@ -25,6 +26,7 @@ from pipeline.params.study import (
 from pipeline.params.train import TrainSettings
 
 __all__ = [
+    "ARCHITECTURES",
     "IMAGE_SIZE", "NUM_CHANNELS", "NUM_CLASSES", "TEST_IMAGES", "TRAINING_IMAGES", "AnyModelSettings", "BaselineSettings",
     "ClaimSettings", "ComparisonSettings", "DataSettings", "ExperimentSettings", "Figure", "Measure", "ModelSettings", "Params",
     "TimingSettings", "TrainSettings", "VariantSettings", "flatten", "load", "load_variant", "nearest", "parse", "read",

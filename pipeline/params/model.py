@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import IMAGE_SIZE, Settings
 
 
@@ -34,11 +35,6 @@ class ModelSettings(Settings):
     dropout: Annotated[float, Field(ge=0, lt=1)]
     attention_dropout: Annotated[float, Field(ge=0, lt=1)]
     mlp_dropout: Annotated[float, Field(ge=0, lt=1)]
-
-    @property
-    def stackable(self) -> bool:
-        """Whether the seeds of a GPU train together as one stack."""
-        return True
 
     @property
     def has_cls(self) -> bool:
@@ -78,7 +74,10 @@ class ModelSettings(Settings):
         return self
 
 
-NUM_WIDTHS = {"cnn": 2, "lenet": 4, "mlp": None, "rnn": 1, "lstm": 1}
+if TYPE_CHECKING:
+    Baseline = str
+else:
+    Baseline = Literal[tuple(name for name in ARCHITECTURES if name != "vit")]
 
 
 class BaselineSettings(Settings):
@@ -88,17 +87,12 @@ class BaselineSettings(Settings):
     each hidden layer; rnn, lstm: units of the one recurrent layer, which reads an image as 28 rows of 28 pixels.
     """
 
-    architecture: Literal["cnn", "lenet", "mlp", "rnn", "lstm"]
+    architecture: Baseline
     widths: Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(min_length=1, strict=False)]
-
-    @property
-    def stackable(self) -> bool:
-        """Batch norm's running statistics and torch's recurrent layers cannot be stacked; such models train seed by seed."""
-        return self.architecture in ("lenet", "mlp")
 
     @model_validator(mode="after")
     def _possible(self) -> BaselineSettings:
-        wanted = NUM_WIDTHS[self.architecture]
+        wanted = ARCHITECTURES[self.architecture].num_widths
         if wanted is not None and len(self.widths) != wanted:
             raise ValueError(f"widths: {self.architecture} has {wanted} of them, not {len(self.widths)}")
         return self

@@ -13,9 +13,10 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from pipeline.errors import UserError
 from pipeline.measures import MEASURES, TIMING_RULES, Probe
+from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import IMAGE_SIZE, TRAINING_IMAGES, DataSettings, Settings
 from pipeline.params.faults import nearest, sentence, shown
-from pipeline.params.model import NUM_WIDTHS, AnyModelSettings, BaselineSettings, ModelSettings
+from pipeline.params.model import AnyModelSettings, BaselineSettings, ModelSettings
 from pipeline.params.reading import read
 from pipeline.params.train import TrainSettings
 
@@ -35,6 +36,11 @@ class VariantSettings(Settings):
     def to_json(self) -> str:
         """Canonical text: sorted keys, one trailing newline, equal for equal settings."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=2) + "\n"
+
+    @property
+    def stackable(self) -> bool:
+        """Whether the seeds of a GPU train together as one stack."""
+        return ARCHITECTURES[self.model.architecture].stackable
 
     @property
     def images_shown(self) -> int:
@@ -248,9 +254,8 @@ class Params(Settings):
         difference = self.difference(variant)
         key = f"variants.{variant}"
         architecture = difference.get("architecture", "vit")
-        if architecture != "vit" and str(architecture) not in NUM_WIDTHS:
-            choices = ["vit", *NUM_WIDTHS]
-            raise UserError(f"{key}.architecture is {shown(architecture)}, which is not a choice{nearest(architecture, choices)}.")
+        if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+            raise UserError(f"{key}.architecture is {shown(architecture)}, which is not a choice{nearest(architecture, ARCHITECTURES)}.")
         model: type[ModelSettings | BaselineSettings] = ModelSettings if architecture == "vit" else BaselineSettings
         for name in difference:
             if name not in _OVERRIDES and name not in model.model_fields:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.measures import MEASURES, SHIFTS, NotFormed, positions, shift_accuracy
-from pipeline.params import ExperimentSettings, Figure, ModelSettings
+from pipeline.params import ARCHITECTURES, ExperimentSettings, Figure, ModelSettings
 from pipeline.report import figures, text
 from pipeline.report.results import Attention, VariantResult
-from pipeline.report.text import NETWORKS, counted, listed, percent, signed
+from pipeline.report.text import counted, listed, percent, signed
 from pipeline.study import statistics
 from pipeline.study.claims import measure_values
 from pipeline.study.statistics import LEVEL, FloatArray, Summary
@@ -242,7 +242,7 @@ def _data_size(experiment: ExperimentSettings, present: Sequence[VariantResult],
         members.sort(key=lambda member: member[0])
         architecture = members[0][1].settings.model.architecture
         own = architectures.count(architecture) == 1
-        label = NETWORKS[architecture] if own else experiment.label(members[-1][1].name)
+        label = ARCHITECTURES[architecture].label if own else experiment.label(members[-1][1].name)
         values = np.stack([run.test_accuracy[:, -1] for _, run in members], axis=1)
         is_baseline = any(run.name == experiment.baseline for _, run in members)
         lines.append(figures.Series(label, tuple(float(number) for number, _ in members), values, is_baseline))
