@@ -15,7 +15,7 @@ from benchmarks.loops import BATCH_SIZE, EPOCH_STEPS
 from benchmarks.measure import THESIS
 from benchmarks.results import fit_power_law
 from benchmarks.runner import Options
-from pipeline.params import IMAGE_SIZE
+from pipeline.params import Shape
 
 SEEDS = (1, 2, 4, 8, 16, 32)
 PATCHES = {14: 60, 7: 60, 4: 60, 2: 20, 1: 3}  # with the steps that are timed: 785 tokens take a thousand times as long as 5
@@ -63,7 +63,7 @@ def measure(options: Options, say: Callable[[str], None], *, quick: bool) -> lis
 
 def _tokens(patch: int) -> int:
     """Length of the sequence, the class token included."""
-    return (IMAGE_SIZE // patch) ** 2 + 1
+    return (Shape().size // patch) ** 2 + 1
 
 
 def _series(

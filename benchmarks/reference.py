@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pipeline.params import IMAGE_SIZE, NUM_CHANNELS, NUM_CLASSES, ModelSettings
+from pipeline.params import ModelSettings
 
 MLP_RATIO = 4
 
@@ -69,12 +69,12 @@ class ReferenceViT(nn.Module):
         super().__init__()
         self.patch = settings.patch
         dim = settings.dim
-        num_patches = (IMAGE_SIZE // settings.patch) ** 2
-        self.embedding = nn.Linear(NUM_CHANNELS * settings.patch**2, dim)
+        num_patches = (settings.shape.size // settings.patch) ** 2
+        self.embedding = nn.Linear(settings.shape.channels * settings.patch**2, dim)
         self.cls_token = nn.Parameter(torch.randn(1, dim))
         self.position = nn.Parameter(torch.randn(num_patches + 1, dim))
         self.blocks = nn.Sequential(*(_Block(dim, settings.heads) for _ in range(settings.blocks)))
-        self.head = nn.Sequential(nn.Linear(dim, NUM_CLASSES), nn.Softmax(dim=-1))
+        self.head = nn.Sequential(nn.Linear(dim, settings.shape.classes), nn.Softmax(dim=-1))
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, 1, 28, 28) to probabilities (batch, 10), which the reference gives to the cross-entropy as if they were logits."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pipeline.params import IMAGE_SIZE, NUM_CHANNELS, NUM_CLASSES, ModelSettings
+from pipeline.params import ModelSettings
 
 
 class HeadwiseAttention(nn.Module):
@@ -57,11 +57,11 @@ class ThesisViT(nn.Module):
         super().__init__()
         self.patch = settings.patch
         dim = settings.dim
-        self.embedding = nn.Linear(NUM_CHANNELS * settings.patch**2, dim)
+        self.embedding = nn.Linear(settings.shape.channels * settings.patch**2, dim)
         self.cls_token = nn.Parameter(torch.randn(1, dim)) if settings.has_cls else None
-        self.position = nn.Parameter(torch.randn((IMAGE_SIZE // settings.patch) ** 2 + settings.has_cls, dim))
+        self.position = nn.Parameter(torch.randn((settings.shape.size // settings.patch) ** 2 + settings.has_cls, dim))
         self.blocks = nn.Sequential(*(_Block(dim, settings.heads, settings.mlp_dim) for _ in range(settings.blocks)))
-        self.head = nn.Linear(dim, NUM_CLASSES)
+        self.head = nn.Linear(dim, settings.shape.classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, 1, 28, 28) to logits (batch, 10)."""

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
@@ -49,8 +49,7 @@ def test_images_shown_are_those_of_all_epochs(study: params.Params, arrays: Path
     assert shorter.images_shown == 48_000
     digits = settings.model_copy(update={"data": params.DataSettings(dataset="digits")})
     held = json.loads((arrays / "dataset.json").read_text())["arrays"]["train_images"]["shape"][0]
-    assert digits.images_shown == 30 * held == 30 * params.TRAINING_IMAGES["digits"]
-    assert set(params.TRAINING_IMAGES) == set(get_args(params.DataSettings.model_fields["dataset"].annotation))
+    assert digits.images_shown == 30 * held == 30 * params.DATASETS["digits"].training_images
 
 
 def test_how_long_the_study_takes_to_validate(record_property: Callable[[str, object], None]) -> None:
@@ -398,8 +397,8 @@ def test_a_subset_is_no_larger_than_the_training_set(
 def test_the_training_sets_are_as_large_as_they_are_said_to_be(arrays: Path) -> None:
     from pipeline.data.datasets import load
 
-    assert params.TRAINING_IMAGES.keys() == set(get_args(params.DataSettings.model_fields["dataset"].annotation))
-    assert len(load(arrays).train_labels) == params.TRAINING_IMAGES["digits"]
+    digits, loaded = params.DATASETS["digits"], load(arrays)
+    assert (len(loaded.train_labels), len(loaded.test_labels)) == (digits.training_images, digits.test_images)
 
 
 def test_missing_keys_are_named(raw_params: dict[str, Any]) -> None:

@@ -48,6 +48,11 @@ class Trained(Protocol):
         ...
 
     @property
+    def classes(self) -> int:
+        """Classes of the data set."""
+        ...
+
+    @property
     def grid(self) -> int:
         """Patches along one side; 0 for a network without patches."""
         ...
@@ -89,9 +94,9 @@ class Measure:
     phrase: str = ""
 
 
-def is_diverged(train_loss: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Whether last train losses are not finite, or no better than that of a guess among the ten classes."""
-    return ~(np.asarray(train_loss) < math.log(10))
+def is_diverged(train_loss: npt.ArrayLike, classes: int) -> npt.NDArray[np.bool_]:
+    """Whether last train losses are not finite, or no better than that of a guess among the classes."""
+    return ~(np.asarray(train_loss) < math.log(classes))
 
 
 def _evaluated(column: str, lacking: str) -> Callable[[Trained], FloatArray]:
@@ -177,7 +182,7 @@ MEASURES: dict[str, Measure] = {
     "divergence": Measure(
         "Share of seeds whose last train loss is not finite or no better than a guess",
         "Share of seeds whose last train loss is not finite or no better than a guess (ln 10).",
-        "% of the seeds", "points", 100, 0, lambda training: is_diverged(training.train_loss[:, -1]).astype(np.float64),
+        "% of the seeds", "points", 100, 0, lambda training: is_diverged(training.train_loss[:, -1], training.classes).astype(np.float64),
     ),
     "accuracy lost to shifts": Measure(
         f"Accuracy lost to shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels",

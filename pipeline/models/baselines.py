@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from pipeline.params import IMAGE_SIZE, NUM_CHANNELS, NUM_CLASSES, BaselineSettings
+from pipeline.params import BaselineSettings
 
 
 class RowReader(nn.Module):
@@ -21,11 +21,12 @@ class RowReader(nn.Module):
     def __init__(self, kind: type[nn.RNN] | type[nn.LSTM], settings: BaselineSettings) -> None:
         super().__init__()
         (width,) = settings.widths
-        self.recurrent = kind(NUM_CHANNELS * IMAGE_SIZE, width, batch_first=True)
-        self.head = nn.Linear(width, NUM_CLASSES)
+        size, channels, classes = settings.shape
+        self.recurrent = kind(channels * size, width, batch_first=True)
+        self.head = nn.Linear(width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, 1, 28, 28) in [0, 1] to logits (batch, 10)."""
+        """(batch, channel, height, width) in [0, 1] to logits (batch, class)."""
         states, _ = self.recurrent(images.transpose(1, 2).flatten(2))  # (batch, row, width)
         return self.head(states[:, -1])
 
@@ -33,21 +34,24 @@ class RowReader(nn.Module):
 def cnn(settings: BaselineSettings) -> nn.Module:
     """Two blocks of two 3 x 3 convolutions, each with ReLU and batch norm, the second of a block halving the image; the mean; linear."""
     first, second = settings.widths
+    size, channels, classes = settings.shape
     return nn.Sequential(
-        _convolution(NUM_CHANNELS, first, stride=1),
+        _convolution(channels, first, stride=1),
         _convolution(first, first, stride=2),
         _convolution(first, second, stride=1),
         _convolution(second, second, stride=2),
-        nn.AvgPool2d(IMAGE_SIZE // 4),
+        nn.AvgPool2d(-(-size // 4)),
         nn.Flatten(),
-        nn.Linear(second, NUM_CLASSES),
+        nn.Linear(second, classes),
     )
 
 
 def cnn_multiply_adds(settings: BaselineSettings) -> int:
-    (first, second), side = settings.widths, IMAGE_SIZE
-    blocks = (NUM_CHANNELS * first * side**2, (first + second) * first * (side // 2) ** 2, second**2 * (side // 4) ** 2)
-    return 9 * sum(blocks) + second * NUM_CLASSES
+    first, second = settings.widths
+    size, channels, classes = settings.shape
+    half, quarter = -(-size // 2), -(-size // 4)
+    blocks = (channels * first * size**2, (first + second) * first * half**2, second**2 * quarter**2)
+    return 9 * sum(blocks) + second * classes
 
 
 def _convolution(inputs: int, outputs: int, *, stride: int) -> nn.Module:
@@ -62,34 +66,37 @@ def lenet(settings: BaselineSettings) -> nn.Module:
     """
     first, second, *dense = settings.widths
     return nn.Sequential(
-        nn.Conv2d(NUM_CHANNELS, first, 5, padding=2),
+        nn.Conv2d(settings.shape.channels, first, 5, padding=2),
         nn.Tanh(),
         nn.AvgPool2d(2),
         nn.Conv2d(first, second, 5),
         nn.Tanh(),
         nn.AvgPool2d(2),
         nn.Flatten(),
-        *_dense(_lenet_features(settings), dense, nn.Tanh),
+        *_dense(_lenet_features(settings), dense, settings.shape.classes, nn.Tanh),
     )
 
 
 def _lenet_features(settings: BaselineSettings) -> int:
     """What the convolutions leave of an image."""
-    return settings.widths[1] * ((IMAGE_SIZE // 2 - 4) // 2) ** 2
+    return settings.widths[1] * ((settings.shape.size // 2 - 4) // 2) ** 2
 
 
 def lenet_multiply_adds(settings: BaselineSettings) -> int:
-    (first, second, *dense), side = settings.widths, IMAGE_SIZE
-    convolutions = 25 * (NUM_CHANNELS * first * side**2 + first * second * (side // 2 - 4) ** 2)
-    return convolutions + _products(_lenet_features(settings), *dense, NUM_CLASSES)
+    first, second, *dense = settings.widths
+    size, channels, classes = settings.shape
+    convolutions = 25 * (channels * first * size**2 + first * second * (size // 2 - 4) ** 2)
+    return convolutions + _products(_lenet_features(settings), *dense, classes)
 
 
 def mlp(settings: BaselineSettings) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), *_dense(NUM_CHANNELS * IMAGE_SIZE**2, settings.widths, nn.ReLU))
+    size, channels, classes = settings.shape
+    return nn.Sequential(nn.Flatten(), *_dense(channels * size**2, settings.widths, classes, nn.ReLU))
 
 
 def mlp_multiply_adds(settings: BaselineSettings) -> int:
-    return _products(NUM_CHANNELS * IMAGE_SIZE**2, *settings.widths, NUM_CLASSES)
+    size, channels, classes = settings.shape
+    return _products(channels * size**2, *settings.widths, classes)
 
 
 def rnn(settings: BaselineSettings) -> nn.Module:
@@ -102,7 +109,8 @@ def lstm(settings: BaselineSettings) -> nn.Module:
 
 def rnn_multiply_adds(settings: BaselineSettings, *, gates: int = 1) -> int:
     (width,) = settings.widths
-    return IMAGE_SIZE * gates * _products(NUM_CHANNELS * IMAGE_SIZE + width, width) + _products(width, NUM_CLASSES)
+    size, channels, classes = settings.shape
+    return size * gates * _products(channels * size + width, width) + _products(width, classes)
 
 
 def lstm_multiply_adds(settings: BaselineSettings) -> int:
@@ -114,7 +122,7 @@ def _products(*widths: int) -> int:
     return sum(inputs * outputs for inputs, outputs in pairwise(widths))
 
 
-def _dense(inputs: int, widths: Sequence[int], activation: type[nn.Module]) -> list[nn.Module]:
+def _dense(inputs: int, widths: Sequence[int], classes: int, activation: type[nn.Module]) -> list[nn.Module]:
     """Hidden layers of these widths, and the output layer."""
     layers = [layer for pair in pairwise((inputs, *widths)) for layer in (nn.Linear(*pair), activation())]
-    return [*layers, nn.Linear(widths[-1], NUM_CLASSES)]
+    return [*layers, nn.Linear(widths[-1], classes)]

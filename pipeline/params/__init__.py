@@ -5,7 +5,7 @@ where there is one, the nearest valid choice.
 """
 
 from pipeline.params.architectures import ARCHITECTURES
-from pipeline.params.data import IMAGE_SIZE, NUM_CHANNELS, NUM_CLASSES, TEST_IMAGES, TRAINING_IMAGES, DataSettings
+from pipeline.params.data import DATASETS, DataSettings, DataSource, Shape
 from pipeline.params.faults import nearest
 from pipeline.params.model import AnyModelSettings, BaselineSettings, ModelSettings
 from pipeline.params.reading import read
@@ -27,7 +27,26 @@ from pipeline.params.train import TrainSettings
 
 __all__ = [
     "ARCHITECTURES",
-    "IMAGE_SIZE", "NUM_CHANNELS", "NUM_CLASSES", "TEST_IMAGES", "TRAINING_IMAGES", "AnyModelSettings", "BaselineSettings",
-    "ClaimSettings", "ComparisonSettings", "DataSettings", "ExperimentSettings", "Figure", "Measure", "ModelSettings", "Params",
-    "TimingSettings", "TrainSettings", "VariantSettings", "flatten", "load", "load_variant", "nearest", "parse", "read",
+    "DATASETS",
+    "AnyModelSettings",
+    "BaselineSettings",
+    "ClaimSettings",
+    "ComparisonSettings",
+    "DataSettings",
+    "DataSource",
+    "ExperimentSettings",
+    "Figure",
+    "Measure",
+    "ModelSettings",
+    "Params",
+    "Shape",
+    "TimingSettings",
+    "TrainSettings",
+    "VariantSettings",
+    "flatten",
+    "load",
+    "load_variant",
+    "nearest",
+    "parse",
+    "read",
 ]  # fmt: skip

@@ -1,16 +1,52 @@
-"""The data sets."""
+"""The data sets that params.yaml can name. A new one is an entry here, and what reads it in `pipeline/data/`."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
-IMAGE_SIZE = 28
-NUM_CHANNELS = 1
-NUM_CLASSES = 10
-TRAINING_IMAGES = {"mnist": 60_000, "fashion_mnist": 60_000, "kmnist": 60_000, "digits": 1_437}  # in the whole training set
-TEST_IMAGES = {"mnist": 10_000, "fashion_mnist": 10_000, "kmnist": 10_000, "digits": 360}
+from pipeline.params.faults import nearest, shown
+
+
+class Shape(NamedTuple):
+    """What a network has to fit: images of `size` x `size` pixels with so many `channels`, of so many `classes`."""
+
+    size: int = 28
+    channels: int = 1
+    classes: int = 10
+
+
+MNIST_SHAPE = Shape()
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A data set before it is here.
+
+    Attributes:
+        label: what pages call it.
+        training_images, test_images: how many there are.
+        reader: `module:function`, which makes the arrays of data/raw; see `pipeline.data.datasets.prepare`.
+        torchvision: the class of torchvision.datasets that has mirrors and checksums of its archives; None where nothing is fetched.
+    """
+
+    label: str
+    training_images: int
+    test_images: int
+    shape: Shape = MNIST_SHAPE
+    reader: str = "pipeline.data.datasets:read_archives"
+    torchvision: str | None = None
+
+
+DATASETS = {
+    "mnist": DataSource("MNIST", 60_000, 10_000, torchvision="MNIST"),
+    "fashion_mnist": DataSource("Fashion-MNIST", 60_000, 10_000, torchvision="FashionMNIST"),
+    "kmnist": DataSource("Kuzushiji-MNIST", 60_000, 10_000, torchvision="KMNIST"),
+    "digits": DataSource("scikit-learn's digits", 1_437, 360, reader="pipeline.data.datasets:read_digits"),
+}
 
 
 class Settings(BaseModel):
@@ -18,4 +54,21 @@ class Settings(BaseModel):
 
 
 class DataSettings(Settings):
-    dataset: Literal["mnist", "fashion_mnist", "kmnist", "digits"]
+    dataset: str
+
+    @field_validator("dataset")
+    @classmethod
+    def _known(cls, dataset: str) -> str:
+        if dataset not in DATASETS:
+            raise ValueError(f"is {shown(dataset)}, which is not a choice{nearest(dataset, DATASETS)}")
+        return dataset
+
+    @property
+    def source(self) -> DataSource:
+        return DATASETS[self.dataset]
+
+
+def shape_context(data: Any) -> dict[str, Shape]:
+    """The context in which network settings are validated: the shape of the data set that `data` (checked or not) names."""
+    name = data.get("dataset") if isinstance(data, Mapping) else getattr(data, "dataset", None)
+    return {"shape": DATASETS[name].shape} if isinstance(name, str) and name in DATASETS else {}

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from pipeline.params.architectures import ARCHITECTURES
-from pipeline.params.data import IMAGE_SIZE, Settings
+from pipeline.params.data import Settings, Shape
 
 
-class ModelSettings(Settings):
+class NetworkSettings(Settings):
+    """Settings of any network. `shape` is no option: the data set decides it, which the validation's context names."""
+
+    _shape: Shape = PrivateAttr(default=Shape())
+
+    def model_post_init(self, context: Any) -> None:
+        self._shape = (context or {}).get("shape", Shape())
+
+    @property
+    def shape(self) -> Shape:
+        """The images and classes that the network has to fit."""
+        return self._shape
+
+
+class ModelSettings(NetworkSettings):
     """The vision transformer's options; docs/architecture.md and params.yaml give unit and source of each."""
 
     architecture: Literal["vit"]
-    patch: Annotated[int, Field(ge=1, le=IMAGE_SIZE)]
+    patch: Annotated[int, Field(ge=1)]
     dim: Annotated[int, Field(ge=1, le=4096)]
     heads: Annotated[int, Field(ge=1, le=256)]
     blocks: Annotated[int, Field(ge=1, le=100)]
@@ -43,7 +57,7 @@ class ModelSettings(Settings):
     @property
     def grid(self) -> int:
         """Patches along one side."""
-        return IMAGE_SIZE // self.patch
+        return self.shape.size // self.patch
 
     @property
     def num_tokens(self) -> int:
@@ -52,12 +66,11 @@ class ModelSettings(Settings):
 
     @model_validator(mode="after")
     def _possible(self) -> ModelSettings:
-        if IMAGE_SIZE % self.patch:
-            divisors = [n for n in range(1, IMAGE_SIZE + 1) if IMAGE_SIZE % n == 0]
+        size = self.shape.size
+        if size % self.patch:
+            divisors = [n for n in range(1, size + 1) if size % n == 0]
             nearest = min(divisors, key=lambda n: (abs(n - self.patch), -n))
-            raise ValueError(
-                f"patch: {self.patch} does not divide the image's side of {IMAGE_SIZE} pixels; the nearest that does is {nearest}"
-            )
+            raise ValueError(f"patch: {self.patch} does not divide the image's side of {size} pixels; the nearest that does is {nearest}")
         if self.dim % self.heads:
             nearest = min((n for n in range(1, self.dim + 1) if self.dim % n == 0), key=lambda n: (abs(n - self.heads), n))
             raise ValueError(f"heads: {self.heads} heads do not divide dim, which is {self.dim}; the nearest number that does is {nearest}")
@@ -80,11 +93,11 @@ else:
     Baseline = Literal[tuple(name for name in ARCHITECTURES if name != "vit")]
 
 
-class BaselineSettings(Settings):
+class BaselineSettings(NetworkSettings):
     """A network that is not a transformer. `widths`: channels or units of its layers, from the input on.
 
     cnn: channels of its two blocks; lenet: channels of its two convolutions and units of its two hidden layers; mlp: units of
-    each hidden layer; rnn, lstm: units of the one recurrent layer, which reads an image as 28 rows of 28 pixels.
+    each hidden layer; rnn, lstm: units of the one recurrent layer, which reads an image row by row.
     """
 
     architecture: Baseline

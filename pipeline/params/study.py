@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
 
 from pipeline.errors import UserError
 from pipeline.measures import MEASURES, TIMING_RULES, Probe
 from pipeline.params.architectures import ARCHITECTURES
-from pipeline.params.data import IMAGE_SIZE, TRAINING_IMAGES, DataSettings, Settings
+from pipeline.params.data import DataSettings, Settings, Shape, shape_context
 from pipeline.params.faults import nearest, sentence, shown
-from pipeline.params.model import AnyModelSettings, BaselineSettings, ModelSettings
+from pipeline.params.model import AnyModelSettings, BaselineSettings, ModelSettings, NetworkSettings
 from pipeline.params.reading import read
 from pipeline.params.train import TrainSettings
 
@@ -24,6 +24,7 @@ MAX_NAME = 100  # characters: names of files are made of it, and 255 is the most
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OVERRIDES = TrainSettings.model_fields.keys()
+_NETWORK: TypeAdapter[AnyModelSettings] = TypeAdapter(AnyModelSettings)
 
 
 class VariantSettings(Settings):
@@ -32,6 +33,15 @@ class VariantSettings(Settings):
     data: DataSettings
     train: TrainSettings
     model: AnyModelSettings
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _fits_the_data(cls, model: Any, info: ValidationInfo) -> Any:
+        """The network's settings in the shape of the data set, which their JSON does not repeat."""
+        context = shape_context(info.data.get("data"))
+        if isinstance(model, NetworkSettings) and context.get("shape", model.shape) != model.shape:
+            model = model.model_dump()
+        return _NETWORK.validate_python(model, context=context) if isinstance(model, Mapping) else model
 
     def to_json(self) -> str:
         """Canonical text: sorted keys, one trailing newline, equal for equal settings."""
@@ -45,7 +55,7 @@ class VariantSettings(Settings):
     @property
     def images_shown(self) -> int:
         """Training images that a seed is shown in all its epochs, each as often as it is shown."""
-        return self.train.epochs * (self.train.epoch_images or TRAINING_IMAGES[self.data.dataset])
+        return self.train.epochs * (self.train.epoch_images or self.data.source.training_images)
 
     @property
     def config_hash(self) -> str:
@@ -73,8 +83,9 @@ class TimingSettings(Settings):
 
     @field_validator("tokens")
     @classmethod
-    def _grids(cls, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        possible = [n**2 for n in range(1, IMAGE_SIZE + 1) if IMAGE_SIZE % n == 0]
+    def _grids(cls, tokens: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        size = (info.context or {}).get("shape", Shape()).size
+        possible = [n**2 for n in range(1, size + 1) if size % n == 0]
         wrong = [count for count in tokens if count not in possible]
         if wrong:
             raise ValueError(f"holds {wrong[0]}, but square patches cut an image into {', '.join(map(str, possible))} tokens")
@@ -268,13 +279,14 @@ class Params(Settings):
                 options = ["from", *model.model_fields, *sorted(_OVERRIDES)]
                 raise UserError(f"{where} is not an option of a variant{nearest(name, options)}.")
         own = {name: value for name, value in difference.items() if name in model.model_fields}
+        own = self.base.model_dump() | own if model is ModelSettings else own
         try:
-            settings = model.model_validate(self.base.model_dump() | own if model is ModelSettings else own)
+            settings = model.model_validate(own, context=shape_context(self.data))
             changed = {name: value for name, value in difference.items() if name in _OVERRIDES}
             train = TrainSettings.model_validate(self.train.model_dump() | changed)
         except ValidationError as error:
             raise UserError(sentence(error, key, model)) from None
-        available = TRAINING_IMAGES[self.data.dataset]
+        available = self.data.source.training_images
         if train.train_images is not None and train.train_images > available:
             where = f"variants.{self._owner(variant, 'train_images')}" if "train_images" in difference else "train"
             raise UserError(
@@ -323,7 +335,7 @@ def parse(raw: Any) -> Params:
         # `name:` with nothing behind it is the base under another name.
         raw["variants"] = {name: {} if change is None else change for name, change in variants.items()}
     try:
-        params = Params.model_validate(raw)
+        params = Params.model_validate(raw, context=shape_context(raw.get("data")))
     except ValidationError as error:
         raise UserError(sentence(error, "", Params)) from None
     _check_names(params)

@@ -244,7 +244,7 @@ def render(
         "experiment.md.j2",
         preview=params.preview,
         profile=params.profile,
-        dataset=text.DATASETS[params.data.dataset],
+        dataset=params.data.source.label,
         train=params.train,
         n=n,
         pairs=text.listed([str(number) for number in pairs]),

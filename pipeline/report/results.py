@@ -100,9 +100,13 @@ class VariantResult:
         return self.epochs.gradient_norm
 
     @property
+    def classes(self) -> int:
+        return self.settings.model.shape.classes
+
+    @property
     def diverged(self) -> int:
         """Seeds whose last train loss is not finite or no better than a guess."""
-        return int(is_diverged(self.epochs.train_loss[:, -1]).sum())
+        return int(is_diverged(self.epochs.train_loss[:, -1], self.classes).sum())
 
     @property
     def grid(self) -> int:
@@ -187,7 +191,7 @@ class VariantResult:
             row = maps[:, :, :, 0] if has_cls else maps.mean(axis=3, dtype=np.float32)
             shape = (self.grid, self.grid)
             return Attention(
-                images=images.astype(np.float64) / 255,
+                images=images.reshape(len(images), -1, *images.shape[-2:]).astype(np.float64).mean(1) / 255,
                 labels=tuple(self._arrays["image_labels"].tolist()),
                 maps=row[..., patches].astype(np.float64).reshape(*row.shape[:3], *shape),
                 keys=model.num_tokens + model.memory,
@@ -203,7 +207,7 @@ class Attention:
     """Attention on the same test images, on the patch grid.
 
     Attributes:
-        images: (images, 28, 28), in [0, 1]; `labels` are their digits.
+        images: (images, height, width), in [0, 1], the mean over channels; `labels` are their classes.
         maps: (images, block, head, grid, grid): softmax weights of the first seed, from the class token (without one: mean over all
             tokens) to the patches.
         keys: how many tokens and memory slots share the weight of 1.

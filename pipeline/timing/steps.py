@@ -31,12 +31,13 @@ import pipeline.models.attention
 from pipeline.data.datasets import Dataset
 from pipeline.kernels import attention, attention_path
 from pipeline.models import VisionTransformer
-from pipeline.params import IMAGE_SIZE, ModelSettings, Params, TrainSettings, VariantSettings
+from pipeline.params import ModelSettings, Params, TrainSettings, VariantSettings
 from pipeline.provenance import device_name, versions
 from pipeline.timing import published
 from pipeline.training.engine import Trainer, keep_freed_memory, set_reproducible
 from pipeline.training.optimizers import make_optimizer
 from pipeline.training.stack import initial_model
+from pipeline.training.step import pixels
 
 # What T4, T6 and K3 compare, each as its difference to `base`. Where params.yaml has a variant of the name, they are the same. The
 # others, cls-loop and conv-embed, compute the same function as the base at another price, so they are timed and not trained.
@@ -95,7 +96,9 @@ class Work(Protocol):
 def entries(params: Params, device: torch.device) -> list[Entry]:
     """Everything that is timed, in a fixed order."""
     base, batch = params.base, params.train.batch_size
-    variants = {name: ModelSettings.model_validate(base.model_dump() | change) for name, change in VARIANTS.items()}
+    # A patch that does not divide the data set's images cannot be timed.
+    fitting = {name: change for name, change in VARIANTS.items() if not base.shape.size % int(change.get("patch", base.patch))}
+    variants = {name: _changed(base, change) for name, change in fitting.items()}
     ways: tuple[Way, ...] = ("published", "fast")
     listed = [Entry("step", way, name, model, batch) for name, model in variants.items() for way in ways]
     # Both with the class token put in by a loop, as published: then they differ by how patches are cut and heads are visited.
@@ -103,10 +106,14 @@ def entries(params: Params, device: torch.device) -> list[Entry]:
     largest = min(batch, growth_batch(base, max(params.timing.tokens), device))
     for tokens in params.timing.tokens:
         # Without a class token, so that the counts are those of the claim.
-        change = {"patch": round(IMAGE_SIZE / tokens**0.5), "pool": "first", "cls_insert": "none"}
-        model = ModelSettings.model_validate(base.model_dump() | change)
+        change = {"patch": round(base.shape.size / tokens**0.5), "pool": "first", "cls_insert": "none"}
+        model = _changed(base, change)
         listed += [Entry(kind, way, str(tokens), model, largest) for kind in ("growth", "attention") for way in ways]
     return listed
+
+
+def _changed(base: ModelSettings, change: Mapping[str, Any]) -> ModelSettings:
+    return ModelSettings.model_validate({**base.model_dump(), **change}, context={"shape": base.shape})
 
 
 def growth_batch(model: ModelSettings, tokens: int, device: torch.device) -> int:
@@ -208,9 +215,9 @@ def part(dataset: Dataset, count: int) -> Dataset:
 
 
 def batches(dataset: Dataset, batch: int, steps: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """`steps` batches of images (batch, 1, 28, 28) in [0, 1] with labels (batch,)."""
+    """`steps` batches of images (batch, channel, height, width) in [0, 1] with labels (batch,)."""
     few = part(dataset, steps * batch)
-    images = (torch.from_numpy(few.train_images)[:, None].float() / 255).to(device)
+    images = pixels(torch.from_numpy(few.train_images), 1).to(device)
     labels = torch.from_numpy(few.train_labels).long().to(device)
     return list(zip(images.split(batch), labels.split(batch), strict=True))
 
