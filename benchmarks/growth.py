@@ -13,7 +13,7 @@ from benchmarks import nested, overheads, runner
 from benchmarks.loops import BATCH_SIZE, EPOCH_STEPS
 from benchmarks.measure import THESIS
 from benchmarks.runner import Options
-from pipeline.params import IMAGE_SIZE
+from pipeline.params import Shape
 from pipeline.timing.load import LoadMeter, wait_until_quiet
 from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.rounds import Say, run_rounds
@@ -67,7 +67,7 @@ def measure(options: Options, say: Say, *, quick: bool) -> list[Series]:
 
 def _tokens(patch: int) -> int:
     """Length of the sequence, the class token included."""
-    return (IMAGE_SIZE // patch) ** 2 + 1
+    return (Shape().size // patch) ** 2 + 1
 
 
 def _series(

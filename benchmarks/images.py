@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.data import datasets
 from pipeline.data.datasets import ARRAYS, Dataset
 from pipeline.errors import UserError
-from pipeline.params import IMAGE_SIZE, NUM_CLASSES
+from pipeline.params import Shape
 
 NUM_TRAIN, NUM_TEST = 60_000, 10_000
 SYNTHETIC = "synthetic"
@@ -32,8 +32,8 @@ def synthetic(num_train: int = NUM_TRAIN, num_test: int = NUM_TEST) -> Dataset:
     generator = np.random.default_rng(0)
 
     def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
-        images = generator.integers(256, size=(count, IMAGE_SIZE, IMAGE_SIZE), dtype=np.uint8)
-        return images, generator.integers(NUM_CLASSES, size=count, dtype=np.uint8)
+        images = generator.integers(256, size=(count, Shape().size, Shape().size), dtype=np.uint8)
+        return images, generator.integers(Shape().classes, size=count, dtype=np.uint8)
 
     return Dataset(SYNTHETIC, *draw(num_train), *draw(num_test), digest="")
 

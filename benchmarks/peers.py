@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pipeline.params import IMAGE_SIZE, NUM_CHANNELS, NUM_CLASSES, ModelSettings
+from pipeline.params import ModelSettings
 
 
 def timm_vit(settings: ModelSettings) -> nn.Module:
@@ -18,10 +18,10 @@ def timm_vit(settings: ModelSettings) -> nn.Module:
     import timm.models.vision_transformer as peer
 
     model: nn.Module = peer.VisionTransformer(
-        img_size=IMAGE_SIZE,
+        img_size=settings.shape.size,
         patch_size=settings.patch,
-        in_chans=NUM_CHANNELS,
-        num_classes=NUM_CLASSES,
+        in_chans=settings.shape.channels,
+        num_classes=settings.shape.classes,
         embed_dim=settings.dim,
         depth=settings.blocks,
         num_heads=settings.heads,
@@ -35,10 +35,10 @@ def vit_pytorch_vit(settings: ModelSettings) -> nn.Module:
     import vit_pytorch as peer
 
     model: nn.Module = peer.ViT(
-        image_size=IMAGE_SIZE,
+        image_size=settings.shape.size,
         patch_size=settings.patch,
-        channels=NUM_CHANNELS,
-        num_classes=NUM_CLASSES,
+        channels=settings.shape.channels,
+        num_classes=settings.shape.classes,
         dim=settings.dim,
         depth=settings.blocks,
         heads=settings.heads,
@@ -67,15 +67,15 @@ def huggingface_vit(settings: ModelSettings) -> nn.Module:
     import transformers as peer
 
     config = peer.ViTConfig(
-        image_size=IMAGE_SIZE,
+        image_size=settings.shape.size,
         patch_size=settings.patch,
-        num_channels=NUM_CHANNELS,
+        num_channels=settings.shape.channels,
         hidden_size=settings.dim,
         num_hidden_layers=settings.blocks,
         num_attention_heads=settings.heads,
         intermediate_size=settings.mlp_dim,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        num_labels=NUM_CLASSES,
+        num_labels=settings.shape.classes,
     )
     return _Logits(peer.ViTForImageClassification(config))

@@ -2,8 +2,8 @@
 
     python -m pipeline.catalogue
 
-lists the variants with what differs from the base, their experiments, claims and parameters, then the experiments and the claims:
-tables on a terminal, elsewhere one line each, however long.
+lists the variants with their difference to the base or to the variant they start from, their experiments, claims and
+parameters, then the experiments and the claims: tables on a terminal, elsewhere one line each, however long.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str
         for name, of in params.claims.items()
     ]
     return [
-        ("Variants", ("variant", "parameters", "experiments", "claims", "differs from base"), variants),
+        ("Variants", ("variant", "parameters", "experiments", "claims", "difference"), variants),
         ("Experiments", ("experiment", "variants", "baseline", "measure", "claims", "title"), experiments),
         ("Claims", ("claim", "source", "comparisons", "images shown", "sentence"), claims),
     ]

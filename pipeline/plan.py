@@ -28,7 +28,7 @@ from pipeline.catalogue import show
 from pipeline.data.datasets import data_digest
 from pipeline.errors import UserError, run_command
 from pipeline.files import DamagedError, read_sealed, write_json
-from pipeline.params import TEST_IMAGES, TRAINING_IMAGES, Params, VariantSettings, load
+from pipeline.params import Params, VariantSettings, load
 from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor
 from pipeline.runner import checkpoint, finished, results, workers
 from pipeline.runner.finished import Finished
@@ -263,7 +263,7 @@ def _per_image(settings: VariantSettings, rows: Sequence[EpochRow], stack: int) 
 
 
 def _epoch_images(settings: VariantSettings) -> int:
-    return settings.train.epoch_images or TRAINING_IMAGES[settings.data.dataset]
+    return settings.train.epoch_images or settings.data.source.training_images
 
 
 def measured(entries: Sequence[Entry], device: str, processes: int) -> dict[str, Rate]:
@@ -353,7 +353,7 @@ def _time(settings: VariantSettings, seeds: list[int], device: str) -> list[floa
 def seconds(entry: Entry, tasks: Sequence[workers.Task], rate: Rate, processes: int) -> float:
     """How long a variant takes: each process takes the next task when it has done its last, as in runner/workers.py."""
     settings = entry.settings
-    images, test = _epoch_images(settings), TEST_IMAGES[settings.data.dataset] * rate.test
+    images, test = _epoch_images(settings), settings.data.source.test_images * rate.test
     free = [0.0] * processes
     for task in tasks:
         if task.replay:

@@ -95,12 +95,12 @@ def read(name: str) -> dict[str, Any]:
         raise UserError(f"There is no profile {name!r}; the choices are {', '.join(names)}.")
     study = params.read(ROOT / "params.yaml")
     params.parse(study)  # so that a fault found after the overlay is the overlay's
-    shown = f"profiles/{name}/params.yaml"
-    change = params.read(source, shown=shown)
+    called = f"profiles/{name}/params.yaml"
+    change = params.read(source, called=called)
     try:
         return overlay(study, change) | {"profile": name}
     except UserError as error:
-        raise UserError(f"In {shown}: {error}") from None
+        raise UserError(f"In {called}: {error}") from None
 
 
 def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
@@ -124,7 +124,9 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
         own = change.get("variants") or {}
         merged["variants"] = {name: _without_seeds(one, own.get(name)) for name, one in merged["variants"].items()}
     # Checked with the study's data set: that of the change may be too small for variants that go.
-    params.parse({**merged, "data": study["data"]})
+    whole = params.parse({**merged, "data": study["data"]})
+    # Each variant with all its options, as the one that it starts from may go.
+    merged["variants"] = {name: whole.difference(name) for name in merged["variants"]}
     for key, names in lists.items():
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UserError(f"{key} is {names!r}, but has to be a list of variants' names.")

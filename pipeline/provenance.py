@@ -14,23 +14,23 @@ from typing import Any
 
 PACKAGE = Path(__file__).parent
 # The code that decides what a training computes. A finished seed is known by it.
-TRAINING_CODE = ("data/datasets.py", "kernels", "models", "training")
+TRAINING_CODE = ("data/datasets.py", "kernels", "models", "params/architectures.py", "training")
 # The code that decides what an evaluation of stored weights finds.
-EVALUATION_CODE = ("data/datasets.py", "kernels", "models", "training", "evaluation", "study/statistics.py", "stages/evaluate.py")
+EVALUATION_CODE = (*TRAINING_CODE, "evaluation", "measures/definitions.py", "study/statistics.py", "stages/evaluate.py")
 # The code that decides what the timing stage measures; its other modules read what it left.
 TIMING_CODE = tuple(f"timing/{name}.py" for name in ("load", "measure", "profile", "published", "rounds", "steps", "subjects"))
 # All code of a stage, which DVC runs again when it changes. DVC sees it as the file code-hashes/STAGE.txt.
 STAGE_CODE = {
-    "train": (*TRAINING_CODE, "files.py", "runner", "stages/train.py"),
+    "train": (*TRAINING_CODE, "files.py", "measures/definitions.py", "runner", "stages/train.py"),
     "evaluate": EVALUATION_CODE,
-    "timing": ("kernels", "models", "training", *TIMING_CODE, "stages/timing.py"),
+    "timing": ("kernels", "models", "params/architectures.py", "training", *TIMING_CODE, "stages/timing.py"),
     "report": (
+        "measures",
         "study",
         "report",
         "timing/power_law.py",
         "timing/results.py",
         "timing/subjects.py",
-        "runner/results.py",
         "stages/report.py",
     ),
 }

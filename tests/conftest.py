@@ -294,6 +294,7 @@ def tiny_trainer(tiny_settings: Callable[..., VariantSettings], one_thread: None
 @pytest.fixture
 def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
     """Makes timings: writes timing/results.json with known ratios as published, and reads it; the fast path takes a fifth of the time."""
+    from pipeline.study.files import TIMINGS
     from pipeline.timing import results
     from pipeline.timing.profile import GROUPS
     from pipeline.timing.subjects import entries
@@ -346,7 +347,7 @@ def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
             "measurements": measurements, "rounds": listed, "profiles": profiles,
         }  # fmt: skip
         (tmp_path / "timing").mkdir(exist_ok=True)
-        (tmp_path / results.RESULTS).write_text(json.dumps(raw))
+        (tmp_path / TIMINGS).write_text(json.dumps(raw))
         loaded = results.load(study, tmp_path)
         assert loaded is not None
         return loaded

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
@@ -49,8 +49,7 @@ def test_images_shown_are_those_of_all_epochs(study: params.Params, arrays: Path
     assert shorter.images_shown == 48_000
     digits = settings.model_copy(update={"data": params.DataSettings(dataset="digits")})
     held = json.loads((arrays / "dataset.json").read_text())["arrays"]["train_images"]["shape"][0]
-    assert digits.images_shown == 30 * held == 30 * params.TRAINING_IMAGES["digits"]
-    assert set(params.TRAINING_IMAGES) == set(get_args(params.DataSettings.model_fields["dataset"].annotation))
+    assert digits.images_shown == 30 * held == 30 * params.DATASETS["digits"].training_images
 
 
 def test_how_long_the_study_takes_to_validate(record_property: Callable[[str, object], None]) -> None:
@@ -97,8 +96,8 @@ def test_a_variant_may_have_its_own_number_of_seeds(raw_params: dict[str, Any]) 
 def test_another_network_takes_nothing_of_the_transformer(study: params.Params) -> None:
     model = study.resolve("cnn-1000").model
     assert model == params.BaselineSettings(architecture="cnn", widths=(12, 26))
-    assert not model.stackable
-    assert study.resolve("mlp").model.stackable
+    assert not study.resolve("cnn-1000").stackable
+    assert study.resolve("mlp").stackable
     assert study.resolve("cnn-1000").train.train_images == 1000
 
 
@@ -192,6 +191,35 @@ FAULTS = [
     ("variants/x", {"position": "sinusoidal", "dim": 7, "heads": 7}, "variants.x.position: sinusoidal needs a dim divisible by 2"),
     ("variants/a b", {}, "variants.a b: a name may hold letters, digits, '-' and '_' only; a-b would do."),
     ("variants/BASE", {}, "variants.BASE and variants.base differ in case only, which some file systems cannot tell apart."),
+    ("variants/-x", {}, "variants.-x: a name cannot start with '-'; x would do."),
+    ("variants/" + 300 * "a", {}, f"variants.{100 * 'a'}...: a name may have at most 100 characters, and this one has 300."),
+    ("variants/x", {"from": "labb"}, "variants.x.from is 'labb', which variants does not have; the nearest is 'lab'."),
+    ("variants/x", {"from": ["lab"]}, "variants.x.from is ['lab'], which variants does not have"),
+    ("variants/x", {"from": "x"}, "variants.x.from makes a circle (x from x); let one of them start from the base."),
+    (
+        "variants/lab",
+        {"from": "lab-16"},
+        "variants.lab-16.from makes a circle (lab from lab-16 from lab); let one of them start from the base.",
+    ),
+    ("variants/x", {"from": "lab", "pach": 7}, "variants.x.pach is not an option of a variant; the nearest is 'patch'."),
+    ("variants/x", {"fro": "lab"}, "variants.x.fro is not an option of a variant; the nearest is 'from'."),
+    ("variants/lab", {"epochs": 0}, "variants.lab.epochs is 0, but has to be at least 1; the nearest valid value is 1."),
+    ("variants/lab", {"train_images": 60_001}, "variants.lab.train_images is 60,001, but mnist has 60,000 training images"),
+    (
+        "variants/x",
+        {"from": "lab", "heads": 3},
+        "variants.x.heads: 3 heads do not divide dim, which is 128; the nearest number that does is 2.",
+    ),
+    (
+        "variants/x",
+        {"from": "lab", "architecture": "mlp", "widths": [13]},
+        "variants.x.patch (from lab) is an option of the vision transformer, which mlp does not have; remove it.",
+    ),
+    (
+        "variants/x",
+        {"from": "cnn", "architecture": "vit"},
+        "variants.x.widths (from cnn) is not an option of the vision transformer; remove it, or set architecture.",
+    ),
     ("variants", {}, "variants is empty in params.yaml; name at least one, for example `base: {}`."),
     ("variants", ["base"], "variants is ['base'], but has to be a mapping."),
     ("variants/x", 3, "variants.x is 3, but has to be a mapping."),
@@ -204,6 +232,14 @@ FAULTS = [
     ("train/epochs", "thirty", "train.epochs is 'thirty', but has to be a whole number."),
     ("train/learning_rate", float("nan"), "train.learning_rate is nan, but has to be"),
     ("train/momentum", 0.9, "train.momentum: 0.9 is SGD's, and adam has its own; set it to 0.0, or optimizer to sgd."),
+    (
+        "train/learning_rate",
+        1e308,
+        "train.learning_rate is 1e+308, but has to be at most 1000.0; the nearest valid value is 1000.0.",
+    ),
+    ("train/weight_decay", 1e308, "train.weight_decay is 1e+308, but has to be at most 1000.0; the nearest valid value is 1000.0."),
+    ("train/clip_norm", 1e308, "train.clip_norm is 1e+308, but has to be at most 1000000.0; the nearest valid value is 1000000.0."),
+    ("train/epoch_images", 10**4000, "train.epoch_images is 1000000000"),
     ("train/schedule", "noam", "train.warmup: noam needs a share of the steps to warm up in, for example 0.1."),
     ("train/schedule", "cosin", "train.schedule is 'cosin', which is not a choice; the nearest is 'cosine'."),
     ("train/warmup", 0.1, "train.warmup: constant has none; set it to 0.0, or schedule to warmup_linear."),
@@ -367,8 +403,8 @@ def test_a_subset_is_no_larger_than_the_training_set(
 def test_the_training_sets_are_as_large_as_they_are_said_to_be(arrays: Path) -> None:
     from pipeline.data.datasets import load
 
-    assert params.TRAINING_IMAGES.keys() == set(get_args(params.DataSettings.model_fields["dataset"].annotation))
-    assert len(load(arrays).train_labels) == params.TRAINING_IMAGES["digits"]
+    digits, loaded = params.DATASETS["digits"], load(arrays)
+    assert (len(loaded.train_labels), len(loaded.test_labels)) == (digits.training_images, digits.test_images)
 
 
 def test_missing_keys_are_named(raw_params: dict[str, Any]) -> None:
@@ -384,7 +420,7 @@ def test_missing_keys_are_named(raw_params: dict[str, Any]) -> None:
         ("", "has to be a mapping with the keys"),
         ("- 1", "has to be a mapping with the keys"),
         ("base: {a: [}", "params.yaml line 1 is not valid YAML"),
-        ("base: {}\nbase: {}", "params.yaml line 2 is not valid YAML: the key 'base' is given twice; keep one of them."),
+        ("base: {}\nbase: {}", "params.yaml line 2 cannot be used: the key 'base' is given twice; keep one of them."),
         ("base:\n\tpatch: 4", "params.yaml line 2 is not valid YAML"),
     ],
 )
@@ -393,6 +429,100 @@ def test_what_is_not_such_a_file(tmp_path: Path, text: str, sentence: str) -> No
     with pytest.raises(UserError) as caught:
         params.load(tmp_path / "params.yaml")
     assert sentence in str(caught.value)
+
+
+def in_the_study(old: str, new: str) -> str:
+    """The study's params.yaml with one text in the place of another."""
+    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
+    assert old in text
+    return text.replace(old, new, 1)
+
+
+WRONG_YAML = {
+    "a list as key": ("train: ", "? [a]\n: 1\ntrain: ", "a key has to be text, not a list or a mapping."),
+    "a mapping as key": ("train: ", "? {a: 1}\n: 1\ntrain: ", "a key has to be text, not a list or a mapping."),
+    "a number as name": ("  base: {}", "  3: {}", "the key '3' is not text; put it in quotes."),
+    "a truth value as name": ("  base: {}", "  true: {}", "the key 'true' is not text; put it in quotes."),
+    "null as name": ("  base: {}", "  null: {}", "the key 'null' is not text; put it in quotes."),
+    "no date": ("epochs: 30", "epochs: 2020-99-99", "'2020-99-99' is a date; put it in quotes to have it as text."),
+    "a date": ("preview: null", "preview: 2020-01-01", "'2020-01-01' is a date; put it in quotes to have it as text."),
+    "no !!int": ("epochs: 30", "epochs: !!int thirty", "'thirty' cannot be read as int."),
+    "no !!float": ("0.005", "!!float little", "'little' cannot be read as float."),
+    "no !!bool": ("final_norm: false", "final_norm: !!bool perhaps", "'perhaps' cannot be read as bool."),
+    "no !!binary": ("preview: null", "preview: !!binary é", "failed to convert base64 data into ascii"),
+    "no !!map": ("epochs: 30", "epochs: !!map 3", "'3' cannot be read as map."),
+    "an object": ("epochs: 30", "epochs: !!python/name:os.system", "could not determine a constructor for the tag"),
+    "5,000 digits": ("epochs: 30", f"epochs: {5000 * '1'}", "'1111"),
+    "itself": ("seeds: 6", "seeds: &a [*a]", "found unconstructable recursive node."),
+    "no merge": ("epochs: 30", "<<: 3", "expected a mapping or list of mappings for merging"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_YAML)
+def test_yaml_that_means_nothing_here_is_one_sentence(tmp_path: Path, name: str) -> None:
+    old, new, sentence = WRONG_YAML[name]
+    (tmp_path / "params.yaml").write_text(in_the_study(old, new))
+    with pytest.raises(UserError, match=r"^params\.yaml line \d+ cannot be used: ") as caught:
+        params.load(tmp_path / "params.yaml")
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+    assert caught.value.status == 2
+
+
+@pytest.mark.parametrize("levels", [101, 3_000, 100_000])
+@pytest.mark.parametrize("opening", ["[", "{a: "])
+def test_deep_nesting_is_one_sentence(tmp_path: Path, levels: int, opening: str) -> None:
+    """libyaml's own reader ends the process at 100,000 levels."""
+    (tmp_path / "params.yaml").write_text(in_the_study("train: ", f"x: {levels * opening}\ntrain: "))
+    with pytest.raises(UserError, match=r"^params\.yaml is nested more than 100 levels deep; it needs a few only\.$"):
+        params.load(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1:30", "1:30"), ("010", 10), ("1_000", 1000), ("yes", "yes"), ("no", "no"), ("0x10", "0x10"), ("5e-3", 0.005), ("true", True)],
+)
+def test_values_are_those_of_yaml_1_2(tmp_path: Path, text: str, value: object) -> None:
+    """YAML 1.1 reads 1:30 as 90, 010 as 8 and yes as true; DVC does not."""
+    path = tmp_path / "some.yaml"
+    path.write_text(f"a: {text}")
+    assert params.read(path) == {"a": value}
+
+
+def test_sexagesimal_epochs_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(in_the_study("epochs: 30", "epochs: 1:30"))
+    with pytest.raises(UserError, match=r"^train\.epochs is '1:30', but has to be a whole number\.$"):
+        params.load(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize("section", ["variants", "experiments", "claims"])
+@pytest.mark.parametrize("name", [3, True, None, ("a",)])
+def test_a_name_is_text(raw_params: dict[str, Any], section: str, name: Any) -> None:
+    raw = raw_params | {section: {name: next(iter(raw_params[section].values()))} | raw_params[section]}
+    with pytest.raises(UserError, match=rf"^{section}\..*, but has to be text\.$"):
+        params.parse(raw)
+
+
+def test_a_variant_starts_from_the_one_that_it_names(raw_params: dict[str, Any], study: params.Params) -> None:
+    raw = copy.deepcopy(raw_params)
+    raw["variants"] |= {"c": {"from": "b", "heads": 2, "seeds": 3}, "b": {"from": "lab", "patch": 7, "seeds": 2}}
+    parsed = params.parse(raw)
+    assert parsed.ancestry("c") == ["c", "b", "lab"]
+    assert parsed.difference("c") == study.variants["lab"] | {"patch": 7, "heads": 2, "seeds": 3}
+    assert parsed.resolve("b").model == study.resolve("lab-16").model
+    assert (parsed.resolve("b").train.seeds, parsed.resolve("c").train.seeds) == ((0, 1), (0, 1, 2))
+    raw["variants"]["c"].pop("seeds")
+    assert params.parse(raw).resolve("c").train.seeds == (0, 1)
+
+
+def test_merge_keys_are_read(tmp_path: Path, study: params.Params) -> None:
+    text = in_the_study("  lab: {", "  lab: &lab {").replace("lab-16: {from: lab, ", "lab-16: {<<: *lab, ")
+    assert "<<: *lab" in text
+    (tmp_path / "params.yaml").write_text(text)
+    merged = params.load(tmp_path / "params.yaml")
+    assert "from" not in merged.variants["lab-16"]
+    assert all(merged.resolve(variant) == study.resolve(variant) for variant in study.variants)
 
 
 def test_a_file_that_is_missing_or_not_text(tmp_path: Path) -> None:
@@ -439,8 +569,9 @@ def changed_hashes(raw: dict[str, Any], path: str, value: Any) -> set[str]:
 
 
 def test_a_change_reaches_the_variants_that_it_decides(raw_params: dict[str, Any]) -> None:
-    """... and no others. Which those are is read off params.yaml as plain YAML."""
-    variants: dict[str, dict[str, Any]] = raw_params["variants"]
+    """... and no others."""
+    whole = params.parse(raw_params)
+    variants = {name: whole.difference(name) for name in whole.variants}
     networks = {name for name, change in variants.items() if "architecture" in change}
     assert {"cnn", "mlp", "lstm", "cnn-300"} <= networks
 
@@ -472,7 +603,7 @@ def test_probed_are_the_variants_that_a_figure_or_claim_asks_about(raw_params: d
     raw["claims"] = {}
     assert params.parse(raw).probed("shifts") == params.parse(raw).probed("attention") == ()
     raw["experiments"]["networks"]["measure"] = "attention entropy"
-    transformers = {name for name in networks.variants if "architecture" not in raw["variants"][name]}
+    transformers = {name for name in networks.variants if "architecture" not in study.difference(name)}
     assert set(params.parse(raw).probed("attention")) == transformers
     raw["experiments"]["networks"]["measure"] = "accuracy"
     shifted = PAIR | {"measure": "accuracy lost to shifts", "variant": "gone", "reference": "relu", "minus": ["cnn", "mean"]}

@@ -82,7 +82,8 @@ def test_a_merge_replaces_lists_and_keeps_what_is_not_named(raw_params: dict[str
     merged = profiles.overlay(raw, change)
     assert raw == before
     assert merged["train"] == before["train"] | {"seeds": [3], "epochs": 2}
-    variants = before["variants"]
+    whole = params.parse(before)
+    variants = {name: whole.difference(name) for name in whole.variants}  # written out, as the one it starts from may go
     # The change's number of seeds holds for all, but for those that it names itself.
     changed = {"best": variants["best"] | {"epochs": 3}, "base": {"memory": 4}, "mean": variants["mean"] | {"seeds": 5}}
     assert merged["variants"] == variants | changed
@@ -90,11 +91,21 @@ def test_a_merge_replaces_lists_and_keeps_what_is_not_named(raw_params: dict[str
     assert {key: merged[key] for key in ("base", "experiments", "timing")} == {
         key: before[key] for key in ("base", "experiments", "timing")
     }
-    assert profiles.overlay(raw, {}) == before
+    assert profiles.overlay(raw, {}) == before | {"variants": variants}
 
 
 STUDY = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
 NAMES = sorted(STUDY["variants"])
+
+
+def test_a_variant_outlives_the_one_that_it_starts_from(raw_params: dict[str, Any], study: params.Params) -> None:
+    raw = raw_params | {"experiments": {}}
+    merged = profiles.overlay(raw, {"variants_kept": ["lab-16", "cnn-100"]})
+    assert merged["variants"].keys() == {"lab-16", "cnn-100"}
+    assert all(params.parse(merged).resolve(name) == study.resolve(name) for name in merged["variants"])
+    # What a profile changes in one reaches those that start from it.
+    merged = profiles.overlay(raw, {"variants": {"lab": {"epochs": 3}}, "variants_left_out": ["lab"]})
+    assert params.parse(merged).resolve("lab-gelu").train.epochs == 3
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -157,7 +168,7 @@ def test_a_fault_names_the_file_that_it_is_in(root: Path) -> None:
     overlay, study = root / "profiles" / "demo" / "params.yaml", root / "params.yaml"
     shipped = overlay.read_text()
     overlay.write_text(shipped + "\ntiming:\n  rounds: 1\n")
-    with pytest.raises(UserError, match=r"^profiles/demo/params\.yaml line \d+ is not valid YAML: the key 'timing' is given twice"):
+    with pytest.raises(UserError, match=r"^profiles/demo/params\.yaml line \d+ cannot be used: the key 'timing' is given twice"):
         profiles.read("demo")
     overlay.write_text(shipped.replace("epochs:", "epoch:"))
     with pytest.raises(UserError, match=r"^In profiles/demo/params\.yaml: train\.epoch is not a key"):

@@ -10,9 +10,10 @@ import numpy as np
 
 from pipeline.compare.predictions import Cache, Evaluated
 from pipeline.compare.sides import Side
+from pipeline.measures.definitions import FloatArray
 from pipeline.study import Training, statistics
 from pipeline.study.results import CAUSES
-from pipeline.study.statistics import FloatArray, Interval, Summary
+from pipeline.study.statistics import Interval, Summary
 
 ALPHA = 0.05
 _COMPUTED = ("train_loss", "test_loss", "test_accuracy", "gradient_norm")  # curves that a repeated training repeats

@@ -13,13 +13,14 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import UserError
-from pipeline.params import IMAGE_SIZE, NUM_CLASSES
+from pipeline.params import DATASETS
 
 ARRAYS = {
     "train_images": "train-images-idx3-ubyte.gz",
@@ -39,9 +40,9 @@ class Dataset:
     """A data set in memory.
 
     Attributes:
-        train_images: (n, 28, 28) uint8, 0 is background.
-        train_labels: (n,) uint8, 0 to 9.
-        test_images: (m, 28, 28) uint8.
+        train_images: (n, height, width) uint8, 0 is background; of several channels (n, channel, height, width).
+        train_labels: (n,) uint8, the classes from 0 on.
+        test_images: (m, ...) uint8.
         test_labels: (m,) uint8.
         digest: sha256 of what the four arrays' files hold, 64 hexadecimal digits.
     """
@@ -85,22 +86,24 @@ def prepare(dataset: str, raw: Path, out: Path) -> dict[str, Any]:
     """Writes the data set's arrays and `dataset.json` to `out`, which is replaced as a whole.
 
     Args:
-        dataset: `mnist`, `fashion_mnist`, `kmnist` or `digits`.
+        dataset: a name in `DATASETS`, whose `reader` is called with `raw` and the archives' md5 and returns the four arrays.
         raw: the archives and their manifest, as `fetch` leaves them.
         out: gets train_images.npy, train_labels.npy, test_images.npy, test_labels.npy and dataset.json.
 
     Returns:
         What dataset.json holds: "name"; "arrays": {array: {"shape", "dtype", "sha256" of its file}}; "class_counts":
-        {"train", "test"}, ten numbers each; "pixel_mean" and "pixel_std" of the training images in [0, 1]; "digest".
+        {"train", "test"}, a number a class; "pixel_mean" and "pixel_std" of the training images in [0, 1]; "digest".
 
     Raises:
         UserError: an archive is missing or damaged, or `out` cannot be written.
     """
     checksums = _manifest(raw, dataset)
-    arrays = _digits() if dataset == "digits" else {name: _decode(raw / file, checksums[file]) for name, file in ARRAYS.items()}
+    of = DATASETS[dataset]
+    size, channels, classes = of.shape
+    arrays: dict[str, Array] = resolve_name(of.reader)(raw, checksums)
     for split in ("train", "test"):
         images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
-        if images.shape != (len(labels), IMAGE_SIZE, IMAGE_SIZE) or not len(labels) or labels.max() >= NUM_CLASSES:
+        if images.shape != (len(labels), *(() if channels == 1 else (channels,)), size, size) or not len(labels) or labels.max() >= classes:
             raise UserError(
                 f"The {split} archives of {dataset} do not belong together ({images.shape} images, {labels.shape} labels): "
                 "run `dvc repro --force prepare` to fetch and build them again."
@@ -114,7 +117,7 @@ def prepare(dataset: str, raw: Path, out: Path) -> dict[str, Any]:
     description = {
         "name": dataset,
         "arrays": described,
-        "class_counts": {split: np.bincount(arrays[f"{split}_labels"], minlength=NUM_CLASSES).tolist() for split in ("train", "test")},
+        "class_counts": {split: np.bincount(arrays[f"{split}_labels"], minlength=classes).tolist() for split in ("train", "test")},
         "pixel_mean": mean,
         "pixel_std": std,
         "digest": _digest(described),
@@ -156,7 +159,7 @@ def _manifest(raw: Path, dataset: str) -> dict[str, str]:
         manifest = json.loads(path.read_bytes())
         if manifest["dataset"] != dataset:
             raise UserError(f"{raw} holds the data set {manifest['dataset']!r}, not {dataset!r}: {again}.")
-        if dataset == "digits":
+        if DATASETS[dataset].torchvision is None:
             return {}
         return {file: str(manifest["files"][file]["md5"]) for file in ARRAYS.values()}
     except FileNotFoundError:
@@ -174,7 +177,12 @@ def _decode(path: Path, md5: str) -> Array:
     return read_idx(path, 3 if "idx3" in path.name else 1)
 
 
-def _digits() -> dict[str, Array]:
+def read_archives(raw: Path, checksums: dict[str, str]) -> dict[str, Array]:
+    """The four arrays of MNIST's format."""
+    return {name: _decode(raw / file, checksums[file]) for name, file in ARRAYS.items()}
+
+
+def read_digits(raw: Path, checksums: dict[str, str]) -> dict[str, Array]:
     """scikit-learn's 1,797 digits, 8 x 8 pixels of 0 to 16, as 28 x 28 pixels of 0 to 255; a fixed stratified split."""
     from PIL import Image
     from sklearn.datasets import load_digits
@@ -183,7 +191,8 @@ def _digits() -> dict[str, Array]:
     bunch = load_digits()
     small = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # (image, 8, 8)
     # Pillow resamples bytes in integer arithmetic: the same bytes on every machine.
-    images = np.stack([np.asarray(Image.fromarray(image).resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC)) for image in small])
+    side = DATASETS["digits"].shape.size
+    images = np.stack([np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BICUBIC)) for image in small])
     labels = bunch.target.astype(np.uint8)
     train, test = train_test_split(
         np.arange(len(labels)), test_size=_DIGITS_TEST_FRACTION, stratify=labels, random_state=_DIGITS_SPLIT_SEED

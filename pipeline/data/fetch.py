@@ -24,6 +24,7 @@ import pooch
 
 from pipeline.errors import UserError
 from pipeline.files import replacing, write_json
+from pipeline.params import DATASETS
 
 MANIFEST = "manifest.json"
 STALL_SECONDS = 5.0  # three mirrors and the import of torchvision: without a network a command ends within half a minute
@@ -47,15 +48,16 @@ class Source:
 
 
 def source(dataset: str) -> Source:
-    """The source of `mnist`, `fashion_mnist`, `kmnist` (torchvision's mirrors and checksums) or `digits` (no files).
+    """The source of a data set: torchvision's mirrors and checksums, or no files.
 
     The environment's `MNIST_MIRROR`, a directory or an address, comes before the public mirrors.
     """
-    if dataset == "digits":
+    name = DATASETS[dataset].torchvision
+    if name is None:
         return Source(dataset, (), ())
-    from torchvision.datasets import KMNIST, MNIST, FashionMNIST
+    import torchvision.datasets
 
-    published = {"mnist": MNIST, "fashion_mnist": FashionMNIST, "kmnist": KMNIST}[dataset]
+    published = getattr(torchvision.datasets, name)
     own = os.environ.get("MNIST_MIRROR", "").strip()
     return Source(dataset, (*([own] if own else []), *published.mirrors), tuple(published.resources))
 

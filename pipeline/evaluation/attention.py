@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
-from pipeline.params import NUM_CLASSES, ModelSettings
-from pipeline.study.statistics import FloatArray
+from pipeline.measures.definitions import FloatArray
+from pipeline.params import ModelSettings
 
 if TYPE_CHECKING:
     from torch import nn
 
 NUM_IMAGES = 1000  # test images, the first ones, that entropy and ink correlation are means over
+MAX_CLASSES_MAPPED = 10  # as many maps stand side by side on a page
 _WEIGHTS_AT_ONCE = 2**23  # attention weights held at a time, 64 MiB as float64
 
 
@@ -97,15 +98,15 @@ def patch_ink(images: npt.NDArray[np.uint8], grid: int) -> FloatArray:
     """Mean pixel of each patch.
 
     Args:
-        images: (image, side, side), side a multiple of `grid`.
+        images: (image, side, side) or (image, channel, side, side), side a multiple of `grid`.
         grid: patches along one side.
 
     Returns:
         (image, grid^2) in [0, 1], patches row by row.
     """
     side = images.shape[-1] // grid
-    patches = images.reshape(len(images), grid, side, grid, side)
-    ink: FloatArray = patches.mean((2, 4), dtype=np.float64).reshape(len(images), grid**2) / 255
+    patches = images.reshape(len(images), -1, grid, side, grid, side)  # (image, channel, row, y, column, x)
+    ink: FloatArray = patches.mean((1, 3, 5), dtype=np.float64).reshape(len(images), grid**2) / 255
     return ink
 
 
@@ -129,7 +130,7 @@ def ink_correlation(looked: FloatArray, ink: FloatArray) -> FloatArray:
 
 def first_of_each_class(labels: npt.NDArray[np.uint8]) -> list[int]:
     """The places of the first image of class 0, 1, ..., 9; classes that no image has are left out."""
-    return [int(np.argmax(labels == digit)) for digit in range(NUM_CLASSES) if (labels == digit).any()]
+    return [int(np.argmax(labels == digit)) for digit in range(MAX_CLASSES_MAPPED) if (labels == digit).any()]
 
 
 def probe(module: nn.Module, settings: ModelSettings, images: npt.NDArray[np.uint8], digits: npt.NDArray[np.uint8]) -> Probe:
@@ -138,8 +139,8 @@ def probe(module: nn.Module, settings: ModelSettings, images: npt.NDArray[np.uin
     Args:
         module: a vision transformer with weights in place; it is put into eval mode.
         settings: its options.
-        images: (image, 28, 28), for entropy and ink correlation.
-        digits: (digit, 28, 28), for the maps.
+        images: uint8, as `Dataset` has them, for entropy and ink correlation.
+        digits: the same, for the maps.
     """
     module.eval()
     keys = settings.num_tokens + settings.memory
@@ -161,12 +162,13 @@ def probe(module: nn.Module, settings: ModelSettings, images: npt.NDArray[np.uin
 
 
 def _weights(module: nn.Module, images: npt.NDArray[np.uint8]) -> FloatArray:
-    """(image, 28, 28) to (block, image, head, token, key)."""
+    """Images uint8, as `Dataset` has them, to (block, image, head, token, key)."""
     import torch
 
     from pipeline.models import attention_maps
+    from pipeline.training.step import pixels
 
     device = next(module.parameters()).device
     with torch.no_grad():
-        weights: FloatArray = attention_maps(module, torch.from_numpy(images)[:, None].to(device).float() / 255).double().cpu().numpy()
+        weights: FloatArray = attention_maps(module, pixels(torch.from_numpy(images).to(device), 1)).double().cpu().numpy()
     return weights

@@ -15,8 +15,8 @@ from pipeline.errors import UserError
 from pipeline.evaluation import measuring
 from pipeline.evaluation.measuring import Result, Task
 from pipeline.evaluation.records import Records
-from pipeline.measures import SHIFTS
-from pipeline.params import NUM_CLASSES, ModelSettings, Params, VariantSettings
+from pipeline.measures.definitions import SHIFTS
+from pipeline.params import ModelSettings, Params, VariantSettings
 from pipeline.runner import results, workers
 from pipeline.training.records import EpochRow, read_epochs
 
@@ -46,7 +46,7 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
     tasks = [
         Task(variant, settings, tuple(group), tuple(wanted[variant]["probes"]), device, records.runs / variant, records.arrays)
         for variant, settings in variants.items()
-        for group in workers.make_groups(settings.train.seeds, device, stackable=settings.model.stackable)
+        for group in workers.make_groups(settings.train.seeds, device, stackable=settings.stackable)
     ]
     processes = workers.choose_processes() if device == "cpu" else 1
     dataset = load(records.arrays)
@@ -103,7 +103,7 @@ def _finish(
         columns |= {name: [getattr(probe, field) for probe in probes] for name, field in _ATTENTION_COLUMNS.items()}
         arrays |= _attention_arrays(probes, settings.model, dataset)
     metrics = summarize(losses, predictions, labels)
-    records.write(variant, settings.train.seeds, columns, arrays, metrics, inputs)
+    records.write(variant, settings.train.seeds, columns, arrays, metrics, inputs, settings.model.shape.classes)
     return metrics
 
 
@@ -159,9 +159,7 @@ def summarize(losses: np.ndarray, predictions: np.ndarray, labels: np.ndarray) -
         "test_accuracy": float(correct.mean()),
         "test_loss": float(finite.mean()) if finite.size else None,
         "ensemble_accuracy": float((vote(predictions) == labels).mean()),
-        "per_class_accuracy": {
-            str(digit): float(correct[:, labels == digit].mean()) for digit in range(NUM_CLASSES) if (labels == digit).any()
-        },
+        "per_class_accuracy": {str(digit): float(correct[:, labels == digit].mean()) for digit in np.unique(labels).tolist()},
     }
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pipeline.data.datasets import Dataset, load
 from pipeline.errors import UserError
-from pipeline.measures import SHIFTS
+from pipeline.measures.definitions import SHIFTS
 from pipeline.params import ModelSettings, VariantSettings
 from pipeline.runner import results, workers
 

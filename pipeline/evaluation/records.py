@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.data.datasets import data_digest
 from pipeline.files import replacing, sha256, write_json, write_text
-from pipeline.params import NUM_CLASSES, Params
+from pipeline.params import Params
 from pipeline.provenance import EVALUATION_CODE, code_hash, versions
 from pipeline.runner import results
 
@@ -97,6 +97,7 @@ class Records:
         arrays: Mapping[str, np.ndarray],
         metrics: Mapping[str, Any],
         inputs: Mapping[str, Any],
+        classes: int,
     ) -> None:
         """Writes one variant's evaluation.
 
@@ -112,9 +113,9 @@ class Records:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
         rows = ([seed, *values] for seed, *values in zip(seeds, *columns.values(), strict=True))
         write_text(paths["seeds.csv"], _csv(["seed", *columns], rows))
-        pairs = arrays["labels"].astype(np.int64) * NUM_CLASSES + arrays["predictions"]  # (seed, image)
-        counts = np.bincount(pairs.ravel(), minlength=NUM_CLASSES**2)
-        rows = ([*divmod(pair, NUM_CLASSES), int(count)] for pair, count in enumerate(counts))
+        pairs = arrays["labels"].astype(np.int64) * classes + arrays["predictions"]  # (seed, image)
+        counts = np.bincount(pairs.ravel(), minlength=classes**2)
+        rows = ([*divmod(pair, classes), int(count)] for pair, count in enumerate(counts))
         write_text(paths["confusion.csv"], _csv(["actual", "predicted", "count"], rows))
         write_json(paths["metrics.json"], metrics)
         # Last, so that a kill leaves files that inputs.json does not vouch for.

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from pipeline.measures.definitions import SHIFTS, FloatArray, is_diverged
+
 Probe = Literal["shifts", "attention"]
 
-SHIFTS = (1, 2, 3, 4)  # pixels
 STEADY_EPOCHS = 10  # late epochs only: the first ones climb, which is learning and not unsteadiness
 
 
@@ -45,6 +44,11 @@ class Trained(Protocol):
     @property
     def evaluation(self) -> Mapping[str, FloatArray] | None:
         """(seeds,) each, by the columns that the evaluation has; None without it."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """Classes of the data set."""
         ...
 
     @property
@@ -87,11 +91,6 @@ class Measure:
     probe: Probe | None = None
     rule: str | None = None
     phrase: str = ""
-
-
-def is_diverged(train_loss: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Whether last train losses are not finite, or no better than that of a guess among the ten classes."""
-    return ~(np.asarray(train_loss) < math.log(10))
 
 
 def _evaluated(column: str, lacking: str) -> Callable[[Trained], FloatArray]:
@@ -177,7 +176,7 @@ MEASURES: dict[str, Measure] = {
     "divergence": Measure(
         "Share of seeds whose last train loss is not finite or no better than a guess",
         "Share of seeds whose last train loss is not finite or no better than a guess (ln 10).",
-        "% of the seeds", "points", 100, 0, lambda training: is_diverged(training.train_loss[:, -1]).astype(np.float64),
+        "% of the seeds", "points", 100, 0, lambda training: is_diverged(training.train_loss[:, -1], training.classes).astype(np.float64),
     ),
     "accuracy lost to shifts": Measure(
         f"Accuracy lost to shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels",

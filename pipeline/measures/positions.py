@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import stats
 
-from pipeline.study.statistics import FloatArray
+from pipeline.measures.definitions import FloatArray
 
 
 def cosine_similarity(vectors: FloatArray) -> FloatArray:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
+
 from torch import nn
 
 from pipeline.models.attention import attention_kernel
-from pipeline.models.baselines import build_baseline
-from pipeline.models.flops import count_flops
 from pipeline.models.vit import VisionTransformer, attention_maps
-from pipeline.params import AnyModelSettings, ModelSettings
+from pipeline.params import ARCHITECTURES, AnyModelSettings
 
 __all__ = ["VisionTransformer", "attention_kernel", "attention_maps", "build", "count_flops", "count_parameters"]
 
@@ -17,11 +17,22 @@ def build(settings: AnyModelSettings) -> nn.Module:
     """An untrained model with torch's global generator as its source of initial weights.
 
     Returns:
-        A module that maps images (batch, 1, 28, 28) in [0, 1] to logits (batch, 10).
+        A module that maps images (batch, channel, height, width) in [0, 1] to logits (batch, class).
     """
-    return VisionTransformer(settings) if isinstance(settings, ModelSettings) else build_baseline(settings)
+    model: nn.Module = resolve_name(ARCHITECTURES[settings.architecture].builder)(settings)
+    return model
 
 
 def count_parameters(model: nn.Module) -> int:
     """Number of trained scalars."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def count_flops(settings: AnyModelSettings) -> int:
+    """Floating-point operations of the matrix products and convolutions of one image's forward pass; a multiply-add counts as two.
+
+    Softmax, norms, activations and sums are left out, as is usual. What the definition asks for is counted, not how it is
+    computed: of sliced attention its own small products, not the block-diagonal one; of memory slots no queries; of a padded
+    convolution, as everywhere, the border too.
+    """
+    return 2 * int(resolve_name(ARCHITECTURES[settings.architecture].multiply_adds)(settings))

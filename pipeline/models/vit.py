@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from pipeline.models.dropout import Dropout
 from pipeline.models.encoder import EncoderBlock
 from pipeline.models.positions import sincos2d_table, sinusoidal_table
-from pipeline.params import IMAGE_SIZE, NUM_CHANNELS, NUM_CLASSES, ModelSettings
+from pipeline.params import ModelSettings
 
 
 class PatchEmbedding(nn.Module):
@@ -18,16 +18,17 @@ class PatchEmbedding(nn.Module):
         patch: side of a patch in pixels.
         dim: width of a token.
         conv: whether to compute it as a convolution of kernel and stride `patch`.
+        channels: values of a pixel.
     """
 
-    def __init__(self, patch: int, dim: int, *, conv: bool) -> None:
+    def __init__(self, patch: int, dim: int, *, conv: bool, channels: int = 1) -> None:
         super().__init__()
         self.patch = patch
         self.project: nn.Conv2d | nn.Linear
         if conv:
-            self.project = nn.Conv2d(NUM_CHANNELS, dim, patch, stride=patch)
+            self.project = nn.Conv2d(channels, dim, patch, stride=patch)
         else:
-            self.project = nn.Linear(NUM_CHANNELS * patch**2, dim)
+            self.project = nn.Linear(channels * patch**2, dim)
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channel, height, width) to (batch, patch, dim), patches in row-major order."""
@@ -52,7 +53,7 @@ class VisionTransformer(nn.Module):
         super().__init__()
         dim = settings.dim
         self.settings = settings
-        self.embedding = PatchEmbedding(settings.patch, dim, conv=settings.embed == "conv")
+        self.embedding = PatchEmbedding(settings.patch, dim, conv=settings.embed == "conv", channels=settings.shape.channels)
         start = torch.zeros if settings.cls_init == "zeros" else torch.randn
         self.cls_token = nn.Parameter(start(1, dim)) if settings.has_cls else None
         if settings.position == "learned":
@@ -63,20 +64,21 @@ class VisionTransformer(nn.Module):
         self.blocks = nn.Sequential(*(EncoderBlock(settings) for _ in range(settings.blocks)))
         self.norm = nn.LayerNorm(dim, eps=settings.norm_eps) if settings.final_norm else nn.Identity()
         self.pool_query = nn.Parameter(torch.randn(dim)) if settings.pool == "attention" else None
-        self.head = nn.Linear(dim, NUM_CLASSES)
+        self.head = nn.Linear(dim, settings.shape.classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, 1, 28, 28) in [0, 1] to logits (batch, 10)."""
+        """(batch, channel, height, width) in [0, 1] to logits (batch, class)."""
         return self.head(self._pool(self.encode(images)))
 
     def encode(self, images: Tensor) -> Tensor:
-        """(batch, 1, 28, 28) to the encoder's output (batch, token, dim); the class token, if any, comes first."""
+        """(batch, channel, height, width) to the encoder's output (batch, token, dim); the class token, if any, comes first."""
         return self.norm(self.blocks(self.embed(images)))
 
     def embed(self, images: Tensor) -> Tensor:
-        """(batch, 1, 28, 28) to the first block's input (batch, token, dim)."""
-        if images.dim() != 4 or images.shape[1:] != (NUM_CHANNELS, IMAGE_SIZE, IMAGE_SIZE):
-            raise ValueError(f"images have to be (batch, {NUM_CHANNELS}, {IMAGE_SIZE}, {IMAGE_SIZE}), not {tuple(images.shape)}")
+        """(batch, channel, height, width) to the first block's input (batch, token, dim)."""
+        size, channels, _ = self.settings.shape
+        if images.dim() != 4 or images.shape[1:] != (channels, size, size):
+            raise ValueError(f"images have to be (batch, {channels}, {size}, {size}), not {tuple(images.shape)}")
         tokens = self._add_cls(self.embedding(images))  # (batch, token, dim)
         if self.position is not None:
             tokens = tokens + self.position
@@ -113,7 +115,7 @@ def attention_maps(module: nn.Module, images: Tensor) -> Tensor:
 
     Args:
         module: a vision transformer; it is left as it was, training or not.
-        images: (batch, 1, 28, 28) in [0, 1].
+        images: (batch, channel, height, width) in [0, 1].
 
     Returns:
         (block, batch, head, query token, key token). The class token, if any, is the first token; memory slots are the last
@@ -147,3 +149,15 @@ def _table(settings: ModelSettings) -> Tensor | None:
     # The class token has no place on the grid: it gets zeros, as in the authors' own code for this table.
     table = sincos2d_table(settings.grid, settings.dim)
     return torch.cat([torch.zeros(int(settings.has_cls), settings.dim), table])
+
+
+def multiply_adds(settings: ModelSettings) -> int:
+    """Those of one image's forward pass; `pipeline.models.count_flops` says what counts."""
+    tokens, dim = settings.num_tokens, settings.dim
+    head_dim = dim // settings.heads
+    embedding = settings.grid**2 * settings.shape.channels * settings.patch**2 * dim
+    projections = 3 * tokens * dim * head_dim if settings.attention == "sliced" else 4 * tokens * dim * dim
+    attention = 2 * tokens * (tokens + settings.memory) * dim  # scores, and their product with the values
+    mlp = 2 * tokens * dim * settings.mlp_dim
+    pooling = settings.grid**2 * dim if settings.pool == "attention" else 0
+    return embedding + settings.blocks * (projections + attention + mlp) + pooling + dim * settings.shape.classes

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.measures import MEASURES, SHIFTS, NotFormed, positions, shift_accuracy
-from pipeline.params import ExperimentSettings, Figure, ModelSettings
+from pipeline.measures import MEASURES, NotFormed, positions, shift_accuracy
+from pipeline.measures.definitions import SHIFTS, FloatArray
+from pipeline.params import ARCHITECTURES, ExperimentSettings, Figure, ModelSettings
 from pipeline.report import figures, text
-from pipeline.report.text import NETWORKS, counted, digits, listed, percent, signed
+from pipeline.report.text import counted, digits, listed, percent, signed
 from pipeline.study import Training, statistics
 from pipeline.study.claims import measure_values
 from pipeline.study.results import Attention
-from pipeline.study.statistics import LEVEL, FloatArray, Summary
+from pipeline.study.statistics import LEVEL, Summary
 from pipeline.timing.results import Timings
 from pipeline.timing.subjects import WAYS, Way
 
@@ -246,7 +247,7 @@ def _data_size(experiment: ExperimentSettings, present: Sequence[Training], trai
         members.sort(key=lambda member: member[0])
         architecture = members[0][1].settings.model.architecture
         own = architectures.count(architecture) == 1
-        label = NETWORKS[architecture] if own else experiment.label(members[-1][1].variant)
+        label = ARCHITECTURES[architecture].label if own else experiment.label(members[-1][1].variant)
         values = np.stack([run.test_accuracy[:, -1] for _, run in members], axis=1)
         is_baseline = any(run.variant == experiment.baseline for _, run in members)
         lines.append(figures.Series(label, tuple(float(number) for number, _ in members), values, is_baseline))

@@ -11,13 +11,14 @@ import jinja2
 import numpy as np
 
 from pipeline.measures import MEASURES
+from pipeline.measures.definitions import FloatArray
 from pipeline.params import ExperimentSettings, Params, TrainSettings
 from pipeline.report import figures, text
 from pipeline.report.drawings import drawings, nearness_rows, seed_values
 from pipeline.report.text import Picture, at_least, counted, differs, interval, points
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, adjusted_p, is_timed
-from pipeline.study.statistics import LEVEL, MOST_SEEDS, FloatArray, Interval, Summary
+from pipeline.study.statistics import LEVEL, MOST_SEEDS, Interval, Summary
 
 FEWEST_SEEDS = statistics.seeds_for_p(1 - LEVEL)  # the fewest with which a sign-flip p can fall below 0.05
 
@@ -243,7 +244,7 @@ def render(
         "experiment.md.j2",
         preview=params.preview,
         profile=params.profile,
-        dataset=text.DATASETS[params.data.dataset],
+        dataset=params.data.source.label,
         train=params.train,
         n=n,
         pairs=text.listed([str(number) for number in pairs]),

@@ -22,8 +22,9 @@ from scipy import stats
 from scipy.optimize import isotonic_regression
 
 from pipeline.files import replacing
+from pipeline.measures.definitions import FloatArray
 from pipeline.study import Training
-from pipeline.study.statistics import LEVEL, FloatArray, summarize
+from pipeline.study.statistics import LEVEL, summarize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -551,22 +552,23 @@ def _beside(axes: Axes, text: str) -> None:
 
 
 def _outline(axes: Axes, image: FloatArray, theme: Theme) -> None:
-    """The digit's edge, on axes that hold an image of 28 x 28 pixels."""
+    """The digit's edge, on axes that hold the image."""
     centres = np.arange(image.shape[0]) + 0.5
     axes.contour(centres, centres, image, levels=[0.4], colors=[_INK[theme]], linewidths=0.7, alpha=0.9)
 
 
 def rollouts(images: FloatArray, rows: Sequence[tuple[str, FloatArray]], theme: Theme) -> bytes:
-    """PNG: ten test images in a row, and below them a row of maps each.
+    """PNG: test images in a row, one of each class, and below them a row of maps each.
 
     Args:
-        images: (10, 28, 28), in [0, 1].
-        rows: (label, which may have two lines, and (10, grid, grid)): drawn from each map's own least to its own greatest value.
+        images: (image, height, width), in [0, 1]; of ten classes, ten.
+        rows: (label, which may have two lines, and (image, grid, grid)): drawn from each map's own least to its own greatest value.
     """
     with _style(theme):
         left, gap = 1.62, 0.05
-        cell = (WIDTH - left - 0.02 - 9 * gap) / 10
-        figure, grid = _tiles(1 + len(rows), 10, left=left, cell=cell, gap=gap, top=0.06, bottom=0.06)
+        columns = len(images)
+        cell = (WIDTH - left - 0.02 - (columns - 1) * gap) / max(columns, 10)
+        figure, grid = _tiles(1 + len(rows), columns, left=left, cell=cell, gap=gap, top=0.06, bottom=0.06)
         strong = ("#BFDDF0", "#3498CF", "#003B5C") if theme == "light" else ("#12405C", "#56B4E9", "#E2F3FD")
         palette = LinearSegmentedColormap.from_list("attention", [_PAGE[theme], *strong])
         greys = LinearSegmentedColormap.from_list("ink", [_PAGE[theme], _INK[theme]])
@@ -586,7 +588,7 @@ def heads(image: FloatArray, maps: FloatArray, tokens: int, theme: Theme) -> byt
     """PNG: a map for each block and head, in multiples of the weight that all tokens would have alike.
 
     Args:
-        image: (28, 28), in [0, 1].
+        image: (height, width), in [0, 1].
         maps: (blocks, heads, grid, grid), softmax weights.
         tokens: how many keys share the weight of 1.
     """

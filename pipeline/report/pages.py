@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.files import replacing
-from pipeline.params import ExperimentSettings, Params
+from pipeline.params import DATASETS, ExperimentSettings, Params
 from pipeline.report import curves, experiment, text, timing
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
@@ -68,7 +68,7 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
     common: dict[str, Any] = {
         "preview": params.preview,
         "profile": params.profile,
-        "dataset": text.DATASETS[params.data.dataset],
+        "dataset": params.data.source.label,
         "runs": runs,
         "commits": sorted({str(run.record["git_commit"]) for run in runs.values() if run.record.get("git_commit")}),
         "dirty": any(run.record.get("git_dirty") for run in runs.values()),
@@ -202,12 +202,18 @@ def _base(params: Params) -> list[tuple[str, str]]:
 
 # --- where the numbers come from ---
 
+
+def _dataset(run: Mapping[str, Any]) -> str:
+    source = DATASETS.get(str(run.get("dataset")))
+    return source.label if source else str(run.get("dataset"))
+
+
 _DIRTY = {"True": "**yes**: the commit alone does not say what ran", "False": "no"}
 _Show = Callable[[Mapping[str, Any]], str]
 _PROVENANCE: dict[str, _Show] = {
     "commit": lambda run: _trainings(run),
     "uncommitted changes": lambda run: _DIRTY.get(str(run.get("git_dirty")), "not known"),
-    "data": lambda run: f"{text.DATASETS.get(str(run.get('dataset')), run.get('dataset'))}, digest `{run.get('data_digest')}`",
+    "data": lambda run: f"{_dataset(run)}, digest `{run.get('data_digest')}`",
 }
 _HARDWARE: dict[str, _Show] = {
     "device": lambda run: f"{run.get('device_name')} ({run.get('device')})",

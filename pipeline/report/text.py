@@ -16,8 +16,6 @@ from pipeline.params import ComparisonSettings, ModelSettings, Params
 from pipeline.study.claims import Finding, Judgement
 from pipeline.study.statistics import Interval
 
-DATASETS = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "kmnist": "Kuzushiji-MNIST", "digits": "scikit-learn's digits"}
-NETWORKS = {"vit": "ViT", "cnn": "CNN", "lenet": "LeNet", "mlp": "MLP", "rnn": "RNN", "lstm": "LSTM"}
 MINUS, NBSP = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params
 from pipeline.report import drawings, figures, text
 from pipeline.report.drawings import SPOKEN, WAY_LABELS
 from pipeline.report.text import NBSP, digits
 from pipeline.study.claims import FEWEST_ROUNDS, Judgement
-from pipeline.study.statistics import FloatArray, summarize
+from pipeline.study.statistics import summarize
 from pipeline.timing.results import MIN_TOKENS, Timings
 from pipeline.timing.subjects import WAYS, Way
 

@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from pipeline.errors import UserError
 from pipeline.files import DamagedError, read_sealed_json, replacing, sealed_json, sha256, write_json
-from pipeline.measures import is_diverged
+from pipeline.measures.definitions import is_diverged
 from pipeline.params import VariantSettings
 from pipeline.runner import finished
 from pipeline.runner.finished import Finished
@@ -60,7 +60,8 @@ def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished],
     rows = [row for part in parts for row in part.rows]
     write_epochs(directory / EPOCHS, rows)
     last = [row for row in rows if row.epoch == settings.train.epochs]
-    metrics: dict[str, Any] = {"n": len(last), "diverged": sum(bool(is_diverged(row.train_loss)) for row in last)}
+    diverged = is_diverged([row.train_loss for row in last], settings.model.shape.classes)
+    metrics: dict[str, Any] = {"n": len(last), "diverged": int(diverged.sum())}
     for name in ("test_accuracy", "test_loss", "train_loss"):
         values = [value for row in last if math.isfinite(value := float(getattr(row, name)))]
         metrics[f"{name}_mean"], metrics[f"{name}_sd"] = _mean_sd(values) if values else (None, None)

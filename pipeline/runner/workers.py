@@ -294,6 +294,12 @@ def _facts(job: Job) -> Facts:
     return Facts(attention_kernel(model, job.device), count_parameters(build(model)), count_flops(model), device_name(job.device))
 
 
+def die_with_dvc() -> None:
+    """Has a stage that DVC runs end when DVC ends."""
+    if "DVC_STAGE" in os.environ:
+        die_with_parent(os.getppid())
+
+
 def die_with_parent(parent: int) -> None:
     """Has the kernel end this process when process `parent`, its parent, ends: a killed `dvc repro` leaves no trainer behind."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

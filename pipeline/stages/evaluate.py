@@ -7,7 +7,6 @@ One stage for all variants, which keeps what it has of a variant as long as ever
 from __future__ import annotations
 
 import argparse
-import os
 
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation.coordinating import evaluate
@@ -19,8 +18,7 @@ from pipeline.study.files import ARRAYS, EVALUATIONS, PREDICTIONS, RUNS
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.evaluate", description=__doc__).parse_args(argv)
-    if "DVC_STAGE" in os.environ:
-        workers.die_with_parent(os.getppid())
+    workers.die_with_dvc()
     params = load_params()
     records = Records(arrays=ARRAYS, runs=RUNS, evaluations=EVALUATIONS, predictions=PREDICTIONS)
     wanted = records.wanted(params, _say)

@@ -11,7 +11,6 @@ from pipeline import params
 from pipeline.data.datasets import Dataset, load, prepare
 from pipeline.errors import UserError, run_command
 from pipeline.files import replacing
-from pipeline.params import IMAGE_SIZE, NUM_CLASSES
 
 _COLUMNS = 16
 _GAP = 3  # pixels between images
@@ -23,14 +22,18 @@ def write_samples(dataset: Dataset, path: Path) -> None:
     """Draws the first 16 training images of each class, a row a class with its number, as a PNG on a transparent page."""
     from PIL import Image, ImageDraw, ImageFont
 
-    step = IMAGE_SIZE + _GAP
-    picture = Image.new("LA", (_LABEL + _COLUMNS * step - _GAP, NUM_CLASSES * step - _GAP), (_GREY, 0))
+    size, channels, classes = params.DATASETS[dataset.name].shape
+    step = size + _GAP
+    mode, grey = ("LA", (_GREY,)) if channels == 1 else ("RGBA", (_GREY, _GREY, _GREY))
+    picture = Image.new(mode, (_LABEL + _COLUMNS * step - _GAP, classes * step - _GAP), (*grey, 0))
     draw = ImageDraw.Draw(picture)
     font = ImageFont.load_default(size=16)
-    for label in range(NUM_CLASSES):
-        draw.text((0, label * step + IMAGE_SIZE // 2), str(label), fill=(_GREY, 255), font=font, anchor="lm")
+    for label in range(classes):
+        draw.text((0, label * step + size // 2), str(label), fill=(*grey, 255), font=font, anchor="lm")
         for column, index in enumerate(np.flatnonzero(dataset.train_labels == label)[:_COLUMNS]):
-            picture.paste(Image.fromarray(dataset.train_images[index]).convert("LA"), (_LABEL + column * step, label * step))
+            image = dataset.train_images[index]
+            image = image if channels == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
+            picture.paste(Image.fromarray(image).convert(mode), (_LABEL + column * step, label * step))
     with replacing(path) as temporary:
         picture.save(temporary, format="PNG", optimize=True)
 

@@ -12,13 +12,13 @@ from pipeline.errors import UserError, run_command
 from pipeline.files import write_json
 from pipeline.params import load as load_params
 from pipeline.provenance import git_state
-from pipeline.runner.workers import choose_device
-from pipeline.study.files import ARRAYS
-from pipeline.timing.results import RESULTS
+from pipeline.runner.workers import choose_device, die_with_dvc
+from pipeline.study.files import ARRAYS, TIMINGS
 
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.timing", description=__doc__).parse_args(argv)
+    die_with_dvc()
     # The profiler's library reads it when torch is imported; without it a machine without a GPU gets lines that look like faults.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     params = load_params()
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     except FloatingPointError:
         raise UserError("The loss of a timed model was not finite: lower train.learning_rate in params.yaml.", status=1) from None
     commit, dirty = git_state()
-    write_json(RESULTS, {"started": started, "git_commit": commit, "git_dirty": dirty, **results})
+    write_json(TIMINGS, {"started": started, "git_commit": commit, "git_dirty": dirty, **results})
 
 
 if __name__ == "__main__":

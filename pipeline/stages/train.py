@@ -29,8 +29,7 @@ def main(argv: list[str]) -> None:
     if len(argv) != 1:
         raise UserError("Usage: python -m pipeline.stages.train VARIANT")
     variant = argv[0]
-    if "DVC_STAGE" in os.environ:
-        workers.die_with_parent(os.getppid())
+    workers.die_with_dvc()
     settings = load_variant(CONFIGS / f"{variant}.json")
     device = workers.choose_device()
     place = finished.folder(FINISHED, settings, data_digest(ARRAYS), device)
@@ -93,7 +92,7 @@ def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, de
     replays = [stack for stack in stacks if all(seed in found for seed in stack)]
     kept = {seed for seed in found if code in found[seed].codes} | {seed for stack in replays for seed in stack}
     missing = [seed for seed in settings.train.seeds if seed not in kept]
-    groups = workers.make_groups(missing, device, stackable=settings.model.stackable) if missing else []
+    groups = workers.make_groups(missing, device, stackable=settings.stackable) if missing else []
     return [*(workers.Task(stack, replay=True) for stack in replays), *(workers.Task(group) for group in groups)]
 
 
@@ -187,7 +186,7 @@ class _Training:
         """On the first message of a group that trains: the run is now fully described, so it can be tracked."""
         if self._tracker is not None:
             return
-        if self._origin["device"] == "cuda" and not self._settings.model.stackable:
+        if self._origin["device"] == "cuda" and not self._settings.stackable:
             self.progress.say("This network cannot be stacked: its seeds train one after another.")
         if not facts.attention.startswith("fused") and facts.attention != "none":
             self.progress.say(f"{self._variant}  attention is not computed by the fused kernel but as: {facts.attention}")

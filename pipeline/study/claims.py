@@ -38,11 +38,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured, Trained
+from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
 from pipeline.study.statistics import (
     LEVEL,
     MOST_SEEDS,
-    FloatArray,
     Interval,
     Summary,
     difference_of_differences,

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pipeline.files import DamagedError, sealed_json
-from pipeline.measures import FloatArray
+from pipeline.measures.definitions import FloatArray
 from pipeline.study.git import Repository
 
 # Where the stages keep things, relative to the DVC repository's root.

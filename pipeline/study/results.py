@@ -23,7 +23,8 @@ import yaml
 
 from pipeline.errors import UserError
 from pipeline.files import DamagedError, sha256
-from pipeline.measures import FloatArray, NotMeasured, is_diverged
+from pipeline.measures import NotMeasured
+from pipeline.measures.definitions import FloatArray, is_diverged
 from pipeline.params import ModelSettings, Params, VariantSettings, flatten
 from pipeline.study.files import (
     ARRAYS,
@@ -54,7 +55,7 @@ class Attention:
     """Attention on the same test images, on the patch grid.
 
     Attributes:
-        images: (images, 28, 28), in [0, 1]; `labels` are their digits.
+        images: (images, height, width), in [0, 1], the mean over channels; `labels` are their classes.
         maps: (images, block, head, grid, grid): softmax weights of the first seed, from the class token (without one: mean over all
             tokens) to the patches.
         keys: how many tokens and memory slots share the weight of 1.
@@ -142,9 +143,13 @@ class Training:
         return self.test_accuracy[:, -1]
 
     @property
+    def classes(self) -> int:
+        return self.settings.model.shape.classes
+
+    @property
     def diverged(self) -> int:
         """Seeds whose last train loss is not finite or no better than a guess."""
-        return int(is_diverged(self.train_loss[:, -1]).sum())
+        return int(is_diverged(self.train_loss[:, -1], self.classes).sum())
 
     @property
     def grid(self) -> int:
@@ -225,7 +230,7 @@ class Training:
             patches = slice(has_cls, has_cls + self.grid**2)
             shape = (self.grid, self.grid)
             return Attention(
-                images=images.astype(np.float64) / 255,
+                images=images.reshape(len(images), -1, *images.shape[-2:]).astype(np.float64).mean(1) / 255,
                 labels=tuple(self._arrays["image_labels"].tolist()),
                 maps=maps[..., patches].astype(np.float64).reshape(*maps.shape[:3], *shape),
                 keys=model.num_tokens + model.memory,
@@ -277,17 +282,18 @@ class Study:
 
         path = f"{self.prefix}{TIMINGS.as_posix()}"
         content = self.files.read([path]).get(path)
-        raw: dict[str, Any] = {"measurements": [], "rounds": []} if content is None else json.loads(content)
         columns = ("kind", "way", "subject", "tokens", "batch")
-        return pd.DataFrame(
-            [
+        try:
+            raw: dict[str, Any] = {"measurements": [], "rounds": []} if content is None else json.loads(content)
+            rows = [
                 {name: entry.get(name) for name in columns}
                 | {"round": i, "foreign": one["foreign"], "kept": one["kept"], "seconds": one["seconds"][entry["name"]]}
                 for i, one in enumerate(raw["rounds"])
                 for entry in raw["measurements"]
-            ],
-            columns=[*columns, "round", "foreign", "kept", "seconds"],
-        )
+            ]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise UserError(f"{path} is damaged: {_mend('timing')}.") from None
+        return pd.DataFrame(rows, columns=[*columns, "round", "foreign", "kept", "seconds"])
 
     @property
     def preview(self) -> str | None:
@@ -344,21 +350,28 @@ def load(source: str | os.PathLike[str] = ".", folder: str | None = None) -> Stu
         UserError: there are no results, or a file is damaged.
     """
     if Path(source).is_dir():
-        return read(FolderFiles(Path(source)), folder, name=str(source))
+        return read(FolderFiles(Path(source)), folder, name=str(source), root=Path(source))
     repository = Repository.around(Path.cwd())
     commit = repository.commit(str(source))
     return read(CommitFiles(repository, commit.id), folder, name=f"the commit {source}", hint=repository.newest_with_runs)
 
 
 def read(
-    files: Files, folder: str | None = None, *, name: str, hint: Callable[[], str | None] = lambda: None, stored: Path | None = None
+    files: Files,
+    folder: str | None = None,
+    *,
+    name: str,
+    hint: Callable[[], str | None] = lambda: None,
+    root: Path | None = None,
+    current: bool = False,
 ) -> Study:
     """What these files hold.
 
     Args:
         name: of the source, in sentences.
         hint: names a commit that has results, for a source that has none.
-        stored: the folder whose predictions/ are of these results.
+        root: the folder of these files, in which the stored predictions are found, too; None for a commit.
+        current: whether they are to be of this version and one training, rather than of any age.
 
     Raises:
         UserError: no results there, more than one place that could be meant, or a damaged file.
@@ -382,7 +395,7 @@ def read(
         if missing:
             left_out[variant] = f"no {' and no '.join(missing)}"
             continue
-        trainings[variant] = _training(variant, contents, prefix, name, stored)
+        trainings[variant] = _training(variant, contents, prefix, name, root and root / prefix, current)
     if not trainings:
         said = "; ".join(f"{variant}: {why}" for variant, why in sorted(left_out.items())[:3])
         raise UserError(f"{name[0].upper()}{name[1:]} holds no whole record in {prefix}runs ({said}).")
@@ -391,7 +404,7 @@ def read(
     return Study(f"{prefix}runs", prefix, {variant: trainings[variant] for variant in ranked}, files, left_out)
 
 
-def _training(variant: str, contents: Mapping[str, bytes], prefix: str, name: str, stored: Path | None) -> Training:
+def _training(variant: str, contents: Mapping[str, bytes], prefix: str, name: str, root: Path | None, current: bool) -> Training:
     directory, evaluation = f"{prefix}runs/{variant}/", f"{prefix}evaluations/{variant}/"
 
     def parsed(path: str, parse: Callable[[bytes], Any], digests: Mapping[str, str], stage: str) -> Any:
@@ -412,18 +425,19 @@ def _training(variant: str, contents: Mapping[str, bytes], prefix: str, name: st
     sizes = [int(metrics[key]) if isinstance(metrics.get(key), int | float) else None for key in ("parameters", "flops")]
     columns, digest = None, None
     if {evaluation + "seeds.csv", evaluation + "inputs.json"} <= contents.keys():
-        inputs = parsed(evaluation + "inputs.json", parse_json if stored is None else _inputs, {}, "evaluate")
+        inputs = parsed(evaluation + "inputs.json", _inputs if current else parse_json, {}, "evaluate")
         columns = parsed(evaluation + "seeds.csv", parse_seeds, outputs_of(inputs), "evaluate")
         digest = outputs_of(inputs).get("predictions")
         accuracy = columns.pop("test_accuracy")
         columns.pop("test_loss", None)  # the training's own, to the last bit on one machine
         if tuple(columns.pop("seed")) != seeds or not np.allclose(accuracy, curves["test_accuracy"][:, -1], rtol=0, atol=1e-6):
-            columns = None
-            if stored is not None:
+            columns, digest = None, None
+            if current:
                 raise UserError(f"{evaluation[:-1]} is of another training than {directory[:-1]}: run `dvc repro evaluate`.")
-    path = None if stored is None else stored / PREDICTIONS / f"{variant}.npz"
-    stored_at = None if path is None else partial(_stored, path, digest)
-    return Training(variant, record, seeds, curves, sizes[0], sizes[1], columns, stored_at or (lambda: None))
+    found = Training(variant, record, seeds, curves, sizes[0], sizes[1], columns)
+    if root is None or digest is None:
+        return found
+    return replace(found, stored=partial(_stored, root / PREDICTIONS / f"{variant}.npz", digest))
 
 
 def _record(content: bytes) -> dict[str, Any]:
@@ -440,7 +454,7 @@ def _inputs(content: bytes) -> dict[str, Any]:
     return inputs
 
 
-def _stored(path: Path, digest: str | None) -> _Arrays | None:
+def _stored(path: Path, digest: str) -> _Arrays | None:
     if not path.exists():
         return None
     if sha256(path) != digest:
@@ -464,7 +478,7 @@ def load_current(params: Params, root: Path = Path()) -> Study:
     """
     if not any((root / RUNS / variant / "run.json").exists() for variant in params.variants):
         raise UserError("runs/ has no results of any variant that params.yaml names: run `dvc repro`.")
-    study = read(FolderFiles(root), "", name="this folder", stored=root)
+    study = read(FolderFiles(root), "", name="this folder", root=root, current=True)
     for variant, why in study.left_out.items():
         if variant in params.variants:
             raise UserError(f"{RUNS / variant} has {why}: {_mend(f'train@{variant}')}.")

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-FloatArray = npt.NDArray[np.float64]
+from pipeline.measures.definitions import FloatArray
 
 LEVEL = 0.95
 EXACT_SIGN_FLIPS = 20  # largest n whose 2^n sign patterns are all looked at (half a million sums by symmetry)

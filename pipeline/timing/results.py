@@ -14,19 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.errors import UserError
+from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params
+from pipeline.study.files import TIMINGS
 from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.subjects import WAYS, Kind, Way, entries
 
-RESULTS = Path("timing/results.json")
 MIN_TOKENS = 49  # with fewer, calling the operators costs more than what they compute
 # What was measured before the subjects stood in params.yaml, under the name that it had then.
 _FORMER_NAME = ('"step/nested loops/cls-loop"', '"step/published/nested loops"')
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def load(params: Params, root: Path = Path()) -> Timings | None:
     Raises:
         UserError: it is damaged.
     """
-    path = root / RESULTS
+    path = root / TIMINGS
     if not path.exists():
         return None
     try:

@@ -23,6 +23,7 @@ from pipeline.timing import published
 from pipeline.timing.subjects import Entry
 from pipeline.training.engine import Trainer
 from pipeline.training.stack import initial_model
+from pipeline.training.step import pixels
 
 MAX_EPOCHS = 10_000  # params allow no more rounds than that, repeated ones included
 
@@ -120,9 +121,9 @@ def part(dataset: Dataset, count: int) -> Dataset:
 
 
 def batches(dataset: Dataset, batch: int, steps: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """`steps` batches of images (batch, 1, 28, 28) in [0, 1] with labels (batch,)."""
+    """`steps` batches of images (batch, channel, height, width) in [0, 1] with labels (batch,)."""
     few = part(dataset, steps * batch)
-    images = (torch.from_numpy(few.train_images)[:, None].float() / 255).to(device)
+    images = pixels(torch.from_numpy(few.train_images), 1).to(device)
     labels = torch.from_numpy(few.train_labels).long().to(device)
     return list(zip(images.split(batch), labels.split(batch), strict=True))
 

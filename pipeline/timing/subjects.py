@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.params import IMAGE_SIZE, ModelSettings, Params
+from pipeline.params import ModelSettings, Params
 
 Way = Literal["published", "fast"]
 Kind = Literal["step", "growth", "attention"]
@@ -46,7 +46,7 @@ def entries(params: Params, growth_batch: int) -> list[Entry]:
         listed += [Entry("step", way, name, model, batch, nested) for way in (WAYS[:1] if nested else WAYS)]
     for tokens in timing.tokens:
         # Without a class token, so that the counts are those of the claim.
-        change = {"patch": round(IMAGE_SIZE / tokens**0.5), "pool": "first", "cls_insert": "none"}
-        model = ModelSettings.model_validate(params.base.model_dump() | change)
+        change = {"patch": round(params.base.shape.size / tokens**0.5), "pool": "first", "cls_insert": "none"}
+        model = params.base.changed(change)
         listed += [Entry(kind, way, str(tokens), model, min(batch, growth_batch)) for kind in ("growth", "attention") for way in WAYS]
     return listed

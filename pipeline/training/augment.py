@@ -23,7 +23,7 @@ def affine(images: Tensor, key: Tensor, step: Tensor) -> Tensor:
     """Every image rotated and scaled about its centre, then shifted, by random amounts of its own.
 
     Args:
-        images: (seed, batch, height, width), float in [0, 1]; height equals width.
+        images: (seed, batch, height, width) or (seed, batch, channel, height, width), float in [0, 1]; height equals width.
         key: (seed,) int64, of which the low 32 bits count.
         step: () int64.
 
@@ -65,5 +65,5 @@ def warp(images: Tensor, draws: Tensor) -> Tensor:
     source_y = (cosine[:, None] * y)[:, :, None] - (sine[:, None] * x)[:, None, :]
     # grid_sample counts half sides from the centre.
     grid = torch.stack([source_x, source_y], dim=3) * (2 / size)
-    flat = F.grid_sample(images.flatten(0, 1).unsqueeze(1), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    flat = F.grid_sample(images.reshape(len(grid), -1, size, size), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     return flat.clamp_(0, 1).view(images.shape)  # bilinear weights may add to a little more than 1

@@ -221,7 +221,7 @@ class Trainer:
 
 
 class Evaluator:
-    """Tests a stack on images (image, 28, 28) uint8 with labels (image,).
+    """Tests a stack on images uint8, as `Dataset` has them, with labels (image,).
 
     Args:
         stack: the models.

@@ -55,7 +55,7 @@ class Stack:
         self.module.train(mode)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """(seed, batch, 1, 28, 28) to logits (seed, batch, 10)."""
+        """(seed, batch, channel, height, width) to logits (seed, batch, class)."""
         if self.single:
             return self.module(images[0])[None]
         return torch.func.vmap(self._call)(self._parameters, self._buffers, images)

@@ -80,7 +80,7 @@ class TrainingStep:
     """Forward, backward and update on one batch a seed; adds the batch's losses to `total` and the step to `trace`.
 
     Args:
-        images, labels: all training images (image, 28, 28) uint8 and labels (image,) int64.
+        images, labels: all training images uint8, as `Dataset` has them, and labels (image,) int64.
         total: (seed,) float64.
         batch_size: images a seed.
         augment_key: (seed,) int64, the seeds' keys of the random augmentation; None leaves images as they are.
@@ -103,9 +103,9 @@ class TrainingStep:
         self.index = torch.zeros((len(total), batch_size), dtype=torch.int64, device=labels.device)
 
     def __call__(self) -> None:
-        images = _pixels(self._images[self.index])
+        images = pixels(self._images[self.index], 2)
         if self._augment_key is not None:
-            images = affine(images.squeeze(2), self._augment_key, self._trace.step).unsqueeze(2)
+            images = affine(images, self._augment_key, self._trace.step)
         loss = _cross_entropy(self._stack(images), self._labels[self.index])  # (seed, batch)
         mean = loss.mean(1)
         # Seeds share no weight: the gradient of the sum is each seed's own gradient.
@@ -144,7 +144,7 @@ class EvaluationStep:
     def __call__(self) -> None:
         num_seeds = len(self._total)
         images, labels = self._images[self.index], self._labels[self.index]
-        logits = self._stack(_pixels(images.expand(num_seeds, *images.shape)))  # (seed, batch, class)
+        logits = self._stack(pixels(images.expand(num_seeds, *images.shape), 2))  # (seed, batch, class)
         self._total += _cross_entropy(logits, labels.expand(num_seeds, -1)).sum(1)
         self.predicted.copy_(logits.argmax(2))
 
@@ -244,9 +244,12 @@ def batch_sizes(num_images: int, batch_size: int) -> set[int]:
     return {min(batch_size, num_images), num_images % batch_size or min(batch_size, num_images)}
 
 
-def _pixels(images: Tensor) -> Tensor:
-    """uint8 (seed, batch, 28, 28) to [0, 1] (seed, batch, 1, 28, 28), torchvision's ToTensor."""
-    return images.unsqueeze(2).float() / 255
+def pixels(images: Tensor, leading: int) -> Tensor:
+    """uint8 (..., height, width), or with channels (..., channel, height, width), to [0, 1] (..., channel, height, width).
+
+    `leading`: number of the dimensions `...`.
+    """
+    return (images.unsqueeze(leading) if images.dim() == leading + 2 else images).float() / 255
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

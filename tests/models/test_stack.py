@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.models import build
-from pipeline.params import AnyModelSettings, BaselineSettings, ModelSettings, Params
+from pipeline.params import ARCHITECTURES, AnyModelSettings, BaselineSettings, ModelSettings, Params
 
 # Small, so that every option is cheap; head_dim 4, so that the fused kernel runs where it may.
 SMALL = {"patch": 14, "dim": 16, "heads": 4, "blocks": 2, "mlp_dim": 16}
@@ -49,7 +49,7 @@ def settings(study: Params, changes: dict[str, Any]) -> AnyModelSettings:
 @pytest.mark.parametrize("training", [True, False])
 def test_a_seed_in_a_stack_is_as_alone(study: Params, name: str, training: bool) -> None:
     chosen = settings(study, VARIANTS[name])
-    assert chosen.stackable
+    assert ARCHITECTURES[chosen.architecture].stackable
     models = []
     for seed in (0, 1):
         torch.manual_seed(seed)

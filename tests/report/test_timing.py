@@ -16,6 +16,7 @@ from PIL import Image
 from pipeline.params import Params, parse
 from pipeline.report import pages, text, timing
 from pipeline.study.claims import judge
+from pipeline.study.files import TIMINGS
 from pipeline.timing import results
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
@@ -123,7 +124,7 @@ def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(
     assert "Some Processor (2 cores) (cpu), with python 3.11.2, torch 2.15.0" in (tmp_path / "reports/hardware.md").read_text()
     assert (tmp_path / "reports/timing/growth-dark.png").exists()
 
-    (tmp_path / results.RESULTS).unlink()
+    (tmp_path / TIMINGS).unlink()
     pages.write(params, tmp_path)
     assert not list((tmp_path / "reports").glob("timing*/*.png"))
     assert not (tmp_path / "reports/timing.md").exists()

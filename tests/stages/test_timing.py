@@ -16,6 +16,7 @@ from pipeline import params
 from pipeline.errors import UserError
 from pipeline.report import figures, text, timing
 from pipeline.stages import timing as stage
+from pipeline.study.files import TIMINGS
 from pipeline.timing import results
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +58,7 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     lines = result.stdout.splitlines()
     assert all(line.startswith("timing,") for line in lines)
     assert sum("others used" in line for line in lines) >= 1
-    raw = json.loads((root / stage.RESULTS).read_text())
+    raw = json.loads((root / TIMINGS).read_text())
     assert raw["dataset"]["name"] == "digits"
     settings = params.load()
     found = results.load(settings)
@@ -86,4 +87,4 @@ def test_a_loss_that_is_not_finite_is_one_sentence(root: Path, arrays: Path) -> 
         patch.setattr(measuring.FastSteps, "__call__", fail)
         with pytest.raises(UserError, match=r"not finite: lower train\.learning_rate"):
             stage.main([])
-    assert not (root / stage.RESULTS).exists()
+    assert not (root / TIMINGS).exists()

@@ -51,6 +51,7 @@ class Runs:
     jitter: np.ndarray
     patch_positions: np.ndarray = field(default_factory=lambda: np.zeros((1, 0, 8)))
     grid: int = GRID
+    classes: int = 10
     epochs: int = EPOCHS
     images_shown: int = 2 * LENGTH  # as long as the longest training that a claim of the study speaks of
     slope: float = 0.0  # by which accuracy still rises from one epoch to the next

@@ -36,6 +36,9 @@ def test_frames_hold_the_numbers_of_the_files(trained: Repository) -> None:
     assert list(study.variants.variant) == list(study.trainings) == ["base", "wide"]
     assert list(study.variants["model.mlp_dim"]) == [8, 12]
     assert {"train.epochs", "parameters", "flops", "code_hash", "versions.torch"} <= set(study.variants.columns)
+    base = study.trainings["base"]
+    assert base.correct is not None
+    np.testing.assert_allclose(base.correct.mean(axis=1), base.accuracy, rtol=0, atol=1e-6)
     assert (study.timings.seconds > 0).all()
     assert set(study.timings.kind) == {"step", "growth", "attention"}
 
@@ -51,11 +54,15 @@ def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: 
     folder, commit = load("."), load("HEAD")
     for frame in ("epochs", "seeds", "variants", "timings"):
         pd.testing.assert_frame_equal(getattr(folder, frame), getattr(commit, frame), check_exact=True)
+    again = load(".")
     with Path("runs/base/epochs.csv").open("a") as file:
         file.write("0,3,1,1,1,1,1\n")
     with pytest.raises(UserError, match=r"^runs/base/epochs\.csv is damaged, it does not have the recorded sha256: run `dvc repro"):
         load(".")
     pd.testing.assert_frame_equal(load("HEAD").epochs, commit.epochs)
+    Path("timing/results.json").write_text("{}")
+    with pytest.raises(UserError, match=r"^timing/results\.json is damaged: run `dvc repro --force --single-item timing`\.$"):
+        _ = again.timings  # which are read when they are asked for
 
 
 def test_without_results_the_sentence_says_where_they_were_sought(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from scipy import stats
 from pipeline.errors import UserError
 from pipeline.params import Params, parse
 from pipeline.study.claims import Judgement, judge
+from pipeline.study.files import TIMINGS
 from pipeline.timing import results
 
 ROOT = Path(__file__).parents[2]
@@ -126,7 +127,7 @@ def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_ti
         raw["profiles"]["step/fast/base"]["groups"] = {}
     elif damage == "a missing time":
         del raw["rounds"][4]["seconds"]["growth/fast/49"]
-    (tmp_path / results.RESULTS).write_text(damage if len(damage) <= 2 else json.dumps(raw))
+    (tmp_path / TIMINGS).write_text(damage if len(damage) <= 2 else json.dumps(raw))
     with pytest.raises(UserError, match="damaged: run `dvc repro --force --single-item timing`"):
         results.load(study, tmp_path)
 

@@ -1,0 +1,17 @@
+"""What makers of results go by, too: the shifts that an evaluation tests, and when a training has diverged."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+SHIFTS = (1, 2, 3, 4)  # pixels
+
+
+def is_diverged(train_loss: npt.ArrayLike, classes: int) -> npt.NDArray[np.bool_]:
+    """Whether last train losses are not finite, or no better than that of a guess among the classes."""
+    return ~(np.asarray(train_loss) < math.log(classes))

@@ -1,0 +1,52 @@
+"""params.yaml as frozen, validated settings; a variant is the base plus its own difference.
+
+Nothing here knows of DVC, MLflow or torch. Every fault becomes one sentence that names the key, says what is wrong and,
+where there is one, the nearest valid choice.
+"""
+
+from pipeline.params.architectures import ARCHITECTURES
+from pipeline.params.data import DATASETS, DataSettings, DataSource, Shape
+from pipeline.params.faults import nearest
+from pipeline.params.model import AnyModelSettings, BaselineSettings, ModelSettings
+from pipeline.params.reading import read
+from pipeline.params.study import (
+    ClaimSettings,
+    ComparisonSettings,
+    ExperimentSettings,
+    Figure,
+    Measure,
+    Params,
+    VariantSettings,
+    flatten,
+    load,
+    load_variant,
+    parse,
+)
+from pipeline.params.timing import TimingSettings
+from pipeline.params.train import TrainSettings
+
+__all__ = [
+    "ARCHITECTURES",
+    "DATASETS",
+    "AnyModelSettings",
+    "BaselineSettings",
+    "ClaimSettings",
+    "ComparisonSettings",
+    "DataSettings",
+    "DataSource",
+    "ExperimentSettings",
+    "Figure",
+    "Measure",
+    "ModelSettings",
+    "Params",
+    "Shape",
+    "TimingSettings",
+    "TrainSettings",
+    "VariantSettings",
+    "flatten",
+    "load",
+    "load_variant",
+    "nearest",
+    "parse",
+    "read",
+]  # fmt: skip

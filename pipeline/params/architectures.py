@@ -1,0 +1,36 @@
+"""The architectures that params.yaml can name. A new one is its own module, an entry here, and a variant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the rest of the project has to know of an architecture.
+
+    Attributes:
+        label: what pages call it.
+        builder: `module:function`, imported when a model is built: its settings to an untrained module.
+        multiply_adds: `module:function`: its settings to the multiply-adds of one image's forward pass.
+        num_widths: how many `widths` it takes; None for any number.
+        stackable: whether the seeds of a GPU train together as one stack. Batch norm's running statistics and torch's recurrent layers
+            cannot be stacked; such models train seed by seed.
+    """
+
+    label: str
+    builder: str
+    multiply_adds: str
+    num_widths: int | None = None
+    stackable: bool = True
+
+
+_BASELINES = "pipeline.models.baselines"
+ARCHITECTURES = {
+    "vit": Architecture("ViT", "pipeline.models.vit:VisionTransformer", "pipeline.models.vit:multiply_adds"),
+    "cnn": Architecture("CNN", f"{_BASELINES}:cnn", f"{_BASELINES}:cnn_multiply_adds", 2, stackable=False),
+    "lenet": Architecture("LeNet", f"{_BASELINES}:lenet", f"{_BASELINES}:lenet_multiply_adds", 4),
+    "mlp": Architecture("MLP", f"{_BASELINES}:mlp", f"{_BASELINES}:mlp_multiply_adds"),
+    "rnn": Architecture("RNN", f"{_BASELINES}:rnn", f"{_BASELINES}:rnn_multiply_adds", 1, stackable=False),
+    "lstm": Architecture("LSTM", f"{_BASELINES}:lstm", f"{_BASELINES}:lstm_multiply_adds", 1, stackable=False),
+}

@@ -1,0 +1,119 @@
+"""What a variant trains: the vision transformer with its options, or another network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from pipeline.params.architectures import ARCHITECTURES
+from pipeline.params.data import Settings, Shape
+
+
+class NetworkSettings(Settings):
+    """Settings of any network. `shape` is no option: the data set decides it, which the validation's context names."""
+
+    _shape: Shape = PrivateAttr(default=Shape())
+
+    def model_post_init(self, context: Any) -> None:
+        self._shape = (context or {}).get("shape", Shape())
+
+    @property
+    def shape(self) -> Shape:
+        """The images and classes that the network has to fit."""
+        return self._shape
+
+
+class ModelSettings(NetworkSettings):
+    """The vision transformer's options; docs/architecture.md and params.yaml give unit and source of each."""
+
+    architecture: Literal["vit"]
+    patch: Annotated[int, Field(ge=1)]
+    dim: Annotated[int, Field(ge=1, le=4096)]
+    heads: Annotated[int, Field(ge=1, le=256)]
+    blocks: Annotated[int, Field(ge=1, le=100)]
+    mlp_dim: Annotated[int, Field(ge=1, le=16384)]
+    attention: Literal["full", "sliced"]
+    position: Literal["learned", "sinusoidal", "sincos2d", "none"]
+    pool: Literal["cls", "first", "mean", "max", "attention"]
+    cls_insert: Literal["expand", "loop", "none"]
+    cls_init: Literal["normal", "zeros"]
+    norm: Literal["pre", "post", "none"]
+    norm_eps: Annotated[float, Field(gt=0, lt=1)]
+    final_norm: bool
+    residual: Literal["input", "normalized", "none"]
+    score_scale: bool
+    memory: Annotated[int, Field(ge=0, le=4096)]
+    activation: Literal["gelu", "relu"]
+    embed: Literal["linear", "conv"]
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)]
+    mlp_dropout: Annotated[float, Field(ge=0, lt=1)]
+
+    @property
+    def has_cls(self) -> bool:
+        return self.cls_insert != "none"
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side."""
+        return self.shape.size // self.patch
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the encoder's sequence, the class token included."""
+        return self.grid**2 + self.has_cls
+
+    def changed(self, difference: Mapping[str, Any]) -> ModelSettings:
+        """These settings with other values, checked anew. Raises pydantic's ValidationError."""
+        return ModelSettings.model_validate({**self.model_dump(), **difference}, context={"shape": self.shape})
+
+    @model_validator(mode="after")
+    def _possible(self) -> ModelSettings:
+        size = self.shape.size
+        if size % self.patch:
+            divisors = [n for n in range(1, size + 1) if size % n == 0]
+            nearest = min(divisors, key=lambda n: (abs(n - self.patch), -n))
+            raise ValueError(f"patch: {self.patch} does not divide the image's side of {size} pixels; the nearest that does is {nearest}")
+        if self.dim % self.heads:
+            nearest = min((n for n in range(1, self.dim + 1) if self.dim % n == 0), key=lambda n: (abs(n - self.heads), n))
+            raise ValueError(f"heads: {self.heads} heads do not divide dim, which is {self.dim}; the nearest number that does is {nearest}")
+        if self.pool == "cls" and not self.has_cls:
+            raise ValueError("pool: cls needs a class token, but cls_insert is none; set cls_insert to expand, or pool to first")
+        divisor = {"sinusoidal": 2, "sincos2d": 4}.get(self.position, 1)
+        if self.dim % divisor:
+            nearest = max(divisor, round(self.dim / divisor) * divisor)
+            raise ValueError(
+                f"position: {self.position} needs a dim divisible by {divisor}, and {self.dim} is not; the nearest is {nearest}"
+            )
+        if self.residual == "normalized" and self.norm != "pre":
+            raise ValueError(f"residual: normalized starts from the norm before the MLP, but norm is {self.norm}; set norm to pre")
+        return self
+
+
+if TYPE_CHECKING:
+    Baseline = str
+else:
+    Baseline = Literal[tuple(name for name in ARCHITECTURES if name != "vit")]
+
+
+class BaselineSettings(NetworkSettings):
+    """A network that is not a transformer. `widths`: channels or units of its layers, from the input on.
+
+    cnn: channels of its two blocks; lenet: channels of its two convolutions and units of its two hidden layers; mlp: units of
+    each hidden layer; rnn, lstm: units of the one recurrent layer, which reads an image row by row.
+    """
+
+    architecture: Baseline
+    widths: Annotated[tuple[Annotated[int, Field(ge=1, le=65_536)], ...], Field(min_length=1, strict=False)]
+
+    @model_validator(mode="after")
+    def _possible(self) -> BaselineSettings:
+        wanted = ARCHITECTURES[self.architecture].num_widths
+        if wanted is not None and len(self.widths) != wanted:
+            raise ValueError(f"widths: {self.architecture} has {wanted} of them, not {len(self.widths)}")
+        return self
+
+
+AnyModelSettings = Annotated[ModelSettings | BaselineSettings, Field(discriminator="architecture")]

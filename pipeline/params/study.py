@@ -1,0 +1,396 @@
+"""params.yaml as a whole: variants, experiments, claims, and how they are judged and timed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
+
+from pipeline.errors import UserError
+from pipeline.measures import MEASURES, TIMING_RULES, Probe
+from pipeline.params.architectures import ARCHITECTURES
+from pipeline.params.data import DataSettings, Settings, shape_context
+from pipeline.params.faults import nearest, sentence, shown
+from pipeline.params.model import AnyModelSettings, BaselineSettings, ModelSettings, NetworkSettings
+from pipeline.params.reading import read
+from pipeline.params.timing import TimingSettings
+from pipeline.params.train import TrainSettings
+
+MAX_NAME = 100  # characters: names of files are made of it, and 255 is the most that these may have
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_OVERRIDES = TrainSettings.model_fields.keys()
+_NETWORK: TypeAdapter[AnyModelSettings] = TypeAdapter(AnyModelSettings)
+
+
+class VariantSettings(Settings):
+    """All that decides the result of one variant's stage. Its canonical JSON is the file `configs/VARIANT.json`."""
+
+    data: DataSettings
+    train: TrainSettings
+    model: AnyModelSettings
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _fits_the_data(cls, model: Any, info: ValidationInfo) -> Any:
+        """The network's settings in the shape of the data set, which their JSON does not repeat."""
+        context = shape_context(info.data.get("data"))
+        if isinstance(model, NetworkSettings) and context.get("shape", model.shape) != model.shape:
+            model = model.model_dump()
+        return _NETWORK.validate_python(model, context=context) if isinstance(model, Mapping) else model
+
+    def to_json(self) -> str:
+        """Canonical text: sorted keys, one trailing newline, equal for equal settings."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=2) + "\n"
+
+    @property
+    def stackable(self) -> bool:
+        """Whether the seeds of a GPU train together as one stack."""
+        return ARCHITECTURES[self.model.architecture].stackable
+
+    @property
+    def images_shown(self) -> int:
+        """Training images that a seed is shown in all its epochs, each as often as it is shown."""
+        return self.train.epochs * (self.train.epoch_images or self.data.source.training_images)
+
+    @property
+    def config_hash(self) -> str:
+        """sha256 of the canonical JSON, 64 hexadecimal digits."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @property
+    def training_hash(self) -> str:
+        """sha256 over what decides the training of one seed: the settings without the seeds, 64 hexadecimal digits.
+
+        An option at its default does not count. So an option that is added later, with a default that changes nothing, leaves the
+        hashes of earlier trainings as they are.
+        """
+        settings = self.model_dump(mode="json", exclude_defaults=True, exclude={"train": {"seeds"}})
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+if TYPE_CHECKING:
+    Measure = str
+else:
+    Measure = Literal[tuple(MEASURES)]
+Rule = Literal["equivalent", "less", "more", "at least", "resembles", "ratio", "exponent"]
+Figure = Literal["curves", "epoch_time", "position_similarity", "measure", "data_size", "shifts", "attention_maps"]
+
+
+class ComparisonSettings(Settings):
+    """One measurable part of a claim: `rule` says how `variant` has to stand to `reference` in `measure`.
+
+    Attributes:
+        minus: a second pair (variant, reference), whose difference is taken from the first pair's: a difference of differences.
+        bound: the margin, in the measure's own unit (accuracy as a fraction).
+        between: the claim's two ends, for `ratio` and `exponent`.
+    """
+
+    rule: Rule
+    measure: Measure
+    variant: str
+    reference: str | None = None
+    minus: Annotated[tuple[str, str], Field(strict=False)] | None = None
+    bound: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    between: Annotated[tuple[float, float], Field(strict=False)] | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> ComparisonSettings:
+        if (self.reference is None) != (self.rule == "at least"):
+            raise ValueError(f"reference: {'at least compares with its bound alone' if self.reference else f'{self.rule} needs one'}")
+        if self.variant == self.reference:
+            raise ValueError(f"reference: {self.reference} cannot be compared with itself")
+        own = MEASURES[self.measure].rule
+        if self.rule in TIMING_RULES:
+            if self.bound is not None:
+                raise ValueError(f"bound: {self.rule} has none; give the two ends between which it has to lie")
+            if self.between is None or not self.between[0] < self.between[1]:
+                raise ValueError(f"between: {self.rule} needs two ends in rising order, for example [1.0, .inf]")
+        elif self.between is not None:
+            raise ValueError(f"between: {self.rule} has none; give a bound instead")
+        if own is not None and self.rule != own:
+            raise ValueError(f"rule: {self.rule} is not for {self.measure}; use {own}")
+        if self.rule in (*TIMING_RULES, "resembles") and own != self.rule:
+            judged = " or ".join(name for name, measure in MEASURES.items() if measure.rule == self.rule)
+            raise ValueError(f"measure: {self.rule} judges {judged}, not {self.measure}")
+        if self.rule in ("equivalent", "at least", "resembles") and self.bound is None:
+            raise ValueError(f"bound: {self.rule} needs one")
+        if self.rule == "equivalent" and self.bound is not None and self.bound <= 0:
+            raise ValueError("bound: equivalent needs one above 0")
+        if self.minus is not None and self.rule not in ("equivalent", "less", "more"):
+            raise ValueError(f"minus: {self.rule} compares one pair only")
+        return self
+
+
+class ClaimSettings(Settings):
+    """A sentence somebody wrote, and what would show it right or wrong.
+
+    Attributes:
+        measured: what the comparisons measure, in words.
+        margin: why the bounds are what they are.
+        images_shown: training images that each side has to be shown before the claim is judged; None is the study's own number.
+    """
+
+    source: Annotated[str, Field(min_length=1)]
+    sentence: Annotated[str, Field(min_length=1)]
+    measured: Annotated[str, Field(min_length=1)]
+    margin: Annotated[str, Field(min_length=1)]
+    comparisons: Annotated[tuple[ComparisonSettings, ...], Field(min_length=1, strict=False)]
+    images_shown: Annotated[int, Field(ge=1)] | None = None
+
+
+class ExperimentSettings(Settings):
+    """A question, and the variants and claims that answer it.
+
+    Attributes:
+        measure: what its table and its tests are about, besides accuracy.
+        labels: what the page calls a variant, where not by its name.
+    """
+
+    title: Annotated[str, Field(min_length=1)]
+    question: Annotated[str, Field(min_length=1)]
+    source: Annotated[str, Field(min_length=1)]
+    baseline: str
+    variants: Annotated[tuple[str, ...], Field(min_length=2, strict=False)]
+    measure: Measure = "accuracy"
+    labels: dict[str, str] = Field(default_factory=dict)
+    figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves", "epoch_time")
+    claims: Annotated[tuple[str, ...], Field(strict=False)] = ()
+
+    @field_validator("measure")
+    @classmethod
+    def _of_each_seed(cls, measure: Measure) -> Measure:
+        if MEASURES[measure].values is None:
+            raise ValueError(f"is {measure}, which is no measure of each seed and stands in claims only; name another, such as accuracy")
+        return measure
+
+    def label(self, variant: str) -> str:
+        """What the experiment's page calls the variant."""
+        return self.labels.get(variant, variant)
+
+
+class Params(Settings):
+    """The whole of params.yaml.
+
+    Attributes:
+        variants: each variant as written: its difference to `base`, or to the variant that it names as `from`.
+        images_shown: training images that each side of a comparison has to be shown before a claim is judged.
+        looks: numbers of seeds at which claims are judged, rising; empty where all seeds count.
+        preview: why this study is not the full one (shown on every page), or None.
+        profile: name of the profile that made it; None for the root's own params.yaml.
+    """
+
+    data: DataSettings
+    train: TrainSettings
+    base: ModelSettings
+    variants: dict[str, dict[str, Any]]
+    experiments: dict[str, ExperimentSettings]
+    claims: dict[str, ClaimSettings]
+    timing: TimingSettings
+    images_shown: Annotated[int, Field(ge=1)]
+    looks: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(strict=False)] = ()
+    preview: str | None = None
+    profile: str | None = None
+
+    @field_validator("looks")
+    @classmethod
+    def _rising(cls, looks: tuple[int, ...]) -> tuple[int, ...]:
+        if list(looks) != sorted(set(looks)):
+            raise ValueError(f"has to be in rising order, each number once, for example {sorted(set(looks))}")
+        return looks
+
+    def ancestry(self, variant: str) -> list[str]:
+        """The variant, the one that it starts from, and so on to the one that starts from the base.
+
+        Raises:
+            UserError: a name is unknown, or the names form a circle.
+        """
+        if variant not in self.variants:
+            raise UserError(f"There is no variant {variant!r}{nearest(variant, self.variants)}.")
+        names = [variant]
+        while (parent := self.variants[names[-1]].get("from")) is not None:
+            if not isinstance(parent, str) or parent not in self.variants:
+                raise UserError(
+                    f"variants.{names[-1]}.from is {shown(parent)}, which variants does not have{nearest(parent, self.variants)}."
+                )
+            if parent in names:
+                circle = " from ".join([*names[names.index(parent) :], parent])
+                raise UserError(f"variants.{names[-1]}.from makes a circle ({circle}); let one of them start from the base.")
+            names.append(parent)
+        return names
+
+    def difference(self, variant: str) -> dict[str, Any]:
+        """All options in which a variant differs from the base, those of the variants that it starts from included.
+
+        Raises:
+            UserError: as `ancestry`.
+        """
+        merged: dict[str, Any] = {}
+        for name in reversed(self.ancestry(variant)):
+            merged |= self.variants[name]
+        merged.pop("from", None)
+        return merged
+
+    def resolve(self, variant: str) -> VariantSettings:
+        """Settings of one variant.
+
+        Raises:
+            UserError: the name is unknown, or base and difference together are impossible.
+        """
+        difference = self.difference(variant)
+        key = f"variants.{variant}"
+        architecture = difference.get("architecture", "vit")
+        if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+            raise UserError(f"{key}.architecture is {shown(architecture)}, which is not a choice{nearest(architecture, ARCHITECTURES)}.")
+        model: type[ModelSettings | BaselineSettings] = ModelSettings if architecture == "vit" else BaselineSettings
+        for name in difference:
+            if name not in _OVERRIDES and name not in model.model_fields:
+                owner = self._owner(variant, name)
+                where = f"{key}.{name}" if owner == variant else f"{key}.{name} (from {owner})"
+                if name in ModelSettings.model_fields:
+                    raise UserError(f"{where} is an option of the vision transformer, which {architecture} does not have; remove it.")
+                if name in BaselineSettings.model_fields:
+                    raise UserError(f"{where} is not an option of the vision transformer; remove it, or set architecture.")
+                options = ["from", *model.model_fields, *sorted(_OVERRIDES)]
+                raise UserError(f"{where} is not an option of a variant{nearest(name, options)}.")
+        own = {name: value for name, value in difference.items() if name in model.model_fields}
+        own = self.base.model_dump() | own if model is ModelSettings else own
+        try:
+            settings = model.model_validate(own, context=shape_context(self.data))
+            changed = {name: value for name, value in difference.items() if name in _OVERRIDES}
+            train = TrainSettings.model_validate(self.train.model_dump() | changed)
+        except ValidationError as error:
+            raise UserError(sentence(error, key, model)) from None
+        available = self.data.source.training_images
+        if train.train_images is not None and train.train_images > available:
+            where = f"variants.{self._owner(variant, 'train_images')}" if "train_images" in difference else "train"
+            raise UserError(
+                f"{where}.train_images is {train.train_images:,}, but {self.data.dataset} has {available:,} training images; "
+                f"the nearest valid value is {available}."
+            )
+        return VariantSettings(data=self.data, train=train, model=settings)
+
+    def _owner(self, variant: str, option: str) -> str:
+        """The variant that gives `variant` an option: itself, or the nearest that it starts from."""
+        return next(name for name in self.ancestry(variant) if option in self.variants[name])
+
+    def timed_otherwise(self) -> list[str]:
+        """The timing stage's subjects that are other networks than the variants of their names."""
+        shared = [subject for subject in self.timing.subjects if subject in self.variants]
+        return [subject for subject in shared if self.timing.model(subject, self.base) != self.resolve(subject).model]
+
+    def probed(self, probe: Probe) -> tuple[str, ...]:
+        """The variants, in order, whose trained models an experiment or a claim wants tested under shifts, or for their attention."""
+        figure = {"shifts": "shifts", "attention": "attention_maps"}[probe]
+        named: set[str | None] = set()
+        for experiment in self.experiments.values():
+            if figure in experiment.figures or MEASURES[experiment.measure].probe == probe:
+                named |= {*experiment.variants, experiment.baseline}
+        for claim in self.claims.values():
+            for comparison in claim.comparisons:
+                if MEASURES[comparison.measure].probe == probe:
+                    named |= {comparison.variant, comparison.reference, *(comparison.minus or ())}
+        chosen = (variant for variant in self.variants if variant in named)
+        if probe == "attention":
+            return tuple(variant for variant in chosen if isinstance(self.resolve(variant).model, ModelSettings))
+        return tuple(chosen)
+
+
+def load(path: str | Path = "params.yaml") -> Params:
+    """Reads and checks params.yaml, every variant included.
+
+    Raises:
+        UserError: one sentence about the first fault, with the path of its key.
+    """
+    return parse(read(Path(path)))
+
+
+def parse(raw: Any) -> Params:
+    """Checks what params.yaml holds (a mapping, as YAML gives it). Raises UserError as `load` does."""
+    if not isinstance(raw, Mapping):
+        raise UserError("params.yaml has to be a mapping with the keys data, train, base, variants, experiments and claims.")
+    raw = dict(raw)
+    variants = raw.get("variants")
+    if isinstance(variants, Mapping):
+        # `name:` with nothing behind it is the base under another name.
+        raw["variants"] = {name: {} if change is None else change for name, change in variants.items()}
+    try:
+        params = Params.model_validate(raw, context=shape_context(raw.get("data")))
+    except ValidationError as error:
+        raise UserError(sentence(error, "", Params)) from None
+    _check_names(params)
+    # First those that others start from, so that a fault is told of the variant in which it is written.
+    for variant in sorted(params.variants, key=lambda name: len(params.ancestry(name))):
+        params.resolve(variant)
+    for subject in params.timing.subjects:
+        params.timing.model(subject, params.base)
+    return params
+
+
+def _check_names(params: Params) -> None:
+    if not params.variants:
+        raise UserError("variants is empty in params.yaml; name at least one, for example `base: {}`.")
+    for kind, names in (("variants", params.variants), ("experiments", params.experiments), ("claims", params.claims)):
+        for name in names:
+            if len(name) > MAX_NAME:
+                raise UserError(
+                    f"{kind}.{name[:MAX_NAME]}...: a name may have at most {MAX_NAME} characters, and this one has {len(name)}."
+                )
+            if not _NAME.fullmatch(name):
+                better = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or f"{kind[:-1]}-1"
+                rule = "a name may hold letters, digits, '-' and '_' only" if name[:1] != "-" else "a name cannot start with '-'"
+                raise UserError(f"{kind}.{name}: {rule}; {better} would do.")
+    lowered: dict[str, str] = {}
+    for name in params.variants:
+        if name.lower() in lowered:
+            raise UserError(
+                f"variants.{name} and variants.{lowered[name.lower()]} differ in case only, which some file systems cannot tell apart."
+            )
+        lowered[name.lower()] = name
+    for name, experiment in params.experiments.items():
+        key = f"experiments.{name}"
+        for variant in (*experiment.variants, experiment.baseline):
+            if variant not in params.variants:
+                raise UserError(f"{key} names the variant {variant!r}, which variants does not have{nearest(variant, params.variants)}.")
+        if experiment.baseline not in experiment.variants:
+            raise UserError(
+                f"{key}.baseline is {experiment.baseline!r}, which is not among its variants; add it there or choose one of them."
+            )
+        twice = [variant for variant in experiment.variants if experiment.variants.count(variant) > 1]
+        if twice:
+            raise UserError(f"{key}.variants names {twice[0]!r} more than once; list each variant once.")
+        for variant in experiment.labels:
+            if variant not in experiment.variants:
+                raise UserError(f"{key}.labels names {variant!r}, which is not among its variants{nearest(variant, experiment.variants)}.")
+        for claim in experiment.claims:
+            if claim not in params.claims:
+                raise UserError(f"{key}.claims names {claim!r}, which claims does not have{nearest(claim, params.claims)}.")
+
+
+def load_variant(path: str | Path) -> VariantSettings:
+    """Reads a resolved `configs/VARIANT.json`, as written by the resolve stage.
+
+    Raises:
+        UserError: the file is missing or damaged; the sentence says how to make it again.
+    """
+    path = Path(path)
+    try:
+        return VariantSettings.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: run `dvc repro resolve` first, or check the variant's name against params.yaml.") from None
+    except (ValidationError, UnicodeDecodeError):
+        raise UserError(f"{path} is damaged or of another version: run `dvc repro --force resolve` to write it again.") from None
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested mappings with its dotted key: {"train": {"epochs": 3}} gives ("train.epochs", 3)."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,76 @@
+"""What the timing stage times, and for how long."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from pipeline.errors import UserError
+from pipeline.params.data import Settings, Shape
+from pipeline.params.faults import nearest, sentence
+from pipeline.params.model import ModelSettings
+
+
+class TimingSettings(Settings):
+    """What the timing stage times, and for how long.
+
+    Attributes:
+        seconds: bounds all rounds together.
+        tokens: counts of patches in a square grid.
+        subjects: networks whose training step is timed, each as its difference to `base`. Each is timed as published and on the fast
+            path; one with `loops: nested` only as published, but with patches cut one by one and attention image by image.
+        labels: what the page calls a subject, where not by its name.
+    """
+
+    rounds: Annotated[int, Field(ge=1, le=1000)]
+    steps: Annotated[int, Field(ge=1, le=10_000)]
+    seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+    tokens: Annotated[tuple[int, ...], Field(min_length=2, strict=False)]
+    subjects: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    labels: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("tokens")
+    @classmethod
+    def _grids(cls, tokens: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        size = (info.context or {}).get("shape", Shape()).size
+        possible = [n**2 for n in range(1, size + 1) if size % n == 0]
+        wrong = [count for count in tokens if count not in possible]
+        if wrong:
+            raise ValueError(f"holds {wrong[0]}, but square patches cut an image into {', '.join(map(str, possible))} tokens")
+        if list(tokens) != sorted(set(tokens)):
+            raise ValueError("has to be in rising order, each count once")
+        return tokens
+
+    @field_validator("subjects")
+    @classmethod
+    def _subjects(cls, subjects: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, difference in subjects.items():
+            if "/" in name:
+                raise ValueError(f"holds {name!r}, but a name may hold no '/'")
+            loops = difference.get("loops", "nested")
+            if loops != "nested":
+                raise ValueError(f"holds {name!r} with loops: {loops}, which is not a choice; the only one is nested")
+        return subjects
+
+    @model_validator(mode="after")
+    def _labelled(self) -> TimingSettings:
+        for name in self.labels.keys() - self.subjects.keys():
+            raise ValueError(f"labels: names {name!r}, which is not among the subjects{nearest(name, self.subjects)}")
+        return self
+
+    def label(self, subject: str) -> str:
+        """What the timing page calls the subject."""
+        return self.labels.get(subject, subject)
+
+    def is_nested(self, subject: str) -> bool:
+        """Whether the subject is computed in nested loops."""
+        return "loops" in self.subjects[subject]
+
+    def model(self, subject: str, base: ModelSettings) -> ModelSettings:
+        """The subject's network. Raises UserError where base and difference together are impossible."""
+        difference = {name: value for name, value in self.subjects[subject].items() if name != "loops"}
+        try:
+            return base.changed(difference)
+        except ValidationError as error:
+            raise UserError(sentence(error, f"timing.subjects.{subject}", ModelSettings)) from None

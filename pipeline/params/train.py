@@ -1,0 +1,67 @@
+"""How a variant is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from pipeline.params.data import Settings
+
+MAX_SEEDS = 1000
+
+
+class TrainSettings(Settings):
+    """How a variant is trained; params.yaml gives unit and source of each option.
+
+    Attributes:
+        seeds: one run each. A number n in params.yaml stands for the seeds 0 to n - 1.
+        learning_rate: the schedule's largest.
+        clip_norm: largest L2 norm of one seed's gradient, over all its weights; None leaves gradients as they are.
+        warmup: share of all steps in which the learning rate rises linearly from 0.
+        train_images: size of the random subset of the training images that a seed sees; None is all of them.
+        epoch_images: images shown in an epoch, the subset repeated or cut; None is the whole training set's number.
+        divergence: whether a loss that is not finite ends the training with an error, or is recorded as a result.
+    """
+
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, strict=False)]
+    epochs: Annotated[int, Field(ge=1, le=10_000)]
+    batch_size: Annotated[int, Field(ge=1, le=60_000)]
+    learning_rate: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
+    optimizer: Literal["adam", "radam", "sgd"]
+    momentum: Annotated[float, Field(ge=0, lt=1)]
+    weight_decay: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+    clip_norm: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None
+    schedule: Literal["constant", "linear", "warmup_linear", "noam", "cosine"]
+    warmup: Annotated[float, Field(ge=0, lt=1)]
+    train_images: Annotated[int, Field(ge=1)] | None
+    epoch_images: Annotated[int, Field(ge=1, le=10**9)] | None
+    augment: Literal["none", "affine"]
+    divergence: Literal["stop", "record"]
+
+    @model_validator(mode="after")
+    def _possible(self) -> TrainSettings:
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(f"momentum: {self.momentum} is SGD's, and {self.optimizer} has its own; set it to 0.0, or optimizer to sgd")
+        if self.schedule in ("warmup_linear", "noam") and not self.warmup:
+            raise ValueError(f"warmup: {self.schedule} needs a share of the steps to warm up in, for example 0.1")
+        if self.schedule in ("constant", "linear") and self.warmup:
+            raise ValueError(f"warmup: {self.schedule} has none; set it to 0.0, or schedule to warmup_linear")
+        return self
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _counted(cls, seeds: Any) -> Any:
+        if not isinstance(seeds, int) or isinstance(seeds, bool):
+            return seeds
+        if not 1 <= seeds <= MAX_SEEDS:
+            raise ValueError(f"is {seeds}, but has to be a number of seeds from 1 to {MAX_SEEDS:,}, or a list of seeds")
+        return tuple(range(seeds))
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        if twice:
+            raise ValueError(f"names seed {twice[0]} more than once; every seed is one run, so list each once")
+        return seeds

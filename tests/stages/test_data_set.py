@@ -1,0 +1,91 @@
+"""A data set of another shape is one entry in the table: no stage knows what the images look like."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from pipeline.data import datasets
+from pipeline.errors import UserError
+from pipeline.params import DATASETS, DataSource, Shape, load_variant, parse
+from pipeline.stages import evaluate, fetch, prepare, report, resolve, timing, train
+
+RANDOM = DataSource("Random colours", 96, 40, Shape(32, 3, 7), reader="pipeline.data.datasets:read_random")
+
+
+def read_random(raw: Path, checksums: dict[str, str]) -> dict[str, np.ndarray]:
+    """Noise, in each class brighter in one channel."""
+    rng = np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {}
+    for split, count in (("train", RANDOM.training_images), ("test", RANDOM.test_images)):
+        labels = (np.arange(count) % 7).astype(np.uint8)
+        images = rng.integers(0, 128, (count, 3, 32, 32), dtype=np.uint8)
+        images[np.arange(count), labels % 3] += 100
+        arrays |= {f"{split}_images": images, f"{split}_labels": labels}
+    return arrays
+
+
+@pytest.fixture
+def raw(tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A study of the data set; the test runs in its folder."""
+    monkeypatch.setitem(DATASETS, "random", RANDOM)
+    monkeypatch.setattr(datasets, "read_random", read_random, raising=False)
+    monkeypatch.setenv("LAB_DEVICE", "cpu")
+    monkeypatch.setenv("LAB_PROCESSES", "1")
+    monkeypatch.chdir(tmp_path)
+    question = {"title": "Colours", "question": "Which?", "source": "a test", "baseline": "base", "variants": ["base", "net"]}
+    raw = {
+        "preview": "A test.",
+        "images_shown": 96,
+        "data": {"dataset": "random"},
+        "train": raw_params["train"] | {"seeds": 1, "epochs": 1, "batch_size": 32, "augment": "affine"},
+        "base": raw_params["base"] | {"patch": 16, "blocks": 1, "dim": 8, "heads": 2, "mlp_dim": 8},
+        "variants": {"base": {}, "net": {"architecture": "cnn", "widths": [2, 3]}},
+        "experiments": {"colours": question | {"measure": "divergence", "figures": ["curves", "attention_maps", "shifts"]}},
+        "claims": {},
+        "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [1, 4], "subjects": {"base": {}}},
+    }
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    return raw
+
+
+@pytest.mark.slow
+def test_a_data_set_of_colour_images_trains_is_evaluated_and_reported(raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "track", lambda *_: None)
+    for stage in (fetch, prepare, resolve):
+        stage.main([])
+    with Image.open("reports/data/samples.png") as samples:
+        assert (samples.mode, samples.height) == ("RGBA", 7 * 35 - 3)
+    assert load_variant("configs/base.json").model.shape == (32, 3, 7)
+    for variant in raw["variants"]:
+        train.main([variant])
+    for stage in (evaluate, timing, report):
+        stage.main([])
+    metrics = json.loads(Path("runs/base/metrics.json").read_text())
+    # Embedding of 3 x 16 x 16 values, class token, positions; a block; the head of seven classes.
+    block = 2 * 16 + 2 * 3 * (16 + 4) + 2 * (64 + 8)
+    assert metrics["parameters"] == (768 * 8 + 8) + 8 + 5 * 8 + block + (8 * 7 + 7)
+    with open("evaluations/base/confusion.csv", newline="") as file:
+        assert len(list(csv.DictReader(file))) == 7**2
+    page = Path("reports/experiments/colours.md").read_text()
+    assert "Random colours" in page
+    assert "mnist" not in page.lower()
+
+
+def test_its_side_decides_which_patches_fit(raw: dict[str, Any]) -> None:
+    assert parse(raw).base.num_tokens == 5
+    with pytest.raises(UserError, match=r"^base\.patch: 14 does not divide the image's side of 32 pixels; the nearest that does is 16\.$"):
+        parse(raw | {"base": raw["base"] | {"patch": 14}})
+    with pytest.raises(
+        UserError, match=r"^timing\.tokens holds 49, but square patches cut an image into 1, 4, 16, 64, 256, 1024 tokens\.$"
+    ):
+        parse(raw | {"timing": raw["timing"] | {"tokens": [4, 49]}})
+    with pytest.raises(UserError, match=r"^train\.train_images is 97, but random has 96 training images"):
+        parse(raw | {"train": raw["train"] | {"train_images": 97}})
