@@ -18,7 +18,9 @@ import yaml
 from benchmarks.runner import ROOT
 from pipeline import params, profiles
 from pipeline.errors import UserError
+from pipeline.evaluation.records import Records
 from pipeline.runner import results
+from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES
 
 _WEIGHT_BYTES = 430_000  # ten seeds of the thesis's model
 
@@ -94,11 +96,13 @@ def copy_results(directory: Path, settings: params.Params) -> None:
     for variant in list(settings.variants)[1:]:
         target = directory / "runs" / variant
         shutil.copytree(directory / "runs" / "base", target, dirs_exist_ok=True)
-        shutil.copytree(directory / "evaluations" / "base", directory / "evaluations" / variant, dirs_exist_ok=True)
         shutil.copyfile(directory / "predictions" / "base.npz", directory / "predictions" / f"{variant}.npz")
         run = json.loads((target / "run.json").read_text(encoding="utf-8"))
         run |= {"variant": variant, "stage": f"train@{variant}", "config": settings.resolve(variant).model_dump(mode="json")}
         results.write_run(target, run)
+    records = Records(directory / ARRAYS, directory / RUNS, directory / PREDICTIONS, directory / TABLES)
+    weights = {"weights": results.read_run(directory / "runs" / "base")["outputs"][results.WEIGHTS]}
+    records.write_tables(dict.fromkeys(settings.variants, weights))
 
 
 def environment() -> dict[str, str]:

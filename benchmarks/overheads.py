@@ -16,8 +16,8 @@ from benchmarks.measure import THESIS
 from benchmarks.runner import ROOT, Options
 from pipeline import params
 from pipeline.errors import UserError
+from pipeline.runner import results
 from pipeline.timing.load import LoadMeter, wait_until_quiet
-from pipeline.training.records import read_epochs
 
 # Long enough that the tracker logs while the training runs; the fixed cost of doing so weighs more than in the study.
 _TRACKED_EPOCHS = {"cpu": 10, "cuda": 300}
@@ -70,7 +70,7 @@ def _until_first_step(directory: Path) -> float:
                 arrived = time.perf_counter()
     if process.returncode or arrived is None:
         raise UserError(f"`dvc repro train@base` did not train in a nested repository: {''.join(output)}", status=1)
-    return arrived - start - read_epochs(directory / "runs" / "base" / "epochs.csv")[0].seconds
+    return arrived - start - results.epoch_rows(results.read_run(directory / "runs" / "base"))[0].seconds
 
 
 def _mlflow(options: Options, say: Callable[[str], None], repeats: int) -> list[dict[str, Any]]:

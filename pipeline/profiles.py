@@ -27,7 +27,6 @@ from pipeline.params import nearest
 from pipeline.repro import reproduce
 
 ROOT = Path(__file__).parent.parent
-_RUN_TEXT = ("epochs.csv", "metrics.json", "run.json")
 
 
 def main(argv: list[str]) -> None:
@@ -184,18 +183,12 @@ def source_files(dep: str) -> list[str]:
 
 
 def publish(name: str, directory: Path) -> Path:
-    """Copies the pages, the text files of runs and evaluations, and dvc.lock to reports/NAME in the root. Returns that folder."""
+    """Copies the pages, the tables and dvc.lock to reports/NAME in the root. Returns that folder."""
     target = ROOT / "reports" / name
     fresh = target.with_name(f".{name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     shutil.copytree(directory / "reports", fresh)
-    shutil.copytree(directory / "evaluations", fresh / "evaluations")
-    for variant in params.load(directory / "params.yaml").variants:
-        if not (directory / "runs" / variant / "run.json").exists():
-            continue  # not trained: the pages say so
-        (fresh / "runs" / variant).mkdir(parents=True)
-        for file in _RUN_TEXT:
-            shutil.copyfile(directory / "runs" / variant / file, fresh / "runs" / variant / file)
+    shutil.copytree(directory / "tables", fresh / "tables")
     shutil.copyfile(directory / "timing" / "results.json", fresh / "timing" / "results.json")
     shutil.copyfile(directory / "dvc.lock", fresh / "dvc.lock")
     # What was published before goes only once all of the new is there.

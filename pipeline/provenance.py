@@ -22,7 +22,7 @@ TIMING_CODE = tuple(f"timing/{name}.py" for name in ("load", "measure", "profile
 # All code of a stage, which DVC runs again when it changes. DVC sees it as the file code-hashes/STAGE.txt.
 STAGE_CODE = {
     "train": (*TRAINING_CODE, "files.py", "measures/definitions.py", "runner", "stages/train.py"),
-    "evaluate": EVALUATION_CODE,
+    "evaluate": (*EVALUATION_CODE, "study/files.py", "study/tables.py"),
     "timing": ("kernels", "models", "params/architectures.py", "training", *TIMING_CODE, "stages/timing.py"),
     "report": (
         "measures",
@@ -40,11 +40,11 @@ _GENERATED = (
     "code-hashes",
     "configs",
     "dvc.lock",
-    "evaluations",
     "predictions",
     "reports",
     "results",
     "runs",
+    "tables",
     "timing",
 )
 
@@ -125,18 +125,17 @@ def git_state() -> tuple[str | None, bool | None]:
 
 
 def committed(files: Sequence[Path]) -> tuple[str | None, set[Path]]:
-    """The commit that is checked out around the first file, and the files whose content it holds, under whatever name.
+    """The commit that is checked out around the first file, and the files that it holds, as a dvc.lock in it names them by their md5.
 
     So a profile's files in build/ are found where they were published. (None, none) without git.
     """
     cwd = files[0].resolve().parent
     commit = _git("rev-parse", "HEAD", cwd=cwd)
-    tree = _git("ls-tree", "-r", "--full-tree", "HEAD", cwd=cwd)
-    ids = _git("hash-object", "--", *(str(file.resolve()) for file in files), cwd=cwd)
-    if commit is None or tree is None or ids is None:
-        return None, set()
-    held = {line.split(maxsplit=3)[2] for line in tree.splitlines()}
-    return commit, {file for file, id in zip(files, ids.split(), strict=True) if id in held}
+    locks = _git("grep", "--full-name", "-h", "-o", "-E", r"\b[0-9a-f]{32}\b", "HEAD", "--", ":/*dvc.lock", cwd=cwd)
+    if commit is None or locks is None:
+        return commit, set()
+    held = set(locks.split())
+    return commit, {file for file in files if hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() in held}
 
 
 def _git(*arguments: str, cwd: Path = PACKAGE) -> str | None:

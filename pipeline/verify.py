@@ -26,6 +26,7 @@ import numpy as np
 from pipeline.data.datasets import data_digest, load
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation import measuring
+from pipeline.evaluation.records import Records
 from pipeline.params import Params
 from pipeline.params import load as load_params
 from pipeline.provenance import device_name, origin, same_processor, versions
@@ -33,7 +34,7 @@ from pipeline.repro import reproduce
 from pipeline.runner import finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.progress import TrainingProgress
-from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS
+from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES
 from pipeline.training.records import EpochRow
 
 STORE = Path("results")  # the DVC remote that git tracks
@@ -56,6 +57,7 @@ def main(argv: list[str]) -> int:
     train = arguments.train == "1"
     if train and seed is None:
         raise UserError("TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0.")
+    results.restore_runs(RUNS)
     trained = [name for name in params.variants if (RUNS / name / results.RUN).exists()]
     if not trained:
         raise UserError("There is nothing to verify: runs/ holds no finished training of what params.yaml names; run `make repro` first.")
@@ -71,12 +73,14 @@ def main(argv: list[str]) -> int:
     if not variant:
         if untrained := [name for name in params.variants if name not in trained]:
             _say(f"not trained yet: {', '.join(untrained)}")
+        if not compare_tables(params):
+            faulty.append("the tables")
         if not compare_pages(params):
             faulty.append("the pages")
     if faulty:
         _say(f"Not verified: {', '.join(faulty)}.")
         return 1
-    said = variant or f"{len(trained)} variant{'s' * (len(trained) != 1)} and the pages"
+    said = variant or f"{len(trained)} variant{'s' * (len(trained) != 1)}, the tables and the pages"
     _say(f"Verified: {said}{'' if seed is None else f', seed {seed}'}.")
     return 0
 
@@ -276,7 +280,22 @@ def _other_versions(part: Finished) -> str:
     return f" ({', '.join(others)})" if others else ""
 
 
-# --- the pages ---
+# --- the tables and the pages ---
+
+
+def compare_tables(params: Params) -> bool:
+    """Writes the tables from the records of trainings and evaluations to another place, compares, says a line. Whether they agree."""
+    with tempfile.TemporaryDirectory(prefix="verify-") as folder:
+        records = Records(arrays=ARRAYS, runs=RUNS, predictions=PREDICTIONS, tables=Path(folder))
+        records.write_tables(records.wanted(params, _say))
+        names = sorted(path.name for path in Path(folder).iterdir())
+        stored = {name: (TABLES / name).read_bytes() if (TABLES / name).is_file() else b"" for name in names}
+        other = [name for name in names if stored[name] != (Path(folder) / name).read_bytes()]
+    if other:
+        _say(f"tables  parted: {', '.join(other)} of {TABLES}/; `dvc repro evaluate` writes them anew")
+        return False
+    _say(f"tables  {len(names)} files of {TABLES}/  same bits")
+    return True
 
 
 def compare_pages(params: Params) -> bool:
@@ -350,7 +369,7 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
         return 1
     here = device_name(device)
     if (parted := bits_parted(new, old)) is None:
-        _say(f"{what}  same bits: the weights, {len(old.tensors['trace.step'])} steps of the trace, epochs.csv")
+        _say(f"{what}  same bits: the weights, {len(old.tensors['trace.step'])} steps of the trace, all epochs")
         return 0
     if _exact(old, group, here):
         _say(f"{what}  parted: {parted}{_other_versions(old)}")

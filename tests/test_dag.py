@@ -70,7 +70,7 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
     assert epochs_trained(repository) == 0
     assert weights_of(repository, "base") == weights
 
-    evaluations = [path / "evaluations" / name / "seeds.csv" for name in ("base", "wide")]
+    evaluations = [path / "predictions" / f"{name}.npz" for name in ("base", "wide")]
     evaluated = [file.stat().st_mtime_ns for file in evaluations]
     repository.edit(variants={"deep": {"blocks": 2}})  # a variant added: it alone
     assert sorted(repository.repro("evaluate")) == ["evaluate", "resolve", "train@deep"]
@@ -102,7 +102,7 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
     assert "train@wide" in repository.repro("train@wide")
     assert epochs_trained(repository) == 1
     assert "2 finished seeds kept" in repository.output
-    assert json.loads((path / "runs" / "wide" / "metrics.json").read_text())["n"] == 3
+    assert json.loads((path / "runs" / "wide" / "run.json").read_text())["metrics"]["n"] == 3
     # And away again, under another name: nothing, and the same bits.
     repository.edit(train={"seeds": 2}, variants={"wide": None, "broad": {"mlp_dim": 12}}, experiments={"width": None}, claims={"W1": None})
     assert "train@broad" in repository.repro("train@broad")

@@ -233,9 +233,8 @@ def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_pa
         finished.write(folder, finished.Finished(seed, part.tensors, (part.rows[0]._replace(seconds=second),), part.origin))
     directory = Path("runs/base")
     run_json = results.read_run(directory)
-    rows = [row._replace(seconds=1437.0 * (1 + row.seed)) for row in results.read_epochs(directory / "epochs.csv")]
-    results.write_epochs(directory / "epochs.csv", rows)
-    results.write_run(directory, run_json)
+    rows = [row._replace(seconds=1437.0 * (1 + row.seed)) for row in results.epoch_rows(run_json)]
+    results.write_run(directory, {**run_json, "epochs": rows})
     rates = plan.recorded(settings, "cpu")
     assert {name: rate.source for name, rate in rates.items()} == {
         "base": "recorded",

@@ -226,13 +226,9 @@ def finished(root: Path) -> Path:
         "reports/timing/growth.png": "",
         "timing/results.json": "{}",
     }
-    texts["evaluations/curves.csv"] = "curves"
+    texts |= {f"tables/{name}": name for name in ("epochs.csv", "seeds.csv", "variants.csv", "metrics.json")}
     for variant in variants:
-        texts |= {f"runs/{variant}/{file}": f"{variant} {file}" for file in ("epochs.csv", "metrics.json", "run.json")}
-        texts |= {
-            f"evaluations/{variant}/{file}": f"{variant} {file}" for file in ("seeds.csv", "metrics.json", "confusion.csv", "inputs.json")
-        }
-        texts |= {f"runs/{variant}/{file}": "large" for file in ("model.safetensors", "steps.npz")}
+        texts |= {f"runs/{variant}/{file}": "large" for file in ("model.safetensors", "steps.npz", "run.json")}
         texts[f"predictions/{variant}.npz"] = "large"
     for name, text in texts.items():
         path = directory / name
@@ -241,8 +237,8 @@ def finished(root: Path) -> Path:
     return directory
 
 
-def test_published_are_the_pages_and_the_text_of_runs_and_evaluations(root: Path, finished: Path) -> None:
-    stale = root / "reports" / "demo" / "runs" / "gone" / "epochs.csv"
+def test_published_are_the_pages_the_tables_and_the_lock(root: Path, finished: Path) -> None:
+    stale = root / "reports" / "demo" / "experiments" / "gone.md"
     stale.parent.mkdir(parents=True)
     stale.touch()
     target = profiles.publish("demo", finished)
@@ -257,15 +253,8 @@ def test_published_are_the_pages_and_the_text_of_runs_and_evaluations(root: Path
 def test_a_publication_that_fails_leaves_the_last_one(root: Path, finished: Path) -> None:
     target = profiles.publish("demo", finished)
     before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
-    (finished / "runs" / "mean" / "epochs.csv").unlink()
+    (finished / "timing" / "results.json").unlink()
     (finished / "reports" / "README.md").write_text("another page")
     with pytest.raises(FileNotFoundError):
         profiles.publish("demo", finished)
     assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
-
-
-def test_a_variant_that_was_not_trained_is_not_published(root: Path, finished: Path) -> None:
-    (finished / "runs" / "mean" / "run.json").unlink()
-    target = profiles.publish("demo", finished)
-    assert not (target / "runs" / "mean").exists()
-    assert (target / "runs" / "base" / "run.json").exists()

@@ -98,7 +98,7 @@ def test_after_a_kill_while_dvc_lock_is_written_the_same_command_goes_on(study: 
 
 def test_what_is_refused_touches_nothing(study: Repository) -> None:
     config = study.path / "configs" / "base.json"
-    (study.path / "runs" / "base" / "epochs.csv").write_text("a result")
+    (study.path / "tables" / "epochs.csv").write_text("a result")
     before = config.stat().st_mtime_ns
     study.edit(variants={"base": {"train_images": 1_000_000}})
     status, out, err = repro(study)
@@ -110,7 +110,7 @@ def test_what_is_refused_touches_nothing(study: Repository) -> None:
     assert plain.returncode == 255
     assert "variants.base.train_images is 1,000,000" in plain.stderr
     assert config.stat().st_mtime_ns == before
-    assert (study.path / "runs" / "base" / "epochs.csv").read_text() == "a result"
+    assert (study.path / "tables" / "epochs.csv").read_text() == "a result"
 
 
 def test_a_stage_that_fails_and_another_dvc_at_work(study: Repository) -> None:

@@ -115,7 +115,7 @@ class TestClone:
         clone.succeed(*DVC, "pull", "--allow-missing")
         assert clone.repro() == []
         assert clone.succeed(*GIT, "status", "--porcelain") == ""
-        for name in ("runs/base/model.safetensors", "runs/base/steps.npz", "predictions/base.npz"):
+        for name in ("runs/base/model.safetensors", "runs/base/steps.npz", "runs/base/run.json", "predictions/base.npz"):
             assert sha256(clone.path / name) == sha256(origin / name)
         stored = {path.parent.name + path.stem for path in (clone.path / "results" / "files" / "md5").glob("*/*")}
         lock = yaml.safe_load((clone.path / "dvc.lock").read_text())["stages"]
@@ -138,22 +138,25 @@ class TestClone:
         assert said.endswith("Not verified: base.\n")
 
     def test_a_changed_row_is_told_though_its_digests_fit(self, clone: Repository) -> None:
-        epochs, run_json = (clone.path / "runs" / "base" / name for name in ("epochs.csv", "run.json"))
-        head, first, second = epochs.read_text().splitlines()
-        cells = second.split(",")
-        loss = float(cells[3])
-        cells[3] = repr(float(np.nextafter(loss, 1e9)))  # the last bit of seed 1's test loss
-        row = "\n".join([head, first, ",".join(cells), ""]).encode()
-        with changed(epochs, row):
+        path = clone.path / "runs" / "base" / "run.json"
+        run = json.loads(path.read_text())
+        loss = EpochRow._fields.index("test_loss")
+        run["epochs"][1][loss] = float(np.nextafter(run["epochs"][1][loss], 1e9))  # the last bit of seed 1's test loss
+        with changed(path, json.dumps(sealed_json(run)).encode()):
             status, said = verify(clone.path, "--variant=base", "--seed=1")
-            assert status == 1
-            assert "base  parted: runs/base/epochs.csv does not have the sha256 that run.json recorded" in said
-            run = json.loads(run_json.read_text())
-            run["outputs"]["epochs.csv"] = sha256(epochs)
-            with changed(run_json, json.dumps(sealed_json(run)).encode()):
-                status, said = verify(clone.path, "--variant=base", "--seed=1")
         assert status == 1
         assert "base  parted: the test of seed 1: loss " in said
+
+    def test_a_changed_table_is_told(self, clone: Repository) -> None:
+        path = clone.path / "tables" / "epochs.csv"
+        head, first, *others = path.read_text().splitlines(keepends=True)
+        cells = first.split(",")
+        cells[3] = repr(float(np.nextafter(float(cells[3]), 1e9)))
+        with changed(path, "".join([head, ",".join(cells), *others]).encode()):
+            status, said = verify(clone.path)
+        assert status == 1
+        assert "tables  parted: epochs.csv of tables/; `dvc repro evaluate` writes them anew" in said
+        assert said.endswith("Not verified: the tables.\n")
 
     def test_pages_of_other_params_are_told(self, clone: Repository) -> None:
         params = clone.path / "params.yaml"
@@ -170,7 +173,7 @@ class TestClone:
         assert "base  seed 1  epoch 1/1  train loss " in said
         with np.load(clone.path / "runs" / "base" / "steps.npz") as steps:
             count = len(steps["step"])
-        assert f"base  seed 1, trained again  same bits: the weights, {count} steps of the trace, epochs.csv\n" in said
+        assert f"base  seed 1, trained again  same bits: the weights, {count} steps of the trace, all epochs\n" in said
         assert not (clone.path / ".checkpoints" / "seeds").exists()
 
 

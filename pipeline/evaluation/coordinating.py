@@ -14,16 +14,16 @@ from pipeline.data.datasets import Dataset, load
 from pipeline.errors import UserError
 from pipeline.evaluation import measuring
 from pipeline.evaluation.measuring import Result, Task
-from pipeline.evaluation.records import Records
+from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures.definitions import SHIFTS
 from pipeline.params import ModelSettings, Params, VariantSettings
 from pipeline.runner import results, workers
-from pipeline.training.records import EpochRow, read_epochs
+from pipeline.training.records import EpochRow
 
 if TYPE_CHECKING:
     from pipeline.evaluation.attention import Probe
 
-_ATTENTION_COLUMNS = {"attention_entropy": "entropy", "ink_correlation": "ink_correlation"}  # of seeds.csv, and of a Probe
+_ATTENTION_COLUMNS = {"attention_entropy": "entropy", "ink_correlation": "ink_correlation"}  # of the tables, and of a Probe
 
 
 def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, Any]]) -> dict[str, UserError]:
@@ -33,7 +33,7 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
     stacks, as the training did. A result does not depend on the number of processes.
 
     Args:
-        wanted: by variant, what its evaluation follows from; it becomes inputs.json.
+        wanted: by variant, what its evaluation follows from; which is written beside it.
 
     Returns:
         What is wrong with the variants that could not be evaluated. All others were.
@@ -81,13 +81,14 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
 def _finish(
     records: Records, variant: str, settings: VariantSettings, parts: Sequence[Result], dataset: Dataset, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Checks and writes one variant's evaluation. Returns what metrics.json holds."""
+    """Checks and writes one variant's evaluation. Returns its metrics."""
     losses, predictions = (np.concatenate([getattr(part, name) for part in parts]) for name in ("losses", "predictions"))
     labels = dataset.test_labels
     accuracies = (predictions == labels).mean(1)
-    last = [row for row in read_epochs(records.runs / variant / results.EPOCHS) if row.epoch == settings.train.epochs]
+    rows = results.epoch_rows(results.read_run(records.runs / variant))
+    last = [row for row in rows if row.epoch == settings.train.epochs]
     check_reproduced(variant, last, losses, accuracies)
-    columns: dict[str, Sequence[float]] = {"test_accuracy": accuracies.tolist(), "test_loss": losses.tolist()}
+    columns: dict[str, list[float]] = {}
     arrays: dict[str, np.ndarray] = {
         "labels": labels,
         "predictions": predictions,
@@ -103,7 +104,7 @@ def _finish(
         columns |= {name: [getattr(probe, field) for probe in probes] for name, field in _ATTENTION_COLUMNS.items()}
         arrays |= _attention_arrays(probes, settings.model, dataset)
     metrics = summarize(losses, predictions, labels)
-    records.write(variant, settings.train.seeds, columns, arrays, metrics, inputs, settings.model.shape.classes)
+    records.write(variant, arrays, Evaluation(dict(inputs), columns, metrics))
     return metrics
 
 
@@ -126,7 +127,7 @@ def check_reproduced(variant: str, last: Sequence[EpochRow], losses: np.ndarray,
     A loss that is not finite is reproduced by any other that is not.
 
     Raises:
-        UserError: they differ, so weights and epochs.csv are not of the same training.
+        UserError: they differ, so weights and record are not of the same training.
     """
     for row, loss, accuracy in zip(last, losses, accuracies, strict=True):
         same_loss = math.isclose(row.test_loss, loss, rel_tol=1e-5) or not (math.isfinite(row.test_loss) or math.isfinite(loss))
@@ -140,7 +141,7 @@ def check_reproduced(variant: str, last: Sequence[EpochRow], losses: np.ndarray,
 
 
 def summarize(losses: np.ndarray, predictions: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """What metrics.json holds.
+    """What all seeds of a variant do together.
 
     Args:
         losses: (seed,); those that are not finite are left out of the mean, which is None when none is left.

@@ -37,7 +37,7 @@ class Finished:
     Attributes:
         tensors: `model.NAME` (weights and buffers), and of the steps that are kept `trace.step` (counted from 1), `trace.loss`
             (nats, mean of the step's batch) and `trace.gradient_norm` (L2, before clipping), each (step,).
-        rows: of epochs.csv, in order.
+        rows: its epochs, in order.
         origin: where it comes from. `code_hash`, `git_commit`, `git_dirty`, `versions`, `device`, `device_name`, `attention`,
             `started` and `finished` describe its training; `stack` is the seeds that it was trained with; `parameters` and `flops`
             are the model's; `tables` are digests of what is known before a training; `replays` lists the later versions of the

@@ -23,31 +23,31 @@ from pipeline.measures.definitions import is_diverged
 from pipeline.params import VariantSettings
 from pipeline.runner import finished
 from pipeline.runner.finished import Finished
-from pipeline.training.records import read_epochs, write_epochs
+from pipeline.training.records import EpochRow
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS = "model.safetensors"
 STEPS = "steps.npz"
-EPOCHS = "epochs.csv"
-METRICS = "metrics.json"
 RUN = "run.json"
-OUTPUTS = (WEIGHTS, STEPS, EPOCHS, METRICS)
+OUTPUTS = (WEIGHTS, STEPS)
+# Where DVC keeps what it has: its cache, and the remote that travels with the repository.
+_STORES = (Path(".dvc/cache/files/md5"), Path("results/files/md5"))
 # What seeds trained together have in common.
 _SHARED = ("code_hash", "git_commit", "git_dirty", "device", "device_name", "attention", "versions")
 
 
 def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished], description: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes model.safetensors, steps.npz, epochs.csv, metrics.json, and run.json last, which vouches for them all.
+    """Writes model.safetensors, steps.npz, and run.json last, which vouches for them.
 
     Args:
         directory: `runs/VARIANT`.
         parts: the finished seeds, in the order of the settings.
-        description: what run.json says of the training as a whole; digests and the seeds' origins are added.
+        description: what run.json says of the training as a whole; the seeds' origins and epochs, a summary and digests are added.
 
     Returns:
-        what metrics.json holds.
+        what run.json says.
     """
     seeds = [part.seed for part in parts]
     arrays = finished.stack_arrays(parts)
@@ -58,7 +58,6 @@ def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished],
     with replacing(directory / STEPS) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, seeds=np.array(seeds), **trace)  # type: ignore[arg-type]
     rows = [row for part in parts for row in part.rows]
-    write_epochs(directory / EPOCHS, rows)
     last = [row for row in rows if row.epoch == settings.train.epochs]
     diverged = is_diverged([row.train_loss for row in last], settings.model.shape.classes)
     metrics: dict[str, Any] = {"n": len(last), "diverged": int(diverged.sum())}
@@ -66,41 +65,35 @@ def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished],
         values = [value for row in last if math.isfinite(value := float(getattr(row, name)))]
         metrics[f"{name}_mean"], metrics[f"{name}_sd"] = _mean_sd(values) if values else (None, None)
     metrics |= {name: parts[0].origin[name] for name in ("parameters", "flops")}
-    write_json(directory / METRICS, metrics)
-    write_run(directory, {**description, **origins(parts)})
-    return metrics
+    return write_run(directory, {**description, **origins(parts), "metrics": metrics, "epochs": rows})
 
 
-def write_run(directory: Path, run: Mapping[str, Any]) -> None:
-    """Writes run.json, with the digests of the files beside it and its own."""
+def write_run(directory: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes run.json, with the digests of the files beside it and its own. Returns what it says."""
     outputs = {name: sha256(path) for name in OUTPUTS if (path := directory / name).exists()}
-    write_json(directory / RUN, sealed_json({**run, "outputs": outputs}))
+    sealed = sealed_json({**run, "outputs": outputs})
+    write_json(directory / RUN, sealed)
+    return sealed
 
 
 def read_run(directory: Path) -> dict[str, Any]:
-    """What run.json says, after it and the text files beside it have been checked against their digests.
+    """What run.json says, after it has been checked against its own digest.
 
     Raises:
-        UserError: one of these files is missing or damaged; the sentence names it.
+        UserError: it is missing or damaged; the sentence names it.
     """
     path = directory / RUN
     try:
-        run = read_sealed_json(path)
-        for name in (EPOCHS, METRICS):
-            path = directory / name
-            if sha256(path) != run["outputs"][name]:
-                raise DamagedError(f"{path} does not have the sha256 that {RUN} recorded")
+        return read_sealed_json(path)
     except FileNotFoundError:
         raise UserError(f"{path} is missing: {_mend(directory)}.") from None
     except DamagedError as fault:
         raise UserError(f"{fault}: {_mend(directory)}.") from None
-    return run
 
 
-def read_metrics(directory: Path) -> dict[str, Any]:
-    """What metrics.json holds, once `read_run` has checked it."""
-    metrics: dict[str, Any] = json.loads((directory / METRICS).read_text(encoding="utf-8"))
-    return metrics
+def epoch_rows(run: Mapping[str, Any]) -> list[EpochRow]:
+    """Every seed's epochs, in order, of what run.json says."""
+    return [EpochRow(*row) for row in run["epochs"]]
 
 
 def _mend(directory: Path) -> str:
@@ -159,22 +152,21 @@ def load_seeds(directory: Path) -> list[Finished]:
 
 
 def outline(directory: Path) -> list[Finished]:
-    """The finished seeds in `runs/VARIANT` as its text files tell of them: without tensors.
+    """The finished seeds in `runs/VARIANT` as run.json tells of them: without tensors.
 
     Raises:
-        UserError: a text file is missing or damaged, or of an older form.
+        UserError: run.json is missing or damaged, or of an older form.
     """
     run = read_run(directory)
-    if "trainings" not in run:
+    if "epochs" not in run:
         raise UserError(f"{directory / RUN} is of an older form.")
-    rows = read_epochs(directory / EPOCHS)
-    metrics = read_metrics(directory)
+    rows = epoch_rows(run)
     parts = []
     for seed in run["seeds"]:
         group = next(group for group in run["trainings"] if seed in group["seeds"])
         origin = {name: value for name, value in group.items() if name != "seeds"}
         origin |= {"stack": run["stacks"].get(str(seed), [seed]), "tables": run["tables"][str(seed)]}
-        origin |= {name: metrics[name] for name in ("parameters", "flops")}
+        origin |= {name: run["metrics"][name] for name in ("parameters", "flops")}
         parts.append(Finished(seed, {}, tuple(row for row in rows if row.seed == seed), origin))
     return parts
 
@@ -189,7 +181,7 @@ def _mean_sd(values: Sequence[float]) -> tuple[float, float]:
 def keep(directory: Path, root: Path, only: Path | None = None) -> None:
     """Puts the finished seeds of `runs/VARIANT` among those that are found by what decides them.
 
-    What is missing or damaged is taken from DVC's cache, where that has it. Results of an older form are left out.
+    Weights and trace that are missing or damaged are taken from where DVC keeps them. Results of an older form are left out.
 
     Args:
         directory: need not be there.
@@ -197,24 +189,39 @@ def keep(directory: Path, root: Path, only: Path | None = None) -> None:
         only: the one folder that is of interest; None for any.
 
     Raises:
-        UserError: a file is missing or damaged, and DVC's cache does not have it.
+        UserError: a file is missing or damaged, and DVC does not have it.
     """
     if not (directory / RUN).exists():
         return
+    lock = read_lock()
     try:
         run = read_run(directory)
         place = finished.folder(root, settings_of(run), run["data_digest"], run["device"])
-        groups = run["trainings"]
+        groups = run["trainings"] if "epochs" in run else []
     except (ValueError, KeyError):
         return
     if only not in (None, place) or all(finished.is_there(place, seed, group) for group in groups for seed in group["seeds"]):
         return
     for name in (WEIGHTS, STEPS):
-        _restore(directory / name, run["outputs"][name])
+        source = _find(directory / name, run["outputs"][name], lock)
+        if source is not None and source != directory / name:
+            _copy(source, directory / name)
     for part in load_seeds(directory):
         if not finished.is_there(place, part.seed, part.origin):
             finished.write(place, part)
     write_json(_id_path(place, run["variant"], run["seeds"], run["code_hash"]), sealed_json({"training_id": run["training_id"]}))
+
+
+def restore_runs(root: Path) -> None:
+    """Brings every `VARIANT/run.json` below `root` that dvc.lock names, DVC has, and is missing or damaged here."""
+    lock = read_lock()
+    for stage in lock:
+        path = root / stage.removeprefix("train@") / RUN
+        if stage.startswith("train@") and (source := _stored(path, lock)) is not None:
+            try:
+                read_sealed_json(path)
+            except (FileNotFoundError, DamagedError):
+                _copy(source, path)
 
 
 def settings_of(run: Mapping[str, Any]) -> VariantSettings:
@@ -223,7 +230,7 @@ def settings_of(run: Mapping[str, Any]) -> VariantSettings:
 
 
 def at_hand(directory: Path, lock: Mapping[str, Any]) -> bool:
-    """Whether weights and trace of `runs/VARIANT` are there, or in DVC's cache; `lock` is what `read_lock` gave.
+    """Whether weights and trace of `runs/VARIANT` are there, or DVC has them; `lock` is what `read_lock` gave.
 
     Raises:
         UserError: as `read_run` does.
@@ -241,26 +248,25 @@ def read_lock() -> dict[str, Any]:
     return stages
 
 
-def _restore(path: Path, digest: str) -> None:
-    """Takes an output from DVC's cache where the file is missing or damaged and the cache has it."""
-    if path.exists() and sha256(path) == digest:
-        return
-    if (source := _find(path, digest, read_lock())) is not None:
-        with replacing(path) as temporary:
-            shutil.copyfile(source, temporary)
-
-
 def _find(path: Path, digest: str, lock: Mapping[str, Any]) -> Path | None:
-    """Where an output with this sha256 lies: in its place, in DVC's cache, or nowhere."""
-    if path.exists() and sha256(path) == digest:
-        return path
+    """Where an output with this sha256 lies: in its place, where DVC keeps what it has, or nowhere."""
+    places = [path, _stored(path, lock)]
+    return next((place for place in places if place is not None and place.exists() and sha256(place) == digest), None)
+
+
+def _stored(path: Path, lock: Mapping[str, Any]) -> Path | None:
+    """Where DVC keeps what dvc.lock names as this output of a train stage; None where it does not have it."""
     try:
         outs = lock[f"train@{path.parent.name}"]["outs"]
         md5 = next(out["md5"] for out in outs if out["path"] == path.as_posix())
-        cached = Path(".dvc/cache/files/md5") / md5[:2] / md5[2:]
-        return cached if sha256(cached) == digest else None
-    except (OSError, LookupError, TypeError, StopIteration):
+    except (LookupError, TypeError, StopIteration):
         return None
+    return next((place for store in _STORES if (place := store / md5[:2] / md5[2:]).is_file()), None)
+
+
+def _copy(source: Path, path: Path) -> None:
+    with replacing(path) as temporary:
+        shutil.copyfile(source, temporary)
 
 
 def training_id(place: Path, variant: str, seeds: Sequence[int], code: str) -> str:

@@ -1,7 +1,7 @@
 """DVC stage `evaluate`: the stored weights of every variant, tested anew; what they predict, and where they err.
 
 One stage for all variants, which keeps what it has of a variant as long as everything that decides it is the same:
-`evaluations/VARIANT/inputs.json` says what that was.
+`predictions/VARIANT.npz` says what that was.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pipeline.evaluation.coordinating import evaluate
 from pipeline.evaluation.records import Records
 from pipeline.params import load as load_params
 from pipeline.runner import workers
-from pipeline.study.files import ARRAYS, EVALUATIONS, PREDICTIONS, RUNS
+from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES
 
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.evaluate", description=__doc__).parse_args(argv)
     workers.die_with_dvc()
     params = load_params()
-    records = Records(arrays=ARRAYS, runs=RUNS, evaluations=EVALUATIONS, predictions=PREDICTIONS)
+    records = Records(arrays=ARRAYS, runs=RUNS, predictions=PREDICTIONS, tables=TABLES)
     wanted = records.wanted(params, _say)
     kept, stale = records.sort_out(wanted, _say)
     if not kept and not stale:
@@ -29,9 +29,11 @@ def main(argv: list[str]) -> None:
         )
     records.prune(wanted, kept, stale)
     if not stale:
+        records.write_tables(wanted)
         _say(f"The evaluation of {len(kept)} variant{'s' * (len(kept) != 1)} is up to date.")
         return
     faults = evaluate(params, records, {variant: wanted[variant] for variant in stale})
+    records.write_tables(wanted)
     if len(faults) == 1:
         raise next(iter(faults.values()))
     if faults:

@@ -47,6 +47,7 @@ def train(variant: str, settings: VariantSettings, device: str, place: Path) -> 
     Raises:
         UserError: status 1 when a loss was not finite or a process died, 2 when something has to be mended first.
     """
+    results.restore_runs(RUNS)
     unreadable: UserError | None = None  # why results that lie there cannot be used
     try:
         results.keep(RUNS / variant, FINISHED, only=place)
@@ -165,15 +166,14 @@ class _Training:
         parts = [found[seed] for seed in seeds]
         directory = RUNS / self._variant
         run = self._describe(results.origins(parts)["code_hash"])
-        metrics = results.write(directory, self._settings, parts, run)
+        run = results.write(directory, self._settings, parts, run)
         if count := len(set(seeds) - self._trained):
             how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
             self.progress.say(f"{self._variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
         if self._tracker is not None:
             for row in (row for part in parts if part.seed not in self._trained for row in part.rows):
                 self._tracker.epoch(row)
-            artifacts = [directory / name for name in (results.METRICS, results.EPOCHS, results.RUN)]
-            self._tracker.close("FINISHED", metrics=metrics, artifacts=artifacts)
+            self._tracker.close("FINISHED", metrics=run["metrics"], artifacts=[directory / results.RUN])
         if line := self._study.finish():
             self.progress.say(line)
 

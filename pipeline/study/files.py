@@ -1,15 +1,13 @@
-"""Where a study keeps what, and how to read it: paths, and the text files of a training and its evaluation, of a folder or a commit.
+"""Where a study keeps what: paths, files of a folder or a commit, and how the text files of an older study are read.
 
 Records of any age are read: what an older one lacks is absent, and absent is not the same as different.
 """
 
 from __future__ import annotations
 
-import csv
 import fnmatch
-import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,10 +22,10 @@ ARRAYS = Path("data/arrays")
 CHECKPOINTS = Path(".checkpoints")
 CODE_HASHES = Path("code-hashes")
 CONFIGS = Path("configs")
-EVALUATIONS = Path("evaluations")
 PREDICTIONS = Path("predictions")
 FINISHED = CHECKPOINTS / "seeds"
 RUNS = Path("runs")
+TABLES = Path("tables")
 TIMINGS = Path("timing/results.json")
 
 CURVES = ("train_loss", "test_loss", "test_accuracy", "seconds")  # of epochs.csv
@@ -91,19 +89,18 @@ def parse_json(content: bytes) -> dict[str, Any]:
     return value
 
 
-def parse_epochs(content: bytes) -> tuple[tuple[int, ...], dict[str, FloatArray]]:
-    """Seeds, and the curves (seeds, epochs) of an epochs.csv: losses in nats, accuracy a fraction, seconds of one epoch.
+def curves_of(lines: Sequence[Mapping[str, str]]) -> tuple[tuple[int, ...], dict[str, FloatArray]]:
+    """Seeds, and the curves (seeds, epochs) of a variant's lines: losses in nats, accuracy a fraction, seconds of one epoch.
 
     Losses and gradient norms of a seed that diverged may be NaN or infinite.
 
     Raises:
-        DamagedError: it is no such table; says why as a clause.
+        DamagedError: they are not a training's; says why as a clause.
     """
     try:
-        reader = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""))
-        columns = [*CURVES, *(name for name in LATER_CURVES if name in (reader.fieldnames or ()))]
-        rows = [(int(row["seed"]), int(row["epoch"]), [float(row[name]) for name in columns]) for row in reader]
-    except (KeyError, TypeError, ValueError, csv.Error):
+        columns = [*CURVES, *(name for name in LATER_CURVES if lines and lines[0].get(name))]
+        rows = [(int(line["seed"]), int(line["epoch"]), [float(line[name]) for name in columns]) for line in lines]
+    except (KeyError, TypeError, ValueError):
         raise DamagedError("it is not a table of numbers with the columns of a training") from None
     seeds = tuple(dict.fromkeys(seed for seed, _, _ in rows))
     epochs = max((epoch for _, epoch, _ in rows), default=0)
@@ -119,21 +116,3 @@ def parse_epochs(content: bytes) -> tuple[tuple[int, ...], dict[str, FloatArray]
     if not ((curves["test_accuracy"] >= 0) & (curves["test_accuracy"] <= 1)).all() or not np.isfinite(curves["seconds"]).all():
         raise DamagedError("it holds an accuracy that is not between 0 and 1, or a time that is not a finite number")
     return seeds, curves
-
-
-def parse_seeds(content: bytes) -> dict[str, FloatArray]:
-    """The columns (seeds,) of an evaluation's seeds.csv, `seed` among them. Raises DamagedError where it is no table of numbers."""
-    try:
-        rows = list(csv.DictReader(io.StringIO(content.decode("utf-8"), newline="")))
-        columns = {name: np.array([float(row[name]) for row in rows]) for name in (rows[0] if rows else ())}
-    except (KeyError, TypeError, ValueError, csv.Error):
-        raise DamagedError("it is not a table of numbers by seed") from None
-    if not {"seed", "test_accuracy"} <= columns.keys():
-        raise DamagedError("it lacks `seed` or `test_accuracy`")
-    return columns
-
-
-def outputs_of(record: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of what was written beside a record; none where an older one has none."""
-    outputs = record.get("outputs")
-    return outputs if isinstance(outputs, dict) else {}

@@ -96,7 +96,8 @@ class Repository:
 
     def newest_with_runs(self) -> str | None:
         """Short id of the newest commit, on any branch, that wrote text files of a run."""
-        places = (":(glob)runs/*/run.json", ":(glob)reports/*/runs/*/run.json")
+        ends = ("tables/variants.csv", "runs/*/run.json")
+        places = [f":(glob){top}{end}" for top in ("", "reports/*/") for end in ends]
         return (self._run("log", "--all", "-1", "--format=%h", "--diff-filter=AM", "--", *places) or "").strip() or None
 
     def _hint(self, revision: str) -> str:

@@ -8,9 +8,10 @@ Makers write the files, tellers read them here and nowhere else.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -22,25 +23,23 @@ import numpy.typing as npt
 import yaml
 
 from pipeline.errors import UserError
-from pipeline.files import DamagedError, sha256
+from pipeline.files import DamagedError
 from pipeline.measures import NotMeasured
 from pipeline.measures.definitions import FloatArray, is_diverged
 from pipeline.params import ModelSettings, Params, VariantSettings, flatten
+from pipeline.study import tables
 from pipeline.study.files import (
     ARRAYS,
     PREDICTIONS,
     RUNS,
+    TABLES,
     TIMINGS,
     CommitFiles,
     Files,
     FolderFiles,
-    outputs_of,
-    parse_epochs,
     parse_json,
-    parse_seeds,
 )
 from pipeline.study.git import Repository
-from pipeline.study.statistics import vote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,6 +189,8 @@ class Training:
         """(images,): whether the vote of all seeds is right about the test image; None without predictions."""
         if self._arrays is None:
             return None
+        from pipeline.study.statistics import vote
+
         right: npt.NDArray[np.bool_] = vote(self._arrays["predictions"]) == self._arrays["labels"]
         return right
 
@@ -363,7 +364,6 @@ def read(
     name: str,
     hint: Callable[[], str | None] = lambda: None,
     root: Path | None = None,
-    current: bool = False,
 ) -> Study:
     """What these files hold.
 
@@ -371,7 +371,6 @@ def read(
         name: of the source, in sentences.
         hint: names a commit that has results, for a source that has none.
         root: the folder of these files, in which the stored predictions are found, too; None for a commit.
-        current: whether they are to be of this version and one training, rather than of any age.
 
     Raises:
         UserError: no results there, more than one place that could be meant, or a damaged file.
@@ -379,94 +378,48 @@ def read(
     prefix = locate(files, folder)
     if prefix is None:
         newest = hint()
-        where = f"{folder}/runs" if folder is not None else "runs/ or reports/NAME/runs/"
+        where = f"{folder}/tables" if folder is not None else "tables/ or reports/NAME/tables/"
         said = f"{name[0].upper()}{name[1:]} holds no results in {where}"
         raise UserError(f"{said}{f'; the newest commit that wrote some is {newest}' if newest else ''}.")
-    trainings: dict[str, Training] = {}
-    left_out: dict[str, str] = {}
-    found = files.matching(f"{prefix}runs/*/run.json")
-    wanted = ("run.json", "epochs.csv", "metrics.json")
-    variants = [PurePosixPath(path).parent.name for path in found]
-    evaluated = [f"{prefix}evaluations/{variant}/{file}" for variant in variants for file in ("inputs.json", "seeds.csv")]
-    contents = files.read([*(path.removesuffix("run.json") + file for path in found for file in wanted), *evaluated])
-    for path, variant in zip(found, variants, strict=True):
-        directory = path.removesuffix("run.json")
-        missing = [file for file in wanted if directory + file not in contents]
-        if missing:
-            left_out[variant] = f"no {' and no '.join(missing)}"
-            continue
-        trainings[variant] = _training(variant, contents, prefix, name, root and root / prefix, current)
-    if not trainings:
-        said = "; ".join(f"{variant}: {why}" for variant, why in sorted(left_out.items())[:3])
-        raise UserError(f"{name[0].upper()}{name[1:]} holds no whole record in {prefix}runs ({said}).")
+    if files.matching(f"{prefix}tables/variants.csv"):
+        place, left_out = f"{prefix}{TABLES}", dict[str, str]()
+        trainings = _of_tables(files, prefix, name)
+        if root is not None:
+            stored = {variant: partial(_stored, root / prefix / PREDICTIONS / f"{variant}.npz") for variant in trainings}
+            trainings = {variant: replace(training, stored=stored[variant]) for variant, training in trainings.items()}
+    else:
+        from pipeline.study import former
+
+        place = f"{prefix}{RUNS}"
+        trainings, left_out = former.read(files, prefix, name)
     order, _ = described(files, prefix)
     ranked = sorted(trainings, key=lambda variant: (order.index(variant) if variant in order else len(order), variant))
-    return Study(f"{prefix}runs", prefix, {variant: trainings[variant] for variant in ranked}, files, left_out)
+    return Study(place, prefix, {variant: trainings[variant] for variant in ranked}, files, left_out)
 
 
-def _training(variant: str, contents: Mapping[str, bytes], prefix: str, name: str, root: Path | None, current: bool) -> Training:
-    directory, evaluation = f"{prefix}runs/{variant}/", f"{prefix}evaluations/{variant}/"
-
-    def parsed(path: str, parse: Callable[[bytes], Any], digests: Mapping[str, str], stage: str) -> Any:
-        try:
-            digest = digests.get(path.rpartition("/")[2])
-            if digest is not None and hashlib.sha256(contents[path]).hexdigest() != digest:
-                raise DamagedError("it does not have the recorded sha256")
-            return parse(contents[path])
-        except DamagedError as fault:
-            mend = "compare another commit" if name.startswith("the commit") else _mend(stage)
-            of = f" of {name}" if name.startswith("the commit") else ""
-            raise UserError(f"{path}{of} is damaged, {fault}: {mend}.") from None
-
-    stage = f"train@{variant}"
-    record = parsed(directory + "run.json", _record, {}, stage)
-    seeds, curves = parsed(directory + "epochs.csv", parse_epochs, outputs_of(record), stage)
-    metrics = parsed(directory + "metrics.json", parse_json, outputs_of(record), stage)
-    sizes = [int(metrics[key]) if isinstance(metrics.get(key), int | float) else None for key in ("parameters", "flops")]
-    columns, digest = None, None
-    if {evaluation + "seeds.csv", evaluation + "inputs.json"} <= contents.keys():
-        inputs = parsed(evaluation + "inputs.json", _inputs if current else parse_json, {}, "evaluate")
-        columns = parsed(evaluation + "seeds.csv", parse_seeds, outputs_of(inputs), "evaluate")
-        digest = outputs_of(inputs).get("predictions")
-        accuracy = columns.pop("test_accuracy")
-        columns.pop("test_loss", None)  # the training's own, to the last bit on one machine
-        if tuple(columns.pop("seed")) != seeds or not np.allclose(accuracy, curves["test_accuracy"][:, -1], rtol=0, atol=1e-6):
-            columns, digest = None, None
-            if current:
-                raise UserError(f"{evaluation[:-1]} is of another training than {directory[:-1]}: run `dvc repro evaluate`.")
-    found = Training(variant, record, seeds, curves, sizes[0], sizes[1], columns)
-    if root is None or digest is None:
-        return found
-    return replace(found, stored=partial(_stored, root / PREDICTIONS / f"{variant}.npz", digest))
+def _of_tables(files: Files, prefix: str, name: str) -> dict[str, Training]:
+    paths = {table: f"{prefix}{TABLES}/{table}" for table in tables.NAMES}
+    contents = files.read(paths.values())
+    try:
+        found = tables.parse({table: contents[path] for table, path in paths.items() if path in contents})
+        return {training.variant: training for training in found}
+    except DamagedError as fault:
+        is_commit = name.startswith("the commit")
+        of, mend = (f" of {name}", "compare another commit") if is_commit else ("", _mend("evaluate"))
+        raise UserError(f"{prefix}{TABLES}/{of} is damaged, {fault}: {mend}.") from None
 
 
-def _record(content: bytes) -> dict[str, Any]:
-    record = parse_json(content)
-    if not isinstance(record.get("config"), dict):
-        raise DamagedError("it lacks `config`")
-    return record
-
-
-def _inputs(content: bytes) -> dict[str, Any]:
-    inputs = parse_json(content)
-    if not {"predictions", "seeds.csv"} <= outputs_of(inputs).keys():
-        raise DamagedError("it lacks `outputs`")
-    return inputs
-
-
-def _stored(path: Path, digest: str) -> _Arrays | None:
+def _stored(path: Path) -> _Arrays | None:
     if not path.exists():
         return None
-    if sha256(path) != digest:
-        raise UserError(f"{path} is damaged, it is not what the evaluation wrote: {_mend('evaluate')}.")
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
+        raise UserError(f"{path} is damaged: {_mend('evaluate')}.") from None
 
 
 def _mend(stage: str) -> str:
-    if stage.startswith("train@"):
-        again = "which writes it again where its finished seeds are kept"
-        return f"run `dvc repro {stage}`, {again}, or restore it with `git checkout` or `dvc pull --allow-missing`"
     return f"run `dvc repro --force --single-item {stage}`"
 
 
@@ -476,38 +429,39 @@ def load_current(params: Params, root: Path = Path()) -> Study:
     Raises:
         UserError: no variant was trained, one not with these settings, or its files are damaged; names the command that mends it.
     """
-    if not any((root / RUNS / variant / "run.json").exists() for variant in params.variants):
-        raise UserError("runs/ has no results of any variant that params.yaml names: run `dvc repro`.")
-    study = read(FolderFiles(root), "", name="this folder", root=root, current=True)
-    for variant, why in study.left_out.items():
-        if variant in params.variants:
-            raise UserError(f"{RUNS / variant} has {why}: {_mend(f'train@{variant}')}.")
+    study = read(FolderFiles(root), "", name="this folder", root=root)
     trainings = {variant: study.trainings[variant] for variant in params.variants if variant in study.trainings}
+    if not trainings:
+        raise UserError(f"{TABLES}/ has no results of any variant that params.yaml names: run `dvc repro`.")
     for variant, training in trainings.items():
         settings = params.resolve(variant)
         trained = (settings.train.seeds, settings.train.epochs)
         if training.record["config"] != settings.model_dump(mode="json") or (training.seeds, training.test_loss.shape[1]) != trained:
-            raise UserError(f"{RUNS / variant} was trained with other settings than params.yaml now has: run `dvc repro train@{variant}`.")
+            raise UserError(f"{RUNS / variant} was trained with other settings than params.yaml now has: run `dvc repro`.")
         if training.parameters is None or training.flops is None:
-            raise UserError(f"{RUNS / variant}/metrics.json is damaged, it lacks `parameters` or `flops`: {_mend(f'train@{variant}')}.")
+            raise UserError(f"{TABLES}/variants.csv is damaged, {variant} lacks `parameters` or `flops`: {_mend('evaluate')}.")
     return replace(study, trainings=trainings)
 
 
 def locate(files: Files, folder: str | None) -> str | None:
-    """The folder whose runs/ holds results, as a prefix of paths; None where there are none.
+    """The folder whose tables/ (of an older study: runs/) hold results, as a prefix of paths; None where there are none.
 
     Raises:
         UserError: several could be meant.
     """
+
     if folder is not None:
         prefix = f"{folder}/" if folder else ""
-        return prefix if files.matching(f"{prefix}runs/*/run.json") else None
-    if files.matching("runs/*/run.json"):
-        return ""
-    places = sorted({path.split("/runs/")[0] for path in files.matching("reports/*/runs/*/run.json")})
+        return prefix if _places(files, prefix) else None
+    places = _places(files, "") or _places(files, "reports/*/")
     if len(places) > 1:
         raise UserError(f"Results lie in {', '.join(places)}: say which with --in, for example IN={places[0]}.")
-    return f"{places[0]}/" if places else None
+    return (places[0] + "/").removeprefix("/") if places else None
+
+
+def _places(files: Files, top: str) -> list[str]:
+    paths = [f"{path}/-" for path in files.matching(f"{top}tables/variants.csv")] + files.matching(f"{top}runs/*/run.json")
+    return sorted({"/".join(path.split("/")[:-3]) for path in paths})
 
 
 class Described(NamedTuple):

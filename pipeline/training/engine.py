@@ -90,7 +90,7 @@ class Trainer:
 
     Attributes:
         epoch: epochs done.
-        rows: what `epochs.csv` will hold, in order of epochs, then seeds.
+        rows: in order of epochs, then seeds.
         failed: seed to the epoch in which its loss stopped being finite; such a seed gets no further rows. Stays empty where
             settings.train.divergence is `record`: such a loss is then a result like any other.
         driver: how the steps are run.

@@ -130,13 +130,13 @@ def test_the_study_itself_goes_before_a_profile_and_two_profiles_need_a_word(mak
 def test_a_side_without_results_names_a_commit_that_has_some(study: Study) -> None:
     empty = study.commit("nothing yet")
     repository = Repository(study.root)
-    with pytest.raises(UserError, match=r"holds no results in runs/ or reports/NAME/runs/\.$"):
+    with pytest.raises(UserError, match=r"holds no results in tables/ or reports/NAME/tables/\.$"):
         read_revision(repository, empty)
     study.train("base", [0.9])
     full = study.commit()
     with pytest.raises(UserError, match=f"The commit {empty} holds no results .*; the newest commit that wrote some is {full[:7]}"):
         read_revision(repository, empty)
-    with pytest.raises(UserError, match=r"The working tree holds no results in reports/demo/runs"):
+    with pytest.raises(UserError, match=r"The working tree holds no results in reports/demo/tables"):
         read_working_tree(repository, "reports/demo")
 
 
@@ -147,7 +147,7 @@ HEADER = "seed,epoch,train_loss,test_loss,test_accuracy,gradient_norm,seconds"
     ("file", "content", "fault"),
     [
         ("epochs.csv", b"", "not one row for every seed and epoch"),
-        ("epochs.csv", b"\xff\xfe\0", "not a table of numbers"),
+        ("epochs.csv", b"\xff\xfe\0", "not one row for every seed and epoch"),
         ("epochs.csv", b"seed,epoch\n0,1\n", "not a table of numbers"),
         ("epochs.csv", f"{HEADER}\n0,1,1,1,high,1,1\n".encode(), "not a table of numbers"),
         ("epochs.csv", f"{HEADER}\n0,1,1,1,0.9\n".encode(), "not a table of numbers"),
@@ -170,11 +170,11 @@ def test_a_damaged_file_is_named_with_what_to_do(study: Study, file: str, conten
     repository = Repository(study.root)
     with pytest.raises(
         UserError,
-        match=rf"^runs/base/{file} is damaged, .*{fault}.*: run `dvc repro train@base`, .* or restore it with `git checkout`",
+        match=rf"^runs/base/{file} of the working tree is damaged, .*{fault}.*: compare another commit, or restore it with `git checkout`",
     ):
         read_working_tree(repository)
     study.commit()
-    with pytest.raises(UserError, match=rf"^runs/base/{file} of the commit main is damaged, .*{fault}.*: compare another commit\.$"):
+    with pytest.raises(UserError, match=rf"^runs/base/{file} of the commit main is damaged, .*{fault}.*: compare another commit, or"):
         read_revision(repository, "main")
 
 
@@ -193,7 +193,9 @@ def test_an_unfinished_training_is_left_out_and_said(study: Study) -> None:
 def test_a_side_of_unfinished_trainings_alone_has_nothing_to_compare(study: Study) -> None:
     study.train("half", [0.9])
     (study.directory("half") / "epochs.csv").unlink()
-    with pytest.raises(UserError, match=r"^The working tree holds no whole record in runs \(half: no epochs\.csv\)\.$"):
+    with pytest.raises(
+        UserError, match=r"^The working tree holds no whole record in runs \(half: no epochs\.csv\); `dvc repro evaluate` writes"
+    ):
         read_working_tree(Repository(study.root))
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import shutil
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pipeline import params
 from pipeline.errors import UserError
-from pipeline.evaluation.records import Records
-from pipeline.files import sha256
+from pipeline.evaluation.records import Evaluation, Records
 from pipeline.runner import results
+from pipeline.training.records import EpochRow
 
 SEEDS = [4, 2]
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -25,6 +26,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "net": {"architecture": "mlp", "widths": [8]},
 }
 LABELS = np.array([0, 3, 3], np.uint8)
+METRICS = {"test_accuracy": 0.5, "test_loss": 0.4, "ensemble_accuracy": 0.6, "per_class_accuracy": {"0": 1.0}}
 PREDICTIONS = np.array([[0, 3, 5], [0, 5, 5]], np.uint8)  # (seed, image)
 
 
@@ -38,8 +40,8 @@ class Study:
         self.records = Records(
             arrays=arrays,
             runs=root / "runs",
-            evaluations=root / "evaluations",
             predictions=root / "predictions",
+            tables=root / "tables",
         )
         for variant in raw["variants"]:
             self.train(variant, variant)
@@ -57,14 +59,15 @@ class Study:
         directory = self.root / "runs" / variant
         directory.mkdir(parents=True, exist_ok=True)
         (directory / results.WEIGHTS).write_text(weights)
-        (directory / results.EPOCHS).touch()
-        (directory / results.METRICS).touch()
-        results.write_run(directory, {"config": self.params.resolve(variant).model_dump(mode="json")})
+        rows = [EpochRow(seed, 1, 0.5, 0.4, accuracy, math.nan, 1.5) for seed, accuracy in zip(SEEDS, (2 / 3, 1 / 3), strict=True)]
+        metrics = {"n": 2, "parameters": 7, "flops": 8}
+        config = self.params.resolve(variant).model_dump(mode="json")
+        results.write_run(directory, {"variant": variant, "config": config, "seeds": SEEDS, "epochs": rows, "metrics": metrics})
 
     def evaluate(self, variant: str) -> None:
         inputs = self.records.wanted(self.params, self.said.append)[variant]
         arrays = {"labels": LABELS, "predictions": PREDICTIONS}
-        self.records.write(variant, SEEDS, {"test_accuracy": [2 / 3, 1 / 3]}, arrays, {"test_accuracy": 0.5}, inputs, 10)
+        self.records.write(variant, arrays, Evaluation(inputs, {"shift_1": [0.25, math.nan]}, METRICS))
 
     def look(self) -> tuple[list[str], list[str]]:
         """What is up to date and what is not; removes the evaluations that mislead."""
@@ -75,10 +78,8 @@ class Study:
         return kept, stale
 
     def there(self) -> list[str]:
-        """The variants of which there is an evaluation, the text files and the predictions."""
-        texts = sorted(path.name for path in (self.root / "evaluations").iterdir())
-        assert sorted(path.name for path in (self.root / "predictions").iterdir()) == [f"{variant}.npz" for variant in texts]
-        return texts
+        """The variants of which there is an evaluation."""
+        return sorted(path.stem for path in (self.root / "predictions").iterdir())
 
 
 @pytest.fixture
@@ -92,26 +93,45 @@ def evaluated(tmp_path: Path, arrays: Path, raw_params: dict[str, Any]) -> Study
     return Study(tmp_path, arrays, raw)
 
 
-def test_what_is_written(evaluated: Study) -> None:
-    directory = evaluated.root / "evaluations" / "tiny"
-    assert sorted(path.name for path in directory.iterdir()) == ["confusion.csv", "inputs.json", "metrics.json", "seeds.csv"]
-    assert (directory / "seeds.csv").read_text() == f"seed,test_accuracy\n4,{2 / 3}\n2,{1 / 3}\n"
-    assert json.loads((directory / "metrics.json").read_text()) == {"test_accuracy": 0.5}
-    with (directory / "confusion.csv").open(newline="") as file:
-        counts = {(int(row["actual"]), int(row["predicted"])): int(row["count"]) for row in csv.DictReader(file)}
-    assert len(counts) == 100
-    assert {pair: count for pair, count in counts.items() if count} == {(0, 0): 2, (3, 3): 1, (3, 5): 3}
-    inputs = json.loads((directory / "inputs.json").read_text())
-    assert inputs.keys() == {"weights", "config", "probes", "data", "code", "torch", "outputs"}
-    assert inputs["outputs"]["predictions"] == sha256(evaluated.root / "predictions" / "tiny.npz")
+def test_what_is_written_is_read(evaluated: Study) -> None:
+    found = evaluated.records.read("tiny")
+    assert found is not None
+    assert found.inputs.keys() == {"weights", "config", "probes", "data", "code", "torch"}
+    np.testing.assert_equal(found.columns, {"shift_1": [0.25, math.nan]})
+    assert found.metrics == METRICS
+    with np.load(evaluated.root / "predictions" / "tiny.npz") as stored:
+        assert np.array_equal(stored["predictions"], PREDICTIONS)
+
+
+def test_the_tables_hold_every_training_and_what_is_evaluated_of_it(evaluated: Study) -> None:
+    (evaluated.root / "predictions" / "mean.npz").unlink()
+    evaluated.train("net", "other weights")
+    evaluated.records.write_tables(evaluated.records.wanted(evaluated.params, evaluated.said.append))
+    tables = {path.name: path.read_text().splitlines() for path in (evaluated.root / "tables").iterdir()}
+    assert tables["epochs.csv"] == [
+        "variant,seed,epoch,train_loss,test_loss,test_accuracy,gradient_norm,seconds",
+        *(f"{name},{seed},1,0.5,0.4,{value!r},nan,1.5" for name in VARIANTS for seed, value in zip(SEEDS, (2 / 3, 1 / 3), strict=True)),
+    ]
+    assert tables["seeds.csv"] == [
+        "variant,seed,test_accuracy,test_loss,shift_1",
+        f"tiny,4,{2 / 3!r},0.4,0.25",
+        f"tiny,2,{1 / 3!r},0.4,nan",
+    ]
+    assert [line.split(",")[:3] for line in tables["variants.csv"][1:]] == [[name, "7", "8"] for name in VARIANTS]
+    metrics = json.loads("".join(tables["metrics.json"]))
+    own = {"n": 2, "parameters": 7, "flops": 8}
+    assert metrics == {
+        "tiny": own | {"ensemble_accuracy": 0.6, "per_class_accuracy": {"0": 1.0}}, "mean": own, "net": own,
+    }  # fmt: skip
 
 
 def recorded(**changes: Any) -> Callable[[Study], None]:
-    """Another machine's or an older run's word in inputs.json."""
+    """Another machine's or an older run's word of what an evaluation was made from."""
 
     def change(study: Study) -> None:
-        path = study.root / "evaluations" / "mean" / "inputs.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        found = study.records.read("mean")
+        assert found is not None
+        study.records.write("mean", {"labels": LABELS, "predictions": PREDICTIONS}, found._replace(inputs=found.inputs | changes))
 
     return change
 
@@ -119,8 +139,6 @@ def recorded(**changes: Any) -> Callable[[Study], None]:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda study: (study.root / "evaluations" / "mean" / "seeds.csv").write_text("seed\n"),
-        lambda study: (study.root / "evaluations" / "mean" / "confusion.csv").unlink(),
         lambda study: (study.root / "predictions" / "mean.npz").unlink(),
         recorded(code="0" * 64),
         recorded(torch="1.0"),
@@ -131,16 +149,22 @@ def recorded(**changes: Any) -> Callable[[Study], None]:
 def test_what_changed_is_stale_and_stays_until_it_is_replaced(evaluated: Study, change: Callable[[Study], None]) -> None:
     change(evaluated)
     assert evaluated.look() == (["tiny", "net"], ["mean"])
-    assert (evaluated.root / "evaluations" / "mean").exists()
     evaluated.evaluate("mean")
     assert evaluated.look() == (["tiny", "mean", "net"], [])
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"outputs": 1}'])
-def test_a_damaged_record_vouches_for_nothing(evaluated: Study, content: str) -> None:
-    (evaluated.root / "evaluations" / "mean" / "inputs.json").write_text(content)
-    assert evaluated.look() == (["tiny", "net"], ["mean"])
-    assert evaluated.there() == ["net", "tiny"]
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_bit_that_flips_in_the_predictions_is_told_or_changes_nothing(evaluated: Study, data: st.DataObject) -> None:
+    """A zip file has bits that say nothing of its content, such as its members' dates."""
+    path = evaluated.root / "predictions" / "mean.npz"
+    whole, sound = path.read_bytes(), evaluated.records.read("mean")
+    damaged = bytearray(whole)
+    damaged[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(damaged)
+    found = evaluated.records.read("mean")
+    path.write_bytes(whole)
+    assert found is None or repr(found) == repr(sound)
 
 
 def test_an_evaluation_does_not_outlive_its_weights(evaluated: Study) -> None:
@@ -176,26 +200,21 @@ def test_variants_without_a_finished_training_are_left_out(evaluated: Study) -> 
     assert evaluated.there() == ["tiny"]
 
 
-@pytest.mark.parametrize("name", ["run.json", "epochs.csv", "metrics.json"])
-def test_a_damaged_file_of_a_training_is_named_and_costs_nothing_good(evaluated: Study, name: str) -> None:
-    path = evaluated.root / "runs" / "tiny" / name
+def test_a_damaged_record_of_a_training_is_named_and_costs_nothing_good(evaluated: Study) -> None:
+    path = evaluated.root / "runs" / "tiny" / "run.json"
     path.write_text(path.read_text()[:-2] + "x")
-    with pytest.raises(UserError, match=rf"runs/tiny/{name} .*`dvc repro train@tiny`.*`git checkout`"):
+    with pytest.raises(UserError, match=r"runs/tiny/run.json .*`dvc repro train@tiny`.*`git checkout`"):
         evaluated.look()
     assert evaluated.there() == ["mean", "net", "tiny"]
 
 
-def test_a_clone_without_the_cache_keeps_the_text_files(evaluated: Study) -> None:
+def test_without_the_weights_an_evaluation_of_them_stays(evaluated: Study) -> None:
     for variant in VARIANTS:
         (evaluated.root / "runs" / variant / results.WEIGHTS).unlink()
-    shutil.rmtree(evaluated.root / "predictions")
-    before = {path: path.read_bytes() for path in (evaluated.root / "evaluations").rglob("*.*")}
     assert evaluated.look() == (["tiny", "mean", "net"], [])
     weights = evaluated.root / "runs" / "tiny" / results.WEIGHTS
     assert f"tiny: left out, {weights} is not here; `dvc checkout` or `dvc pull` restores it" in evaluated.said
-    assert {path: path.read_bytes() for path in (evaluated.root / "evaluations").rglob("*.*")} == before
-    assert len(before) == 12
-    # Text files of other weights are of no use, and without the weights there is nothing to make them anew from.
+    # One of other weights is of no use, and there is nothing to make it anew from.
     recorded(weights="0" * 64)(evaluated)
     assert evaluated.look() == (["tiny", "net"], [])
-    assert not (evaluated.root / "evaluations" / "mean").exists()
+    assert evaluated.there() == ["net", "tiny"]

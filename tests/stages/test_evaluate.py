@@ -25,10 +25,12 @@ from pipeline import params
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.evaluation import measuring
+from pipeline.evaluation.records import Records
 from pipeline.measures import SHIFTS
 from pipeline.runner import finished, replay, results
 from pipeline.stages import evaluate as stage
 from pipeline.training.engine import Trainer, set_reproducible
+from pipeline.training.records import EpochRow
 
 ROOT = Path(__file__).parents[2]
 SEEDS = [4, 2, 7]
@@ -77,7 +79,8 @@ def train(directory: Path, settings: params.VariantSettings, arrays: Path) -> No
         while not trainer.done:
             trainer.run_epoch()
         parts += finished.of_trainer(trainer, ORIGIN, tables)
-    results.write(directory, settings, parts, {"config": settings.model_dump(mode="json"), "seeds": list(settings.train.seeds)})
+    config = settings.model_dump(mode="json")
+    results.write(directory, settings, parts, {"variant": directory.name, "config": config, "seeds": list(settings.train.seeds)})
 
 
 @pytest.fixture(scope="module")
@@ -159,15 +162,17 @@ def edit(project: Path, change: Any) -> None:
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
 
 
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+def table(root: Path, name: str, variant: str) -> list[dict[str, str]]:
+    """A variant's rows of a table, without what it has no value for."""
+    with (root / "tables" / name).open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["variant"] == variant]
+    return [{name: value for name, value in row.items() if value} for row in rows]
 
 
 def files(directory: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(directory)): path.read_bytes()
-        for folder in ("evaluations", "predictions")
+        for folder in ("tables", "predictions")
         for path in sorted((directory / folder).rglob("*"))
         if path.is_file()
     }
@@ -181,15 +186,13 @@ def test_what_it_writes_follows_from_the_predictions(evaluated: Path) -> None:
         assert list(seeds) == SEEDS
         assert (positions.dtype, positions.shape) == (np.float32, (3, *width))
         assert np.array_equal(labels, load(evaluated / "data" / "arrays").test_labels)
-        last = [row for row in table(evaluated / "runs" / variant / "epochs.csv") if row["epoch"] == ("2" if variant == "tiny" else "1")]
-        rows = table(evaluated / "evaluations" / variant / "seeds.csv")
+        last = [row for row in table(evaluated, "epochs.csv", variant) if row["epoch"] == ("2" if variant == "tiny" else "1")]
+        rows = table(evaluated, "seeds.csv", variant)
         assert [row["seed"] for row in rows] == [str(seed) for seed in SEEDS]
-        for name in ("test_accuracy", "test_loss"):
-            # Bitwise: the same machine, kernels and batches as in the training.
-            assert [float(row[name]) for row in rows] == [float(row[name]) for row in last]
-        metrics = json.loads((evaluated / "evaluations" / variant / "metrics.json").read_text())
-        assert metrics["test_accuracy"] == pytest.approx(np.mean([float(row["test_accuracy"]) for row in rows]))
-        assert metrics["test_loss"] == pytest.approx(np.mean([float(row["test_loss"]) for row in rows]))
+        assert [float(row["test_accuracy"]) for row in last] == (predictions == labels).mean(axis=1).tolist()
+        metrics = json.loads((evaluated / "tables" / "metrics.json").read_text())[variant]
+        assert metrics["test_accuracy_mean"] == pytest.approx(np.mean([float(row["test_accuracy"]) for row in rows]))
+        assert metrics["test_loss_mean"] == pytest.approx(np.mean([float(row["test_loss"]) for row in rows]))
         winners = [max(Counter(image).values()) for image in predictions.T.tolist()]
         voted = [
             next(digit for digit in image if image.count(digit) == most)
@@ -198,12 +201,6 @@ def test_what_it_writes_follows_from_the_predictions(evaluated: Path) -> None:
         assert metrics["ensemble_accuracy"] == pytest.approx(np.mean(np.array(voted) == labels))
         three = labels == 3
         assert metrics["per_class_accuracy"]["3"] == pytest.approx((predictions[:, three] == 3).mean())
-        counts = {
-            (int(r["actual"]), int(r["predicted"])): int(r["count"]) for r in table(evaluated / "evaluations" / variant / "confusion.csv")
-        }
-        assert len(counts) == 100
-        assert sum(counts.values()) == 3 * 360
-        assert counts[3, 5] == (predictions[:, three] == 5).sum()
 
 
 def test_progress_lines(evaluated: Path) -> None:
@@ -213,8 +210,8 @@ def test_progress_lines(evaluated: Path) -> None:
 
 
 def test_only_what_is_asked_for_is_probed(evaluated: Path) -> None:
-    columns = {variant: list(table(evaluated / "evaluations" / variant / "seeds.csv")[0]) for variant in VARIANTS}
-    plain, shifts = ["seed", "test_accuracy", "test_loss"], ["shift_1", "shift_2", "shift_3", "shift_4"]
+    columns = {variant: list(table(evaluated, "seeds.csv", variant)[0]) for variant in VARIANTS}
+    plain, shifts = ["variant", "seed", "test_accuracy", "test_loss"], ["shift_1", "shift_2", "shift_3", "shift_4"]
     assert columns == {"tiny": [*plain, *shifts, "attention_entropy", "ink_correlation"], "mean": plain, "net": [*plain, *shifts]}
 
 
@@ -247,22 +244,18 @@ print([name for name in ("torch", "mlflow", "scipy") if name in sys.modules])
 
 def test_what_is_new_or_changed_is_evaluated_alone(done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
     before = files(done)
-    recorded = json.loads((done / "evaluations" / "mean" / "inputs.json").read_text())
     expected: list[tuple[Any, set[str]]] = [
-        # A text file by hand, the predictions, what was recorded of the code or the versions: that variant.
-        (lambda: (done / "evaluations" / "mean" / "seeds.csv").write_text("seed\n"), {"mean"}),
+        # A table by hand: no variant. The predictions: that variant.
+        (lambda: (done / "tables" / "seeds.csv").write_text("seed\n"), set()),
         (lambda: (done / "predictions" / "net.npz").unlink(), {"net"}),
-        (lambda: (done / "evaluations" / "mean" / "inputs.json").write_text("{"), {"mean"}),
-        (lambda: (done / "evaluations" / "mean" / "inputs.json").write_text(json.dumps(recorded | {"code": "0" * 64})), {"mean"}),
-        (lambda: (done / "evaluations" / "mean" / "inputs.json").write_text(json.dumps(recorded | {"torch": "1.0"})), {"mean"}),
-        (lambda: (done / "evaluations" / "mean" / "stray.txt").write_text("x"), set()),
+        (lambda: (done / "predictions" / "mean.npz").write_bytes(b"x"), {"mean"}),
+        (lambda: (done / "predictions" / "stray.txt").write_text("x"), set()),
     ]
     for change, names in expected:
         in_process.clear()
         change()
         stage.main([])
         assert set(in_process) == names
-        (done / "evaluations" / "mean" / "stray.txt").unlink(missing_ok=True)
         assert files(done) == before
     capsys.readouterr()
 
@@ -271,7 +264,7 @@ def test_what_is_new_or_changed_is_evaluated_alone(done: Path, in_process: Count
     in_process.clear()
     stage.main([])
     assert in_process == {"tiny": 3}
-    assert "attention_entropy" not in table(done / "evaluations" / "tiny" / "seeds.csv")[0]
+    assert "attention_entropy" not in table(done, "seeds.csv", "tiny")[0]
     with np.load(done / "predictions" / "tiny.npz") as file:
         assert "maps" not in file
 
@@ -285,7 +278,7 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
     found = measuring.measure(task)  # as one stack, where the stage tested seed by seed
     assert found.shifted is not None
     assert found.attention is not None
-    rows = table(evaluated / "evaluations" / "tiny" / "seeds.csv")
+    rows = table(evaluated, "seeds.csv", "tiny")
     assert [float(row["attention_entropy"]) for row in rows] == [probe.entropy for probe in found.attention]
     assert [float(row["ink_correlation"]) for row in rows] == [probe.ink_correlation for probe in found.attention]
     for i, row in enumerate(rows):
@@ -325,7 +318,7 @@ def test_a_flipped_bit_in_the_weights(project: Path, in_process: Counter[str], c
         stage.main([])
     assert capsys.readouterr().out.count("mean: not evaluated.") == 1
     # The others were evaluated all the same, and are not again.
-    assert sorted(path.name for path in (project / "evaluations").iterdir()) == ["net", "tiny"]
+    assert sorted(path.stem for path in (project / "predictions").iterdir()) == ["net", "tiny"]
     in_process.clear()
     (project / "runs" / "net" / "model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match="mean, net were not evaluated, for the reasons above"):
@@ -335,16 +328,19 @@ def test_a_flipped_bit_in_the_weights(project: Path, in_process: Counter[str], c
 
 def test_weights_of_another_training(done: Path, in_process: Counter[str]) -> None:
     """Its evaluation does not outlive the training it was of, even when the new one cannot be made."""
-    path = done / "runs" / "mean" / "epochs.csv"
-    rows = table(path)
-    rows[1]["test_loss"] = str(float(rows[1]["test_loss"]) * 1.001)
-    path.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows), ""]))
-    results.write_run(path.parent, json.loads((path.parent / "run.json").read_text()))
-    inputs = done / "evaluations" / "mean" / "inputs.json"
-    inputs.write_text(inputs.read_text().replace('"weights": "', '"weights": "0'))
+    directory = done / "runs" / "mean"
+    run = results.read_run(directory)
+    run["epochs"][1][EpochRow._fields.index("test_loss")] *= 1.001
+    results.write_run(directory, run)
+    records = Records(done / "data/arrays", done / "runs", done / "predictions", done / "tables")
+    found = records.read("mean")
+    assert found is not None
+    with np.load(done / "predictions" / "mean.npz") as stored:
+        arrays = {name: stored[name] for name in stored.files if name != "evaluation"}
+    records.write("mean", arrays, found._replace(inputs=found.inputs | {"weights": "0" * 64}))
     with pytest.raises(UserError, match=r"variant mean, seed 2, test at loss .* but its training ended at"):
         stage.main([])
-    assert not (done / "evaluations" / "mean").exists()
+    assert not table(done, "seeds.csv", "mean")
     assert not (done / "predictions" / "mean.npz").exists()
 
 
@@ -361,14 +357,14 @@ def test_a_diverged_variant(project: Path, in_process: Counter[str], arrays: Pat
     parts[1] = finished.Finished(2, tensors, rows, parts[1].origin)
     results.write(project / "runs" / "wild", settings, parts, results.read_run(project / "runs" / "wild"))
     stage.main([])
-    found = table(project / "evaluations" / "wild" / "seeds.csv")
+    found = table(project, "seeds.csv", "wild")
     assert found[1]["test_loss"] == "nan"
     assert float(found[1]["test_accuracy"]) == zeros
     with np.load(project / "predictions" / "wild.npz") as file:
         assert not file["predictions"][1].any()
         assert file["predictions"][0].any()
-    metrics = json.loads((project / "evaluations" / "wild" / "metrics.json").read_text())
-    assert metrics["test_loss"] == pytest.approx((parts[0].rows[-1].test_loss + parts[2].rows[-1].test_loss) / 2)
+    metrics = json.loads((project / "tables" / "metrics.json").read_text())["wild"]
+    assert metrics["test_loss_mean"] == pytest.approx((parts[0].rows[-1].test_loss + parts[2].rows[-1].test_loss) / 2)
 
 
 def test_a_process_that_is_killed(project: Path) -> None:

@@ -20,7 +20,8 @@ from PIL import Image
 from scipy import stats
 
 from pipeline.errors import UserError
-from pipeline.files import sha256
+from pipeline.evaluation.coordinating import summarize
+from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures import SHIFTS
 from pipeline.params import ModelSettings, Params, load, parse
 from pipeline.report import pages
@@ -110,11 +111,7 @@ def write_run(root: Path, params: Params, variant: str, *, diverged: int = 0) ->
             norm = math.inf if lost else rng.uniform(0.5, 0.7) + 1 / epoch
             rows.append((seed, epoch, train_loss, test_loss, correct / IMAGES, norm, pace * rng.uniform(0.97, 1.06)))
         right.append(correct)
-    _csv(directory / "epochs.csv", ("seed", "epoch", "train_loss", "test_loss", "test_accuracy", "gradient_norm", "seconds"), rows)
     tokens = model.num_tokens if isinstance(model, ModelSettings) else 20
-    (directory / "metrics.json").write_text(
-        json.dumps({"n": len(seeds), "diverged": diverged, "parameters": 20000 + 50 * tokens, "flops": 9000 * tokens})
-    )
     results.write_run(
         directory,
         {
@@ -123,7 +120,8 @@ def write_run(root: Path, params: Params, variant: str, *, diverged: int = 0) ->
             "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False, "device": "cpu",
             "device_name": "Some Processor (2 cores)", "attention": "fused-cpu" if isinstance(model, ModelSettings) else "none",
             "versions": {"python": "3.11.2", "torch": "2.15.0", "numpy": "2.4.0", "numba": "0.61"}, "seeds": list(seeds),
-            "started": "2026-01-02T03:04:05Z", "finished": "2026-01-02T03:09:05Z",
+            "started": "2026-01-02T03:04:05Z", "finished": "2026-01-02T03:09:05Z", "epochs": rows,
+            "metrics": {"n": len(seeds), "diverged": diverged, "parameters": 20000 + 50 * tokens, "flops": 9000 * tokens},
         },
     )  # fmt: skip
     _write_evaluation(root, params, variant, np.array(right), rng)
@@ -139,7 +137,7 @@ def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarra
         order = hard[np.argsort(np.arange(IMAGES) + rng.normal(0, 15, IMAGES))]
         wrong = order[: IMAGES - correct]
         row[wrong] = (labels[wrong] + 1) % 10
-    columns: dict[str, np.ndarray] = {"test_accuracy": right / IMAGES, "test_loss": np.full(len(seeds), 0.1)}
+    columns: dict[str, np.ndarray] = {}
     arrays: dict[str, Any] = {
         "labels": labels,
         "predictions": predictions,
@@ -157,28 +155,24 @@ def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarra
         columns["attention_entropy"] = rng.normal(2.5, 0.1, len(seeds))
         columns["ink_correlation"] = rng.normal(0.3, 0.1, len(seeds))
         arrays |= _attention(model, len(seeds), rng)
-    (root / "predictions").mkdir(exist_ok=True)
-    np.savez_compressed(root / "predictions" / f"{variant}.npz", **arrays)
-    (root / "evaluations" / variant).mkdir(parents=True)
-    _csv(root / "evaluations" / variant / "seeds.csv", ("seed", *columns), zip(seeds, *columns.values(), strict=True))
-    _vouch(root, variant)
+    metrics = summarize(np.full(len(seeds), 0.1), predictions, labels)
+    evaluation = Evaluation(INPUTS, {name: column.tolist() for name, column in columns.items()}, metrics)
+    _records(root).write(variant, arrays, evaluation)
 
 
-def _vouch(root: Path, variant: str = "sinusoidal") -> None:
-    """Writes the digests of what lies there now, as the stages do with what they write."""
-    directory = root / "runs" / variant
-    run = json.loads((directory / "run.json").read_text())
-    results.write_run(directory, run)
-    files = {"predictions": root / "predictions" / f"{variant}.npz", "seeds.csv": root / "evaluations" / variant / "seeds.csv"}
-    outputs = {name: sha256(path) if path.exists() else "" for name, path in files.items()}
-    (root / "evaluations" / variant / "inputs.json").write_text(json.dumps({"outputs": outputs}))
+def _records(root: Path) -> Records:
+    return Records(arrays=root / "data/arrays", runs=root / "runs", predictions=root / "predictions", tables=root / "tables")
 
 
-def _csv(path: Path, header: tuple[str, ...], rows: Any) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+def write_tables(root: Path) -> None:
+    """The tables of all trainings, as the evaluate stage writes them."""
+    _records(root).write_tables({path.name: INPUTS for path in sorted((root / "runs").iterdir())})
+
+
+def rows_of(root: Path, table: str, variant: str) -> list[dict[str, str]]:
+    """Read anew with the csv module, apart from the code under test."""
+    with (root / "tables" / table).open(newline="") as file:
+        return [row for row in csv.DictReader(file) if row["variant"] == variant]
 
 
 def write_study(root: Path, seeds: int, epochs: int, *, left_out: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
@@ -192,6 +186,7 @@ def write_study(root: Path, seeds: int, epochs: int, *, left_out: tuple[str, ...
     for variant in params.variants:
         if variant not in left_out:
             write_run(root, params, variant, diverged={"no-norm": 3, "sgd": seeds}.get(variant, 0))
+    write_tables(root)
     return raw
 
 
@@ -220,6 +215,9 @@ SMALL: dict[str, Any] = {
                 "variants": ["patch-7", "base"], "figures": []},
     },
 }  # fmt: skip
+
+SMALL_OTHER: dict[str, Any] = {"variants": {"other": {}, "another": {"dropout": 0.1}}, "experiments": {}, "claims": {}}
+INPUTS = {"weights": ""}  # none were made
 
 # Every kind of figure; variants with epochs and networks of their own, seeds that diverge, one that was not trained.
 _FIGURES = {
@@ -276,9 +274,8 @@ def edit(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def column(root: Path, variant: str, name: str, epoch: int | None = None) -> np.ndarray:
-    """(seeds,) of an epoch, the last if none is given: read anew with the csv module, apart from the code under test."""
-    with (root / "runs" / variant / "epochs.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    """(seeds,) of an epoch, the last if none is given."""
+    rows = rows_of(root, "epochs.csv", variant)
     wanted = epoch or max(int(row["epoch"]) for row in rows)
     return np.array([float(row[name]) for row in rows if int(row["epoch"]) == wanted])
 
@@ -374,8 +371,7 @@ def test_an_experiments_own_measure_has_a_table_with_paired_differences(full_stu
     rows = table(page, "| unsteadiness |")
     changes = {}
     for variant in ("base", "linear"):
-        with (full_study / "runs" / variant / "epochs.csv").open() as file:
-            accuracy = np.array([float(row["test_accuracy"]) for row in csv.DictReader(file)]).reshape(10, 12)
+        accuracy = np.array([float(row["test_accuracy"]) for row in rows_of(full_study, "epochs.csv", variant)]).reshape(10, 12)
         changes[variant] = np.diff(accuracy[:, -10:], axis=1).std(axis=1, ddof=1)
     difference = changes["linear"] - changes["base"]
     low, high = stats.ttest_rel(changes["linear"], changes["base"]).confidence_interval(0.95)
@@ -426,6 +422,7 @@ def test_what_was_not_run_is_said_and_stops_nothing(full_study: Path) -> None:
 
 def test_without_its_baseline_an_experiment_shows_what_there_is(small_study: Path) -> None:
     shutil.rmtree(small_study / "runs/base")
+    write_tables(small_study)
     write_pages()
     page = read(small_study, "experiments/one.md")
     assert "**Not run: base.**" in page
@@ -434,6 +431,7 @@ def test_without_its_baseline_an_experiment_shows_what_there_is(small_study: Pat
     assert "one-position-similarity.png" in page
     assert "### T1: not run" in page
     shutil.rmtree(small_study / "runs/sinusoidal")
+    write_tables(small_study)
     write_pages()
     page = read(small_study, "experiments/one.md")
     assert "None of its variants was run yet." in page
@@ -710,8 +708,7 @@ def test_captions_say_n_and_alternatives_say_numbers(full_study: Path) -> None:
     assert f"ViT from {accuracy:.2f} % with 100 images" in page
     assert "with 60,000 images" in page
     shifts = read(full_study, "experiments/networks.md")
-    with (full_study / "evaluations/cnn/seeds.csv").open() as file:
-        shifted = 100 * np.mean([float(row["shift_4"]) for row in csv.DictReader(file)])
+    shifted = 100 * np.mean([float(row["shift_4"]) for row in rows_of(full_study, "seeds.csv", "cnn")])
     assert f"CNN from {100 * column(full_study, 'cnn', 'test_accuracy').mean():.2f} to {shifted:.2f} %" in shifts
 
 
@@ -725,8 +722,7 @@ def test_provenance_and_hardware_name_commit_digest_device_kernel_and_command(fu
     trainings = table(hardware, "started (UTC)")
     assert (trainings["base"][2], trainings["cnn"][2]) == ("fused-cpu", "none")
     assert "rnn" not in trainings
-    with (full_study / "runs/base/epochs.csv").open() as file:
-        recorded = [float(row["seconds"]) for row in csv.DictReader(file)]
+    recorded = [float(row["seconds"]) for row in rows_of(full_study, "epochs.csv", "base")]
     assert float(trainings["base"][5]) == pytest.approx(np.median(recorded), rel=0.005)
     assert float(trainings["base"][6].replace(",", "")) == pytest.approx(sum(recorded), rel=0.005)
     assert "60,000 train and 10,000 test images" in readme
@@ -824,10 +820,10 @@ def test_one_seed_and_one_epoch_have_neither_interval_nor_verdict(tmp_path: Path
 
 
 def test_equal_runs_are_called_equal(small_study: Path) -> None:
-    shutil.copy(small_study / "runs/base/epochs.csv", small_study / "runs/patch-7/epochs.csv")
-    shutil.copy(small_study / "evaluations/base/seeds.csv", small_study / "evaluations/patch-7/seeds.csv")
+    epochs = results.read_run(small_study / "runs/base")["epochs"]
+    results.write_run(small_study / "runs/patch-7", results.read_run(small_study / "runs/patch-7") | {"epochs": epochs})
     (small_study / "predictions/patch-7.npz").unlink()
-    _vouch(small_study, "patch-7")
+    write_tables(small_study)
     write_pages()
     assert "**patch-7**: every seed ends at the same accuracy as base." in (small_study / "reports/experiments/two.md").read_text()
 
@@ -840,6 +836,7 @@ def test_bars_in_labels_do_not_break_tables(small_study: Path) -> None:
 def test_runs_with_uncommitted_changes_or_several_commits_are_told(small_study: Path) -> None:
     directory = small_study / "runs/sinusoidal"
     results.write_run(directory, results.read_run(directory) | {"git_commit": "f" * 40, "git_dirty": True})
+    write_tables(small_study)
     write_pages()
     readme = (small_study / "reports/README.md").read_text()
     assert f"`{'f' * 40}` (sinusoidal)" in readme
@@ -857,6 +854,7 @@ def test_where_seeds_were_trained_and_replayed_is_told(small_study: Path) -> Non
         {"seeds": [2], "git_commit": "b" * 40, "replays": []},
     ]
     results.write_run(directory, results.read_run(directory) | {"trainings": trainings})
+    write_tables(small_study)
     write_pages()
     told = f"seeds 0, 1 trained at `{'a' * 40}`, replayed at `{'b' * 40}` on 2026-03-04; seeds 2 trained at `{'b' * 40}` (sinusoidal)"
     assert told in (small_study / "reports/README.md").read_text()
@@ -865,41 +863,26 @@ def test_where_seeds_were_trained_and_replayed_is_told(small_study: Path) -> Non
 # --- faults ---
 
 
-def _write(name: str, content: str | bytes, *, vouched: bool = False) -> Callable[[Path], None]:
-    """Damage; `vouched` is what no digest tells."""
+def _table(name: str, change: Callable[[str], str]) -> Callable[[Path], None]:
+    """Another text of a table."""
 
-    def change(root: Path) -> None:
-        (root / name).write_bytes(content.encode() if isinstance(content, str) else content)
-        if vouched:
-            _vouch(root)
+    def damage(root: Path) -> None:
+        path = root / "tables" / name
+        path.write_text(change(path.read_text()))
 
-    return change
-
-
-def _flip(name: str) -> Callable[[Path], None]:
-    """One bit in the middle of a file."""
-
-    def change(root: Path) -> None:
-        content = bytearray((root / name).read_bytes())
-        content[len(content) // 2] ^= 16
-        (root / name).write_bytes(content)
-
-    return change
+    return damage
 
 
-def _cut(root: Path) -> None:
-    path = root / "runs/sinusoidal/epochs.csv"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    _vouch(root)
+def _flip(root: Path) -> None:
+    """One bit in the middle of the predictions."""
+    path = root / "predictions/sinusoidal.npz"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 16
+    path.write_bytes(content)
 
 
-def _no_accuracy(root: Path) -> None:
-    path = root / "runs/sinusoidal/epochs.csv"
-    lines = path.read_text().splitlines()
-    cells = lines[-1].split(",")
-    cells[4] = "nan"
-    path.write_text("\n".join([*lines[:-1], ",".join(cells)]) + "\n")
-    _vouch(root)
+def _without_last_line(text: str) -> str:
+    return "".join(text.splitlines(keepends=True)[:-1])
 
 
 def _arrays(**changes: Any) -> Callable[[Path], None]:
@@ -909,7 +892,6 @@ def _arrays(**changes: Any) -> Callable[[Path], None]:
             arrays = {name: stored[name] for name in stored.files}
         arrays |= changes
         np.savez(path, **{name: value for name, value in arrays.items() if value is not None})
-        _vouch(root)
 
     return change
 
@@ -917,36 +899,28 @@ def _arrays(**changes: Any) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda root: shutil.rmtree(root / "runs"), "runs/ has no results of any variant that params.yaml names: run `dvc repro`."),
-        (lambda root: (root / "runs/sinusoidal/epochs.csv").unlink(), "runs/sinusoidal has no epochs.csv: run `dvc repro train@"),
-        (lambda root: (root / "runs/sinusoidal/metrics.json").unlink(), "runs/sinusoidal has no metrics.json: run `dvc repro train@"),
-        (_flip("predictions/sinusoidal.npz"), "sinusoidal.npz is damaged, it is not what the evaluation wrote: run `dvc repro"),
-        (_flip("evaluations/sinusoidal/seeds.csv"), "seeds.csv is damaged, it does not have the recorded sha256: run `dvc repro"),
-        (_flip("runs/sinusoidal/epochs.csv"), "epochs.csv is damaged, it does not have the recorded sha256: run `dvc repro"),
-        (_flip("runs/sinusoidal/metrics.json"), "metrics.json is damaged, it does not have the recorded sha256"),
-        (_flip("runs/sinusoidal/run.json"), "run.json "),
-        (_write("evaluations/sinusoidal/inputs.json", "{}"), "inputs.json is damaged, it lacks `outputs`"),
+        (lambda root: shutil.rmtree(root / "tables"), "`dvc repro evaluate` writes tables/ of what is trained."),
+        (lambda root: edit(root, lambda raw: raw.update(SMALL_OTHER)), "tables/ has no results of any variant that params.yaml names"),
+        (lambda root: (root / "tables/epochs.csv").unlink(), "tables/ is damaged, epochs.csv is missing: run `dvc repro --force"),
+        (_flip, "sinusoidal.npz is damaged: run `dvc repro --force --single-item evaluate`."),
+        (_table("epochs.csv", lambda text: "no table"), "epochs.csv is not a table with a row per variant"),
+        (_table("epochs.csv", _without_last_line), "it has not one row for every seed and epoch"),
+        (_table("epochs.csv", lambda text: re.sub(r"(?m)^(base,0,1,[^,]+,[^,]+,)[^,]+", r"\1nan", text)), "not between 0 and 1"),
+        (_table("seeds.csv", _without_last_line), "seeds.csv has not one row of numbers for every seed of the variant sinusoidal"),
+        (_table("seeds.csv", lambda text: text.replace("base,0,", "base,one,")), "seeds.csv has not one row of numbers"),
+        (_table("variants.csv", lambda text: "variant\nbase\n"), "variants.csv does not fit epochs.csv for the variant base"),
+        (_table("variants.csv", lambda text: text.replace("flops", "flips")), "base lacks `parameters` or `flops`"),
         (_arrays(predictions=None), "it lacks predictions: run `dvc repro --force --single-item evaluate`"),
         (_arrays(positions=np.zeros((3, 7, 5), np.float32)), "`positions` has the shape (3, 7, 5)"),
         (_arrays(seeds=np.array([4, 5, 6])), "do not fit the seeds of the training"),
         (_arrays(labels=np.full(IMAGES, 9, np.uint8)), "is of another training than runs/sinusoidal: run `dvc repro evaluate`."),
-        (_write("evaluations/sinusoidal/seeds.csv", "seed,test_accuracy\n0,one\n", vouched=True), "seeds.csv is damaged"),
-        (
-            _write("evaluations/sinusoidal/seeds.csv", "seed,test_accuracy\n0,0.5\n1,0.5\n2,0.5\n", vouched=True),
-            "sinusoidal is of another training",
-        ),
-        (_write("runs/sinusoidal/run.json", "{"), "run.json is damaged, it is not a JSON object: run `dvc repro train@sinusoidal`"),
-        (_write("runs/sinusoidal/metrics.json", "{}", vouched=True), "lacks `parameters` or `flops`"),
-        (_write("runs/sinusoidal/epochs.csv", "seed,epoch\n0,one\n", vouched=True), "epochs.csv is damaged"),
-        (_cut, "not one row for every seed and epoch"),
-        (_no_accuracy, "an accuracy that is not between 0 and 1"),
         (
             lambda root: edit(root, lambda raw: raw["train"].update(epochs=9)),
-            "other settings than params.yaml now has: run `dvc repro train@base`",
+            "runs/base was trained with other settings than params.yaml now has: run `dvc repro`.",
         ),
         (lambda root: edit(root, lambda raw: raw["experiments"]["one"].update(claims=["T99"])), "names 'T99', which claims does not have"),
     ],
-)  # fmt: skip
+)
 def test_stale_or_damaged_inputs_are_one_sentence_and_lose_nothing(
     small_study: Path, damage: Callable[[Path], None], sentence: str
 ) -> None:
@@ -962,6 +936,7 @@ def test_stale_or_damaged_inputs_are_one_sentence_and_lose_nothing(
 
 def test_pictures_for_tracking_are_of_the_variants_that_ran(small_study: Path) -> None:
     shutil.rmtree(small_study / "runs/patch-7")
+    write_tables(small_study)
     report.main([])
     assert (small_study / "reports/README.md").exists()
     pictures = small_study / ".checkpoints/figures"

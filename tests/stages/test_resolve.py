@@ -25,7 +25,7 @@ def test_one_file_a_variant(tmp_path: Path, study: Params) -> None:
 def test_runs_of_variants_that_are_gone_are_removed(tmp_path: Path, study: Params) -> None:
     for name in ("base", "gone"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "epochs.csv").touch()
+        (tmp_path / name / "run.json").touch()
     (tmp_path / "a-file").touch()
     assert prune(tmp_path, study) == ["gone"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file", "base"]

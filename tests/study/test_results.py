@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -26,10 +27,10 @@ def read_csv(path: Path) -> pd.DataFrame:
 def test_frames_hold_the_numbers_of_the_files(trained: Repository) -> None:
     study = load(trained.path)
     for variant in ("base", "wide"):
-        own = read_csv(trained.path / "runs" / variant / "epochs.csv")
-        found = study.epochs[study.epochs.variant == variant].reset_index(drop=True)
-        pd.testing.assert_frame_equal(found[own.columns], own, check_exact=True)
-        evaluated = read_csv(trained.path / "evaluations" / variant / "seeds.csv")
+        run = json.loads((trained.path / "runs" / variant / "run.json").read_text())
+        found = study.epochs[study.epochs.variant == variant].drop(columns="variant")
+        assert found.values.tolist() == run["epochs"]
+        evaluated = read_csv(trained.path / "tables" / "seeds.csv").query("variant == @variant")
         seeds = study.seeds[study.seeds.variant == variant]
         assert list(seeds.seed) == list(evaluated.seed)
         np.testing.assert_allclose(seeds.test_accuracy, evaluated.test_accuracy, rtol=0, atol=1e-9)
@@ -49,15 +50,17 @@ def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: 
     shutil.copytree(trained.path, copy, ignore=shutil.ignore_patterns(".dvc", ".checkpoints", "data", "pipeline"))
     monkeypatch.chdir(copy)
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
-    for arguments in (("init", "--quiet"), ("add", "--force", "runs", "evaluations", "timing", "params.yaml"), ("commit", "-qm", "one")):
+    for arguments in (("init", "--quiet"), ("add", "--force", "tables", "timing", "params.yaml"), ("commit", "-qm", "one")):
         subprocess.run([*git, *arguments], check=True)
     folder, commit = load("."), load("HEAD")
     for frame in ("epochs", "seeds", "variants", "timings"):
         pd.testing.assert_frame_equal(getattr(folder, frame), getattr(commit, frame), check_exact=True)
     again = load(".")
-    with Path("runs/base/epochs.csv").open("a") as file:
-        file.write("0,3,1,1,1,1,1\n")
-    with pytest.raises(UserError, match=r"^runs/base/epochs\.csv is damaged, it does not have the recorded sha256: run `dvc repro"):
+    with Path("tables/epochs.csv").open("a") as file:
+        file.write("base,0,3,1,1,1,1,1\n")
+    with pytest.raises(
+        UserError, match=r"^tables/ is damaged, epochs\.csv, variant base: it has not one row for every seed and epoch: run"
+    ):
         load(".")
     pd.testing.assert_frame_equal(load("HEAD").epochs, commit.epochs)
     Path("timing/results.json").write_text("{}")
@@ -66,5 +69,5 @@ def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: 
 
 
 def test_without_results_the_sentence_says_where_they_were_sought(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no results in runs/ or reports/NAME/runs/"):
+    with pytest.raises(UserError, match="holds no results in tables/ or reports/NAME/tables/"):
         load(tmp_path)

@@ -1,0 +1,160 @@
+"""The results of a whole study as tidy tables. The evaluate stage writes them, git keeps them, and all that shows results reads them.
+
+    epochs.csv    a row per variant, seed and epoch
+    seeds.csv     a row per variant and seed: what the evaluation found
+    variants.csv  a row per variant: its settings by dotted key, its model's size, and where it comes from
+
+A cell that is empty is not known; one that is not a plain word holds JSON.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.files import DamagedError
+from pipeline.measures.definitions import FloatArray
+from pipeline.params import flatten
+from pipeline.study.files import curves_of
+from pipeline.training.records import EpochRow
+
+if TYPE_CHECKING:
+    from pipeline.study.results import Training
+
+NAMES = ("epochs.csv", "seeds.csv", "variants.csv")
+_REPEATED = ("test_accuracy", "test_loss")  # of the last epoch: an evaluation is accepted only if it finds them again
+# Of a training's record: what is in the other tables, and what only another training of the variant needs to know.
+_LEFT_OUT = ("digest", "epochs", "metrics", "outputs", "stacks", "tables")
+
+
+def training(run: Mapping[str, Any], columns: Mapping[str, Sequence[float]] | None) -> Training:
+    """A training as run.json tells of it.
+
+    Args:
+        columns: (seeds,) each, of its evaluation; None where it was not evaluated.
+    """
+    from pipeline.study.results import Training
+
+    names, seeds = EpochRow._fields[2:], tuple(run["seeds"])
+    table = np.array(run["epochs"], dtype=np.float64).reshape(len(seeds), -1, len(EpochRow._fields))[:, :, 2:]
+    curves = {name: table[:, :, i] for i, name in enumerate(names)}
+    evaluation = None if columns is None else {name: np.array(column, dtype=np.float64) for name, column in columns.items()}
+    return Training(run["variant"], run, seeds, curves, run["metrics"]["parameters"], run["metrics"]["flops"], evaluation)
+
+
+def render(trainings: Iterable[Training]) -> dict[str, str]:
+    """The text of each table."""
+    epochs: list[dict[str, Any]] = []
+    seeds: list[dict[str, Any]] = []
+    variants: list[dict[str, Any]] = []
+    for training in trainings:
+        variant = {"variant": training.variant}
+        for i, seed in enumerate(training.seeds):
+            for epoch in range(training.test_loss.shape[1]):
+                values = {name: float(curve[i, epoch]) for name, curve in training.curves.items()}
+                epochs.append({**variant, "seed": seed, "epoch": epoch + 1, **values})
+            if training.evaluation is not None:
+                last = {name: float(training.curves[name][i, -1]) for name in _REPEATED}
+                found = {name: float(column[i]) for name, column in training.evaluation.items()}
+                seeds.append({**variant, "seed": seed, **last, **found})
+        record = {name: value for name, value in training.record.items() if name not in (*_LEFT_OUT, "variant")}
+        sizes = {"parameters": training.parameters, "flops": training.flops}
+        variants.append(variant | {name: _cell(value) for name, value in flatten(sizes | record)})
+    return dict(zip(NAMES, map(_csv, (epochs, seeds, variants)), strict=True))
+
+
+def _cell(value: Any) -> str:
+    """JSON, but a plain word stays as it is: what is no JSON itself and does not look empty."""
+    if isinstance(value, str) and value and _parsed(value) is value:
+        return value
+    return json.dumps(value)
+
+
+def _parsed(cell: str) -> Any:
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row)) or ["variant"]
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def parse(contents: Mapping[str, bytes]) -> Iterator[Training]:
+    """The trainings that the tables hold, in their order.
+
+    Args:
+        contents: of the tables, by NAMES.
+
+    Raises:
+        DamagedError: they are no such tables; says which and why as a clause.
+    """
+    from pipeline.study.results import Training
+
+    if lacking := [name for name in NAMES if name not in contents]:
+        raise DamagedError(f"{lacking[0]} is missing")
+    epochs, seeds = (_by_variant(name, contents[name]) for name in NAMES[:2])
+    for row in _rows("variants.csv", contents["variants.csv"]):
+        variant = row.pop("variant")
+        record = _nested({name: _parsed(cell) for name, cell in row.items() if cell})
+        if variant not in epochs or not isinstance(record.get("config"), dict):
+            raise DamagedError(f"variants.csv does not fit epochs.csv for the variant {variant}")
+        try:
+            numbers, curves = curves_of(epochs[variant])
+        except DamagedError as fault:
+            raise DamagedError(f"epochs.csv, variant {variant}: {fault}") from None
+        sizes = [record.pop(name, None) for name in ("parameters", "flops")]
+        evaluation = _evaluation(variant, numbers, seeds[variant]) if variant in seeds else None
+        yield Training(variant, {"variant": variant, **record}, numbers, curves, sizes[0], sizes[1], evaluation)
+
+
+def _rows(name: str, content: bytes) -> list[dict[str, str]]:
+    try:
+        reader = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
+        rows = list(reader) if "variant" in (reader.fieldnames or ()) else [{}]
+    except (ValueError, csv.Error):
+        rows = [{}]
+    if any("variant" not in row or None in row or None in row.values() for row in rows):
+        raise DamagedError(f"{name} is not a table with a row per variant")
+    return rows
+
+
+def _by_variant(name: str, content: bytes) -> dict[str, list[dict[str, str]]]:
+    found: dict[str, list[dict[str, str]]] = {}
+    for row in _rows(name, content):
+        found.setdefault(row.pop("variant"), []).append(row)
+    return found
+
+
+def _evaluation(variant: str, seeds: tuple[int, ...], rows: list[dict[str, str]]) -> dict[str, FloatArray]:
+    """The columns (seeds,) that the variant has."""
+    try:
+        if tuple(int(row.pop("seed")) for row in rows) != seeds:
+            raise ValueError
+        columns = [name for name in rows[0] if name not in _REPEATED and any(row[name] for row in rows)]
+        return {name: np.array([float(row[name]) for row in rows]) for name in columns}
+    except (KeyError, ValueError):
+        raise DamagedError(f"seeds.csv has not one row of numbers for every seed of the variant {variant}") from None
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Undoes `flatten`."""
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        *path, last = key.split(".")
+        place = nested
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return nested

@@ -1,0 +1,105 @@
+"""The tables hold a study to the last bit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.files import DamagedError
+from pipeline.study import Training, tables
+
+NUMBER = st.floats()  # nan and inf are what a loss that was let go may end at
+WORD = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+VALUE = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**40), 2**40), st.floats(allow_nan=False), WORD, st.lists(st.integers(), max_size=3)
+)
+KEY = st.from_regex(r"[a-z]{1,6}", fullmatch=True)
+
+
+@st.composite
+def trainings(draw: st.DrawFn) -> list[Training]:
+    found = []
+    names = ("shift_1", "ink_correlation")
+    for variant in draw(st.lists(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,5}", fullmatch=True), min_size=1, max_size=3, unique=True)):
+        seeds = tuple(draw(st.lists(st.integers(0, 2**31), min_size=1, max_size=3, unique=True)))
+        shape = (len(seeds), draw(st.integers(1, 3)))
+
+        def array(values: st.SearchStrategy[float], shape: tuple[int, ...] = shape) -> np.ndarray:
+            size = math.prod(shape)
+            return np.array(draw(st.lists(values, min_size=size, max_size=size))).reshape(shape)
+
+        curves = {
+            "train_loss": array(NUMBER), "test_loss": array(NUMBER), "test_accuracy": array(st.floats(0, 1)),
+            "seconds": array(st.floats(0, 1e6)), "gradient_norm": array(NUMBER),
+        }  # fmt: skip
+        record = {"variant": variant, "config": {"model": draw(st.dictionaries(KEY, VALUE, min_size=1, max_size=4))}}
+        record |= {f"own_{key}": value for key, value in draw(st.dictionaries(KEY, VALUE, max_size=4)).items()}
+        columns = draw(st.none() | st.sets(st.sampled_from(names)))
+        evaluation = None if columns is None else {name: array(NUMBER, shape[:1]) for name in names if name in columns}
+        sizes = draw(st.none() | st.integers(0, 2**40)), draw(st.integers(0, 2**40))
+        found.append(Training(variant, record, seeds, curves, *sizes, evaluation))
+    return found
+
+
+def read(texts: dict[str, str]) -> list[Training]:
+    return list(tables.parse({name: text.encode() for name, text in texts.items()}))
+
+
+@given(written=trainings())
+def test_what_is_written_is_read_to_the_last_bit(written: list[Training]) -> None:
+    found = read(tables.render(written))
+    for old, new in zip(written, found, strict=True):
+        assert (new.variant, new.seeds, new.parameters, new.flops) == (old.variant, old.seeds, old.parameters, old.flops)
+        assert new.record == old.record
+        np.testing.assert_equal(dict(new.curves), dict(old.curves))
+        np.testing.assert_equal(new.evaluation, old.evaluation)
+    assert tables.render(found) == tables.render(written)
+
+
+def training(**changes: Any) -> Training:
+    curve = np.array([[0.5, 0.75]])
+    names = ("train_loss", "test_loss", "test_accuracy", "seconds", "gradient_norm")
+    record = {
+        "variant": "base",
+        "config": {"model": {"patch": 4, "pool": "cls", "memory": None}},
+        "versions": {"torch": "2.15", "numba": "0.61"},
+    }
+    return Training("base", record | changes, (3,), dict.fromkeys(names, curve), 7, 8, {"shift_1": np.array([0.25])})
+
+
+def test_the_tables_by_hand() -> None:
+    left_out = {"digest": "x", "outputs": {"a": "b"}, "epochs": [[1]], "metrics": {"n": 1}, "tables": {"3": {}}, "stacks": {}}
+    assert tables.render([training(**left_out)]) == {
+        "epochs.csv": "variant,seed,epoch,train_loss,test_loss,test_accuracy,seconds,gradient_norm\n"
+        "base,3,1,0.5,0.5,0.5,0.5,0.5\nbase,3,2,0.75,0.75,0.75,0.75,0.75\n",
+        "seeds.csv": "variant,seed,test_accuracy,test_loss,shift_1\nbase,3,0.75,0.75,0.25\n",
+        "variants.csv": "variant,parameters,flops,config.model.patch,config.model.pool,config.model.memory,versions.torch,versions.numba\n"
+        'base,7,8,4,cls,null,"""2.15""","""0.61"""\n',
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("epochs.csv", None, "epochs.csv is missing"),
+        ("variants.csv", b"", "variants.csv is not a table with a row per variant"),
+        ("epochs.csv", b"\xff\xfe\0", "epochs.csv is not a table with a row per variant"),
+        ("epochs.csv", b'variant,seed\nbase,"0\n', "epochs.csv is not a table with a row per variant"),
+        ("epochs.csv", b"variant,seed\nbase,0,1\n", "epochs.csv is not a table with a row per variant"),
+        ("epochs.csv", b"variant,seed,epoch\nbase,0,1\n", "epochs.csv, variant base: it is not a table of numbers"),
+        ("seeds.csv", b"variant,seed,test_accuracy\nbase,4,0.75\n", "seeds.csv has not one row of numbers for every seed"),
+        ("seeds.csv", b"variant,seed,shift_1\nbase,3,high\n", "seeds.csv has not one row of numbers for every seed"),
+        ("variants.csv", b"variant,parameters\nbase,7\n", "variants.csv does not fit epochs.csv for the variant base"),
+        ("variants.csv", b"variant,config.model.patch\nother,4\n", "variants.csv does not fit epochs.csv for the variant other"),
+    ],
+)
+def test_a_damaged_table_is_told(name: str, content: bytes | None, fault: str) -> None:
+    contents = {table: text.encode() for table, text in tables.render([training()]).items()}
+    contents = {table: text for table, text in (contents | {name: content}).items() if text is not None}
+    with pytest.raises(DamagedError, match=f"^{fault}"):
+        list(tables.parse(contents))
