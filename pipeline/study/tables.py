@@ -69,8 +69,8 @@ def render(trainings: Iterable[Training]) -> dict[str, str]:
 
 
 def _cell(value: Any) -> str:
-    """JSON, but a plain word stays as it is: what is no JSON itself and does not look empty."""
-    if isinstance(value, str) and value and _parsed(value) is value:
+    """JSON, but a plain word stays as it is: printable, not empty, and no JSON itself."""
+    if isinstance(value, str) and value and value.isprintable() and _parsed(value) is value:
         return value
     return json.dumps(value)
 

@@ -44,13 +44,21 @@ def lay_out(
     epochs: int = 6,
     seeds: tuple[int, ...] = SEEDS,
     learning_rate: float = 0.005,
+    optimizer: str = "adam",
     **model: Any,
 ) -> Path:
     """A working directory in which the stage `train tiny` can run."""
     settings = VariantSettings(
         data=DataSettings(dataset="digits"),
         train=study.train.model_copy(
-            update={"seeds": seeds, "epochs": epochs, "batch_size": 64, "learning_rate": learning_rate, "train_images": 512}
+            update={
+                "seeds": seeds,
+                "epochs": epochs,
+                "batch_size": 64,
+                "learning_rate": learning_rate,
+                "optimizer": optimizer,
+                "train_images": 512,
+            }
         ),
         model=ModelSettings.model_validate(study.base.model_dump() | {"patch": 14, "blocks": 1, "dropout": 0.1} | model),
     )
@@ -223,7 +231,7 @@ def test_a_worker_that_is_killed_takes_the_stage_down_with_one_sentence(
 def test_a_loss_that_is_not_finite_names_seed_and_epoch_and_leaves_what_was_finished_before(
     tmp_path: Path, arrays: Path, study: Params, unbroken: Path
 ) -> None:
-    directory = lay_out(tmp_path, arrays, study, epochs=3, seeds=(0, 1), optimizer="sgd", learning_rate=1000.0)
+    directory = lay_out(tmp_path, arrays, study, epochs=3, seeds=(0, 1), learning_rate=1000.0, optimizer="sgd")
     shutil.copytree(unbroken / "runs" / "tiny", directory / "runs" / "tiny")
     before = files(directory)
     with pytest.raises(UserError, match=r"^The loss of variant tiny was not finite: seed 0 in epoch \d; seed 1 in epoch \d\. ") as caught:
