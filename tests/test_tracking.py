@@ -27,11 +27,13 @@ from pipeline.errors import UserError
 from pipeline.files import sha256
 from pipeline.runner import results
 from pipeline.stages import report
-from pipeline.tracking import RUNS_OF_COMMIT, SeedRun, init_store, live, newest_runs, sync
+from pipeline.sync import main as sync_command
+from pipeline.sync import sync
+from pipeline.tracking import RUNS_OF_COMMIT, SeedRun, init_store, live, newest_runs
 from pipeline.tracking import Tracker as DelayedTracker
-from pipeline.tracking.__main__ import main
 from pipeline.tracking.recorder import training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
+from pipeline.tracking.ui import main as ui_command
 from pipeline.training.records import EpochRow, write_epochs
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
@@ -564,12 +566,12 @@ def test_sync_by_hand_keeps_the_pictures_that_a_report_has_drawn(project: Path, 
         (folder / f"{variant}.png").write_bytes(variant.encode())
         drawn = (directory / "run.json").stat().st_mtime + (5 if variant == "base" else -5)
         os.utime(folder / f"{variant}.png", (drawn, drawn))
-    main(["sync"])
+    sync_command([])
     content = read_store(uri)
     assert content.artifacts["0123 base"]["figures/base.png"] == b"base"
     assert "figures/other.png" not in content.artifacts["fedc other"]
     capsys.readouterr()
-    main(["sync"])
+    sync_command([])
     assert capsys.readouterr().out == "base: complete\nother: complete\n"
 
 
@@ -937,7 +939,7 @@ def test_a_damaged_database_is_named_and_left_as_it_is(project: Path, capsys: py
     (first,) = capsys.readouterr().err.splitlines()
     assert first == "The MLflow store mlflow.db is damaged: move the file away; training goes on, `make sync` will log this run later."
     with pytest.raises(UserError, match="is damaged: move the file away; mend that"):
-        main(["sync"])
+        sync_command([])
     assert (project / "mlflow.db").read_bytes() == damaged
 
 
@@ -1080,14 +1082,14 @@ def test_command_ui_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(UserError, match=r"There is no mlflow\.db in .*: run `make demo` or `dvc repro` first"):
-        main(["ui"])
+        ui_command([])
     (tmp_path / "mlflow.db").touch()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(UserError, match=rf"Port {port} is taken: choose another one, for example --port \d+"):
-            main(["ui", "--port", str(port)])
+            ui_command(["--port", str(port)])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@mlflow.example:5000")
-    main(["ui"])
+    ui_command([])
     assert capsys.readouterr().out == "MLFLOW_TRACKING_URI names a server: open http://mlflow.example:5000 in a browser.\n"
 
 
@@ -1096,7 +1098,7 @@ def test_command_ui_serves_the_store(project: Path, uri: str) -> None:
     assert track(make_run(), write_training(project / "runs" / "base", make_run()))
     port = free_port()
     with subprocess.Popen(
-        [sys.executable, "-m", "pipeline.tracking", "ui", "--port", str(port)],
+        [sys.executable, "-m", "pipeline.tracking.ui", "--port", str(port)],
         env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
     ) as server:  # fmt: skip
         try:
@@ -1115,5 +1117,5 @@ def test_command_ui_serves_the_store(project: Path, uri: str) -> None:
 
 
 def test_sync_without_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["sync"])
+    sync_command([])
     assert capsys.readouterr().out == "There is no finished training in runs/ yet: run `make demo` or `dvc repro` first.\n"

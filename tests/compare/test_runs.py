@@ -14,7 +14,7 @@ from pipeline.compare.runs import read_store
 from pipeline.compare.sides import read_revision
 from pipeline.errors import UserError
 from pipeline.study.git import Repository
-from pipeline.tracking import sync
+from pipeline.sync import sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,14 +1,18 @@
-"""Completes an MLflow store from the files in runs/: evaluations, short trainings, and all that was missed while it was down."""
+"""Completes an MLflow store from the files in runs/: evaluations, short trainings, and all that was missed while it was down.
+
+`make sync` is `python -m pipeline.sync` in the folder that holds runs/; the report stage calls `sync`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, run_command
 from pipeline.provenance import committed
 from pipeline.runner.results import WEIGHTS, read_run
 from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, milliseconds, training_lock
@@ -35,6 +39,12 @@ class _Training(NamedTuple):
     files: list[Path]
     pictures: list[Path]
     commit: str | None  # the one checked out, where it has these files
+
+
+def main(argv: list[str]) -> None:
+    description = "Completes the MLflow store from runs/ and evaluations/, without doubles."
+    argparse.ArgumentParser(prog="python -m pipeline.sync", description=description).parse_args(argv)
+    sync()
 
 
 def sync(runs_dir: Path = Path("runs"), *, uri: str | None = None, figures: Path = PICTURES) -> None:
@@ -144,3 +154,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not a mapping")
     return content
+
+
+if __name__ == "__main__":
+    run_command(main)

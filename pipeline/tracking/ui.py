@@ -1,4 +1,4 @@
-"""`python -m pipeline.tracking sync | ui`."""
+"""MLflow's pages on the store of the working directory: `python -m pipeline.tracking.ui [--port N]`, or `make ui`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,12 @@ from pathlib import Path
 
 from pipeline.errors import UserError, run_command
 from pipeline.tracking.store import database_path, display_name, store_uri, telemetry_off
-from pipeline.tracking.sync import sync
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.tracking", description="The MLflow store of this project.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("sync", help="complete the store from runs/ and evaluations/, without doubles")
-    ui = commands.add_parser("ui", help="serve MLflow's pages on the local store")
-    ui.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: %(default)s)")
-    arguments = parser.parse_args(argv)
-    if arguments.command == "sync":
-        sync()
-    else:
-        _ui(arguments.port)
-
-
-def _ui(port: int) -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.tracking.ui", description="Serves MLflow's pages on the local store.")
+    parser.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: %(default)s)")
+    port = parser.parse_args(argv).port
     uri = store_uri()
     path = database_path(uri)
     if uri.startswith(("http://", "https://")):
