@@ -662,15 +662,15 @@ def test_the_newest_runs_of_a_commit(project: Path, uri: str) -> None:
     found = newest_runs(commit)
     assert [(run.dataset, run.variant, run.seed) for run in found] == [("digits", v, s) for v in ("base", "wide") for s in sorted(SEEDS)]
     for run in found:
-        assert run.tags["training.id"][:4] == {"base": "0001", "wide": "0004"}[run.variant]
+        assert run.record["training_id"][:4] == {"base": "0001", "wide": "0004"}[run.variant]
         rows = [row for row in make_rows() if row.seed == run.seed]
         expected = {key: [row[column] for row in rows] for column, key in enumerate(KEYS, start=2)}
         assert run.curves == expected
         assert {key: run.metrics[key] for key in KEYS} == {key: values[-1] for key, values in expected.items()}
-        assert run.params["model.dim"] == "32"
+        assert run.record["config"] == make_run()["config"]
         assert run.metrics["parameters"] == METRICS["parameters"]
         assert run.metrics["evaluation.shift_1"] == SEED_EVALUATION["shift_1"][SEEDS.index(run.seed)]
-        assert run.config_hash == ("9" if run.variant == "base" else "c") * 64
+        assert run.record["config_hash"] == ("9" if run.variant == "base" else "c") * 64
     assert newest_runs("3" * 40) == []
     assert newest_runs(commit, dataset="mnist") == []
     assert newest_runs(other, dataset="digits") == newest_runs(other)

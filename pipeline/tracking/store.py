@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -152,6 +153,21 @@ class Store:
                 self.last_answer = time.monotonic()
                 return answer
         raise AssertionError("unreachable")
+
+    def file(self, run: Any, name: str) -> bytes:
+        """A file that a run, as `call` gives it, keeps."""
+        folder = _local_folder(run.info.artifact_uri)
+        if folder is not None:
+            path = folder / name
+            if not path.is_file():
+                raise StoreFault(f"{display_name(self.uri)} lacks {path}: bring it back, or move the store away and run `make sync`")
+            return path.read_bytes()
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        # By the address of the run's files: asked by the run's id, MLflow would look the run up again for every file.
+        files = get_artifact_repository(run.info.artifact_uri, tracking_uri=self.uri)
+        with TemporaryDirectory() as download:
+            return Path(files.download_artifacts(name, download)).read_bytes()
 
     def experiment(self, dataset: str) -> str:
         """Id of the dataset's MLflow experiment, created when missing."""
