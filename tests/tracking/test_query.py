@@ -75,6 +75,15 @@ def test_the_newest_runs_of_a_commit(project: Path, uri: str) -> None:
         newest.setdefault((run.data.tags["variant"], run.data.tags["seed"]), run.info.run_id)
     assert newest == {(run.variant, str(run.seed)): run.run_id for run in found}
 
+    # Seeds whose parent was deleted by hand are no training; `sync` logs it anew.
+    [parent] = client.search_runs(experiments, "tags.kind = 'parent' and tags.variant = 'wide'")
+    client.delete_run(parent.info.run_id)
+    assert {run.variant for run in newest_runs(commit)} == {"base"}
+    sync(project / "side4" / "runs")
+    again = newest_runs(commit)
+    assert [(run.variant, run.seed, run.curves) for run in again] == [(run.variant, run.seed, run.curves) for run in found]
+    assert not {run.run_id for run in again if run.variant == "wide"} & {run.run_id for run in found}
+
 
 def test_a_store_that_cannot_be_read_is_named(project: Path) -> None:
     (project / "mlflow.db").write_bytes(os.urandom(5000))
