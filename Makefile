@@ -54,10 +54,10 @@ compare: $(STAMP) ## what changed between two commits: BASE=rev [HEAD=rev] [SOUR
 	@python -m pipeline.compare '$(BASE)' $(if $(HEAD),'$(HEAD)') $(if $(SOURCE),--source '$(SOURCE)') $(if $(IN),--in '$(IN)')
 
 ui: $(STAMP) ## MLflow's pages on the root's store; on a profile's with IN=build/demo
-	@cd $(or $(IN),.) && python -m pipeline.tracking ui
+	@cd $(or $(IN),.) && python -m pipeline.tracking.ui
 
 sync: $(STAMP) ## bring the MLflow store up to date from runs/, without doubles; a profile's with IN=build/preview
-	@cd $(or $(IN),.) && python -m pipeline.tracking sync
+	@cd $(or $(IN),.) && python -m pipeline.sync
 
 test: $(STAMP) ## the whole test suite
 	@pytest -n 2 --dist worksteal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import re
@@ -353,3 +354,42 @@ def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
         return loaded
 
     return make
+
+
+@pytest.fixture(scope="session")
+def empty_database(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]]) -> Iterator[Path]:
+    """An MLflow store without an experiment of ours, made where a kill had left parts of one: it takes seconds, a copy of it none.
+
+    MLflow reads all its migrations whenever a store is opened, to learn the newest; here it does once.
+    """
+    from pipeline.tracking.store import Store, set_environment
+
+    set_environment()
+    from mlflow.store.db import utils
+
+    def make(path: Path) -> str:
+        path.mkdir()
+        for leftover in ("mlflow.db.new", "mlflow.db.new-journal", "mlflow.db.lock"):
+            (path / leftover).write_bytes(os.urandom(100))
+        (path / "mlflow.db").touch()
+        Store(f"sqlite:///{path / 'mlflow.db'}")
+        return " ".join(sorted(entry.name for entry in path.iterdir()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "_get_latest_schema_revision", functools.cache(utils._get_latest_schema_revision))
+        yield once("empty-store", make)[0] / "mlflow.db"
+
+
+@pytest.fixture
+def project(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with an MLflow store, as the stages have it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    shutil.copyfile(empty_database, tmp_path / "mlflow.db")
+    return tmp_path
+
+
+@pytest.fixture
+def uri(project: Path) -> str:
+    """The address of the project's store."""
+    return f"sqlite:///{project / 'mlflow.db'}"

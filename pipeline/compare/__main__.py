@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ from pipeline.compare.predictions import Cache
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_text
 from pipeline.study.git import Repository
+from pipeline.tracking.store import sqlite_uri, store_uri
 
 
 def main(argv: list[str]) -> None:
@@ -35,9 +37,8 @@ def main(argv: list[str]) -> None:
     repository = Repository.around(Path.cwd())
     folder = _folder(arguments.folder)
     if arguments.source == "mlflow":
-        from pipeline.compare.runs import read_store
-
-        base, head = (read_store(repository, revision, folder) for revision in (arguments.base, arguments.head or "HEAD"))
+        store, revisions = _store(repository, folder), (arguments.base, arguments.head or "HEAD")
+        base, head = (sides.read_revision(repository, revision, folder, store=store) for revision in revisions)
     else:
         base = sides.read_revision(repository, arguments.base, folder)
         head = sides.read_revision(repository, arguments.head, folder) if arguments.head else sides.read_working_tree(repository, folder)
@@ -57,6 +58,12 @@ def _folder(name: str | None) -> str | None:
     if path.name == "runs":
         path = path.parent
     return "" if path == PurePosixPath(".") else path.as_posix()
+
+
+def _store(repository: Repository, folder: str | None) -> str:
+    """The store of the folder, as build/preview has one, unless MLFLOW_TRACKING_URI names another; else that of the working directory."""
+    own = repository.root / (folder or "") / "mlflow.db"
+    return store_uri(sqlite_uri(own) if own.is_file() and "MLFLOW_TRACKING_URI" not in os.environ else None)
 
 
 def _progress(changes: list[Change]) -> Iterable[Change]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.study import Study
-from pipeline.study.files import CommitFiles, FolderFiles
+from pipeline.study.files import FolderFiles
 from pipeline.study.git import Commit, Repository
-from pipeline.study.results import read
+from pipeline.study.results import load_commit, read
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,18 @@ class Side:
     study: Study
 
 
-def read_revision(repository: Repository, revision: str, folder: str | None = None) -> Side:
+def read_revision(repository: Repository, revision: str, folder: str | None = None, *, store: str | None = None) -> Side:
     """The study that a commit holds.
 
     Args:
         folder: where runs/ lies, from the repository's top folder; None: the top folder, or the one reports/NAME that has runs/.
+        store: address of an MLflow store whose runs of the commit are read instead of its files.
 
     Raises:
-        UserError: no such commit, no results there, more than one place that could be meant, or a damaged file.
+        UserError: no such commit, no results there, more than one place that could be meant, a damaged file, or a store that cannot
+            be read.
     """
-    commit = repository.commit(revision)
-    files = CommitFiles(repository, commit.id)
-    return Side(revision, commit, None, read(files, folder, name=f"the commit {revision}", hint=repository.newest_with_runs))
+    return Side(revision, repository.commit(revision), None, load_commit(repository, revision, folder, store=store))
 
 
 def read_working_tree(repository: Repository, folder: str | None = None) -> Side:

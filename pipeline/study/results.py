@@ -1,7 +1,7 @@
 """A study's results as a user holds them: one `Training` a variant, and tidy pandas frames.
 
     from pipeline.study import load
-    load(".").epochs                    # of a folder; load("HEAD~3") of a commit
+    load(".").epochs                    # of a folder; load("HEAD~3") of a commit; load("HEAD", store="mlflow.db") of its MLflow runs
 
 Makers write the files, tellers read them here and nowhere else.
 """
@@ -321,7 +321,7 @@ def _seed_columns(training: Training) -> dict[str, Any]:
     origin = {
         name: [group_of[seed].get(name) for seed in training.seeds] for name in ("code_hash", "git_commit", "device_name", "finished")
     }
-    return {"variant": training.variant, "seed": training.seeds, **last, **(training.evaluation or {}), **origin}
+    return {"variant": training.variant, "seed": training.seeds, **last, **dict(sorted((training.evaluation or {}).items())), **origin}
 
 
 def _variant_columns(training: Training) -> dict[str, Any]:
@@ -340,21 +340,37 @@ def _stacked(parts: Iterable[dict[str, Any]]) -> pd.DataFrame:
 # --- reading ---
 
 
-def load(source: str | os.PathLike[str] = ".", folder: str | None = None) -> Study:
+def load(source: str | os.PathLike[str] = ".", folder: str | None = None, *, store: str | None = None) -> Study:
     """The results of a folder, or of a commit of the repository that the working directory lies in.
+
+    With `store`, they come from the MLflow runs of that commit, or of the one that is checked out in the folder. `epochs`, `seeds`
+    and `variants` are those of the files to the last bit; `timings` is empty, and no predictions are there.
 
     Args:
         source: a folder that holds runs/, such as "." or "build/demo", or what git takes for a commit, such as "HEAD~3".
         folder: where runs/ lies in the commit, from the repository's top; None: the top, or the one reports/NAME that has runs/.
+        store: an MLflow store: a server's address, such as "http://127.0.0.1:5000", or a SQLite file, such as "mlflow.db" or
+            "sqlite:///mlflow.db". A commit's runs are those trained at it, and those that `make sync` found it to hold; what an
+            evaluation after that commit found is there, too.
 
     Raises:
-        UserError: there are no results, or a file is damaged.
+        UserError: there are no results, a file is damaged, or the store cannot be read.
     """
-    if Path(source).is_dir():
-        return read(FolderFiles(Path(source)), folder, name=str(source), root=Path(source))
-    repository = Repository.around(Path.cwd())
-    commit = repository.commit(str(source))
-    return read(CommitFiles(repository, commit.id), folder, name=f"the commit {source}", hint=repository.newest_with_runs)
+    if not Path(source).is_dir():
+        return load_commit(Repository.around(Path.cwd()), str(source), folder, store=store)
+    if store is not None:
+        return load_commit(Repository.around(Path(source)), "HEAD", folder, store=store)
+    return read(FolderFiles(Path(source)), folder, name=str(source), root=Path(source))
+
+
+def load_commit(repository: Repository, revision: str, folder: str | None = None, *, store: str | None = None) -> Study:
+    """As `load`, of a commit of any repository."""
+    if store is not None:
+        from pipeline.study import stored
+
+        return stored.read(repository, revision, folder, store)
+    commit = repository.commit(revision)
+    return read(CommitFiles(repository, commit.id), folder, name=f"the commit {revision}", hint=repository.newest_with_runs)
 
 
 def read(

@@ -1,7 +1,7 @@
-"""MLflow tracking, and the only room that imports mlflow.
+"""MLflow: recording trainings and reading them back. The only room that imports mlflow.
 
-Tracking never stops science: whatever happens to the store, training and report go on, one plain line says so, and
-`python -m pipeline.tracking sync` (`make sync`) completes the store later from the files in runs/.
+Tracking never stops a training or a report: whatever happens to the store, they go on, one plain line says so, and
+`pipeline.sync` (`make sync`) completes the store later from the files in runs/.
 
 A training is one parent run with a nested child run per seed. A run is FINISHED in MLflow only when all its points are there.
 A value that is not finite is logged as it is: MLflow keeps NaN, and the largest float in infinity's place.
@@ -15,7 +15,5 @@ The newest finished run of each variant and seed at a commit, newest first, in M
 
 from pipeline.tracking.live import Tracker
 from pipeline.tracking.query import RUNS_OF_COMMIT, SeedRun, newest_runs
-from pipeline.tracking.store import init_store
-from pipeline.tracking.sync import sync
 
-__all__ = ["RUNS_OF_COMMIT", "SeedRun", "Tracker", "init_store", "newest_runs", "sync"]
+__all__ = ["RUNS_OF_COMMIT", "SeedRun", "Tracker", "newest_runs"]

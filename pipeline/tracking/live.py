@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,84 +21,7 @@ START_SECONDS = 90.0
 FLUSH_SECONDS = 5.0  # between two batches
 RETRY_SECONDS = (30.0, 600.0)  # after a fault: the first and the longest pause
 PATIENCE = 10.0  # `close` gives up after this long without an answer from the store ...
-LONGEST_CLOSE = 60.0  # ... and after this long in any case
-
-
-class _Writer:
-    """A thread that brings `_write` to success: again and again after faults, a last time when closing."""
-
-    def __init__(self, run: Mapping[str, Any], uri: str | None, on_fault: str, write: Callable[[Recorder], bool], *, delay: float) -> None:
-        self._delay = delay
-        self._skip = False
-        self._run = run
-        self._uri = store_uri(uri)
-        self._on_fault = on_fault
-        self._write = write
-        self._lock_path = training_lock(run)
-        self._store: Store | None = None
-        self._recorder: Recorder | None = None
-        self._closing = threading.Event()
-        self._said = False
-        self._complete = False
-        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
-        self._thread.start()
-
-    def close(self, *, skip: bool = False) -> bool:
-        """Lets the thread finish, for a bounded time; with `skip`, without opening a store that is not open yet.
-
-        Returns:
-            Whether everything is in the store.
-        """
-        self._skip = skip
-        self._closing.set()
-        begun = time.monotonic()
-        while self._thread.is_alive():
-            self._thread.join(0.05)
-            store, moment = self._store, time.monotonic()
-            # Until the store is open, the time goes into importing mlflow, which always ends.
-            silent = store is not None and moment - max(store.last_answer, begun) > PATIENCE
-            if silent or moment - begun > LONGEST_CLOSE:
-                self._say(f"{display_name(self._uri)} is slow to answer; {self._on_fault}.")
-                return False
-        return self._complete
-
-    def _work(self) -> None:
-        # Without a delay nothing is left out, even if `close` comes before this thread has got here.
-        if self._delay and self._closing.wait(self._delay) and self._skip:
-            return
-        pause = 0.0
-        with ExitStack() as stack:
-            is_locked = False
-            while True:
-                last = self._closing.wait(pause)
-                try:
-                    if not is_locked:
-                        stack.enter_context(locked(self._lock_path, PATIENCE))
-                        is_locked = True
-                    if self._store is None:
-                        self._store = Store(self._uri)
-                    if self._recorder is None:
-                        self._recorder = Recorder(self._store, self._run)
-                    self._complete = self._write(self._recorder)
-                    pause = FLUSH_SECONDS
-                except Exception as error:
-                    # Whether the failed call arrived is unknown: the next recorder looks at what the store has.
-                    self._recorder = None
-                    self._say(f"{explain(error, self._uri)}; {self._on_fault}.")
-                    pause = min(max(2 * pause, RETRY_SECONDS[0]), RETRY_SECONDS[1])
-                if last:
-                    break
-        if self._said and self._complete:
-            _print(f"{display_name(self._uri)} answers again and has this run.")
-
-    def _say(self, sentence: str) -> None:
-        if not self._said:
-            self._said = True
-            _print(sentence)
-
-
-def _print(sentence: str) -> None:
-    print(sentence[:1].upper() + sentence[1:], file=sys.stderr, flush=True)
+MAX_CLOSE_SECONDS = 60.0  # ... and after this long in any case
 
 
 class Tracker:
@@ -114,11 +37,18 @@ class Tracker:
     """
 
     def __init__(self, run: Mapping[str, Any], *, uri: str | None = None, start_after: float = START_SECONDS) -> None:
+        self._run = run
+        self._uri = store_uri(uri)
+        self._delay = start_after
+        self._lock_path = training_lock(run)
         self._rows: list[TimedRow] = []
-        self._taken = 0
-        self._recorder: Recorder | None = None
-        self._end: tuple[str, Mapping[str, Any] | None, Sequence[Path]] | None = None
-        self._writer = _Writer(run, uri, "training goes on, `make sync` will log this run later", self._write, delay=start_after)
+        self._end: tuple[str, Mapping[str, Any], Sequence[Path]] | None = None
+        self._closing = threading.Event()
+        self._store: Store | None = None
+        self._said = False
+        self._complete = False
+        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
+        self._thread.start()
 
     def epoch(self, row: EpochRow) -> None:
         """Takes one epoch of one seed; returns at once."""
@@ -134,22 +64,71 @@ class Tracker:
         Returns:
             Whether the store has everything; if not, one line has said so, or does now, or it is left to `sync`.
         """
-        self._end = (status, metrics, artifacts)
-        return self._writer.close(skip=status == "FINISHED")
+        self._end = (status, metrics or {}, artifacts)
+        self._closing.set()
+        begun = time.monotonic()
+        while self._thread.is_alive():
+            self._thread.join(0.05)
+            store, moment = self._store, time.monotonic()
+            # Until the store is open, the time goes into importing mlflow, which always ends.
+            silent = store is not None and moment - max(store.last_answer, begun) > PATIENCE
+            if silent or moment - begun > MAX_CLOSE_SECONDS:
+                self._say(f"{display_name(self._uri)} is slow to answer")
+                return False
+        return self._complete
 
-    def _write(self, recorder: Recorder) -> bool:
-        if recorder is not self._recorder:
-            recorder.reopen()
-            self._recorder, self._taken = recorder, 0
-        end, count = self._end, len(self._rows)
-        recorder.add(self._rows[self._taken : count])
-        self._taken = count
-        if end is None:
-            return False
-        status, metrics, artifacts = end
-        recorder.summary(metrics or {})
+    def _work(self) -> None:
+        """The thread: writes what is new, again and again after faults, and a last time when closing."""
+        # Without a delay nothing is left out, even if `close` comes before this thread has got here.
+        if self._delay and self._closing.wait(self._delay) and self._end is not None and self._end[0] == "FINISHED":
+            return
+        recorder: Recorder | None = None
+        pause, written = 0.0, 0
+        with ExitStack() as lock:
+            is_locked = False
+            while True:
+                last = self._closing.wait(pause)
+                try:
+                    if not is_locked:
+                        lock.enter_context(locked(self._lock_path, PATIENCE))
+                        is_locked = True
+                    if self._store is None:
+                        self._store = Store(self._uri)
+                    if recorder is None:
+                        recorder, written = Recorder(self._store, self._run), 0
+                        recorder.reopen()
+                    rows = self._rows[written:]
+                    recorder.add(rows)
+                    written += len(rows)
+                    if last:
+                        self._finish(recorder)
+                    pause = FLUSH_SECONDS
+                except Exception as error:
+                    # Whether the failed call arrived is unknown: the next recorder looks at what the store has.
+                    recorder = None
+                    self._say(explain(error, self._uri))
+                    pause = min(max(2 * pause, RETRY_SECONDS[0]), RETRY_SECONDS[1])
+                if last:
+                    break
+        if self._said and self._complete:
+            _print(f"{display_name(self._uri)} answers again and has this run.")
+
+    def _finish(self, recorder: Recorder) -> None:
+        assert self._end is not None, "`close` sets it before it wakes the thread"
+        status, metrics, artifacts = self._end
+        recorder.summary(metrics)
         recorder.files(artifacts)
-        complete = recorder.finish(status, now())
-        if not complete:
-            self._writer._say("MLflow lacks some epochs of this run; `make sync` will add them.")
-        return complete
+        self._complete = recorder.finish(status, now())
+        if not self._complete and not self._said:
+            self._said = True
+            _print("MLflow lacks some epochs of this run; `make sync` will add them.")
+
+    def _say(self, clause: str) -> None:
+        """Says what is wrong, the first time."""
+        if not self._said:
+            self._said = True
+            _print(f"{clause}; training goes on, `make sync` will log this run later.")
+
+
+def _print(sentence: str) -> None:
+    print(sentence[:1].upper() + sentence[1:], file=sys.stderr, flush=True)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import UserError
 from pipeline.tracking.recorder import COMMITS, EPOCH_KEYS, restored
-from pipeline.tracking.store import EXPERIMENT, Store, explain, store_uri
+from pipeline.tracking.store import EXPERIMENT, Store, StoreFault, display_name, explain, store_uri
 
 # The finished runs of a commit's seeds; with `attributes.start_time DESC`, the first of a variant and seed is its newest.
 RUNS_OF_COMMIT = f"attributes.status = 'FINISHED' and tags.kind = 'seed' and tags.{COMMITS} LIKE '%{{commit}}%'"
+_PARENTS_OF_COMMIT = f"tags.kind = 'parent' and tags.{COMMITS} LIKE '%{{commit}}%'"
 _THREADS = 8  # histories are asked for one by one, and a server takes its time for each
 
 
@@ -21,25 +24,21 @@ class SeedRun:
     """One seed of one training. Numbers are those of the text files, to the last bit.
 
     Attributes:
+        started: milliseconds since 1970.
         metrics: the last value of each: those of EPOCH_KEYS after the last epoch, evaluation.NAME; and of the training as a whole
             parameters and flops.
-        params: the settings by dotted key, as text.
-        tags: among others training.id, data.digest, device, device.name, attention, git.commit, git.dirty and versions.NAME.
         curves: one value an epoch, by EPOCH_KEYS.
-        started: milliseconds since 1970.
+        record: what run.json says of the training: the file that its parent run keeps.
     """
 
     run_id: str
     dataset: str
     variant: str
     seed: int
-    config_hash: str
-    code_hash: str
-    metrics: dict[str, float]
-    params: dict[str, str]
-    tags: dict[str, str]
-    curves: dict[str, list[float]]
     started: int
+    metrics: Mapping[str, float]
+    curves: Mapping[str, list[float]]
+    record: Mapping[str, Any]
 
 
 def newest_runs(commit: str, *, dataset: str | None = None, uri: str | None = None) -> list[SeedRun]:
@@ -62,35 +61,25 @@ def newest_runs(commit: str, *, dataset: str | None = None, uri: str | None = No
         store = Store(address)
         name = EXPERIMENT.format(dataset=dataset or "%")
         experiments = [experiment.experiment_id for experiment in store.call("search_experiments", filter_string=f"name LIKE '{name}'")]
+        parents = {run.info.run_id: run for run in _search(store, experiments, _PARENTS_OF_COMMIT.format(commit=commit))}
         newest: dict[tuple[str, str, int], Any] = {}
         for run in _search(store, experiments, RUNS_OF_COMMIT.format(commit=commit)):
-            newest.setdefault((run.data.params["data.dataset"], run.data.tags["variant"], int(run.data.tags["seed"])), run)
-        sizes = {
-            run.info.run_id: {key: run.data.metrics[key] for key in ("parameters", "flops") if key in run.data.metrics}
-            for run in _search(store, experiments, f"tags.kind = 'parent' and tags.{COMMITS} LIKE '%{commit}%'")
-        }
+            # Seeds whose parent was deleted by hand hang nowhere; `sync` makes new ones.
+            if run.data.tags["mlflow.parentRunId"] in parents:
+                newest.setdefault((run.data.params["data.dataset"], run.data.tags["variant"], int(run.data.tags["seed"])), run)
+        parents = {id: parents[id] for id in {run.data.tags["mlflow.parentRunId"] for run in newest.values()}}
         with ThreadPoolExecutor(_THREADS) as pool:
+            records = dict(zip(parents, pool.map(lambda run: _record(store, run), parents.values()), strict=True))
             curves = list(pool.map(lambda run: _curves(store, run.info.run_id), newest.values()))
     except Exception as error:
         raise UserError(f"{explain(error, address)}; mend that, then run the command again.") from None
-    return [
-        SeedRun(
-            run_id=run.info.run_id,
-            dataset=place[0],
-            variant=place[1],
-            seed=place[2],
-            config_hash=run.data.tags["config.hash"],
-            code_hash=run.data.tags["code.hash"],
-            metrics={
-                key: restored(value) for key, value in (run.data.metrics | sizes.get(run.data.tags["mlflow.parentRunId"], {})).items()
-            },
-            params=run.data.params,
-            tags=run.data.tags,
-            curves=curve,
-            started=run.info.start_time,
-        )
-        for (place, run), curve in sorted(zip(newest.items(), curves, strict=True), key=lambda pair: pair[0][0])
-    ]
+    runs = []
+    for ((of, variant, seed), run), curve in zip(newest.items(), curves, strict=True):
+        parent = parents[run.data.tags["mlflow.parentRunId"]]
+        sizes = {key: parent.data.metrics[key] for key in ("parameters", "flops") if key in parent.data.metrics}
+        metrics = {key: restored(value) for key, value in (run.data.metrics | sizes).items()}
+        runs.append(SeedRun(run.info.run_id, of, variant, seed, run.info.start_time, metrics, curve, records[parent.info.run_id]))
+    return sorted(runs, key=lambda run: (run.dataset, run.variant, run.seed))
 
 
 def _search(store: Store, experiments: list[str], filter_string: str) -> Iterator[Any]:
@@ -116,3 +105,11 @@ def _curves(store: Store, run_id: str) -> dict[str, list[float]]:
         key: [restored(point.value) for point in sorted(store.call("get_metric_history", run_id, key), key=lambda point: point.step)]
         for key in EPOCH_KEYS
     }
+
+
+def _record(store: Store, parent: Any) -> dict[str, Any]:
+    content = store.file(parent, "run.json")
+    if hashlib.sha256(content).hexdigest() != parent.data.tags.get("sha256.run.json"):
+        raise StoreFault(f"run.json of the run {parent.info.run_name} in {display_name(store.uri)} is not what was logged")
+    record: dict[str, Any] = json.loads(content)
+    return record

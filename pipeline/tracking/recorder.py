@@ -99,12 +99,6 @@ class Recorder:
         for found in (self._parent, *self._children.values()):
             self._describe(found)
 
-    @property
-    def finished(self) -> bool:
-        """Whether the training is whole: runs that this module sets to FINISHED have all their points."""
-        runs = [self._parent, *self._children.values()]
-        return set(self._children) >= set(self._seeds) and all(run.status == "FINISHED" for run in runs)
-
     def reopen(self) -> None:
         """Marks a training that goes on, after a kill or a failure, as running again."""
         if self._parent.status != "RUNNING":
@@ -184,10 +178,11 @@ class Recorder:
         whole = set(self._children) >= set(self._seeds) and all(child.status == "FINISHED" for child in self._children.values())
         if whole and self._covered(self._parent) and self._parent.status != "FINISHED":
             self._terminate(self._parent, "FINISHED", ended)
+        complete = whole and self._parent.status == "FINISHED"
         # Not before now: what is left of a training that was given up belongs to no commit.
-        if self.finished and self._run["git_dirty"] is False:
+        if complete and self._run["git_dirty"] is False:
             self.belongs_to(self._run["git_commit"])
-        return self.finished
+        return complete
 
     def _covered(self, run: _Run) -> bool:
         return all(run.steps[key] >= self._epochs for key in EPOCH_KEYS)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -42,6 +43,13 @@ def telemetry_off() -> None:
     os.environ["DO_NOT_TRACK"] = "1"
 
 
+def set_environment() -> None:
+    """Has MLflow be quiet and quick to give up. To be called before it is imported."""
+    telemetry_off()
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
 def store_uri(uri: str | None = None) -> str:
     """The store's address: as given, else MLFLOW_TRACKING_URI, else the SQLite file `mlflow.db` in the working directory."""
     return uri or os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(Path.cwd() / "mlflow.db")
@@ -59,6 +67,17 @@ def database_path(uri: str) -> Path | None:
         return None
     path = uri.removeprefix("sqlite:///").split("?", 1)[0]
     return Path(path).absolute() if path not in ("", ":memory:") else None
+
+
+def is_server(uri: str) -> bool:
+    """Whether the store is behind a server, which keeps the files of its runs itself."""
+    return uri.startswith(("http://", "https://"))
+
+
+def artifact_root(uri: str) -> str:
+    """Address of the folder in which the runs of a store without a server keep their files."""
+    path = database_path(uri)
+    return ((path.parent if path else Path.cwd()) / "mlartifacts").as_uri()
 
 
 def display_name(uri: str) -> str:
@@ -119,9 +138,7 @@ class Store:
     """
 
     def __init__(self, uri: str) -> None:
-        telemetry_off()
-        for name, value in _ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        set_environment()
         from mlflow import MlflowClient
 
         self.uri = uri
@@ -153,6 +170,21 @@ class Store:
                 return answer
         raise AssertionError("unreachable")
 
+    def file(self, run: Any, name: str) -> bytes:
+        """A file that a run, as `call` gives it, keeps."""
+        folder = _local_folder(run.info.artifact_uri)
+        if folder is not None:
+            path = folder / name
+            if not path.is_file():
+                raise StoreFault(f"{display_name(self.uri)} lacks {path}: bring it back, or move the store away and run `make sync`")
+            return path.read_bytes()
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        # By the address of the run's files: asked by the run's id, MLflow would look the run up again for every file.
+        files = get_artifact_repository(run.info.artifact_uri, tracking_uri=self.uri)
+        with TemporaryDirectory() as download:
+            return Path(files.download_artifacts(name, download)).read_bytes()
+
     def experiment(self, dataset: str) -> str:
         """Id of the dataset's MLflow experiment, created when missing."""
         if dataset not in self._experiments:
@@ -172,29 +204,14 @@ class Store:
         return self._experiments[dataset]
 
     def _create_experiment(self, name: str) -> Any:
-        location = None
-        if not self.uri.startswith(("http://", "https://")):
-            path = database_path(self.uri)
-            location = ((path.parent if path else Path.cwd()) / "mlartifacts").as_uri()
         try:
-            self.call("create_experiment", name, artifact_location=location)
+            self.call("create_experiment", name, artifact_location=None if is_server(self.uri) else artifact_root(self.uri))
         except Exception:
             # Somebody else may have been first.
             if (found := self.call("get_experiment_by_name", name)) is None:
                 raise
             return found
         return self.call("get_experiment_by_name", name)
-
-
-def init_store(dataset: str, *, uri: str | None = None) -> Store:
-    """Makes or migrates the store, and the dataset's experiment in it. Cheap when both are there already; safe in parallel.
-
-    Raises:
-        StoreFault, or whatever MLflow raises; `explain` names either.
-    """
-    store = Store(store_uri(uri))
-    store.experiment(dataset)
-    return store
 
 
 def _make_database(path: Path) -> None:
@@ -252,7 +269,7 @@ def explain(error: BaseException, uri: str) -> str:
         clause = text
     elif isinstance(error, ImportError):
         clause = f"MLflow cannot be imported ({text}): run `make setup`"
-    elif uri.startswith(("http://", "https://")):
+    elif is_server(uri):
         # A RestException carries what a live server said; everything else is a connection that failed.
         clause = f"{name} answers with an error ({text[:160]})" if type(error).__name__ == "RestException" else f"{name} does not answer"
     elif "not a database" in lowered or "malformed" in lowered:

@@ -97,20 +97,22 @@ class Study:
             "finished": "2026-01-02T03:14:05+00:00",
         } | dict(run or {})
         columns = ["seed", "epoch", "train_loss", "test_loss", "test_accuracy", *(["gradient_norm"] if not old else []), "seconds"]
-        lines = [",".join(columns)]
+        lines, rows = [",".join(columns)], []
         epochs = config["train"]["epochs"]
         for seed, value in final.items():
             for epoch in range(1, epochs + 1):
                 now = value if epoch == epochs else value / 2
                 numbers = [2.3 / epoch + seed / 7, 2.1 / epoch + seed / 9, now, *([1.5 / epoch] if not old else []), seconds + seed / 3]
                 lines.append(",".join([str(seed), str(epoch), *map(repr, numbers)]))
+                rows.append([seed, epoch, *numbers])
         directory = self.directory(variant)
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "run.json").write_text(json.dumps(record))
         (directory / "epochs.csv").write_text("\n".join([*lines, ""]))
-        (directory / "metrics.json").write_text(json.dumps({"n": len(final), "parameters": parameters, "flops": 163 * parameters}))
+        metrics = {"n": len(final), "parameters": parameters, "flops": 163 * parameters}
+        (directory / "metrics.json").write_text(json.dumps(metrics))
         if not old:
-            results.write_run(directory, record)
+            results.write_run(directory, record | {"epochs": rows, "metrics": metrics})
 
     def seal(self, variant: str) -> None:
         """Has run.json vouch for the files as they are now."""

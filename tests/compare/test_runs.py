@@ -1,27 +1,67 @@
-"""MLflow as the source: the numbers of the text files."""
+"""MLflow as the source of a study: the numbers of the tables."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import pandas as pd
 import pytest
+import yaml
 
 from pipeline.compare.__main__ import main
-from pipeline.compare.runs import read_store
-from pipeline.compare.sides import read_revision
 from pipeline.errors import UserError
-from pipeline.study.git import Repository
-from pipeline.tracking import sync
+from pipeline.evaluation.records import Evaluation, Records
+from pipeline.files import sha256
+from pipeline.runner import results
+from pipeline.study import load
+from pipeline.sync import sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.compare.conftest import Study
 
+ROOT = Path(__file__).parents[2]
+
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
+
+
+def of_two_commits() -> dict[str, Any]:
+    """A record of seeds that were not all trained at one commit."""
+    origin = {"code_hash": "e" * 64, "device": "cpu", "device_name": "A processor (2 cores)", "attention": "fused-cpu"}
+    groups = [
+        {"seeds": [7, 2], **origin, "git_commit": "a" * 40, "finished": "2026-01-02T03:09:05+00:00"},
+        {"seeds": [0], **origin, "git_commit": "b" * 40, "finished": "2026-01-02T03:14:05+00:00"},
+    ]
+    return {"code_hash": "e" * 64, "trainings": groups}
+
+
+def records_of(study: Study) -> Records:
+    root = study.root
+    return Records(arrays=root / "data/arrays", runs=root / "runs", predictions=root / "predictions", tables=root / "tables")
+
+
+def evaluate(study: Study, variant: str, **columns: list[float]) -> None:
+    """Writes what the evaluate stage leaves of a training, with these columns beside accuracy and loss."""
+    weights = study.directory(variant) / results.WEIGHTS
+    weights.write_text(variant)
+    study.seal(variant)
+    metrics = {"test_accuracy": 0.5, "ensemble_accuracy": 0.6, "per_class_accuracy": {"0": 1.0}}
+    records_of(study).write(variant, {}, Evaluation({"weights": sha256(weights)}, columns, metrics))
+
+
+def commit(study: Study, message: str) -> str:
+    """A commit of the tables of what is trained, and of a dvc.lock that names the trainings."""
+    runs = {path.name: results.read_run(path) for path in sorted((study.root / "runs").iterdir())}
+    records_of(study).write_tables({name: {"weights": run["outputs"].get(results.WEIGHTS)} for name, run in runs.items()})
+    digests = [hashlib.md5((study.directory(name) / "run.json").read_bytes()).hexdigest() for name in runs]
+    (study.root / "dvc.lock").write_text(yaml.safe_dump({"stages": {"train": {"outs": [{"md5": digest} for digest in digests]}}}))
+    return study.commit(message)
 
 
 @pytest.fixture(scope="module")
@@ -31,40 +71,58 @@ def synced(tmp_path_factory: pytest.TempPathFactory, study_class: type[Study]) -
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         study = study_class(tmp_path_factory.mktemp("synced") / "study")
         patch.chdir(study.root)
-        (study.root / ".gitignore").write_text("/mlflow.db*\n/mlartifacts/\n/.checkpoints/\n/build/\n")
+        (study.root / ".gitignore").write_text("/mlflow.db*\n/mlartifacts/\n/.checkpoints/\n/build/\n/runs/\n/predictions/\n")
         (study.root / "params.yaml").write_text(
             "data: {dataset: digits}\nvariants: {base: {}, kept: {}, same: {}, gone: {}, few: {}, new: {}}\n"
         )
         for variant in ("base", "kept", "same", "gone", "few"):
             study.train(variant, {7: 0.1 + 0.2, 0: 0.9, 2: 1 / 3})
-        first = study.commit("the first")
+        first = commit(study, "the first")
         sync()
-        study.train("base", {7: 0.5, 0: 0.95, 2: 2 / 3}, change={"model.dim": 64, "train.clip_norm": 1.5}, run={"code_hash": "e" * 64})
         study.train("same", {7: 0.1 + 0.2, 0: 0.9, 2: 1 / 3}, run={"versions": {"python": "3.12.1", "torch": "2.16"}}, seconds=20)
         study.train("few", {7: 0.4, 0: 0.8}, parameters=77)
         study.remove("gone")
         study.train("new", {7: 0.3, 0: 0.2, 2: 0.1}, change={"model.architecture": "cnn"})
-        second = study.commit("the second")
+        study.train("base", {7: 0.5, 0: 0.95, 2: 2 / 3}, change={"model.dim": 64, "train.clip_norm": 1.5}, run=of_two_commits())
+        evaluate(study, "base", shift_1=[0.1 + 0.2, 2 / 3, 0.7], attention_entropy=[float("inf"), 1.0, 1e-300])
+        evaluate(study, "kept")
+        (study.root / "timing").mkdir()
+        shutil.copyfile(ROOT / "timing" / "results.json", study.root / "timing" / "results.json")
+        second = commit(study, "the second")
         sync()
     return study, first, second
 
 
-def test_every_number_is_that_of_the_text_files(synced: tuple[Study, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_number_is_that_of_the_tables(synced: tuple[Study, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     study, *commits = synced
     monkeypatch.chdir(study.root)
-    repository = Repository(study.root)
     for commit in commits:
-        files, store = read_revision(repository, commit), read_store(repository, commit)
-        assert list(store.study.trainings) == list(files.study.trainings)
-        for variant, training in files.study.trainings.items():
-            other = store.study.trainings[variant]
-            assert (other.options, other.seeds, other.parameters, other.flops) == (
-                training.options, training.seeds, training.parameters, training.flops,
-            )  # fmt: skip
-            assert other.curves.keys() == training.curves.keys()
-            for name, values in training.curves.items():
-                assert np.array_equal(other.curves[name], values), (variant, name)
-            assert (other.id, other.origin) == (training.id, training.origin)
+        files, store = load(commit), load(commit, store="mlflow.db")
+        for frame in ("epochs", "seeds", "variants"):
+            pd.testing.assert_frame_equal(getattr(store, frame), getattr(files, frame), check_exact=True)
+        assert [training.id for training in store.trainings.values()] == [training.id for training in files.trainings.values()]
+        assert store.timings.empty
+    assert len(files.timings) > 0
+    assert list(files.seeds.git_commit[:3]) == ["a" * 40, "b" * 40, "a" * 40]
+    assert list(files.seeds.attention_entropy[:3]) == [float("inf"), 1.0, 1e-300]
+    pd.testing.assert_frame_equal(load(".", store=f"sqlite:///{study.root}/mlflow.db").seeds, files.seeds, check_exact=True)
+
+
+def test_a_record_that_the_store_has_lost_or_that_is_another_is_named(
+    synced: tuple[Study, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, first, _ = synced
+    monkeypatch.chdir(study.root)
+    [path] = [path for path in study.root.glob("mlartifacts/**/run.json") if json.loads(path.read_bytes())["variant"] == "gone"]
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"fused-cpu", b"fused-gpu"))
+    with pytest.raises(UserError, match=r"^Run\.json of the run gone in the MLflow store mlflow\.db is not what was logged; mend that"):
+        load(first, store="mlflow.db")
+    path.unlink()
+    with pytest.raises(UserError, match=r"^The MLflow store mlflow\.db lacks /.*/run\.json: bring it back, or move the store away"):
+        load(first, store="mlflow.db")
+    path.write_bytes(content)
+    assert list(load(first, store="mlflow.db").trainings) == ["base", "kept", "same", "gone", "few"]
 
 
 def test_the_two_sources_make_the_same_page(

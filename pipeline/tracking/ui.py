@@ -1,4 +1,4 @@
-"""`python -m pipeline.tracking sync | ui`."""
+"""MLflow's pages on the store of the working directory: `python -m pipeline.tracking.ui [--port N]`, or `make ui`."""
 
 from __future__ import annotations
 
@@ -6,30 +6,18 @@ import argparse
 import os
 import socket
 import sys
-from pathlib import Path
 
 from pipeline.errors import UserError, run_command
-from pipeline.tracking.store import database_path, display_name, store_uri, telemetry_off
-from pipeline.tracking.sync import sync
+from pipeline.tracking.store import artifact_root, database_path, display_name, is_server, store_uri, telemetry_off
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.tracking", description="The MLflow store of this project.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("sync", help="complete the store from runs/ and evaluations/, without doubles")
-    ui = commands.add_parser("ui", help="serve MLflow's pages on the local store")
-    ui.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: %(default)s)")
-    arguments = parser.parse_args(argv)
-    if arguments.command == "sync":
-        sync()
-    else:
-        _ui(arguments.port)
-
-
-def _ui(port: int) -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.tracking.ui", description="Serves MLflow's pages on the local store.")
+    parser.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: %(default)s)")
+    port = parser.parse_args(argv).port
     uri = store_uri()
     path = database_path(uri)
-    if uri.startswith(("http://", "https://")):
+    if is_server(uri):
         print(f"MLFLOW_TRACKING_URI names a server: open {display_name(uri).removeprefix('MLflow at ')} in a browser.")
         return
     if path is not None and not path.exists():
@@ -37,14 +25,13 @@ def _ui(port: int) -> None:
     if not _is_free(port):
         free = next((candidate for candidate in range(port + 1, 65536) if _is_free(candidate)), None)
         raise UserError(f"Port {port} is taken: choose another one, for example --port {free}.")
-    artifacts = (path.parent if path else Path.cwd()) / "mlartifacts"
     telemetry_off()
     # Without it the server starts workers for jobs that nobody here submits.
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
     print(f"MLflow's pages come up at http://127.0.0.1:{port} in about 15 seconds; Ctrl-C ends them.", flush=True)
     options = {
         "--backend-store-uri": uri,
-        "--default-artifact-root": artifacts.as_uri(),
+        "--default-artifact-root": artifact_root(uri),
         "--host": "127.0.0.1",
         "--port": str(port),
         "--workers": "1",

@@ -1,12 +1,16 @@
-"""Completes an MLflow store from the files in runs/: evaluations, short trainings, and all that was missed while it was down."""
+"""Completes an MLflow store from the files in runs/: evaluations, short trainings, and all that was missed while it was down.
+
+`make sync` is `python -m pipeline.sync` in the folder that holds runs/; the report stage calls `sync`.
+"""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pipeline.errors import UserError
+from pipeline.errors import UserError, run_command
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.provenance import committed
 from pipeline.runner.results import RUN, WEIGHTS, epoch_rows, read_run, restore_runs
@@ -24,6 +28,12 @@ class _Training(NamedTuple):
     file: Path  # run.json
     pictures: list[Path]
     commit: str | None  # the one checked out, where it has these files
+
+
+def main(argv: list[str]) -> None:
+    description = "Completes the MLflow store from runs/ and predictions/, without doubles."
+    argparse.ArgumentParser(prog="python -m pipeline.sync", description=description).parse_args(argv)
+    sync()
 
 
 def sync(runs_dir: Path = Path("runs"), *, uri: str | None = None, figures: Path = PICTURES) -> None:
@@ -102,3 +112,7 @@ def _read(directory: Path, figures: Path, commit: str | None) -> _Training:
     if evaluation is not None and evaluation.inputs["weights"] != run["outputs"][WEIGHTS]:
         evaluation = None  # the evaluate stage has not been here since these weights were trained
     return _Training(run, rows, evaluation, directory / RUN, [picture] if is_current else [], commit)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,292 @@
+"""Completing a store from runs/: what is missing, once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline import params
+from pipeline.errors import UserError
+from pipeline.runner import results
+from pipeline.sync import main as command
+from pipeline.sync import sync
+from pipeline.tracking import newest_runs
+from pipeline.tracking.recorder import training_lock
+from pipeline.tracking.store import Store, locked
+from tests.tracking.trainings import (
+    ALL_POINTS,
+    EPOCHS,
+    EVALUATION_POINTS,
+    METRICS,
+    SEEDS,
+    Tracker,
+    artifacts_of,
+    assert_complete,
+    assert_diverged,
+    evaluation_of,
+    expected_points,
+    make_rows,
+    make_run,
+    read_store,
+    records_of,
+    silent_server,
+    track,
+    write_diverged,
+    write_evaluation,
+    write_training,
+)
+
+
+def test_sync_after_live_adds_the_evaluation_alone_and_both_make_what_sync_makes(
+    project: Path, uri: str, empty_database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = write_training(project / "runs" / "base", make_run())
+    evaluation_of(directory).rename(project / "later")  # the evaluate stage has not run yet
+    track(make_run(), directory)
+    before = read_store(uri)
+    sync()
+    assert capsys.readouterr().out == "base: complete\n"
+    assert read_store(uri) == before
+
+    (project / "later").rename(evaluation_of(directory))
+    sync()
+    assert capsys.readouterr().out == f"base: {EVALUATION_POINTS} points added\n"
+    after = assert_complete(uri)
+    assert after.artifacts["0123 base"] == artifacts_of(directory)
+    assert after.tags["0123 base"] == before.tags["0123 base"]
+    assert (after.params, after.datasets) == (before.params, before.datasets)
+
+    (project / "alone").mkdir()
+    shutil.copyfile(empty_database, project / "alone" / "mlflow.db")
+    alone = f"sqlite:///{project / 'alone' / 'mlflow.db'}"
+    sync(uri=alone)
+    sync(uri=alone)
+    said = f"base: 4 runs, {ALL_POINTS} points, 1 file added, 4 runs set to finished\nbase: complete\n"
+    assert capsys.readouterr().out == said
+    assert read_store(alone) == after
+
+
+def test_sync_adds_only_what_is_missing(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_training(project / "runs" / "base", make_run())
+    write_training(project / "runs" / "other", make_run("other", "fedc" * 8))
+    tracker = Tracker(make_run())
+    for row in make_rows():
+        if row.seed != 7 and row.epoch != 2:
+            tracker.epoch(row)
+    assert not tracker.close("FINISHED", metrics=METRICS)
+    assert "lacks some epochs" in capsys.readouterr().err
+    assert set(read_store(uri).statuses.values()) == {"RUNNING"}
+
+    sync()
+    lines = capsys.readouterr().out.splitlines()
+    logged = 2 * 3 * 5 + len(METRICS)
+    assert lines[0] == f"base: 1 run, {ALL_POINTS - logged} points, 1 file added, 4 runs set to finished"
+    assert lines[1].startswith(f"other: 4 runs, {ALL_POINTS} points")
+    content = read_store(uri)
+    assert content.points == expected_points() + expected_points("fedc", "other")
+    assert set(content.statuses.values()) == {"FINISHED"}
+
+    store = Store(uri)
+    [seed_run] = store.call("search_runs", [store.experiment("digits")], filter_string="tags.variant = 'other' and tags.seed = '7'")
+    store.call("delete_run", seed_run.info.run_id)
+    sync()
+    assert capsys.readouterr().out.splitlines() == ["base: complete", f"other: 1 run, {EPOCHS * 5 + 4} points added, 1 run set to finished"]
+    assert read_store(uri) == content
+
+
+def test_a_new_training_of_a_variant_leaves_the_old_one_alone(project: Path, uri: str) -> None:
+    directory = write_training(project / "runs" / "base", make_run())
+    track(make_run(), directory)
+    sync()
+    before = read_store(uri)
+    shutil.rmtree(directory)
+    write_training(directory, make_run(training_id="fedc" * 8))
+    track(make_run(training_id="fedc" * 8), directory)
+    sync()
+    content = read_store(uri)
+    assert content.points == expected_points() + expected_points("fedc")
+    for name in before.statuses:
+        assert content.artifacts[name] == before.artifacts[name]
+        assert content.tags[name] == before.tags[name]
+
+
+def test_sync_leaves_out_the_evaluation_of_an_earlier_training(project: Path, uri: str) -> None:
+    directory = write_training(project / "runs" / "base", make_run())
+    write_evaluation(directory, "b" * 64)
+    sync()
+    content = read_store(uri)
+    assert not any(key.startswith("evaluation.") for _, key, _, _ in content.points)
+    assert content.artifacts["0123 base"] == artifacts_of(directory)
+
+
+def test_sync_names_damaged_files_and_logs_the_others(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, variant in enumerate(["a", "b", "c", "d", "e"]):
+        write_training(project / "runs" / variant, make_run(variant, f"000{number}" * 8))
+    (project / "runs" / "a" / "run.json").write_text("{")
+    path = project / "runs" / "b" / "run.json"
+    path.write_text(path.read_text().replace("digits", "digit5"))
+    others = {variant: results.read_run(project / "runs" / variant) for variant in "cd"}
+    results.write_run(project / "runs" / "c", others["c"] | {"epochs": others["c"]["epochs"][:-1]})
+    results.write_run(project / "runs" / "d", {name: value for name, value in others["d"].items() if name != "metrics"})
+    with pytest.raises(UserError, match="Damaged files in runs/a, runs/b, runs/c, runs/d"):
+        sync()
+    output = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in output[:4]] == [f"{name}: left out" for name in "abcd"]
+    assert read_store(uri).points == expected_points("0004", "e")
+
+
+def test_sync_waits_for_no_training_that_is_being_logged(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_training(project / "runs" / "base", make_run())
+    with locked(training_lock(make_run()), 0):
+        sync()
+    assert "another process logs it at the moment" in capsys.readouterr().out
+    assert read_store(uri).statuses == {}
+
+
+def test_the_pictures_that_a_report_has_drawn_are_kept_with_the_parent(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """But for one of an earlier training, which the next report will draw anew, and one of a variant that is gone."""
+    folder = project / ".checkpoints" / "figures"
+    folder.mkdir(parents=True)
+    for variant, training in (("base", "0123456789abcdef" * 2), ("other", "fedc" * 8)):
+        directory = write_training(project / "runs" / variant, make_run(variant, training))
+        (folder / f"{variant}.png").write_bytes(variant.encode())
+        drawn = (directory / "run.json").stat().st_mtime + (5 if variant == "base" else -5)
+        os.utime(folder / f"{variant}.png", (drawn, drawn))
+    (folder / "removed.png").write_bytes(b"removed")
+    command([])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" points, ")[1] for line in lines] == [
+        "2 files added, 4 runs set to finished",
+        "1 file added, 4 runs set to finished",
+    ]
+    content = read_store(uri)
+    pictures = {(name, path): data for name, files in content.artifacts.items() for path, data in files.items() if path.endswith(".png")}
+    assert pictures == {("0123 base", "figures/base.png"): b"base"}
+    command([])
+    sync(figures=project / "elsewhere")
+    assert capsys.readouterr().out == "base: complete\nother: complete\n" * 2
+    assert read_store(uri) == content
+
+    (folder / "base.png").write_bytes(b"drawn again")
+    os.utime(folder / "base.png", (drawn + 60, drawn + 60))
+    sync(figures=folder)
+    assert capsys.readouterr().out == "base: 1 file added\nother: complete\n"
+    assert read_store(uri).artifacts["0123 base"]["figures/base.png"] == b"drawn again"
+
+
+def test_the_report_stage_outlives_a_silent_server(
+    project: Path, uri: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, raw_params: dict[str, Any]
+) -> None:
+    """One line says what is wrong; the next report completes the store, and one more finds nothing to do."""
+    from pipeline.stages import report
+
+    study = params.parse(raw_params | {"variants": {"base": {}}, "experiments": {}})
+    directory = write_training(project / "runs" / "base", make_run())
+    weights = results.read_run(directory)["outputs"][results.WEIGHTS]
+    records_of(directory).write_tables({"base": {"weights": weights}})
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with silent_server() as address:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        report.track(study)
+    sentence = f"MLflow is not up to date: MLflow at {address} does not answer; mend that, then run `make sync` again.\n"
+    assert capsys.readouterr() == (sentence, "")
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    report.track(study)
+    assert capsys.readouterr() == (f"base: 4 runs, {ALL_POINTS} points, 2 files added, 4 runs set to finished\n", "")
+    assert_complete(uri)
+    picture = (project / ".checkpoints" / "figures" / "base.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    content = read_store(uri)
+    assert content.artifacts["0123 base"] == artifacts_of(directory) | {"figures/base.png": picture}
+    report.track(study)
+    assert capsys.readouterr().out == "base: complete\n"
+    assert read_store(uri) == content
+
+
+def test_a_training_that_diverged(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run() | {"git_dirty": False}
+    write_diverged(project / "runs" / "base", run)
+    sync()
+    capsys.readouterr()
+    before = read_store(uri)
+    assert set(before.statuses.values()) == {"FINISHED"}
+    sync()
+    assert capsys.readouterr().out == "base: complete\n"
+    after = read_store(uri)
+    assert sorted(map(repr, after.points.elements())) == sorted(map(repr, before.points.elements()))
+    keys = {key for name, key, _, _ in after.points if name == "0123 base"}
+    assert "diverged" in keys
+    assert not {"test_loss_mean", "evaluation.test_loss"} & keys
+    assert_diverged(newest_runs(run["git_commit"]))
+
+
+def test_settings_of_every_architecture_are_params(project: Path, uri: str, study: params.Params) -> None:
+    settings = study.resolve("cnn")
+    config = settings.model_dump(mode="json")
+    config["train"] |= {"seeds": SEEDS, "epochs": EPOCHS}
+    write_training(project / "runs" / "cnn", make_run("cnn") | {"config": config})
+    sync()
+    found = read_store(uri).params["0123 cnn, seed 0"]
+    assert found.items() >= {
+        "model.architecture": "cnn", "model.widths": "[12, 26]", "train.optimizer": "adam", "train.clip_norm": "None", "train.epochs": "4",
+    }.items()  # fmt: skip
+    assert {key for key in found if key.startswith("model.")} == {"model.architecture", "model.widths"}
+    assert {key.removeprefix("train.") for key in found if key.startswith("train.")} == set(params.TrainSettings.model_fields)
+
+
+def test_the_runs_that_a_commit_holds(project: Path, uri: str) -> None:
+    """A commit's unchanged files belong to it, whenever they were trained; those changed since or never committed do not."""
+
+    def git(*arguments: str) -> str:
+        identity = {f"GIT_{role}_{what}": "a@b.example" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        environment = os.environ | identity | {"GIT_CONFIG_GLOBAL": os.devnull}
+        return subprocess.run(["git", *arguments], cwd=project, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+    def lock(folder: str, *directories: Path) -> str:
+        """A dvc.lock that names these records as they are now."""
+        (project / folder).mkdir(parents=True, exist_ok=True)
+        outs = [{"path": "run.json", "md5": hashlib.md5((path / "run.json").read_bytes()).hexdigest()} for path in directories]
+        (project / folder / "dvc.lock").write_text(yaml.safe_dump({"stages": {"train": {"outs": outs}}}))
+        return f"{folder}/dvc.lock"
+
+    for number, variant in enumerate(("base", "edited", "late")):
+        write_training(project / "runs" / variant, make_run(variant, f"000{number}" * 8))
+    base, edited, late = (project / "runs" / variant for variant in ("base", "edited", "late"))
+    git("init", "--quiet")
+    git("add", lock(".", base, edited))
+    git("commit", "--quiet", "-m", "first")
+    first = git("rev-parse", "HEAD")
+    path = project / "runs" / "edited" / "run.json"
+    path.write_text(path.read_text() + "\n")
+    sync()
+    assert {run.variant for run in newest_runs(first)} == {"base"}
+    git("add", lock(".", base, edited, late))
+    git("commit", "--quiet", "-m", "second")
+    second = git("rev-parse", "HEAD")
+    for _ in range(2):
+        sync()
+    assert {run.variant for run in newest_runs(first)} == {"base"}
+    assert {run.variant for run in newest_runs(second)} == {"base", "edited", "late"}
+    tags = read_store(uri).tags
+    assert tags["0000 base, seed 7"]["commits"] == tags["0000 base"]["commits"] == f"{first} {second}"
+
+    # A profile's runs lie in a folder that git ignores; what a commit holds is their lock.
+    (project / ".gitignore").write_text("/build\n")
+    directory = write_training(project / "build" / "small" / "runs" / "small", make_run("small", "fedc" * 8))
+    git("add", lock("reports/small", directory))
+    git("commit", "--quiet", "-m", "third")
+    sync(directory.parent)
+    assert {run.variant for run in newest_runs(git("rev-parse", "HEAD"))} == {"small"}
+
+
+def test_sync_without_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command([])
+    assert capsys.readouterr().out == "There is no finished training in runs/ yet: run `make demo` or `dvc repro` first.\n"

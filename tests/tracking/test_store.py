@@ -1,0 +1,155 @@
+"""The store itself: made, migrated and moved; its faults have names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.sync import sync
+from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
+from tests.tracking.trainings import (
+    ROOT,
+    Tracker,
+    assert_complete,
+    make_run,
+    read_store,
+    track,
+    write_training,
+)
+
+
+def test_a_damaged_database_is_named_and_left_as_it_is(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = os.urandom(5000)
+    (project / "mlflow.db").write_bytes(damaged)
+    assert not track(make_run(), write_training(project / "runs" / "base", make_run()))
+    (first,) = capsys.readouterr().err.splitlines()
+    assert first == "The MLflow store mlflow.db is damaged: move the file away; training goes on, `make sync` will log this run later."
+    with pytest.raises(UserError, match="is damaged: move the file away; mend that"):
+        sync()
+    assert (project / "mlflow.db").read_bytes() == damaged
+
+
+def test_faults_of_sqlite_have_names(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(sqlite3.OperationalError) as full:
+            database.execute("CREATE TABLE t (x)")
+        database.execute("PRAGMA query_only = 1")
+    assert explain(full.value, uri) == "The disk of the MLflow store mlflow.db is full or fails"
+    (tmp_path / "other.db").touch()
+    with (
+        closing(sqlite3.connect(f"file:{tmp_path / 'other.db'}?mode=ro", uri=True)) as database,
+        pytest.raises(sqlite3.OperationalError) as e,
+    ):
+        database.execute("CREATE TABLE t (x)")
+    assert "cannot be opened for writing" in explain(e.value, uri)
+    assert explain(ZeroDivisionError("x" * 1000), uri).startswith("The MLflow store mlflow.db failed (ZeroDivisionError: xxx")
+    assert len(explain(ZeroDivisionError("x" * 1000), uri)) < 250
+
+
+def test_a_deleted_experiment_is_named(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(uri)
+    number = store.experiment("digits")
+    store.call("delete_experiment", number)
+    assert not Tracker(make_run()).close("FINISHED")
+    command = f"mlflow experiments restore --experiment-id {number}"
+    assert capsys.readouterr().err.startswith(
+        f"The experiment vit-ablations/digits is deleted in the MLflow store mlflow.db: bring it back with `{command}`;"
+    )
+    store.call("restore_experiment", number)
+    assert not Tracker(make_run()).close("FINISHED")
+    assert read_store(uri).statuses == {"0123 base": "RUNNING"}
+
+
+def test_a_store_that_was_moved_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = project / "old", project / "new"
+    old.mkdir()
+    shutil.move(project / "mlflow.db", old)
+    monkeypatch.chdir(old)
+    Store(store_uri()).experiment("digits")
+    old.rename(new)
+    monkeypatch.chdir(new)
+    write_training(new / "runs" / "base", make_run())
+    with pytest.raises(UserError, match=r"The MLflow store mlflow.db was made in .*/old, which is gone: move it away"):
+        sync()
+
+
+def test_creation_after_a_kill_during_creation(empty_database: Path) -> None:
+    """What a killed creation leaves is not taken for a store, whatever is in it; nor is an empty file. The fixture made it amid such."""
+    assert [path.name for path in empty_database.parent.iterdir()] == ["mlflow.db"]
+    with closing(sqlite3.connect(empty_database)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+@pytest.mark.slow
+def test_a_database_of_an_earlier_mlflow_is_migrated(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real earlier schema: MLflow's own migrations, stopped one before the last."""
+    from alembic import command
+    from alembic.script import ScriptDirectory
+    from mlflow.store.db import utils
+    from mlflow.store.tracking.dbmodels.initial_models import Base
+    from sqlalchemy import create_engine
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    engine = create_engine(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    Base.metadata.create_all(engine)
+    config = utils._get_alembic_config(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    scripts = ScriptDirectory.from_config(config)
+    [head] = scripts.get_heads()
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, scripts.get_revision(head).down_revision)
+    engine.dispose()
+    directory = write_training(tmp_path / "runs" / "base", make_run())
+    assert track(make_run(), directory)
+    assert_complete(f"sqlite:///{tmp_path / 'mlflow.db'}", evaluated=False)
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, closing(sqlite3.connect(empty_database)) as fresh:
+        query = "SELECT version_num FROM alembic_version"
+        assert database.execute(query).fetchall() == fresh.execute(query).fetchall()
+
+
+@pytest.mark.parametrize("name", ["with space, č#ü", "100%25?"])
+def test_unusual_folder_names(name: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = project / name
+    folder.mkdir()
+    shutil.move(project / "mlflow.db", folder)
+    monkeypatch.chdir(folder)
+    assert track(make_run(), write_training(folder / "runs" / "base", make_run()))
+    assert_complete(store_uri(), evaluated=False)
+    assert len(list((folder / "mlartifacts").rglob("run.json"))) == 1
+
+
+def test_a_lock_is_held_by_one_and_left_by_none(tmp_path: Path) -> None:
+    path = tmp_path / "locks" / "a.lock"
+    with locked(path, 0), pytest.raises(StoreBusy), locked(path, 0.2):
+        pass
+    assert not path.exists()
+    code = f"""
+from pathlib import Path
+from pipeline.sync import sync
+from pipeline.tracking.store import locked
+with locked(Path({str(path)!r}), 0):
+    print("held", flush=True)
+    input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(StoreBusy), locked(path, 0):
+            pass
+        holder.kill()
+        holder.wait()
+        with locked(path, 0):
+            assert path.exists()

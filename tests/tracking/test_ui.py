@@ -1,0 +1,26 @@
+"""The command that serves MLflow's pages; tests/tracking/test_live.py has it serve some."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.tracking.ui import main as ui_command
+
+
+def test_command_ui_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(UserError, match=r"There is no mlflow\.db in .*: run `make demo` or `dvc repro` first"):
+        ui_command([])
+    (tmp_path / "mlflow.db").touch()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(UserError, match=rf"Port {port} is taken: choose another one, for example --port \d+"):
+            ui_command(["--port", str(port)])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@mlflow.example:5000")
+    ui_command([])
+    assert capsys.readouterr().out == "MLFLOW_TRACKING_URI names a server: open http://mlflow.example:5000 in a browser.\n"

@@ -1,0 +1,322 @@
+"""Trainings as the stages leave them, and what an MLflow store has to hold of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pipeline.evaluation.records import Evaluation, Records
+from pipeline.files import sha256
+from pipeline.runner import results
+from pipeline.tracking import SeedRun, live
+from pipeline.tracking import Tracker as DelayedTracker
+from pipeline.training.records import EpochRow
+
+ROOT = Path(__file__).parents[2]
+SEEDS, EPOCHS = [3, 0, 7], 4
+KEYS = ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "epoch_seconds")
+METRICS = {"n": 3, "test_accuracy_mean": 0.91, "test_accuracy_sd": 0.0125, "test_loss_mean": 0.3, "parameters": 26_000, "flops": 4_000_000}
+EVALUATION = {
+    "test_accuracy": 0.91,
+    "test_loss": 0.3,
+    "ensemble_accuracy": 0.93,
+    "per_class_accuracy": {str(digit): 0.9 + 0.001 * digit for digit in range(10)},
+}
+SEED_EVALUATION = {  # by column: a number of each seed
+    "test_accuracy": [1 - 0.3 / EPOCHS - 0.011 * seed for seed in SEEDS],  # of the last epoch, as in `make_rows`
+    "test_loss": [2.1 / EPOCHS + 0.07 * seed for seed in SEEDS],
+    "shift_1": [0.81, 0.62, 0.7],
+    "attention_entropy": [2.25, 3.5, 3.0],
+}
+# Epochs of 3 seeds and their means, then the training's metrics.
+TRAIN_POINTS = 5 * EPOCHS * 4 + len(METRICS)
+# The evaluation's metrics; its columns: for each seed, and the means of those that are no metrics.
+EVALUATION_POINTS = 13 + 3 * 4 + 2
+ALL_POINTS = TRAIN_POINTS + EVALUATION_POINTS
+
+
+def make_run(variant: str = "base", training_id: str = "0123456789abcdef" * 2) -> dict[str, Any]:
+    """What the train stage knows when it starts."""
+    return {
+        "training_id": training_id,
+        "variant": variant,
+        "stage": f"train@{variant}",
+        "config": {
+            "data": {"dataset": "digits"},
+            "train": {"seeds": SEEDS, "epochs": EPOCHS, "batch_size": 128, "learning_rate": 0.005},
+            "model": {"patch": 4, "dim": 32, "final_norm": False, "pool": "cls"},
+        },
+        "config_hash": "c" * 64,
+        "code_hash": "d" * 64,
+        "data_digest": "e" * 64,
+        "dataset": "digits",
+        "git_commit": "f" * 40,
+        "git_dirty": True,
+        "device": "cpu",
+        "device_name": "A processor (2 cores)",
+        "attention": "fused-cpu",
+        "versions": {"python": "3.11.7", "torch": "2.15.0"},
+        "seeds": SEEDS,
+        "started": "2026-01-02T03:04:05+00:00",
+    }
+
+
+def Tracker(run: dict[str, Any], **keywords: Any) -> DelayedTracker:
+    """A tracker that opens the store at once, however short the training."""
+    return DelayedTracker(run, start_after=0.0, **keywords)
+
+
+def make_rows() -> list[EpochRow]:
+    """In the order in which seeds side by side end their epochs; numbers whose sums are not exact."""
+    return [
+        EpochRow(
+            seed=seed,
+            epoch=epoch,
+            train_loss=2.3 / epoch + 0.1 * seed,
+            test_loss=2.1 / epoch + 0.07 * seed,
+            test_accuracy=1 - 0.3 / epoch - 0.011 * seed,
+            gradient_norm=0.7 / epoch + 0.013 * seed,
+            seconds=0.1 * epoch + 0.3 * seed,
+        )
+        for epoch in range(1, EPOCHS + 1)
+        for seed in SEEDS
+    ]
+
+
+def write_training(directory: Path, run: dict[str, Any]) -> Path:
+    """The files of a finished and evaluated training, as the stages leave them."""
+    directory.mkdir(parents=True)
+    (directory / results.WEIGHTS).write_text("weights")
+    rows = sorted(make_rows(), key=lambda row: (SEEDS.index(row.seed), row.epoch))
+    results.write_run(directory, run | {"finished": "2026-01-02T04:04:05+00:00", "epochs": rows, "metrics": METRICS})
+    write_evaluation(directory)
+    return directory
+
+
+def write_evaluation(directory: Path, weights: str | None = None, metrics: dict[str, Any] = EVALUATION) -> None:
+    """What the evaluate stage leaves of a training's weights, or of others with that sha256."""
+    columns = {name: values for name, values in SEED_EVALUATION.items() if name not in EVALUATION}
+    records_of(directory).write(
+        directory.name, {}, Evaluation({"weights": weights or sha256(directory / results.WEIGHTS)}, columns, metrics)
+    )
+
+
+def records_of(directory: Path) -> Records:
+    """Where the evaluations of the study of a folder of runs/ lie."""
+    root = directory.parents[1]
+    return Records(root / "data/arrays", directory.parent, root / "predictions", root / "tables")
+
+
+def evaluation_of(directory: Path) -> Path:
+    """Where the evaluation of a folder of runs/ lies."""
+    return directory.parents[1] / "predictions" / f"{directory.name}.npz"
+
+
+def artifacts_of(directory: Path) -> dict[str, bytes]:
+    """The files that MLflow keeps of a training."""
+    return {"run.json": (directory / "run.json").read_bytes()}
+
+
+def track(run: dict[str, Any], directory: Path, **keywords: Any) -> bool:
+    """A whole training, tracked live; its evaluation comes with the next `sync`."""
+    tracker = Tracker(run, **keywords)
+    for row in make_rows():
+        tracker.epoch(row)
+    return tracker.close("FINISHED", metrics=METRICS, artifacts=[directory / "run.json"])
+
+
+class Content(NamedTuple):
+    """What a store holds, without ids and clock times; runs are named "TRAINING RUNNAME"."""
+
+    statuses: dict[str, str]
+    points: Counter[tuple[str, str, int, float]]
+    params: dict[str, dict[str, str]]
+    tags: dict[str, dict[str, str]]
+    datasets: dict[str, list[tuple[str, ...]]]
+    artifacts: dict[str, dict[str, bytes]]
+
+
+def files_of(repository: Any, folder: str | None = None) -> list[str]:
+    """The paths of all files that an artifact repository holds, below any folder."""
+    entries = repository.list_artifacts(folder)
+    return [path for entry in entries for path in (files_of(repository, entry.path) if entry.is_dir else [entry.path])]
+
+
+def read_store(uri: str) -> Content:
+    """Reads everything through MLflow's own client. A run or data set that is there twice fails the test."""
+    from mlflow import MlflowClient
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    client = MlflowClient(uri)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    found = list(client.search_runs(experiments, max_results=1000))
+    names = {run.info.run_id: f"{run.data.tags['training.id'][:4]} {run.info.run_name}" for run in found}
+    assert len(set(names.values())) == len(found), f"doubles: {sorted(names.values())}"
+    content = Content({}, Counter(), {}, {}, {}, {})
+    for run in found:
+        name = names[run.info.run_id]
+        content.statuses[name] = run.info.status
+        content.params[name] = run.data.params
+        content.tags[name] = {key: names.get(value, value) for key, value in run.data.tags.items()}
+        inputs = [(used.dataset.name, used.dataset.digest, *(tag.value for tag in used.tags)) for used in run.inputs.dataset_inputs]
+        content.datasets[name] = inputs
+        for key in run.data.metrics:
+            content.points.update((name, key, metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, key))
+        # By the address of the run's files: asked by the run's id, MLflow looks the run and its models up again for each folder and file.
+        repository = get_artifact_repository(run.info.artifact_uri, tracking_uri=uri)
+        content.artifacts[name] = {path: Path(repository.download_artifacts(path)).read_bytes() for path in files_of(repository)}
+    return content
+
+
+def expected_points(training: str = "0123", variant: str = "base", *, evaluated: bool = True) -> Counter[tuple[str, str, int, float]]:
+    """From the rows by hand, with exact sums; the evaluation's numbers are there only after a `sync`."""
+    points: Counter[tuple[str, str, int, float]] = Counter()
+    rows = make_rows()
+    for row in rows:
+        points.update((f"{training} {variant}, seed {row.seed}", key, row.epoch, value) for key, value in zip(KEYS, row[2:], strict=True))
+    for epoch in range(1, EPOCHS + 1):
+        for column, key in enumerate(KEYS, start=2):
+            total = sum(Fraction(row[column]) for row in rows if row.epoch == epoch)
+            points[f"{training} {variant}", key, epoch, float(total) / len(SEEDS)] += 1
+    points.update((f"{training} {variant}", key, 0, float(value)) for key, value in METRICS.items())
+    if not evaluated:
+        return points
+    for key in ("test_accuracy", "test_loss", "ensemble_accuracy"):
+        points[f"{training} {variant}", f"evaluation.{key}", 0, EVALUATION[key]] += 1
+    for key, values in SEED_EVALUATION.items():
+        if key not in EVALUATION:
+            points[f"{training} {variant}", f"evaluation.{key}", 0, float(sum(map(Fraction, values)) / 3)] += 1
+        points.update(
+            (f"{training} {variant}, seed {seed}", f"evaluation.{key}", 0, value) for seed, value in zip(SEEDS, values, strict=True)
+        )
+    for digit, value in EVALUATION["per_class_accuracy"].items():
+        points[f"{training} {variant}", f"evaluation.per_class_accuracy.{digit}", 0, value] += 1
+    return points
+
+
+def assert_complete(uri: str, *, evaluated: bool = True) -> Content:
+    """Has the store hold the training of `make_run`, whole and once; gives all that it holds."""
+    content = read_store(uri)
+    assert content.statuses == dict.fromkeys(["0123 base", *(f"0123 base, seed {seed}" for seed in SEEDS)], "FINISHED")
+    assert content.points == expected_points(evaluated=evaluated)
+    return content
+
+
+def write_diverged(directory: Path, run: dict[str, Any]) -> None:
+    """A training whose second seed diverges to infinity in epoch 2, and is no number from then on."""
+    write_training(directory, run)
+    rows = []
+    for row in make_rows():
+        if row.seed == SEEDS[1] and row.epoch >= 2:
+            value = math.inf if row.epoch == 2 else math.nan
+            row = row._replace(train_loss=value, test_loss=value, gradient_norm=value, test_accuracy=0.1)
+        rows.append(row)
+    epochs = sorted(rows, key=lambda row: (SEEDS.index(row.seed), row.epoch))
+    metrics = METRICS | {"diverged": 1, "test_loss_mean": None}
+    results.write_run(directory, results.read_run(directory) | {"epochs": epochs, "metrics": metrics})
+    write_evaluation(directory, metrics=EVALUATION | {"test_loss": None})
+
+
+def assert_diverged(runs: list[SeedRun]) -> None:
+    good, bad = (next(run for run in runs if run.seed == seed) for seed in SEEDS[:2])
+    assert bad.curves["train_loss"] == pytest.approx([2.3 + 0.1 * SEEDS[1], math.inf, math.nan, math.nan], nan_ok=True, rel=0)
+    assert bad.curves["gradient_norm"][1:3] == pytest.approx([math.inf, math.nan], nan_ok=True)
+    assert bad.curves["test_accuracy"][1:] == [0.1, 0.1, 0.1]
+    assert math.isnan(bad.metrics["test_loss"])
+    assert math.isnan(bad.metrics["evaluation.test_loss"])
+    assert good.curves["train_loss"] == [row.train_loss for row in make_rows() if row.seed == SEEDS[0]]
+    assert all(math.isfinite(value) for value in good.metrics.values())
+
+
+CHILD = """
+import json, sys, time
+from pipeline.tracking import Tracker, live
+from pipeline.training.records import EpochRow
+live.PATIENCE, live.MAX_CLOSE_SECONDS = 90.0, 180.0  # a machine that is busy with other things is no fault of the store
+live.FLUSH_SECONDS = 0.1
+run, rows, metrics = json.load(sys.stdin)
+tracker = Tracker(run, start_after=0.0)
+for row in rows:
+    tracker.epoch(EpochRow(*row))
+print(tracker.close("FINISHED", metrics=metrics))
+"""
+
+
+@contextmanager
+def child_training(code: str, *content: Any, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A training in a process of its own, which does not outlive the test."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)} | environment, text=True, **pipes
+    ) as child:
+        try:
+            assert child.stdin is not None
+            json.dump(content, child.stdin)
+            child.stdin.close()
+            child.stdin = None
+            yield child
+        finally:
+            child.kill()
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def points_in(database: Path, training_id: str) -> int:
+    """How many points a store's file has of a training; cheap, to be asked again and again."""
+    query = "SELECT count(*) FROM metrics WHERE run_uuid IN (SELECT run_uuid FROM tags WHERE key = 'training.id' AND value = ?)"
+    try:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+            return int(connection.execute(query, (training_id,)).fetchone()[0])
+    except sqlite3.OperationalError:  # not made yet
+        return 0
+
+
+def wait_for_points(count: int, database: Path, training_id: str, alive: Callable[[], bool] = lambda: True) -> None:
+    deadline = time.monotonic() + 120
+    while points_in(database, training_id) < count:
+        assert alive()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def train_in_process(folder: Path, run: dict[str, Any], rows: list[EpochRow], metrics: dict[str, Any] | None) -> None:
+    """A training in `folder`, as what a process of multiprocessing runs; what it says is in ../VARIANT.txt.
+
+    Without metrics it does not end by itself.
+    """
+    os.chdir(folder)
+    with (folder.parent / f"{run['variant']}.txt").open("w") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    live.PATIENCE, live.MAX_CLOSE_SECONDS, live.FLUSH_SECONDS = 90.0, 180.0, 0.1
+    tracker = Tracker(run)
+    for row in rows:
+        tracker.epoch(row)
+    if metrics is None:
+        time.sleep(300)
+    print(tracker.close("FINISHED", metrics=metrics), flush=True)
