@@ -88,7 +88,7 @@ def travelled(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], tr
     assert "wide  2 seeds  same bits" in lines
     assert lines[-2].startswith("pages  ")
     assert lines[-2].endswith("files of reports/  same bits")
-    assert lines[-1] == "Verified: 2 variants and the pages."
+    assert lines[-1] == "Verified: 2 variants, the tables and the pages."
     return path
 
 

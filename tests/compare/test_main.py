@@ -82,7 +82,7 @@ def test_the_folder_can_be_named(
         (["v1", "--source", "mlfow"], "There is no source 'mlfow'; the choices are files and mlflow."),
         (["v1", "--in", "/reports"], "--in /reports: give a folder from the repository's top, for example reports/preview."),
         (["v1", "--in", "../x"], "--in ../x: give a folder from the repository's top"),
-        (["v1", "--in", "reports/demo"], "The commit v1 holds no results in reports/demo/runs; the newest commit that wrote some is"),
+        (["v1", "--in", "reports/demo"], "The commit v1 holds no results in reports/demo/tables; the newest commit that wrote some is"),
     ],
 )
 def test_a_wrong_use_is_answered_in_one_sentence(trained: Study, argv: list[str], sentence: str) -> None:
