@@ -18,9 +18,9 @@ from pipeline.report.drawings import drawings, nearness_rows, seed_values
 from pipeline.report.text import Picture, at_least, counted, differs, interval, points
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, adjusted_p, is_timed
-from pipeline.study.statistics import LEVEL, MOST_SEEDS, Interval, Summary
+from pipeline.study.statistics import LEVEL, MAX_SEEDS, Interval, Summary
 
-FEWEST_SEEDS = statistics.seeds_for_p(1 - LEVEL)  # the fewest with which a sign-flip p can fall below 0.05
+MIN_SEEDS = statistics.seeds_for_p(1 - LEVEL)  # the fewest with which a sign-flip p can fall below 0.05
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Row:
 
     Attributes:
         difference, loss_difference: paired with the baseline; None for the baseline itself, too.
-        bca, hierarchical: of the difference of accuracy.
+        hierarchical: of the difference of accuracy.
         p: of it, adjusted over the comparisons of the table.
     """
 
@@ -43,7 +43,6 @@ class Row:
     test_loss: Summary | None = None
     difference: Summary | None = None
     loss_difference: Summary | None = None
-    bca: Interval | None = None
     hierarchical: Interval | None = None
     p: float | None = None
 
@@ -81,7 +80,7 @@ def _pair(values: FloatArray | None, run: Training, base: FloatArray | None, bas
 
 def _adjusted(pairs: Mapping[str, _Pair]) -> dict[str, float]:
     """Holm-adjusted sign-flip p of each variant against the baseline, of those with seeds enough for one."""
-    raw = {name: statistics.sign_flip_p(*pair) for name, pair in pairs.items() if len(pair[0]) >= FEWEST_SEEDS}
+    raw = {name: statistics.sign_flip_p(*pair) for name, pair in pairs.items() if len(pair[0]) >= MIN_SEEDS}
     return dict(zip(raw, statistics.holm(list(raw.values())), strict=True))
 
 
@@ -100,11 +99,9 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
         accuracy = run.test_accuracy[:, -1]
         paired: dict[str, Any] = {}
         if baseline is not None and variant in pairs:
-            ours, theirs = pairs[variant]
             paired = {
-                "difference": statistics.paired_difference(ours, theirs),
+                "difference": statistics.paired_difference(*pairs[variant]),
                 "loss_difference": statistics.paired_difference(*losses[variant]) if variant in losses else None,
-                "bca": statistics.bca_interval(ours - theirs),
                 "hierarchical": _hierarchical(run, baseline),
                 "p": adjusted.get(variant),
             }
@@ -194,7 +191,7 @@ def _unresolved(row: Row) -> str:
     assert row.difference is not None
     needed = _seeds_to_resolve(row.difference)
     if needed is None:
-        return f"so small a difference would take more than {MOST_SEEDS:,} seeds"
+        return f"so small a difference would take more than {MAX_SEEDS:,} seeds"
     return f"if mean and spread stay as they are, about {needed:,} seeds would"
 
 
@@ -260,7 +257,7 @@ def render(
         other_seeds=text.other_seeds(params, [variant for variant in experiment.variants if variant in params.variants]),
         other_length=any(_length(params.resolve(v).train) != _length(params.train) for v in experiment.variants),
         lost_losses=[row.label for row in present if row.run is not None and not np.isfinite(row.run.test_loss[:, -1]).all()],
-        permutation=n >= FEWEST_SEEDS,
+        permutation=n >= MIN_SEEDS,
         smallest_p=statistics.smallest_p(n),
         smallest_adjusted_p=min(1.0, len(compared) * statistics.smallest_p(n)),
         predicted=any(row.hierarchical for row in table),

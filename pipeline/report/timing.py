@@ -13,7 +13,7 @@ from pipeline.params import Params
 from pipeline.report import drawings, figures, text
 from pipeline.report.drawings import SPOKEN, WAY_LABELS
 from pipeline.report.text import NBSP, digits
-from pipeline.study.claims import FEWEST_ROUNDS, Judgement
+from pipeline.study.claims import MIN_ROUNDS, Judgement
 from pipeline.study.statistics import summarize
 from pipeline.timing.results import MIN_TOKENS, Timings
 from pipeline.timing.subjects import WAYS, Way
@@ -38,7 +38,7 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement], en
         timings=timings,
         counted=sum(entry["kept"] for entry in rounds),
         discarded=[entry["foreign"] for entry in rounds if not entry["kept"]],
-        fewest=FEWEST_ROUNDS,
+        fewest=MIN_ROUNDS,
         least_tokens=MIN_TOKENS,
         judgements=judgements,
         adjusted={},

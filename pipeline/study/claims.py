@@ -42,7 +42,7 @@ from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
 from pipeline.study.statistics import (
     LEVEL,
-    MOST_SEEDS,
+    MAX_SEEDS,
     Interval,
     Summary,
     difference_of_differences,
@@ -58,7 +58,7 @@ from pipeline.study.statistics import (
 Verdict = Literal["contradicted", "not run", "short run", "not settled", "not decided", "supported"]
 PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
 OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
-FEWEST_ROUNDS = 3  # two rounds have an interval, too, but one that a single slow round makes up
+MIN_ROUNDS = 3  # two rounds have an interval, too, but one that a single slow round makes up
 FIFTH = 5  # an effect is compared between the last fifth of the epochs and the fifth before
 
 
@@ -522,8 +522,8 @@ def _timed(comparison: ComparisonSettings, timings: Timings, rule: str, wide: fl
         inside = bool(low <= exact <= high)
         why = f"an exact count, {'' if inside else 'not '}{where}"
         return Finding(comparison, "supported" if inside else "contradicted", why, rule, 1, float(exact), region=comparison.between)
-    if len(values) < FEWEST_ROUNDS:
-        why = f"only {len(values)} undisturbed rounds of timings, where {FEWEST_ROUNDS} are the fewest that may judge"
+    if len(values) < MIN_ROUNDS:
+        why = f"only {len(values)} undisturbed rounds of timings, where {MIN_ROUNDS} are the fewest that may judge"
         note = "more rounds, on a machine without other work, would decide it"
         return Finding(comparison, "not decided", why, rule, len(values), region=comparison.between, seeds_note=note)
     return _decide(comparison, _Sample(lambda level: summarize(values, level=level), (low, high), where, "rounds", show), rule, wide)
@@ -561,6 +561,6 @@ def _outlook(summary: Summary, sample: _Sample, wide: float) -> tuple[int | None
         return None, f"its interval is over the {summary.n:,} test images, and more seeds add none"
     needed = seeds_to_decide(summary, sample.region, level=LEVEL, outside_level=wide)
     if needed is None:
-        return None, f"it lies too near to the edge of what is claimed for {MOST_SEEDS:,} {sample.unit} to decide it"
+        return None, f"it lies too near to the edge of what is claimed for {MAX_SEEDS:,} {sample.unit} to decide it"
     needed = max(needed, summary.n + 1)  # where an interval touches the edge, rounding may count it as decided
     return needed, f"about {needed:,} {sample.unit} would probably decide it, if its mean and spread stay as they are"

@@ -587,7 +587,6 @@ def test_the_measures_with_a_value_by_epoch_are_those_that_settle() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("remembered_quantiles")
 def test_effects_that_stand_still_are_seldom_called_moving() -> None:
     """30 epochs, ten seeds, epochs that scatter as much as seeds, no true difference: half the half-width is rarely passed."""
     rng = np.random.default_rng(5)
@@ -970,7 +969,6 @@ def test_the_evidence_asked_of_position_free_networks_exists(study: Params) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("remembered_quantiles")
 @pytest.mark.parametrize("rule", ["less", "equivalent"])
 @pytest.mark.parametrize("times", [1, 4])
 def test_false_verdicts_are_rare(rule: str, times: int) -> None:
