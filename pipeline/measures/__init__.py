@@ -92,6 +92,13 @@ class Measure:
     rule: str | None = None
     phrase: str = ""
 
+    def per_seed(self, training: Trained) -> FloatArray | None:
+        """(seeds,), which may hold values that are not finite; None where the training does not give the measure."""
+        try:
+            return None if self.values is None else self.values(training)
+        except NotFormed:
+            return None
+
 
 def _evaluated(column: str, lacking: str) -> Callable[[Trained], FloatArray]:
     def values(training: Trained) -> FloatArray:

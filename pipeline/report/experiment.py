@@ -13,9 +13,10 @@ import numpy as np
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ExperimentSettings, Params, TrainSettings
-from pipeline.report import figures, text
-from pipeline.report.drawings import drawings, nearness_rows, seed_values
-from pipeline.report.text import Picture, at_least, counted, differs, interval, points
+from pipeline.report import text
+from pipeline.report.figures import Material, drawings
+from pipeline.report.figures.positions import nearness_rows
+from pipeline.report.text import at_least, counted, differs, interval, points
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, adjusted_p, is_timed
 from pipeline.study.statistics import LEVEL, MAX_SEEDS, Interval, Summary
@@ -139,7 +140,8 @@ def _hierarchical(run: Training, baseline: Training) -> Interval | None:
 
 def measure_rows(experiment: ExperimentSettings, runs: Mapping[str, Training]) -> list[MeasureRow]:
     """Of an experiment whose measure is not accuracy; empty where no variant has it."""
-    values = {v: seed_values(experiment.measure, runs[v]) if v in runs else None for v in experiment.variants}
+    measure = MEASURES[experiment.measure]
+    values = {v: measure.per_seed(runs[v]) if v in runs else None for v in experiment.variants}
     if experiment.measure == "accuracy" or all(found is None for found in values.values()):
         return []
     pairs = _pairs(experiment, runs, values)
@@ -221,14 +223,9 @@ def render(
         timed: whether there is a timing page to point to.
     """
     experiment = params.experiments[name]
-    files: dict[str, bytes] = {}
-    shown: list[Picture] = []
-    for kind in experiment.figures:
-        for drawing in drawings(kind, experiment, runs, train_images):
-            stem = "-".join(part for part in (name, kind.replace("_", "-"), drawing.part) if part)
-            shown.append(Picture(stem, drawing.alt, drawing.caption))
-            for theme in figures.THEMES:
-                files[text.picture_path("experiments/figures", stem, theme)] = drawing.draw(theme)
+    material = Material(name, experiment, [runs[variant] for variant in experiment.variants if variant in runs], train_images)
+    drawn = [drawing for kind in experiment.figures for drawing in drawings(kind, material)]
+    files = {path: content for drawing in drawn for path, content in drawing.files("experiments/figures").items()}
     table = rows(params, experiment, runs)
     label: Callable[[str], str] = experiment.label
     present = [row for row in table if row.run is not None]
@@ -265,10 +262,10 @@ def render(
         measure_note=measure.note,
         value=partial(text.value, measure),
         difference=partial(text.difference, measure),
-        nearness=nearness_rows(experiment, runs) if "position_similarity" in experiment.figures else [],
+        nearness=nearness_rows(material) if "position_similarity" in experiment.figures else [],
         correlation=lambda value: text.signed(value, 3),
         nats=lambda value: text.signed(value, 4),
-        figures=shown,
+        figures=drawn,
         judgements=judgements,
         adjusted=adjusted_p(judgements),
         undecided=[row for row in compared if row.difference and _is_open(row.difference)],

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,15 +15,6 @@ from pipeline.study.claims import Finding, Judgement
 from pipeline.study.statistics import Interval
 
 MINUS, NBSP = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure on a page: its file's name without ending, what is seen, and the sentence below it."""
-
-    name: str
-    alt: str
-    caption: str
 
 
 # --- numbers ---
@@ -48,6 +37,11 @@ def points(fraction: float) -> str:
 def interval(value: Interval | None, show: Callable[[float], str]) -> str:
     """`low to high`, which a narrow table does not break, or a dash where there is none."""
     return f"{show(value.low)}{NBSP}to{NBSP}{show(value.high)}" if value else "-"
+
+
+def estimate(mean: float, ends: Interval | None, show: Callable[[float], str]) -> str:
+    """`1.27 [1.25 to 1.29]`, which a narrow table does not break; without an interval where there is none."""
+    return show(mean) + (f"{NBSP}[{interval(ends, show)}]" if ends else "")
 
 
 def at_least(fraction: float) -> str:
@@ -209,20 +203,6 @@ def quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.strip().splitlines())
 
 
-def picture(shown: Picture, folder: str = "figures") -> str:
-    """An image for light pages and one for dark pages, as GitHub renders it."""
-    source, alt = f"{folder}/{shown.name}", html.escape(shown.alt)
-    return (
-        f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{source}-dark.png">\n'
-        f'  <img src="{source}.png" width="830" alt="{alt}">\n</picture>'
-    )
-
-
-def picture_path(folder: str, name: str, theme: str) -> str:
-    """Where a figure's picture for light or dark pages lies inside `reports/`."""
-    return f"{folder}/{name}{'-dark' if theme == 'dark' else ''}.png"
-
-
 def page(environment: jinja2.Environment, template: str, **values: Any) -> bytes:
     return (environment.get_template(template).render(**values).strip() + "\n").encode()
 
@@ -236,7 +216,7 @@ def environment() -> jinja2.Environment:
         autoescape=False,
     )
     made.filters |= {
-        "cell": cell, "quote": quote, "picture": picture, "percent": percent, "points": points, "count": count, "effect": effect,
+        "cell": cell, "quote": quote, "percent": percent, "points": points, "count": count, "effect": effect,
         "p_value": p_value, "at_least": at_least, "listed": listed, "plain": plain, "digits": digits,
     }  # fmt: skip
     made.globals |= {
