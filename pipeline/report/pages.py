@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,31 +167,19 @@ class Group:
 def _groups(params: Params, runs: Mapping[str, Training]) -> list[Group]:
     accuracy = {name: statistics.summarize(run.test_accuracy[:, -1]) for name, run in runs.items()}
     order = sorted(accuracy, key=lambda name: -accuracy[name].mean)  # equal means stay in the order of params
-    place = {name: i + 1 for i, name in enumerate(order)}
-    listed: set[str] = set()
+    place = {name: i for i, name in enumerate(order, 1)}
+    left = dict.fromkeys(params.variants)
     groups = []
-    for name, settings in params.experiments.items():
-        groups.append(_group(params, runs, accuracy, place, name, settings, listed))
-        listed |= set(settings.variants)
-    if set(params.variants) - listed:
-        groups.append(_group(params, runs, accuracy, place, "", None, listed))
+    for name, settings in (*params.experiments.items(), ("", None)):
+        members = settings.variants if settings else tuple(left)
+        baseline = settings.baseline if settings else None
+        own = sorted((v for v in members if v in left), key=lambda v: place.get(v, math.inf))
+        entries = [Entry(v, text.differs(params, v, baseline), runs.get(v), accuracy.get(v), place.get(v)) for v in own]
+        if settings or entries:
+            groups.append(Group(name, settings, entries, [v for v in members if v not in left]))
+        for variant in own:
+            del left[variant]
     return groups
-
-
-def _group(
-    params: Params,
-    runs: Mapping[str, Training],
-    accuracy: Mapping[str, Summary],
-    place: Mapping[str, int],
-    name: str,
-    settings: ExperimentSettings | None,
-    listed: set[str],
-) -> Group:
-    members = list(settings.variants) if settings else list(params.variants)
-    baseline = settings.baseline if settings else None
-    own = sorted((v for v in members if v not in listed), key=lambda v: place.get(v, len(params.variants) + 1))
-    entries = [Entry(v, text.differs(params, v, baseline), runs.get(v), accuracy.get(v), place.get(v)) for v in own]
-    return Group(name, settings, entries, [v for v in members if v in listed] if settings else [])
 
 
 def _base(params: Params) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ import jinja2
 from pipeline.measures import MEASURES, TIMING_RULES, Measure
 from pipeline.params import ComparisonSettings, ModelSettings, Params
 from pipeline.study.claims import Finding, Judgement
+from pipeline.study.claims import listed as listed
 from pipeline.study.statistics import Interval
 
 MINUS, NBSP = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
@@ -80,10 +81,6 @@ def seed_list(seeds: Sequence[int]) -> str:
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
         return f"{seeds[0]} to {seeds[-1]}"
     return ", ".join(map(str, seeds))
-
-
-def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def other_seeds(params: Params, variants: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ class Contrast(NamedTuple):
 
 @dataclass(frozen=True)
 class Timings:
-    """What the timing stage left; satisfies `pipeline.study.claims.Timings`.
+    """What the timing stage left.
 
     Attributes:
         rounds: seconds a step by name, of the rounds that count; of all of them where none does.
