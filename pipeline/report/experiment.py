@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jinja2
 import numpy as np
 import numpy.typing as npt
 
@@ -170,7 +169,6 @@ def render(
     name: str,
     runs: Mapping[str, Training],
     judgements: Sequence[Judgement],
-    environment: jinja2.Environment,
     *,
     train_images: int | None,
     timed: bool,
@@ -194,7 +192,6 @@ def render(
     n = pairs[-1]
     measure = MEASURES[experiment.measure]
     page = text.page(
-        environment,
         "experiment.md.j2",
         preview=params.preview,
         profile=params.profile,

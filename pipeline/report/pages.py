@@ -58,14 +58,13 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         id: judge(id, claim, runs, timings, images_shown=params.images_shown, looks=params.looks) for id, claim in params.claims.items()
     }
     places = _places(params, timed=timings is not None)
-    environment = text.environment()
     files: dict[str, bytes] = {}
     if timings is not None:
         timed = [judgement for judgement in judgements.values() if is_timed(judgement.claim)]
-        files |= timing.render(params, timings, timed, environment)
+        files |= timing.render(params, timings, timed)
     for name, settings in params.experiments.items():
         own = [judgements[id] for id in params.claims if id in settings.claims]
-        files |= experiment.render(params, name, runs, own, environment, train_images=train_images, timed=timings is not None)
+        files |= experiment.render(params, name, runs, own, train_images=train_images, timed=timings is not None)
     common: dict[str, Any] = {
         "preview": params.preview,
         "profile": params.profile,
@@ -75,7 +74,6 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         "dirty": any(run.record.get("git_dirty") for run in runs.values()),
     }
     files["README.md"] = text.page(
-        environment,
         "README.md.j2",
         **common,
         train=params.train,
@@ -97,7 +95,6 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         adjusted={},
     )
     files["hardware.md"] = text.page(
-        environment,
         "hardware.md.j2",
         **common,
         recorded=_recorded(runs, _HARDWARE),
@@ -106,7 +103,7 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         timings=None if timings is None else timings.raw,
     )
     files["curves.csv"] = curves.table(runs)
-    files["glossary.md"] = text.page(environment, "glossary.md.j2", preview=params.preview, level=statistics.LEVEL)
+    files["glossary.md"] = text.page("glossary.md.j2", preview=params.preview, level=statistics.LEVEL)
     return files
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jinja2
@@ -200,24 +200,17 @@ def quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.strip().splitlines())
 
 
-def page(environment: jinja2.Environment, template: str, **values: Any) -> bytes:
-    return (environment.get_template(template).render(**values).strip() + "\n").encode()
+def page(template: str, **values: Any) -> bytes:
+    return (_environment().get_template(template).render(**values).strip() + "\n").encode()
 
 
-def environment() -> jinja2.Environment:
+@cache
+def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
-        loader=jinja2.PackageLoader("pipeline.report"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
+        loader=jinja2.PackageLoader("pipeline.report"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {
-        "cell": cell, "quote": quote, "percent": percent, "points": points, "count": count, "effect": effect,
-        "p_value": p_value, "at_least": at_least, "listed": listed, "plain": plain, "digits": digits,
-    }  # fmt: skip
-    made.globals |= {
-        "MINUS": MINUS, "NBSP": NBSP, "interval": interval, "percent": percent, "points": points, "signed": signed, "compared": compared,
-        "counted": counted, "needed": needed, "seed_list": seed_list, "rules": rules, "tokens": tokens,
-    }  # fmt: skip
+    filters = (cell, quote, percent, points, count, effect, p_value, at_least, listed, digits)
+    made.filters |= {function.__name__: function for function in filters}
+    calls = (interval, percent, points, signed, compared, counted, needed, seed_list, rules, tokens)
+    made.globals |= {"MINUS": MINUS, "NBSP": NBSP} | {function.__name__: function for function in calls}
     return made

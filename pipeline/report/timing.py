@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import jinja2
-
 from pipeline.params import Params
 from pipeline.report import text
 from pipeline.report.figures import timing as figures
@@ -15,7 +13,7 @@ from pipeline.timing.results import MIN_TOKENS, Timings
 from pipeline.timing.subjects import WAYS, Way
 
 
-def render(params: Params, timings: Timings, judgements: Sequence[Judgement], environment: jinja2.Environment) -> dict[str, bytes]:
+def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) -> dict[str, bytes]:
     """The page and its pictures, by their path inside `reports/`. A pure function of params.yaml, the timings and the template."""
     label = params.timing.label
     drawn = [figures.profile(timings, label), figures.growth(timings)]
@@ -39,7 +37,6 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement], en
         return estimate(found.mean, found.interval, lambda value: f"{value:.2f}") if found else "-"
 
     page = text.page(
-        environment,
         "timing.md.j2",
         preview=params.preview,
         profile=params.profile,

@@ -340,10 +340,7 @@ def seeds_for_p(alpha: float, comparisons: int = 1) -> int:
         alpha: level of the family, in (0, 1).
         comparisons: tests that Holm's adjustment is over; its first step multiplies the least p by their number.
     """
-    n = 1
-    while comparisons * smallest_p(n) > alpha:
-        n += 1
-    return n
+    return max(1, math.ceil(1 + math.log2(comparisons / alpha)))
 
 
 def smallest_p(n: int) -> float:

@@ -14,7 +14,7 @@ import yaml
 
 from pipeline import params
 from pipeline.errors import UserError
-from pipeline.report import text, timing
+from pipeline.report import timing
 from pipeline.report.figures import drawing
 from pipeline.stages import timing as stage
 from pipeline.study.files import TIMINGS
@@ -70,7 +70,7 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     if any(entry["attention"] == "fused-cpu" for entry in raw["measurements"]):
         assert found.exponent("saved bytes", "fast")[0] == pytest.approx(1, abs=0.15)
     monkeypatch.setattr(drawing, "THEMES", ("light",))
-    files = timing.render(settings, found, [], text.environment())
+    files = timing.render(settings, found, [])
     page = files["timing.md"].decode()
     assert all(name in page for name in ("| base | 50 |", "| 196 |"))
 

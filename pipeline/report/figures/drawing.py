@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.params import ExperimentSettings, Figure
@@ -65,21 +65,17 @@ class Material:
 
 
 Make = Callable[[Material], list[Drawing]]
-_REGISTERED: dict[Figure, Make] = {}
+REGISTERED: dict[Figure, Make] = {}
 
 
 def figure(name: Figure) -> Callable[[Make], Make]:
     """Registers what makes the figures that an experiment asks for by this name; it returns none where there is nothing to draw yet."""
 
     def register(make: Make) -> Make:
-        _REGISTERED[name] = make
+        REGISTERED[name] = make
         return make
 
     return register
-
-
-def registered() -> Mapping[Figure, Make]:
-    return _REGISTERED
 
 
 def drawings(kind: Figure, material: Material) -> list[Drawing]:
@@ -87,4 +83,4 @@ def drawings(kind: Figure, material: Material) -> list[Drawing]:
     if not material.runs:
         return []
     named = [material.name, kind.replace("_", "-")]
-    return [replace(made, name="-".join([*named, *filter(None, [made.name])])) for made in _REGISTERED[kind](material)]
+    return [replace(made, name="-".join([*named, *filter(None, [made.name])])) for made in REGISTERED[kind](material)]

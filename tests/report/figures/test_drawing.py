@@ -8,12 +8,12 @@ import numpy as np
 
 from pipeline.params import ExperimentSettings, Figure, Params
 from pipeline.report.figures import Material, drawings
-from pipeline.report.figures.drawing import registered
+from pipeline.report.figures.drawing import REGISTERED
 from pipeline.study import Training
 
 
 def test_every_figure_that_params_may_name_is_registered() -> None:
-    assert registered().keys() == set(get_args(Figure))
+    assert REGISTERED.keys() == set(get_args(Figure))
 
 
 def test_one_seed_has_no_bands_and_the_caption_says_so(study: Params) -> None:
