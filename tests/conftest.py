@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import importlib
 import json
 import os
 import re
@@ -225,8 +226,15 @@ def blobs() -> Callable[[int, int], Dataset]:
     return make
 
 
-# The drawing functions of pipeline.report.figures.
-KINDS = ("curves", "epoch_time", "position_similarity", "measure", "data_size", "shifts", "rollouts", "heads", "shares", "growth")
+# The drawing functions of pipeline.report.figures, by module.
+DRAWN = {
+    "curves": ("draw_curves", "draw_epoch_time"),
+    "positions": ("draw_similarity",),
+    "measure": ("draw_measure",),
+    "scaling": ("draw_data_size", "draw_shifts"),
+    "attention": ("draw_rollouts", "draw_heads"),
+    "timing": ("draw_profile", "draw_growth"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -237,15 +245,13 @@ def drawn_once() -> Iterator[dict[tuple[str, str, bool], bytes]]:
     theme and whether there are so many variants that each has a panel; those take seconds and are drawn in one theme. A test that
     needs new figures clears it.
     """
-    from pipeline.report import figures
+    from pipeline.report.figures.curves import MAX_LINES
 
     drawn: dict[tuple[str, str, bool], bytes] = {}
 
-    def once(name: str) -> Callable[..., bytes]:
-        draw = getattr(figures, name)
-
+    def once(name: str, draw: Callable[..., bytes]) -> Callable[..., bytes]:
         def call(*arguments: Any) -> bytes:
-            many = name in ("curves", "epoch_time") and len(arguments[0]) > figures.MOST_LINES
+            many = name in DRAWN["curves"] and len(arguments[0]) > MAX_LINES
             key = (name, "" if many else arguments[-1], many)
             if key not in drawn:
                 drawn[key] = draw(*arguments)
@@ -254,8 +260,10 @@ def drawn_once() -> Iterator[dict[tuple[str, str, bool], bytes]]:
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in KINDS:
-            patch.setattr(figures, name, once(name))
+        for module, names in DRAWN.items():
+            for name in names:
+                place = importlib.import_module(f"pipeline.report.figures.{module}")
+                patch.setattr(place, name, once(name, getattr(place, name)))
         yield drawn
 
 

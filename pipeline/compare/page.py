@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -23,10 +23,9 @@ _KINDS = {"code_hash": "code", "data_digest": "data", "versions": "versions", "d
 
 
 class Table(NamedTuple):
-    """Cells as Markdown; `left` rows are not shown."""
+    """Columns with their alignment, cells as Markdown; `left` rows are not shown."""
 
-    columns: Sequence[str]
-    align: Sequence[str]
+    columns: Mapping[str, str]
     shown: Sequence[Sequence[str]]
     left: int = 0
 
@@ -150,10 +149,7 @@ def _summary(comparison: Comparison, rows: int) -> list[str]:
         lines.append(f"Settings changed: {_group(comparison, changed)}.")
     retrained = [change for change in common if change.retrained]
     if retrained:
-        counts: dict[str, int] = defaultdict(int)
-        for change in retrained:
-            for kind in _kinds(change):
-                counts[kind] += 1
+        counts = Counter(kind for change in retrained for kind in _kinds(change))
         because = ", ".join(f"{kind} ({number})" for kind, number in counts.items())
         lines.append(f"Trained anew: {len(retrained)} of {len(common)}; what differs: {because}.")
         if same := [change.variant for change in retrained if change.identical]:
@@ -221,13 +217,8 @@ def _commit(side: Side) -> str:
 def _accuracy(comparison: Comparison, changes: Sequence[Change], most: int) -> Table:
     with_images = any(change.images for change in comparison.common)
     same_n = len({len(seeds) for change in comparison.compared for seeds in (change.base.seeds, change.head.seeds)}) == 1
-    columns = ["variant", "base (%)", "head (%)", f"head {text.MINUS} base (points)", "adjusted p"]
-    align = [":---", ":---:", ":---:", ":---:", "---:"]
-    if with_images:
-        columns.append("with other test images")
-        align.append(":---:")
-    columns.append("what differs")
-    align.append(":---")
+    columns = {"variant": ":---"} | dict.fromkeys(["base (%)", "head (%)", f"head {text.MINUS} base (points)"], ":---:")
+    columns |= {"adjusted p": "---:"} | ({"with other test images": ":---:"} if with_images else {}) | {"what differs": ":---"}
     rows = []
     for change in changes[:most]:
         summaries = [_mean_sd(summary) + ("" if same_n else f" (n = {summary.n})") for summary in change.accuracy]
@@ -242,7 +233,7 @@ def _accuracy(comparison: Comparison, changes: Sequence[Change], most: int) -> T
         if with_images:
             row.append(_interval(change.images) if change.images else "-")
         rows.append([*row, ", ".join(_kinds(change))])
-    return _table(columns, align, rows, len(changes))
+    return _table(columns, rows, len(changes))
 
 
 def _accuracy_caption(comparison: Comparison) -> str:
@@ -288,7 +279,7 @@ def _identical(comparison: Comparison, rows: int) -> Section | None:
         [code(change.variant), f"{_mean_sd(change.accuracy[1])} (n = {change.accuracy[1].n})", ", ".join(_kinds(change))]
         for change in changes[:rows]
     ]
-    table = _table(["variant", "accuracy (%)", "what differs"], [":---", ":---:", ":---"], cells, len(changes))
+    table = _table({"variant": ":---", "accuracy (%)": ":---:", "what differs": ":---"}, cells, len(changes))
     note = "Every loss and accuracy that both sides record is the same to the last bit, epoch by epoch and seed by seed."
     return Section(f"{text.counted(len(changes), 'identical variant')}", table, note)
 
@@ -302,56 +293,55 @@ def _one_sided(comparison: Comparison, rows: int) -> Section | None:
         summary = statistics.summarize(training.accuracy)
         size = [_number(training.parameters), _number(training.flops)]
         cells.append([code(training.variant), word, f"{_mean_sd(summary)} (n = {summary.n})", *size])
-    table = _table(["variant", "", "accuracy (%)", "parameters", "FLOPs"], [":---", ":---", ":---:", "---:", "---:"], cells, len(trainings))
-    return Section(f"{text.counted(len(trainings), 'variant')} added or removed", table, "")
+    columns = {"variant": ":---", "": ":---", "accuracy (%)": ":---:", "parameters": "---:", "FLOPs": "---:"}
+    return Section(f"{text.counted(len(trainings), 'variant')} added or removed", _table(columns, cells, len(trainings)), "")
+
+
+def _differing(what: str, found: Iterable[tuple[tuple[str, str, str], str]], comparison: Comparison, rows: int) -> Table | None:
+    """A row for each ((what differs, at base, at head), variant), with all its variants; None where nothing does."""
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for differs, variant in found:
+        groups[differs].append(variant)
+    cells = [[*differs, _group(comparison, variants)] for differs, variants in list(groups.items())[:rows]]
+    return _table(dict.fromkeys([what, "base", "head", "variants"], ":---"), cells, len(groups)) if groups else None
 
 
 def _settings(comparison: Comparison, rows: int) -> Section | None:
-    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for change in comparison.common:
-        for key, before, after in change.settings:
-            groups[code(key), code(_value(before)), code(_value(after))].append(change.variant)
+    found = (
+        ((code(key), code(_value(before)), code(_value(after))), change.variant)
+        for change in comparison.common
+        for key, before, after in change.settings
+    )
+    table = _differing("setting", found, comparison, rows)
     alone = list(dict.fromkeys(key for change in comparison.common for key in change.unrecorded))
-    if not groups and not alone:
+    if table is None and not alone:
         return None
-    cells = [[*differs, _group(comparison, variants)] for differs, variants in list(groups.items())[:rows]]
-    table = _table(["setting", "base", "head", "variants"], [":---"] * 4, cells, len(groups)) if groups else None
-    note = ""
-    if alone:
-        note = f"Recorded on one side only, so whether they changed is not known: {_names(alone, min(rows, 40))}."
+    note = f"Recorded on one side only, so whether they changed is not known: {_names(alone, min(rows, 40))}." if alone else ""
     changed = sum(bool(change.settings) for change in comparison.common)
     title = f"Settings of {text.counted(changed, 'variant')} changed" if changed else "Settings that only one side records"
     return Section(title, table, note)
 
 
 def _causes(comparison: Comparison, rows: int) -> Section | None:
-    retrained = sum(change.retrained for change in comparison.common)
+    retrained = [change for change in comparison.common if change.retrained]
     if not retrained:
         return None
-    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    nothing = []
-    for change in comparison.common:
-        if not change.retrained:
-            continue
+    found = []
+    for change in retrained:
         if change.settings:
-            groups["settings", "see above", "see above"].append(change.variant)
+            found.append((("settings", "see above", "see above"), change.variant))
         for key, before, after in change.causes:
             label = key.replace("_", " ").replace("versions.", "version of ")
-            groups[label, code(_short(key, before)), code(_short(key, after))].append(change.variant)
-        if not change.settings and not change.causes:
-            nothing.append(change.variant)
-    cells = [[*differs, _group(comparison, variants)] for differs, variants in list(groups.items())[:rows]]
-    table = _table(["what differs", "base", "head", "variants"], [":---"] * 4, cells, len(groups)) if groups else None
+            found.append(((label, code(_short(key, before)), code(_short(key, after))), change.variant))
     sentences = []
-    if nothing:
+    if nothing := [change.variant for change in retrained if not change.settings and not change.causes]:
         sentences.append(f"Trained anew although nothing that is recorded differs: {_group(comparison, nothing)}.")
     if kept := [change.variant for change in comparison.common if not change.retrained]:
         sentences.append(f"Not trained anew, the two sides hold the same training: {_group(comparison, kept)}.")
-    return Section(
-        f"Why {retrained} of {text.counted(len(comparison.common), 'variant')} {'was' if retrained == 1 else 'were'} trained anew",
-        table,
-        " ".join(sentences),
+    title = (
+        f"Why {len(retrained)} of {text.counted(len(comparison.common), 'variant')} {'was' if len(retrained) == 1 else 'were'} trained anew"
     )
+    return Section(title, _differing("what differs", found, comparison, rows), " ".join(sentences))
 
 
 def _cost(comparison: Comparison, rows: int) -> Section | None:
@@ -363,17 +353,17 @@ def _cost(comparison: Comparison, rows: int) -> Section | None:
         times = [f"{before:.3g}", f"{after:.3g}", f"{after / before:.2f}" if before > 0 and change.retrained else "-"]
         sizes = [_pair(change.base.parameters, change.head.parameters), _pair(change.base.flops, change.head.flops)]
         cells.append([code(change.variant), *times, *sizes])
-    columns = ["variant", "base (s)", "head (s)", "head / base", "parameters", "FLOPs"]
+    columns = {"variant": ":---"} | dict.fromkeys(["base (s)", "head (s)", "head / base", "parameters", "FLOPs"], "---:")
     note = (
         "Seconds: median over seeds and epochs of an epoch's training as each run recorded it. **The two runs were not interleaved**: "
         "other work on the machine, or another machine, shows in them as much as a change of the code, so they do not say which side "
         "is faster; the timing stage and `make bench` do. FLOPs: forward pass of one image."
     )
-    return Section("Recorded time, parameters, FLOPs", _table(columns, [":---", *["---:"] * 5], cells, len(comparison.common)), note)
+    return Section("Recorded time, parameters, FLOPs", _table(columns, cells, len(comparison.common)), note)
 
 
-def _table(columns: Sequence[str], align: Sequence[str], cells: Sequence[Sequence[str]], total: int) -> Table:
-    return Table(columns, align, [[_cell(cell) for cell in row] for row in cells], total - len(cells))
+def _table(columns: Mapping[str, str], cells: Sequence[Sequence[str]], total: int) -> Table:
+    return Table(columns, [[_cell(cell) for cell in row] for row in cells], total - len(cells))
 
 
 def _group(comparison: Comparison, variants: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from pipeline.measures.definitions import SHIFTS, FloatArray, is_diverged
+from pipeline.measures.definitions import SHIFTS, FloatArray
 
 Probe = Literal["shifts", "attention"]
 
@@ -44,11 +44,6 @@ class Trained(Protocol):
     @property
     def evaluation(self) -> Mapping[str, FloatArray] | None:
         """(seeds,) each, by the columns that the evaluation has; None without it."""
-        ...
-
-    @property
-    def classes(self) -> int:
-        """Classes of the data set."""
         ...
 
     @property
@@ -91,6 +86,13 @@ class Measure:
     probe: Probe | None = None
     rule: str | None = None
     phrase: str = ""
+
+    def per_seed(self, training: Trained) -> FloatArray | None:
+        """(seeds,), which may hold values that are not finite; None where the training does not give the measure."""
+        try:
+            return None if self.values is None else self.values(training)
+        except NotFormed:
+            return None
 
 
 def _evaluated(column: str, lacking: str) -> Callable[[Trained], FloatArray]:
@@ -154,10 +156,6 @@ MEASURES: dict[str, Measure] = {
         "Test loss after the last epoch", "Mean cross-entropy on the test images after the last epoch, in nats.", "nats", "nats", 1, 4,
         lambda training: training.test_loss[:, -1], by_epoch="test_loss",
     ),
-    "train loss": Measure(
-        "Train loss of the last epoch", "Mean cross-entropy on the training images in the last epoch, in nats.", "nats", "nats", 1, 4,
-        lambda training: training.train_loss[:, -1], by_epoch="train_loss",
-    ),
     "unsteadiness": Measure(
         "Unsteadiness of test accuracy over the last epochs",
         "Unsteadiness: standard deviation of the changes of test accuracy from one epoch to the next over the last "
@@ -172,11 +170,6 @@ MEASURES: dict[str, Measure] = {
         "Gradient norm, mean over the first epoch's steps",
         "L2 norm of a seed's gradient before clipping, mean over the first epoch's steps.",
         digits=None, values=lambda training: training.gradient_norm[:, 0],
-    ),
-    "divergence": Measure(
-        "Share of seeds whose last train loss is not finite or no better than a guess",
-        "Share of seeds whose last train loss is not finite or no better than a guess (ln 10).",
-        "% of the seeds", "points", 100, 0, lambda training: is_diverged(training.train_loss[:, -1], training.classes).astype(np.float64),
     ),
     "accuracy lost to shifts": Measure(
         f"Accuracy lost to shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels",

@@ -126,6 +126,11 @@ class ComparisonSettings(Settings):
             raise ValueError(f"minus: {self.rule} compares one pair only")
         return self
 
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """All that it compares, in order."""
+        return tuple(name for name in (self.variant, self.reference, *(self.minus or ())) if name is not None)
+
 
 class ClaimSettings(Settings):
     """A sentence somebody wrote, and what would show it right or wrong.
@@ -287,14 +292,14 @@ class Params(Settings):
     def probed(self, probe: Probe) -> tuple[str, ...]:
         """The variants, in order, whose trained models an experiment or a claim wants tested under shifts, or for their attention."""
         figure = {"shifts": "shifts", "attention": "attention_maps"}[probe]
-        named: set[str | None] = set()
+        named: set[str] = set()
         for experiment in self.experiments.values():
             if figure in experiment.figures or MEASURES[experiment.measure].probe == probe:
                 named |= {*experiment.variants, experiment.baseline}
         for claim in self.claims.values():
             for comparison in claim.comparisons:
                 if MEASURES[comparison.measure].probe == probe:
-                    named |= {comparison.variant, comparison.reference, *(comparison.minus or ())}
+                    named |= set(comparison.variants)
         chosen = (variant for variant in self.variants if variant in named)
         if probe == "attention":
             return tuple(variant for variant in chosen if isinstance(self.resolve(variant).model, ModelSettings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,14 +58,13 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         id: judge(id, claim, runs, timings, images_shown=params.images_shown, looks=params.looks) for id, claim in params.claims.items()
     }
     places = _places(params, timed=timings is not None)
-    environment = text.environment()
     files: dict[str, bytes] = {}
     if timings is not None:
         timed = [judgement for judgement in judgements.values() if is_timed(judgement.claim)]
-        files |= timing.render(params, timings, timed, environment)
+        files |= timing.render(params, timings, timed)
     for name, settings in params.experiments.items():
         own = [judgements[id] for id in params.claims if id in settings.claims]
-        files |= experiment.render(params, name, runs, own, environment, train_images=train_images, timed=timings is not None)
+        files |= experiment.render(params, name, runs, own, train_images=train_images, timed=timings is not None)
     common: dict[str, Any] = {
         "preview": params.preview,
         "profile": params.profile,
@@ -74,7 +74,6 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         "dirty": any(run.record.get("git_dirty") for run in runs.values()),
     }
     files["README.md"] = text.page(
-        environment,
         "README.md.j2",
         **common,
         train=params.train,
@@ -96,7 +95,6 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         adjusted={},
     )
     files["hardware.md"] = text.page(
-        environment,
         "hardware.md.j2",
         **common,
         recorded=_recorded(runs, _HARDWARE),
@@ -105,7 +103,7 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         timings=None if timings is None else timings.raw,
     )
     files["curves.csv"] = curves.table(runs)
-    files["glossary.md"] = text.page(environment, "glossary.md.j2", preview=params.preview, level=statistics.LEVEL)
+    files["glossary.md"] = text.page("glossary.md.j2", preview=params.preview, level=statistics.LEVEL)
     return files
 
 
@@ -166,31 +164,19 @@ class Group:
 def _groups(params: Params, runs: Mapping[str, Training]) -> list[Group]:
     accuracy = {name: statistics.summarize(run.test_accuracy[:, -1]) for name, run in runs.items()}
     order = sorted(accuracy, key=lambda name: -accuracy[name].mean)  # equal means stay in the order of params
-    place = {name: i + 1 for i, name in enumerate(order)}
-    listed: set[str] = set()
+    place = {name: i for i, name in enumerate(order, 1)}
+    left = dict.fromkeys(params.variants)
     groups = []
-    for name, settings in params.experiments.items():
-        groups.append(_group(params, runs, accuracy, place, name, settings, listed))
-        listed |= set(settings.variants)
-    if set(params.variants) - listed:
-        groups.append(_group(params, runs, accuracy, place, "", None, listed))
+    for name, settings in (*params.experiments.items(), ("", None)):
+        members = settings.variants if settings else tuple(left)
+        baseline = settings.baseline if settings else None
+        own = sorted((v for v in members if v in left), key=lambda v: place.get(v, math.inf))
+        entries = [Entry(v, text.differs(params, v, baseline), runs.get(v), accuracy.get(v), place.get(v)) for v in own]
+        if settings or entries:
+            groups.append(Group(name, settings, entries, [v for v in members if v not in left]))
+        for variant in own:
+            del left[variant]
     return groups
-
-
-def _group(
-    params: Params,
-    runs: Mapping[str, Training],
-    accuracy: Mapping[str, Summary],
-    place: Mapping[str, int],
-    name: str,
-    settings: ExperimentSettings | None,
-    listed: set[str],
-) -> Group:
-    members = list(settings.variants) if settings else list(params.variants)
-    baseline = settings.baseline if settings else None
-    own = sorted((v for v in members if v not in listed), key=lambda v: place.get(v, len(params.variants) + 1))
-    entries = [Entry(v, text.differs(params, v, baseline), runs.get(v), accuracy.get(v), place.get(v)) for v in own]
-    return Group(name, settings, entries, [v for v in members if v in listed] if settings else [])
 
 
 def _base(params: Params) -> list[tuple[str, str]]:

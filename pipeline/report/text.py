@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jinja2
@@ -14,18 +12,10 @@ import jinja2
 from pipeline.measures import MEASURES, TIMING_RULES, Measure
 from pipeline.params import ComparisonSettings, ModelSettings, Params
 from pipeline.study.claims import Finding, Judgement
+from pipeline.study.claims import listed as listed
 from pipeline.study.statistics import Interval
 
 MINUS, NBSP = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure on a page: its file's name without ending, what is seen, and the sentence below it."""
-
-    name: str
-    alt: str
-    caption: str
 
 
 # --- numbers ---
@@ -48,6 +38,11 @@ def points(fraction: float) -> str:
 def interval(value: Interval | None, show: Callable[[float], str]) -> str:
     """`low to high`, which a narrow table does not break, or a dash where there is none."""
     return f"{show(value.low)}{NBSP}to{NBSP}{show(value.high)}" if value else "-"
+
+
+def estimate(mean: float, ends: Interval | None, show: Callable[[float], str]) -> str:
+    """`1.27 [1.25 to 1.29]`, which a narrow table does not break; without an interval where there is none."""
+    return show(mean) + (f"{NBSP}[{interval(ends, show)}]" if ends else "")
 
 
 def at_least(fraction: float) -> str:
@@ -86,10 +81,6 @@ def seed_list(seeds: Sequence[int]) -> str:
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
         return f"{seeds[0]} to {seeds[-1]}"
     return ", ".join(map(str, seeds))
-
-
-def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def other_seeds(params: Params, variants: Sequence[str]) -> str:
@@ -209,38 +200,17 @@ def quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in text.strip().splitlines())
 
 
-def picture(shown: Picture, folder: str = "figures") -> str:
-    """An image for light pages and one for dark pages, as GitHub renders it."""
-    source, alt = f"{folder}/{shown.name}", html.escape(shown.alt)
-    return (
-        f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{source}-dark.png">\n'
-        f'  <img src="{source}.png" width="830" alt="{alt}">\n</picture>'
-    )
+def page(template: str, **values: Any) -> bytes:
+    return (_environment().get_template(template).render(**values).strip() + "\n").encode()
 
 
-def picture_path(folder: str, name: str, theme: str) -> str:
-    """Where a figure's picture for light or dark pages lies inside `reports/`."""
-    return f"{folder}/{name}{'-dark' if theme == 'dark' else ''}.png"
-
-
-def page(environment: jinja2.Environment, template: str, **values: Any) -> bytes:
-    return (environment.get_template(template).render(**values).strip() + "\n").encode()
-
-
-def environment() -> jinja2.Environment:
+@cache
+def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
-        loader=jinja2.PackageLoader("pipeline.report"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
+        loader=jinja2.PackageLoader("pipeline.report"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {
-        "cell": cell, "quote": quote, "picture": picture, "percent": percent, "points": points, "count": count, "effect": effect,
-        "p_value": p_value, "at_least": at_least, "listed": listed, "plain": plain, "digits": digits,
-    }  # fmt: skip
-    made.globals |= {
-        "MINUS": MINUS, "NBSP": NBSP, "interval": interval, "percent": percent, "points": points, "signed": signed, "compared": compared,
-        "counted": counted, "needed": needed, "seed_list": seed_list, "rules": rules, "tokens": tokens,
-    }  # fmt: skip
+    filters = (cell, quote, percent, points, count, effect, p_value, at_least, listed, digits)
+    made.filters |= {function.__name__: function for function in filters}
+    calls = (interval, percent, points, signed, compared, counted, needed, seed_list, rules, tokens)
+    made.globals |= {"MINUS": MINUS, "NBSP": NBSP} | {function.__name__: function for function in calls}
     return made

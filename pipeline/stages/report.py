@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pipeline.errors import UserError, run_command
 from pipeline.params import Params, load
-from pipeline.report import figures, pages
+from pipeline.report import pages
+from pipeline.report.figures import curves
 from pipeline.study.files import CHECKPOINTS, RUNS
 from pipeline.study.results import load as load_study
 
@@ -27,7 +28,7 @@ def track(params: Params) -> None:
     pictures.mkdir(parents=True, exist_ok=True)
     for variant, run in load_study(".", "").trainings.items():
         if variant in params.variants:
-            figures.variant_curves(run, pictures / f"{variant}.png")
+            curves.draw_variant(run, pictures / f"{variant}.png")
     try:
         sync(RUNS, figures=pictures)
     except UserError as error:  # tracking never stops the pages, which are written

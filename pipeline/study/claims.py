@@ -32,17 +32,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured, Trained
+from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
+from pipeline.study.results import Training
 from pipeline.study.statistics import (
     LEVEL,
-    MOST_SEEDS,
+    MAX_SEEDS,
     Interval,
     Summary,
     difference_of_differences,
@@ -55,43 +56,14 @@ from pipeline.study.statistics import (
     summarize,
 )
 
+if TYPE_CHECKING:
+    from pipeline.timing.results import Timings
+
 Verdict = Literal["contradicted", "not run", "short run", "not settled", "not decided", "supported"]
 PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
 OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
-FEWEST_ROUNDS = 3  # two rounds have an interval, too, but one that a single slow round makes up
+MIN_ROUNDS = 3  # two rounds have an interval, too, but one that a single slow round makes up
 FIFTH = 5  # an effect is compared between the last fifth of the epochs and the fifth before
-
-
-class Evidence(Trained, Protocol):
-    """What a claim may ask of a variant, besides what measures ask."""
-
-    @property
-    def seeds(self) -> tuple[int, ...]: ...
-    @property
-    def images_shown(self) -> int:
-        """Training images that each seed was shown in all its epochs."""
-        ...
-
-    @property
-    def vote_correct(self) -> npt.NDArray[np.bool_] | None:
-        """(images,): whether the vote of all seeds (`statistics.vote`) is right about the test image; None without predictions."""
-        ...
-
-
-class Timings(Protocol):
-    """What a claim may ask of the timing stage's results. Everything is of the way in which the thesis computed, unless it says else."""
-
-    def ratio(self, slower: str, faster: str) -> FloatArray:
-        """(rounds,): step time of one variant divided by that of the other, of each undisturbed round.
-
-        Raises:
-            LookupError: one of them was not timed, or not with this study's settings; says so in a sentence's end.
-        """
-        ...
-
-    def exponent(self, measure: str) -> FloatArray:
-        """(rounds,) of a time, (1,) of bytes: the power of the token count with which it grows. Raises LookupError as `ratio` does."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -188,7 +160,7 @@ def is_timed(claim: ClaimSettings) -> bool:
 def judge(
     id: str,
     claim: ClaimSettings,
-    evidence: Mapping[str, Evidence],
+    evidence: Mapping[str, Training],
     timings: Timings | None = None,
     *,
     images_shown: int,
@@ -227,7 +199,7 @@ def adjusted_p(judgements: Iterable[Judgement]) -> dict[ComparisonSettings, floa
 # --- measures ---
 
 
-def measure_values(measure: Measure, evidence: Evidence, *, seeds: Sequence[int] | None = None, epochs: slice | None = None) -> FloatArray:
+def measure_values(measure: Measure, evidence: Training, *, seeds: Sequence[int] | None = None, epochs: slice | None = None) -> FloatArray:
     """The measure of one variant, seed by seed.
 
     Args:
@@ -248,11 +220,11 @@ def measure_values(measure: Measure, evidence: Evidence, *, seeds: Sequence[int]
     values = values[_places(evidence, chosen)]
     bad = [str(seed) for seed, value in zip(chosen, values, strict=True) if not math.isfinite(value)]
     if bad:
-        raise NotFormed(f"the {measure} of seed{'s' if len(bad) > 1 else ''} {_listed(bad)} was not finite")
+        raise NotFormed(f"the {measure} of seed{'s' if len(bad) > 1 else ''} {listed(bad)} was not finite")
     return values
 
 
-def _places(evidence: Evidence, seeds: Sequence[int]) -> list[int]:
+def _places(evidence: Training, seeds: Sequence[int]) -> list[int]:
     """Where these seeds stand among the evidence's own."""
     return [evidence.seeds.index(seed) for seed in seeds]
 
@@ -294,7 +266,7 @@ def _percent(level: float) -> str:
     return f"{100 * level:.3g} %"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
@@ -320,7 +292,7 @@ class _Sample:
 
 def _finding(
     comparison: ComparisonSettings,
-    evidence: Mapping[str, Evidence],
+    evidence: Mapping[str, Training],
     timings: Timings | None,
     wide: float,
     images_shown: int,
@@ -338,14 +310,13 @@ def _finding(
 
 
 def _of_trainings(
-    comparison: ComparisonSettings, evidence: Mapping[str, Evidence], rule: str, wide: float, images_shown: int, looks: Sequence[int]
+    comparison: ComparisonSettings, evidence: Mapping[str, Training], rule: str, wide: float, images_shown: int, looks: Sequence[int]
 ) -> Finding:
     """The finding, which is an observation and no verdict where a training is too short or the effect still moves."""
-    names = [name for name in (comparison.variant, comparison.reference, *(comparison.minus or ())) if name is not None]
-    sides = {name: evidence[name] for name in names if name in evidence}
+    sides = {name: evidence[name] for name in comparison.variants if name in evidence}
     try:
-        if lacking := [name for name in dict.fromkeys(names) if name not in sides]:
-            raise NotMeasured(f"there are no results of {_listed(lacking)}")
+        if lacking := [name for name in dict.fromkeys(comparison.variants) if name not in sides]:
+            raise NotMeasured(f"there are no results of {listed(lacking)}")
         seeds = _judged_seeds(sides, looks)
         sample = _trained(comparison, sides, seeds)
         finding = _same_training(comparison, sides, seeds, sample, rule) or _decide(comparison, sample, rule, wide)
@@ -354,8 +325,8 @@ def _of_trainings(
     except NotFormed as error:
         finding = Finding(comparison, "not decided", str(error), rule, seeds_note="more seeds alone would not decide it")
     if short := {name: side.images_shown for name, side in sides.items() if side.images_shown < images_shown}:
-        counts = _listed([f"{count:,}" for count in dict.fromkeys(short.values())])
-        who = f"{_listed(list(short))} {'was' if len(short) == 1 else 'were'}"
+        counts = listed([f"{count:,}" for count in dict.fromkeys(short.values())])
+        who = f"{listed(list(short))} {'was' if len(short) == 1 else 'were'}"
         why = f"{who} shown {counts} training images, and the claim speaks of {images_shown:,}"
         return _observation(finding, "short run", why, f"trainings that are shown {images_shown:,} images")
     if not MEASURES[comparison.measure].by_epoch or finding.interval is None:
@@ -370,7 +341,7 @@ def _observation(finding: Finding, verdict: Verdict, why: str, missing: str) -> 
     return replace(finding, verdict=verdict, why=why, p=None, seeds_needed=None, seeds_note="", observed=observed, missing=missing)
 
 
-def _judged_seeds(sides: Mapping[str, Evidence], looks: Sequence[int]) -> tuple[int, ...]:
+def _judged_seeds(sides: Mapping[str, Training], looks: Sequence[int]) -> tuple[int, ...]:
     """The seeds that all sides have, in the first one's order, as far as the largest look that they reach.
 
     Raises:
@@ -379,11 +350,11 @@ def _judged_seeds(sides: Mapping[str, Evidence], looks: Sequence[int]) -> tuple[
     first, *others = sides.values()
     common = tuple(seed for seed in first.seeds if all(seed in other.seeds for other in others))
     if not common:
-        raise NotFormed(f"{_listed(list(sides))} have no seed in common, so they cannot be paired")
+        raise NotFormed(f"{listed(list(sides))} have no seed in common, so they cannot be paired")
     return common[: max((look for look in looks if look <= len(common)), default=len(common))]
 
 
-def _moved(comparison: ComparisonSettings, sides: Mapping[str, Evidence], seeds: Sequence[int], finding: Finding, wide: float) -> str:
+def _moved(comparison: ComparisonSettings, sides: Mapping[str, Training], seeds: Sequence[int], finding: Finding, wide: float) -> str:
     """Why the effect has not settled, as the end of a sentence; empty where it has.
 
     The effect is formed once from each seed's mean over the last fifth of its epochs and once from the fifth before. It has settled
@@ -425,7 +396,7 @@ def _moved(comparison: ComparisonSettings, sides: Mapping[str, Evidence], seeds:
     return ""
 
 
-def _trained(comparison: ComparisonSettings, sides: Mapping[str, Evidence], seeds: Sequence[int], *, fifth: int | None = None) -> _Sample:
+def _trained(comparison: ComparisonSettings, sides: Mapping[str, Training], seeds: Sequence[int], *, fifth: int | None = None) -> _Sample:
     """What the comparison is about, of these seeds.
 
     Args:
@@ -434,7 +405,7 @@ def _trained(comparison: ComparisonSettings, sides: Mapping[str, Evidence], seed
     Raises:
         NotFormed: there is nothing to compare.
     """
-    names = [name for name in (comparison.variant, comparison.reference, *(comparison.minus or ())) if name is not None]
+    names = comparison.variants
     bound, where = comparison.bound or 0.0, _region_text(comparison)
     if comparison.measure == "ensemble accuracy":
         votes = sides[comparison.variant].vote_correct
@@ -470,7 +441,7 @@ def _trained(comparison: ComparisonSettings, sides: Mapping[str, Evidence], seed
 
 
 def _same_training(
-    comparison: ComparisonSettings, sides: Mapping[str, Evidence], seeds: Sequence[int], sample: _Sample, rule: str
+    comparison: ComparisonSettings, sides: Mapping[str, Training], seeds: Sequence[int], sample: _Sample, rule: str
 ) -> Finding | None:
     """The finding where both trainings are one to the last bit: then the difference is zero, and nothing of it is estimated.
 
@@ -522,8 +493,8 @@ def _timed(comparison: ComparisonSettings, timings: Timings, rule: str, wide: fl
         inside = bool(low <= exact <= high)
         why = f"an exact count, {'' if inside else 'not '}{where}"
         return Finding(comparison, "supported" if inside else "contradicted", why, rule, 1, float(exact), region=comparison.between)
-    if len(values) < FEWEST_ROUNDS:
-        why = f"only {len(values)} undisturbed rounds of timings, where {FEWEST_ROUNDS} are the fewest that may judge"
+    if len(values) < MIN_ROUNDS:
+        why = f"only {len(values)} undisturbed rounds of timings, where {MIN_ROUNDS} are the fewest that may judge"
         note = "more rounds, on a machine without other work, would decide it"
         return Finding(comparison, "not decided", why, rule, len(values), region=comparison.between, seeds_note=note)
     return _decide(comparison, _Sample(lambda level: summarize(values, level=level), (low, high), where, "rounds", show), rule, wide)
@@ -561,6 +532,6 @@ def _outlook(summary: Summary, sample: _Sample, wide: float) -> tuple[int | None
         return None, f"its interval is over the {summary.n:,} test images, and more seeds add none"
     needed = seeds_to_decide(summary, sample.region, level=LEVEL, outside_level=wide)
     if needed is None:
-        return None, f"it lies too near to the edge of what is claimed for {MOST_SEEDS:,} {sample.unit} to decide it"
+        return None, f"it lies too near to the edge of what is claimed for {MAX_SEEDS:,} {sample.unit} to decide it"
     needed = max(needed, summary.n + 1)  # where an interval touches the edge, rounding may count it as decided
     return needed, f"about {needed:,} {sample.unit} would probably decide it, if its mean and spread stay as they are"

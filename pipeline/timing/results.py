@@ -9,9 +9,10 @@ that others used), "kept" and "seconds" (of one step, by name); "profiles": by n
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from pipeline.errors import UserError
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params
 from pipeline.study.files import TIMINGS
+from pipeline.study.statistics import Interval, Summary, summarize
 from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.subjects import WAYS, Kind, Way, entries
 
@@ -27,9 +29,18 @@ MIN_TOKENS = 49  # with fewer, calling the operators costs more than what they c
 _FORMER_NAME = ('"step/nested loops/cls-loop"', '"step/published/nested loops"')
 
 
+class Contrast(NamedTuple):
+    """Two subjects' profiled steps, and the part of the network in which their times differ most."""
+
+    way: Way
+    subjects: tuple[str, str]
+    part: str
+    profiles: tuple[dict[str, Any], dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class Timings:
-    """What the timing stage left; satisfies `pipeline.study.claims.Timings`.
+    """What the timing stage left.
 
     Attributes:
         rounds: seconds a step by name, of the rounds that count; of all of them where none does.
@@ -58,6 +69,36 @@ class Timings:
         names = [f"step/published/{subject}" for subject in (slower, faster)]
         self._check(names)
         return self._judged(self.seconds(names[0]) / self.seconds(names[1]))
+
+    def median(self, name: str) -> float:
+        """Seconds a step, over the rounds. Raises LookupError as `seconds` does."""
+        return float(np.median(self.seconds(name)))
+
+    def relative(self, slower: str, faster: str) -> tuple[float, Interval | None] | None:
+        """By what factor one measurement takes longer than another: geometric mean over the rounds, with Student's t interval on the
+        logarithms; None where one of them is missing."""
+        if not {slower, faster} <= self.measurements.keys():
+            return None
+        logs = summarize(np.log(self.seconds(slower) / self.seconds(faster)))
+        ends = logs.interval and Interval(math.exp(logs.interval.low), math.exp(logs.interval.high))
+        return math.exp(logs.mean), ends
+
+    def contrast(self, way: Way, slower: str, faster: str) -> Contrast | None:
+        """How the profiled steps of two subjects differ; None where one was not profiled in this way."""
+        names = (f"step/{way}/{slower}", f"step/{way}/{faster}")
+        if not set(names) <= self.raw["profiles"].keys():
+            return None
+        one, other = (self.raw["profiles"][name] for name in names)
+        part = max(one["groups"], key=lambda group: abs(one["groups"][group] - other["groups"][group]))
+        return Contrast(way, (slower, faster), part, (one, other))
+
+    def exponent_summary(self, measure: str, way: Way) -> Summary | None:
+        """Of `exponent`; None where it cannot be formed."""
+        try:
+            values = self.exponent(measure, way)
+        except LookupError:
+            return None
+        return summarize(values) if len(values) else None
 
     def exponent(self, measure: str, way: Way = "published") -> FloatArray:
         """(rounds,) of "attention time" and "step time", (1,) of "saved bytes": fitted from 49 tokens on."""

@@ -14,7 +14,7 @@ from pipeline.study import Training
 from pipeline.study.statistics import sign_flip_p
 
 EXPERIMENT = ExperimentSettings(
-    title="One", question="Is it?", source="code", baseline="base", variants=("base", "relu", "mean"), measure="train loss"
+    title="One", question="Is it?", source="code", baseline="base", variants=("base", "relu", "mean"), measure="first-epoch loss"
 )
 
 
@@ -31,20 +31,17 @@ def test_pairs_are_of_the_seeds_that_both_have(study: Params, change: tuple[int,
     seeds: dict[str, tuple[int, ...]] = {"base": tuple(range(10)), "relu": change, "mean": tuple(range(6))}
     runs = {name: result(study, name, own) for name, own in seeds.items()}
     rows: dict[str, Any] = {row.variant: row for row in experiment.rows(study, EXPERIMENT, runs)}
-    measured = dict(zip(EXPERIMENT.variants, experiment.measure_rows(EXPERIMENT, runs), strict=True))
     common = [seed for seed in change if seed < 10]
     ours = [runs["relu"].test_accuracy[change.index(seed), -1] for seed in common]
     theirs = [runs["base"].test_accuracy[seed, -1] for seed in common]
     low, high = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
     difference = rows["relu"].difference
-    assert (difference.n, rows["relu"].accuracy.n, rows["mean"].difference.n) == (len(common), len(change), 6)
+    assert (difference.n, rows["relu"].accuracy.summary.n, rows["mean"].difference.n) == (len(common), len(change), 6)
     assert (difference.interval.low, difference.interval.high) == pytest.approx((low, high))
-    assert rows["relu"].loss_difference.n == len(common)
-    assert measured["relu"].difference is not None
-    assert measured["relu"].difference.n == len(common)
-    assert rows["relu"].p is not None
-    assert rows["relu"].p >= sign_flip_p(np.array(ours), np.array(theirs))
+    assert rows["relu"].test_loss.difference.n == len(common)
+    assert rows["relu"].measure.difference.n == len(common)
+    assert rows["relu"].accuracy.p >= sign_flip_p(np.array(ours), np.array(theirs))
     few = runs | {"relu": result(study, "relu", (1, 2, 30)), "mean": result(study, "mean", (40, 41))}
     few_rows: dict[str, Any] = {row.variant: row for row in experiment.rows(study, EXPERIMENT, few)}
-    assert (few_rows["relu"].difference.n, few_rows["relu"].p) == (2, None)
+    assert (few_rows["relu"].difference.n, few_rows["relu"].accuracy.p) == (2, None)
     assert few_rows["mean"].difference is None  # no seed in common

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from pipeline.params import Params, parse
-from pipeline.report import pages, text, timing
+from pipeline.report import pages, timing
 from pipeline.study.claims import judge
 from pipeline.study.files import TIMINGS
 from pipeline.timing import results
@@ -28,7 +28,7 @@ Make = Callable[..., results.Timings]
 
 def page(study: Params, found: results.Timings) -> tuple[str, dict[str, bytes]]:
     judgements = [judge(id, study.claims[id], {}, found, images_shown=study.images_shown) for id in TIMED]
-    files = timing.render(study, found, judgements, text.environment())
+    files = timing.render(study, found, judgements)
     return files["timing.md"].decode().replace("\N{NO-BREAK SPACE}", " "), files
 
 

@@ -14,7 +14,8 @@ import yaml
 
 from pipeline import params
 from pipeline.errors import UserError
-from pipeline.report import figures, text, timing
+from pipeline.report import timing
+from pipeline.report.figures import drawing
 from pipeline.stages import timing as stage
 from pipeline.study.files import TIMINGS
 from pipeline.timing import results
@@ -68,8 +69,8 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     assert 1.5 < found.exponent("saved bytes")[0] < 2.1
     if any(entry["attention"] == "fused-cpu" for entry in raw["measurements"]):
         assert found.exponent("saved bytes", "fast")[0] == pytest.approx(1, abs=0.15)
-    monkeypatch.setattr(figures, "THEMES", ("light",))
-    files = timing.render(settings, found, [], text.environment())
+    monkeypatch.setattr(drawing, "THEMES", ("light",))
+    files = timing.render(settings, found, [])
     page = files["timing.md"].decode()
     assert all(name in page for name in ("| base | 50 |", "| 196 |"))
 

@@ -15,7 +15,6 @@ from scipy import stats
 from pipeline.study import statistics
 from pipeline.study.statistics import (
     Interval,
-    bca_interval,
     hierarchical_bootstrap,
     holm,
     image_interval,
@@ -24,8 +23,6 @@ from pipeline.study.statistics import (
     sign_flip_p,
     summarize,
 )
-
-pytestmark = pytest.mark.usefixtures("remembered_quantiles")
 
 
 def _covers(interval: Interval | None, truth: float) -> bool:
@@ -60,15 +57,6 @@ def test_t_interval_on_skewed_accuracies(n: int) -> None:
     paired = np.mean([_covers(paired_difference(*pair).interval, 0.0) for pair in zip(samples, others, strict=True)])
     assert covered == pytest.approx(0.92, abs=_error(0.92, 4000))
     assert paired == pytest.approx(0.95, abs=0.02)
-
-
-@pytest.mark.parametrize(("n", "counted", "trials"), [(3, 0.71, 2000), (5, 0.83, 2000), (7, 0.88, 1000), (10, 0.89, 120)])
-def test_the_bootstrap_of_few_values_is_too_short(n: int, counted: float, trials: int) -> None:
-    """The numbers of `bca_interval`'s docstring, and why verdicts hang on Student's t."""
-    samples = np.random.default_rng(4).normal(size=(trials, n))
-    covered = np.mean([_covers(bca_interval(sample), 0.0) for sample in samples])
-    assert covered == pytest.approx(counted, abs=_error(counted, trials))
-    assert covered < 0.95 - 0.02
 
 
 def _trainings(rng: np.random.Generator, num_seeds: int, of_seeds: float, of_images: float) -> tuple[np.ndarray, np.ndarray]:

@@ -147,3 +147,14 @@ def test_timings_of_before_the_subjects_stood_in_params_are_read(study: Params) 
     assert "nested loops" in found.subjects()
     assert "nested loops" not in found.subjects("fast")
     assert len(found.ratio("nested loops", "cls-loop")) == 12
+
+
+def test_a_contrast_names_the_part_in_which_two_steps_differ_most(make_timings: Make) -> None:
+    timings = make_timings()
+    for name, seconds in (("base", {"attention": 2.0, "rest": 1.0}), ("first", {"attention": 1.8, "rest": 0.1})):
+        timings.raw["profiles"][f"step/published/{name}"]["groups"] = seconds
+    found = timings.contrast("published", "base", "first")
+    assert found is not None
+    assert found.part == "rest"
+    assert [profile["groups"]["rest"] for profile in found.profiles] == [1.0, 0.1]
+    assert timings.contrast("fast", "base", "nested loops") is None

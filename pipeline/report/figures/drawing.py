@@ -1,0 +1,86 @@
+"""What a figure is before it is drawn, and the table of the figures that an experiment may name in params.yaml."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from pipeline.params import ExperimentSettings, Figure
+from pipeline.report.figures.style import THEMES, Theme
+from pipeline.study import Training
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure before it is drawn.
+
+    Attributes:
+        alt: what a reader who cannot see it is told.
+        caption: the sentence below it.
+        draw: its PNG.
+        name: of its files, without ending; of an experiment's figure what tells several of one kind apart.
+    """
+
+    alt: str
+    caption: str
+    draw: Callable[[Theme], bytes]
+    name: str = ""
+
+    def _file(self, folder: str, theme: Theme) -> str:
+        return f"{folder}/{self.name}{'-dark' if theme == 'dark' else ''}.png"
+
+    def files(self, folder: str) -> dict[str, bytes]:
+        """The pictures for light and dark pages, by their path."""
+        return {self._file(folder, theme): self.draw(theme) for theme in THEMES}
+
+    def markdown(self, folder: str) -> str:
+        """An image for light pages and one for dark pages, as GitHub renders it. `folder`: where they lie as the page sees it."""
+        return (
+            f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{self._file(folder, "dark")}">\n'
+            f'  <img src="{self._file(folder, "light")}" width="830" alt="{html.escape(self.alt)}">\n</picture>'
+        )
+
+
+@dataclass(frozen=True)
+class Material:
+    """What an experiment's figures are made of.
+
+    Attributes:
+        name: the experiment's.
+        runs: of its variants those that were trained, in its order.
+        train_images: size of the whole training set; None where it is not known.
+    """
+
+    name: str
+    experiment: ExperimentSettings
+    runs: Sequence[Training]
+    train_images: int | None = None
+
+    def label(self, run: Training) -> str:
+        return self.experiment.label(run.variant)
+
+    def is_baseline(self, run: Training) -> bool:
+        return run.variant == self.experiment.baseline
+
+
+Make = Callable[[Material], list[Drawing]]
+REGISTERED: dict[Figure, Make] = {}
+
+
+def figure(name: Figure) -> Callable[[Make], Make]:
+    """Registers what makes the figures that an experiment asks for by this name; it returns none where there is nothing to draw yet."""
+
+    def register(make: Make) -> Make:
+        REGISTERED[name] = make
+        return make
+
+    return register
+
+
+def drawings(kind: Figure, material: Material) -> list[Drawing]:
+    """The figures of one kind."""
+    if not material.runs:
+        return []
+    named = [material.name, kind.replace("_", "-")]
+    return [replace(made, name="-".join([*named, *filter(None, [made.name])])) for made in REGISTERED[kind](material)]

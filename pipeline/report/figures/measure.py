@@ -1,0 +1,101 @@
+"""The experiment's own measure, seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from pipeline.measures import MEASURES
+from pipeline.measures.definitions import FloatArray
+from pipeline.report import text
+from pipeline.report.figures.drawing import Drawing, Material, figure
+from pipeline.report.figures.lines import numbers
+from pipeline.report.figures.style import COLOURS, INK, MUTED, PAGE, WIDTH, Theme, log_axis, plain_numbers, png, style, tidy
+from pipeline.study.statistics import LEVEL, summarize
+
+
+@dataclass(frozen=True)
+class Dots:
+    """One variant's values of a measure, (seeds,), in the unit of the axis; some may not be finite."""
+
+    label: str
+    values: FloatArray
+    is_baseline: bool = False
+
+    @property
+    def finite(self) -> FloatArray:
+        return self.values[np.isfinite(self.values)]
+
+
+@figure("measure")
+def measure(material: Material) -> list[Drawing]:
+    chosen = MEASURES[material.experiment.measure]
+    found = {run.variant: values for run in material.runs if (values := chosen.per_seed(run)) is not None}
+    shown = [run for run in material.runs if run.variant in found]
+    if not shown:
+        return []
+    rows = [Dots(material.label(run), chosen.factor * found[run.variant], material.is_baseline(run)) for run in shown]
+    means = [text.value(chosen, float(row.finite.mean()) / chosen.factor) if row.finite.size else "none finite" for row in rows]
+    spoken = ", ".join(f"{row.label} {mean}" for row, mean in zip(rows, means, strict=True))
+    alt = f"{chosen.title} of each seed, by variant. Means: {spoken}{f' {chosen.of_value}' if chosen.of_value else ''}."
+    caption = f"{chosen.note} Rings: the seeds of each variant (n = {numbers(shown)}); diamond: mean"
+    caption += f"; bar: its {100 * LEVEL:g} % Student t interval." if max(len(row.values) for row in rows) > 1 else "."
+    if any(row.is_baseline for row in rows):
+        caption += f" Dotted: the mean of {material.experiment.label(material.experiment.baseline)}, the baseline."
+    if any(row.finite.size < row.values.size for row in rows):
+        caption += " Values that are not finite are counted at the right and left out of the means."
+    if lacking := [material.label(run) for run in material.runs if run.variant not in found]:
+        caption += f" {text.listed(lacking)} {'have' if len(lacking) > 1 else 'has'} no such measure."
+    title = chosen.title + (f" ({chosen.of_value})" if chosen.of_value else "")
+    return [Drawing(alt, caption, lambda theme: draw_measure(rows, title, theme))]
+
+
+def is_logarithmic(rows: Sequence[Dots]) -> bool:
+    """Whether all values of a measure are above 0 and the variants' medians differ by more than a factor of twenty."""
+    found = [row.finite for row in rows if row.finite.size]
+    medians = [float(np.median(values)) for values in found]
+    return bool(found) and min(float(values.min()) for values in found) > 0 and max(medians) / min(medians) > 20
+
+
+def draw_measure(rows: Sequence[Dots], title: str, theme: Theme) -> bytes:
+    """PNG: a row a variant: every seed a ring, their mean a filled mark, its Student t interval a bar; what is not finite is counted."""
+    with style(theme):
+        drawn = Figure(figsize=(WIDTH, 1.05 + 0.36 * len(rows)), layout="constrained")
+        axes = drawn.subplots()
+        logarithmic = is_logarithmic(rows)
+        smallest = min((float(row.finite.min()) for row in rows if row.finite.size), default=0.0)
+        for place, row in enumerate(rows):
+            colour = INK[theme] if row.is_baseline else COLOURS[theme][0]
+            # Seeds one below the other, so that equal values stay countable, and below the mean, which would hide them.
+            spread = np.linspace(0.16, 0.4, len(row.values))
+            axes.plot(
+                row.finite, place + spread[np.isfinite(row.values)], linestyle="", marker="o", markersize=3.2, markerfacecolor="none",
+                markeredgecolor=colour, markeredgewidth=0.8, alpha=0.75, zorder=3,
+            )  # fmt: skip
+            if row.finite.size:
+                summary = summarize(row.finite)
+                if summary.interval:
+                    low = max(summary.interval.low, smallest / 2) if logarithmic else summary.interval.low
+                    axes.plot([low, summary.interval.high], [place, place], color=colour, linewidth=4, alpha=0.35, zorder=2)
+                axes.plot([summary.mean], [place], marker="D", markersize=6.5, color=colour, markeredgecolor=PAGE[theme], zorder=4)
+                if row.is_baseline:
+                    axes.axvline(summary.mean, color=MUTED[theme], linestyle=":", linewidth=1.2, zorder=1)
+            if lost := len(row.values) - row.finite.size:
+                axes.annotate(
+                    f"{lost} of {len(row.values)} not finite", (1, place), (4, 0),
+                    xycoords=("axes fraction", "data"), textcoords="offset points", va="center", fontsize=9,
+                )  # fmt: skip
+        axes.set_title(title + (", log scale" if logarithmic else ""))
+        if logarithmic:
+            log_axis(axes, "x")
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
+            plain_numbers(axes, "x")
+        axes.set_yticks(range(len(rows)), [row.label for row in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.4)
+        tidy(axes, grid="x")
+        return png(drawn)

@@ -1,0 +1,165 @@
+"""Accuracy against something else than epochs: the number of training images, shifts of the test images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from scipy.optimize import isotonic_regression
+
+from pipeline.measures import shift_accuracy
+from pipeline.measures.definitions import SHIFTS, FloatArray
+from pipeline.params import ARCHITECTURES
+from pipeline.report.figures.drawing import Drawing, Material, figure
+from pipeline.report.figures.lines import accuracy_axis, bands, centre, draw_line
+from pipeline.report.figures.style import WIDTH, Theme, line_styles, plain_numbers, png, style, tidy
+from pipeline.report.text import listed, percent
+from pipeline.study import Training
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_HEIGHT = 3.9  # inches
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line over numbers that are not epochs: `values` is (seeds, len(x)), accuracies as fractions."""
+
+    label: str
+    x: tuple[float, ...]
+    values: FloatArray
+    is_baseline: bool = False
+
+    @property
+    def ends(self) -> list[str]:
+        """The first and the last mean, in %."""
+        return [percent(float(self.values[:, i].mean())) for i in (0, -1)]
+
+
+# --- the number of training images ---
+
+
+@figure("data_size")
+def data_size(material: Material) -> list[Drawing]:
+    groups: dict[str, list[tuple[int, Training]]] = {}
+    for run in material.runs:
+        number = run.settings.train.train_images or material.train_images
+        if number is not None:
+            # The same network, trained the same way, is one line.
+            train = run.settings.train.model_copy(update={"train_images": None})
+            key = run.settings.model_copy(update={"train": train}).to_json()
+            groups.setdefault(key, []).append((number, run))
+    architectures = [members[0][1].settings.model.architecture for members in groups.values()]
+    lines = []
+    for architecture, members in zip(architectures, groups.values(), strict=True):
+        members.sort(key=lambda member: member[0])
+        own = architectures.count(architecture) == 1
+        label = ARCHITECTURES[architecture].label if own else material.label(members[-1][1])
+        values = np.stack([run.test_accuracy[:, -1] for _, run in members], axis=1)
+        is_baseline = any(material.is_baseline(run) for _, run in members)
+        lines.append(Series(label, tuple(float(number) for number, _ in members), values, is_baseline))
+    if not any(len(line.x) > 1 for line in lines):
+        return []
+    spoken = [
+        f"{line.label} from {line.ends[0]} % with {line.x[0]:,.0f} images to {line.ends[1]} % with {line.x[-1]:,.0f} images"
+        for line in lines
+    ]
+    alt = f"Test accuracy against the number of training images. {'; '.join(spoken)}."
+    caption = (
+        f"Test accuracy after the last epoch against the number of different training images, at equal optimiser steps. "
+        f"{bands(material.runs)} A seed's subset is the same for all networks. Both axes are logarithmic, the accuracy axis in the error."
+    )
+    return [Drawing(alt, caption, lambda theme: draw_data_size(lines, theme))]
+
+
+def draw_data_size(lines: Sequence[Series], theme: Theme) -> bytes:
+    """PNG: test accuracy against the number of training images, on logarithmic axes."""
+
+    def axis(axes: Axes) -> None:
+        accuracy_axis(axes, [line.values for line in lines], [line.values for line in lines])
+        axes.set_xlabel("training images (log scale)")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(FixedLocator(sorted({x for line in lines for x in line.x})))
+        axes.xaxis.set_minor_locator(NullLocator())
+        plain_numbers(axes, "x", ",.0f")
+
+    return _draw(lines, theme, axis)
+
+
+# --- shifted test images ---
+
+
+@figure("shifts")
+def shifts(material: Material) -> list[Drawing]:
+    lines = []
+    for run in material.runs:
+        if (shifted := shift_accuracy(run)) is not None:
+            values = np.concatenate([run.test_accuracy[:, -1:], shifted], axis=1)
+            lines.append(Series(material.label(run), (0.0, *map(float, SHIFTS)), values, material.is_baseline(run)))
+    if not lines:
+        return []
+    spoken = [f"{line.label} from {line.ends[0]} to {line.ends[1]} %" for line in lines]
+    augmented = [material.label(run) for run in material.runs if run.settings.train.augment != "none"]
+    alt = f"Test accuracy against shifts of 0 to {SHIFTS[-1]} pixels: {'; '.join(spoken)}."
+    caption = (
+        "Test accuracy of the trained networks when the test images are shifted, mean over up, down, left and right, with zeros moving "
+        f"in. {bands(material.runs)} None of them has seen a shifted image in training"
+        f"{f', but for {listed(augmented)}' if augmented else ''}."
+    )
+    return [Drawing(alt, caption, lambda theme: draw_shifts(lines, theme))]
+
+
+def draw_shifts(lines: Sequence[Series], theme: Theme) -> bytes:
+    """PNG: test accuracy against the pixels by which the test images are shifted."""
+
+    def axis(axes: Axes) -> None:
+        axes.set_xlabel("shift (pixels)")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
+        plain_numbers(axes, "y", factor=100)
+        axes.set_ylim(top=1.0)
+
+    return _draw(lines, theme, axis)
+
+
+# --- lines with their names at their ends ---
+
+
+def _draw(lines: Sequence[Series], theme: Theme, axis: Callable[[Axes], None]) -> bytes:
+    """PNG. `axis` makes the axes once all lines are drawn."""
+    with style(theme):
+        drawn = Figure(figsize=(WIDTH, _HEIGHT), layout="constrained")
+        axes = drawn.subplots()
+        styles = line_styles([line.is_baseline for line in lines], theme)
+        for line, own in zip(lines, styles, strict=True):
+            draw_line(axes, line.x, line.values, {**own, "markersize": 5.5})
+        axes.set_title("Test accuracy (%)")
+        axis(axes)
+        tidy(axes)
+        # Each name at its line's end, moved apart where they would touch.
+        ends = [(line.x[-1], float(centre(line.values)[-1])) for line in lines]
+        places = np.array([(axes.transScale + axes.transLimits).transform(end)[1] for end in ends])
+        for line, own, end, place in zip(lines, styles, ends, spread(places, 13 / 72 / (_HEIGHT - 0.9)), strict=True):
+            axes.annotate(
+                line.label, end, (1.05, place), xycoords="data", textcoords="axes fraction", va="center", fontsize=9.5,
+                fontweight="bold" if line.is_baseline else "normal", color=own["color"], annotation_clip=False,
+                arrowprops={
+                    "arrowstyle": "-", "color": own["color"], "linewidth": 0.7, "alpha": 0.7, "shrinkA": 1, "shrinkB": 5,
+                    "relpos": (0, 0.5),
+                },
+            )  # fmt: skip
+        return png(drawn)
+
+
+def spread(places: FloatArray, gap: float) -> FloatArray:
+    """The nearest places, by least squares, that keep the order and are at least `gap` apart."""
+    order = np.argsort(places, kind="stable")
+    steps = gap * np.arange(len(places))
+    moved = np.empty(len(places))
+    moved[order] = isotonic_regression(places[order] - steps).x + steps
+    return moved

@@ -1,0 +1,137 @@
+"""How all figures look: two themes, their colours, and axes that read well. Equal inputs give equal bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import matplotlib
+import matplotlib.style
+import seaborn as sns
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from PIL import Image
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Theme = Literal["light", "dark"]
+THEMES: tuple[Theme, ...] = ("light", "dark")
+
+# 8.3 inches on the 830 pixels of a page on a git host: one point of type is 1.4 pixels, and 9 points are legible.
+WIDTH = 8.3
+DPI = 170
+
+# Okabe and Ito's colours, told apart by colour-blind readers; the baseline has the ink's own colour. Two of them are
+# lighter or darker than the original so that each has a contrast of 3:1 or more with its page.
+INK = {"light": "#1f2328", "dark": "#e6edf3"}
+PAGE = {"light": "#ffffff", "dark": "#0d1117"}
+MUTED = {"light": "#818b98", "dark": "#9198a1"}
+_GRID = {"light": "#e3e6ea", "dark": "#2b323b"}
+COLOURS = {
+    "light": ("#0072B2", "#D55E00", "#009E73", "#CC5A9E", "#B07D00", "#3498CF"),
+    "dark": ("#56B4E9", "#FF8A3D", "#20C997", "#E58BC1", "#F0C740", "#8FA8FF"),
+}
+DASHES = (0, (3.5, 1.8))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+
+
+@contextlib.contextmanager
+def style(theme: Theme) -> Iterator[None]:
+    ink = INK[theme]
+    own: dict[str, Any] = {
+        "font.family": ["DejaVu Sans"],  # ships with matplotlib, so the bytes do not depend on the machine's fonts
+        "font.size": 10,
+        "axes.titlesize": 10.5,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.labelsize": 10,
+        "xtick.labelsize": 9.5,
+        "ytick.labelsize": 9.5,
+        "legend.fontsize": 9.5,
+        "legend.frameon": False,
+        "figure.facecolor": PAGE[theme],
+        "savefig.facecolor": PAGE[theme],
+        "axes.facecolor": PAGE[theme],
+        "axes.edgecolor": ink,
+        "grid.color": _GRID[theme],
+        **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), ink),
+        "axes.linewidth": 0.8,
+        "grid.linewidth": 0.8,
+        "lines.linewidth": 1.7,
+        "lines.markersize": 4.5,
+    }
+    # Start from matplotlib's own defaults: a matplotlibrc of the user has no say in the bytes.
+    with matplotlib.style.context(["default", sns.axes_style("whitegrid"), own]):
+        yield
+
+
+def png(figure: Figure, *, few_colours: bool = True) -> bytes:
+    """The figure's bytes. Lines on a plain page need no more than 256 colours, which a third of the bytes hold."""
+    buffer = io.BytesIO()
+    # "optimize" is slow: once is enough.
+    compression = {"compress_level": 1} if few_colours else {"optimize": True}
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None}, pil_kwargs=compression)
+    if not few_colours:
+        return buffer.getvalue()
+    image = Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    small = io.BytesIO()
+    image.save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+def line_styles(baselines: Sequence[bool], theme: Theme) -> list[dict[str, Any]]:
+    """Colour and marker of each line, given which of them are the baseline's; that one is drawn in ink, on top."""
+    others = iter(range(len(baselines)))
+    chosen: list[dict[str, Any]] = []
+    for is_baseline in baselines:
+        if is_baseline:
+            chosen.append({"color": INK[theme], "marker": MARKERS[0], "zorder": 3.5})
+        else:
+            i = next(others)
+            marker = MARKERS[1 + i % (len(MARKERS) - 1)]
+            chosen.append({"color": COLOURS[theme][i % len(COLOURS[theme])], "marker": marker, "zorder": 3.0})
+    return chosen
+
+
+def tidy(axes: Axes, *, grid: Literal["x", "y"] = "y") -> None:
+    """No frame but the lower edge, and a grid along one axis only."""
+    axes.grid(False, axis="x" if grid == "y" else "y")
+    sns.despine(ax=axes, left=True)
+    axes.tick_params(left=False, bottom=True, length=3)
+
+
+def plain_numbers(axes: Axes, which: Literal["x", "y"], show: str = "g", factor: float = 1) -> None:
+    """Writes an axis' numbers without powers of ten, with a true minus.
+
+    Args:
+        show: Python's format of a number.
+        factor: from the values to the numbers.
+    """
+    formatter = FuncFormatter(lambda value, _: f"{factor * value:{show}}".replace("-", "\N{MINUS SIGN}"))
+    getattr(axes, f"{which}axis").set_major_formatter(formatter)
+
+
+def log_axis(axes: Axes, which: Literal["x", "y"], *, top: float | None = None) -> None:
+    """A logarithmic axis with plain numbers, also where it spans less than a decade."""
+    axes.set(**{f"{which}scale": "log"})
+    if top is not None:
+        axes.set(**{f"{which}lim": (None, top)})
+    axis = getattr(axes, f"{which}axis")
+    low, high = getattr(axes, f"get_{which}lim")()
+    few = MaxNLocator(nbins=6) if high / low <= 4 else LogLocator(subs=(1.0,) if high / low > 1e3 else (1.0, 2.0, 5.0))
+    axis.set_major_locator(few)
+    axis.set_minor_locator(NullLocator())
+    plain_numbers(axes, which)
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str] | None = None, **options: Any) -> None:
+    """The legend below all panels, in as many columns as fit the width: a character is some 0.085 inches of it, a handle with its
+    gaps 0.65."""
+    labels = [str(handle.get_label()) for handle in handles] if labels is None else labels
+    columns = max(1, int(WIDTH // (0.65 + 0.085 * max(len(label) for label in labels))))
+    rows = -(-len(labels) // columns)
+    chosen = {"ncols": -(-len(labels) // rows), "columnspacing": 1.4, **options}
+    figure.legend(list(handles), list(labels), loc="outside lower center", **chosen)

@@ -1,0 +1,216 @@
+"""Figures by epoch: equal bytes for equal inputs, and what the axes and bands show."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+from scipy import stats
+
+from pipeline.report.figures import curves, lines, style
+from pipeline.report.figures.curves import Line
+from pipeline.report.figures.style import Theme
+from pipeline.study import Training
+
+
+def make_epochs(seeds: int, epochs: int, *, level: float = 0.97, seconds: float = 6.0, seed: int = 0) -> Training:
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(0, 0.002, size=(5, seeds, epochs))
+    late = 1 / np.arange(1, epochs + 1)
+    curves = {
+        "train_loss": 0.05 + 0.4 * late + np.abs(noise[0]),
+        "test_loss": 0.1 + 0.3 * late + np.abs(noise[1]),
+        "test_accuracy": np.minimum(level - 0.1 * late + noise[2], 1.0),
+        "gradient_norm": 0.5 + np.abs(noise[4]),
+        "seconds": seconds * (1 + np.abs(noise[3])),
+    }
+    return Training("base", {}, tuple(range(seeds)), curves)
+
+
+def make_lines(seeds: int, epochs: int) -> list[Line]:
+    return [
+        Line("base", make_epochs(seeds, epochs), is_baseline=True),
+        Line("other", make_epochs(seeds, epochs, level=0.95, seconds=40.0, seed=1)),
+    ]
+
+
+@pytest.mark.parametrize(("seeds", "epochs", "theme"), [(1, 1, "light"), (3, 5, "dark"), (10, 30, "light")])
+def test_equal_inputs_give_equal_bytes_without_date_or_software(seeds: int, epochs: int, theme: Theme) -> None:
+    for draw in (curves.draw_curves, curves.draw_epoch_time):
+        first, second = draw(make_lines(seeds, epochs), theme), draw(make_lines(seeds, epochs), theme)
+        assert first == second
+        image = Image.open(io.BytesIO(first))
+        assert not {"Software", "Creation Time", "date"} & image.info.keys()
+        assert len(first) < 150_000
+        page = {"light": (255, 255, 255), "dark": (13, 17, 23)}[theme]
+        assert image.convert("RGB").getpixel((2, 2)) == page
+
+
+def test_a_matplotlibrc_of_the_user_does_not_change_the_bytes() -> None:
+    import matplotlib
+
+    expected = curves.draw_curves(make_lines(3, 5), "light")
+    with matplotlib.rc_context({"lines.linewidth": 9, "axes.facecolor": "red", "axes.titlepad": 40, "savefig.bbox": "tight"}):
+        assert curves.draw_curves(make_lines(3, 5), "light") == expected
+
+
+def _ticks(axes: Axes) -> list[float]:
+    low, high = sorted(axes.get_ylim())
+    return [tick for tick in axes.get_yticks() if low <= tick <= high]
+
+
+@pytest.mark.parametrize("seeds", [3, 10])
+def test_lines_are_means_and_bands_what_the_caption_calls_them(drawn: list[Figure], seeds: int) -> None:
+    line = make_lines(seeds, 8)[0]
+    curves.draw_curves([line], "light")
+    axes = drawn[0].axes[1]
+    accuracy = line.run.test_accuracy
+    assert axes.lines[0].get_ydata() == pytest.approx(accuracy.mean(axis=0))
+    band = axes.collections[0].get_paths()[0].vertices
+    if seeds == 3:
+        assert lines.band_kind(seeds) == "lowest to highest seed"
+        low, high = accuracy.min(axis=0), accuracy.max(axis=0)
+    else:
+        assert "95 % Student t" in lines.band_kind(seeds)
+        low, high = stats.t.interval(0.95, seeds - 1, loc=accuracy.mean(axis=0), scale=stats.sem(accuracy, axis=0))
+    for epoch in range(8):
+        edges = band[band[:, 0] == epoch + 1, 1]
+        assert (edges.min(), edges.max()) == pytest.approx((low[epoch], high[epoch]))
+    assert lines.band_kind(1) == ""
+
+
+@pytest.mark.parametrize(("seeds", "epochs"), [(1, 1), (3, 5), (10, 30)])
+def test_accuracy_axis_shows_every_late_value_and_some_numbers(drawn: list[Figure], seeds: int, epochs: int) -> None:
+    lines = make_lines(seeds, epochs)
+    curves.draw_curves(lines, "light")
+    low, high = drawn[0].axes[1].get_ylim()
+    for line in lines:
+        mean = line.run.test_accuracy.mean(axis=0)[curves.cut_epochs(epochs) :]
+        assert low < mean.min()
+        assert mean.max() < high
+    assert 1 <= len(_ticks(drawn[0].axes[1])) <= 10
+
+
+def test_a_perfect_run_has_its_place_on_the_axis(drawn: list[Figure]) -> None:
+    epochs = make_epochs(2, 6)
+    epochs.test_accuracy[:, -1] = 1.0
+    curves.draw_curves([Line("base", epochs)], "light")
+    low, high = drawn[0].axes[1].get_ylim()
+    assert np.isfinite([low, high]).all()
+    assert low < high <= 1.0
+
+
+def test_epoch_time_is_logarithmic_only_where_the_range_asks_for_it(drawn: list[Figure]) -> None:
+    curves.draw_epoch_time(make_lines(3, 5), "light")  # 6 s and 40 s
+    curves.draw_epoch_time(make_lines(3, 5)[:1], "light")
+    assert [figure.axes[0].get_yscale() for figure in drawn] == ["log", "linear"]
+    assert drawn[1].axes[0].get_ylim()[0] == 0
+
+
+def test_nothing_of_a_figure_lies_outside_of_it(drawn: list[Figure]) -> None:
+    curves.draw_curves(make_lines(3, 30), "light")
+    figure = drawn[0]
+    figure.draw_without_rendering()
+    texts = [*(axes.title for axes in figure.axes), *(axes._left_title for axes in figure.axes), *figure.legends[0].get_texts()]  # type: ignore[attr-defined]
+    width, height = figure.bbox.width, figure.bbox.height
+    for text in texts:
+        box = text.get_window_extent()
+        assert box.x0 >= 0
+        assert box.x1 <= width, text.get_text()
+        assert box.y1 <= height
+
+
+def test_variant_curves_writes_one_picture(tmp_path: Path) -> None:
+    curves.draw_variant(make_epochs(3, 4), tmp_path / "curves.png")
+    first = (tmp_path / "curves.png").read_bytes()
+    assert Image.open(io.BytesIO(first)).size[0] > 800
+    curves.draw_variant(make_epochs(3, 4), tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes() == first
+
+
+# --- seeds that diverged ---
+
+
+def diverging(seeds: int, epochs: int, lost: int) -> Line:
+    """The first `lost` seeds' losses are NaN or infinite from the third epoch on."""
+    made = make_epochs(seeds, epochs)
+    made.train_loss[:lost, 2:] = np.nan
+    made.test_loss[:lost, 2:] = np.inf
+    return Line("diverging", made)
+
+
+@pytest.mark.parametrize("seeds", [3, 10])
+def test_losses_that_are_not_finite_are_left_out_of_mean_and_band(drawn: list[Figure], seeds: int) -> None:
+    line = diverging(seeds, 6, 1)
+    curves.draw_curves([*make_lines(seeds, 6)[:1], line], "light")
+    test = drawn[0].axes[0].lines[3].get_ydata()
+    rest = line.run.test_loss[1:]
+    assert test[2:] == pytest.approx(rest[:, 2:].mean(axis=0))
+    assert test[:2] == pytest.approx(line.run.test_loss[:, :2].mean(axis=0))
+    band = drawn[0].axes[0].collections[3].get_paths()[0].vertices
+    edges = band[band[:, 0] == 5, 1]
+    low, high = (rest[:, 4].min(), rest[:, 4].max()) if seeds == 3 else stats.t.interval(
+        0.95, len(rest) - 1, loc=rest[:, 4].mean(), scale=stats.sem(rest[:, 4]))  # fmt: skip
+    assert (edges.min(), edges.max()) == pytest.approx((low, high))
+
+
+def test_a_line_ends_where_no_seed_is_finite(drawn: list[Figure]) -> None:
+    line = diverging(3, 6, 3)
+    curves.draw_curves([line], "light")
+    train, test = (drawn[0].axes[0].lines[i].get_ydata() for i in (0, 1))
+    for values in (train, test):
+        assert np.isfinite(values).tolist() == [True, True, False, False, False, False]
+    low, high = drawn[0].axes[0].get_ylim()
+    assert 0 < low < high < 10
+
+
+def test_a_loss_that_explodes_does_not_press_the_others_flat(drawn: list[Figure]) -> None:
+    line = diverging(3, 6, 0)
+    assert not curves.exceeds_loss_axis([line])
+    line.run.train_loss[:, 3] = 1e6
+    assert curves.exceeds_loss_axis([line])
+    curves.draw_curves([line], "light")
+    assert drawn[0].axes[0].get_ylim()[1] == curves.TOP_LOSS
+
+
+def test_lines_of_unequal_length_share_an_axis(drawn: list[Figure]) -> None:
+    curves.draw_curves([make_lines(3, 5)[0], Line("longer", make_epochs(3, 12))], "light")
+    for axes in drawn[0].axes:
+        assert axes.get_xlim()[1] > 12
+        assert {len(line.get_xdata()) for line in axes.lines} == {5, 12}
+
+
+# --- many variants ---
+
+
+def many_lines(number: int) -> list[Line]:
+    return [Line(f"variant number {i}", make_epochs(3, 5, level=0.9 + i / 200, seed=i), i == 0) for i in range(number)]
+
+
+@pytest.mark.parametrize("number", [9, 14])  # three columns, and four of which the last row has an empty place
+def test_many_variants_have_a_panel_each_with_all_others_in_it(drawn: list[Figure], number: int) -> None:
+    lines = many_lines(number)
+    curves.draw_curves(lines, "light")
+    figure = drawn[0]
+    panels = [axes for axes in figure.axes if axes.axison]
+    assert len(panels) == 2 * number  # one of losses, one of accuracies
+    assert [axes.get_title(loc="left") for axes in panels] == 2 * [line.label for line in lines]
+    for axes, line in zip(panels[number:], lines, strict=True):
+        assert len(axes.lines) == number
+        own = max(axes.lines, key=lambda drawn_line: drawn_line.get_linewidth())
+        assert own.get_ydata() == pytest.approx(line.run.test_accuracy.mean(axis=0))
+        inks = [drawn_line for drawn_line in axes.lines if drawn_line.get_color() == style.INK["light"]]
+        assert len(inks) == 1
+        assert inks[0].get_ydata() == pytest.approx(lines[0].run.test_accuracy.mean(axis=0))
+    assert len({axes.get_ylim() for axes in panels[number:]}) == 1
+    assert figure.get_size_inches()[0] == style.WIDTH
+
+
+def test_a_few_variants_stay_in_one_panel(drawn: list[Figure]) -> None:
+    curves.draw_curves(many_lines(curves.MAX_LINES), "light")
+    assert len(drawn[0].axes) == 2

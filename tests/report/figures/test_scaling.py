@@ -1,0 +1,49 @@
+"""Accuracy against numbers of images and against shifts."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from pipeline.report.figures import scaling
+from pipeline.report.figures.scaling import Series
+from pipeline.report.figures.style import THEMES, Theme
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_data_size_is_drawn_over_the_numbers_of_images(drawn: list[Figure], theme: Theme) -> None:
+    rng = np.random.default_rng(0)
+    vit = Series("ViT", (100.0, 1000.0, 60000.0), np.array([0.7, 0.9, 0.97]) + rng.normal(0, 0.003, (6, 3)), True)
+    cnn = Series("CNN", (100.0, 60000.0), np.array([0.8, 0.99]) + rng.normal(0, 0.003, (6, 2)))
+    first = scaling.draw_data_size([vit, cnn], theme)
+    axes = drawn[0].axes[0]
+    assert axes.get_xscale() == "log"
+    assert [axes.xaxis.get_major_formatter()(tick, 0) for tick in axes.get_xticks()] == ["100", "1,000", "60,000"]
+    assert axes.lines[0].get_ydata() == pytest.approx(vit.values.mean(axis=0))
+    assert len(axes.collections) == 2  # bands
+    assert [text.get_text() for text in axes.texts] == ["ViT", "CNN"]
+    assert scaling.draw_data_size([vit, cnn], theme) == first
+
+
+def test_names_at_the_ends_of_lines_do_not_touch_and_stay_in_the_figure(drawn: list[Figure]) -> None:
+    ends = (0.570, 0.571, 0.569, 0.5705, 0.90, 0.53)
+    lines = [Series(f"a long name {i}", (0.0, 1.0), np.array([[0.97, end]]), i == 0) for i, end in enumerate(ends)]
+    scaling.draw_shifts(lines, "light")
+    figure = drawn[0]
+    figure.draw_without_rendering()
+    boxes = sorted((Text.get_window_extent(text) for text in figure.axes[0].texts), key=lambda box: box.y0)  # without the leader
+    for below, above in itertools.pairwise(boxes):
+        assert above.y0 >= below.y1 - 2
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y0 >= 0 and box.y1 <= figure.bbox.height for box in boxes)
+
+
+def test_spreading_keeps_order_and_leaves_alone_what_does_not_touch() -> None:
+    places = np.array([0.9, 0.5, 0.505, 0.1])
+    spread = scaling.spread(places, 0.05)
+    assert spread[[0, 3]] == pytest.approx(places[[0, 3]])
+    assert spread[2] - spread[1] == pytest.approx(0.05)
+    assert spread[1:3].mean() == pytest.approx(places[1:3].mean())

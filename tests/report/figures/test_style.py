@@ -1,0 +1,29 @@
+"""What all figures share: colours that can be told apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.report.figures import style
+from pipeline.report.figures.style import THEMES, Theme
+
+
+def test_every_line_of_a_figure_looks_different() -> None:
+    styles = style.line_styles([True] + [False] * 6, "light")
+    assert len({(own["color"], own["marker"]) for own in styles}) == 7
+    assert len({own["color"] for own in styles}) == 7
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_colours_stand_out_from_the_page(theme: Theme) -> None:
+    """A contrast of 3:1 or more, as WCAG 2.1 (1.4.11) asks of graphics."""
+
+    def luminance(colour: str) -> float:
+        channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    page = luminance(style.PAGE[theme])
+    for colour in (*style.COLOURS[theme], style.INK[theme], style.MUTED[theme]):
+        lighter, darker = sorted((page, luminance(colour)), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
