@@ -257,7 +257,7 @@ def test_published_are_the_pages_and_the_text_of_runs_and_evaluations(root: Path
 def test_a_publication_that_fails_leaves_the_last_one(root: Path, finished: Path) -> None:
     target = profiles.publish("demo", finished)
     before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
-    (finished / "runs" / "mean" / "epochs.csv").unlink()
+    (finished / "runs" / "first" / "epochs.csv").unlink()
     (finished / "reports" / "README.md").write_text("another page")
     with pytest.raises(FileNotFoundError):
         profiles.publish("demo", finished)
@@ -265,7 +265,7 @@ def test_a_publication_that_fails_leaves_the_last_one(root: Path, finished: Path
 
 
 def test_a_variant_that_was_not_trained_is_not_published(root: Path, finished: Path) -> None:
-    (finished / "runs" / "mean" / "run.json").unlink()
+    (finished / "runs" / "first" / "run.json").unlink()
     target = profiles.publish("demo", finished)
-    assert not (target / "runs" / "mean").exists()
+    assert not (target / "runs" / "first").exists()
     assert (target / "runs" / "base" / "run.json").exists()
