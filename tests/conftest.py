@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,8 +96,21 @@ class Repository:
         (self.path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked cuda are skipped where torch sees no GPU."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked cuda are skipped where torch sees no GPU; of several processes, each begins with what takes longest.
+
+    Torch computes on one thread here: a second one mostly waits, at the cost of a core that another test could have.
+    """
+    if "torch" in sys.modules:  # some test needs it
+        sys.modules["torch"].set_num_threads(1)
+    if workers := getattr(config, "workerinput", {}).get("workercount"):
+        # A module's tests stay together, for the sake of its fixtures. pytest-xdist gives each process a stretch of the list to
+        # begin with, and what is left at the end to whoever is idle: there the tests have to be short.
+        modules: dict[Path, list[pytest.Item]] = defaultdict(list)
+        for item in items:
+            modules[item.path].append(item)
+        ordered = sorted(modules.values(), key=lambda tests: -sum(test.get_closest_marker("slow") is not None for test in tests))
+        items[:] = [item for first in range(workers) for tests in ordered[first::workers] for item in tests]
     marked = [item for item in items if item.get_closest_marker("cuda")]
     if marked:
         import torch

@@ -17,6 +17,7 @@ from pipeline.errors import UserError
 from pipeline.provenance import device_name
 
 OPTIONS = Options(device="cpu", data=Path("none"), threads=1, warmup=1, threshold=0.05, attempts=3, steps=2, full_epochs=False)
+AT_ONCE = dataclasses.replace(OPTIONS, threshold=1.0)  # does not wait for a quiet machine, which the tests beside it keep busy
 
 
 class _Machine:
@@ -65,14 +66,19 @@ def test_steps_come_from_the_option_the_entry_or_the_epoch(monkeypatch: pytest.M
         assert dict(machine.asked)["a"] == expected
 
 
-def test_a_failed_timing_ends_the_run_with_a_sentence() -> None:
-    with pytest.raises(UserError, match="Timing no-such failed with status 2"):
-        runner.measure("no-such", OPTIONS, 2)
+def test_a_failed_timing_ends_the_run_with_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A real process fails, one that does not import torch before."""
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "measure.py").write_text("raise SystemExit(3)")
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(UserError, match="Timing ours failed with status 3"):
+        runner.measure("ours", AT_ONCE, 2)
 
 
 @pytest.mark.slow
 def test_a_timing_in_its_own_process() -> None:
-    result, peak = runner.measure("ours-thread", OPTIONS, 2)
+    result, peak = runner.measure("ours-thread", AT_ONCE, 2)
     assert (result["parameters"], result["steps"]) == (10_666, 2)
     assert result["epoch_seconds"] == pytest.approx(result["seconds"] / 2 * 469)
     assert 100 * 2**20 < peak < 4 * 2**30
@@ -110,5 +116,5 @@ def test_file_names_of_machines(device: str, slug: str) -> None:
 
 @pytest.mark.slow
 def test_fabricated_outputs_leave_dvc_nothing_to_do() -> None:
-    ((seconds, _),) = overheads.noop_seconds(dataclasses.replace(OPTIONS, threshold=1.0), 2, 1)  # raises when a stage runs
+    ((seconds, _),) = overheads.noop_seconds(AT_ONCE, 2, 1)  # raises when a stage runs
     assert seconds > 0

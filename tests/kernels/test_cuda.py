@@ -27,7 +27,7 @@ SHAPES = [
     (1, 9, 2, 32),
 ]
 
-# Whether triton interprets is settled when it is imported, so each check runs in a process of its own.
+# Whether triton interprets is settled when it is imported, so the checks run in a process of their own.
 INTERPRETED = """
 import math, sys, torch
 from pipeline.kernels import cuda
@@ -84,10 +84,10 @@ for a, e in zip(run(q, k, v, grad, 0.5), run(*(x.contiguous() for x in (q, k, v,
     assert torch.equal(a, e)
 """,
     "not finite": """
+clean = run(*draw(2, 6, 3, 4), 0.5)
 for where in range(4):
     for value in (math.nan, math.inf, -math.inf):
         inputs = [x.clone() for x in draw(2, 6, 3, 4)]
-        clean = run(*inputs, 0.5)
         inputs[where][1, 4, 2, 3] = value
         actual, expected = run(*inputs, 0.5), exact(*inputs, 0.5)
         assert torch.equal(actual[0].isnan(), expected[0].isnan()), (where, value)
@@ -118,6 +118,7 @@ def fenced(like, shape, **options):
 torch.Tensor.new_empty = fenced
 out, statistics = cuda.forward(q, k, v, 0.5)
 cuda.backward(grad, q, k, v, out, statistics, 0.5)
+torch.Tensor.new_empty = plain
 assert len(fences) == 5
 for fence in fences:
     assert bool((fence[:32] == 12345.0).all()) and bool((fence[-32:] == 12345.0).all())
@@ -132,16 +133,18 @@ assert [y.shape for y in run(x, x, x, x, 0.5)] == [x.shape] * 4
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-def test_interpreted(case: str) -> None:
+def test_interpreted() -> None:
+    """All cases in one process, which says each one's name, because a start of torch and triton takes longer than most cases."""
+    program = INTERPRETED + "".join(f"print({name!r})\n{case}" for name, case in CASES.items())
     process = subprocess.run(
-        [sys.executable, "-W", "error", "-W", "ignore::RuntimeWarning", "-c", INTERPRETED + CASES[case]],
+        [sys.executable, "-W", "error", "-W", "ignore::RuntimeWarning", "-c", program],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
-    assert process.returncode == 0, process.stderr
+    assert process.returncode == 0, f"{process.stdout}{process.stderr}"
+    assert process.stdout.splitlines() == list(CASES)
 
 
 def test_without_a_gpu_the_plain_path_runs_and_says_why() -> None:
