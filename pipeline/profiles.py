@@ -161,16 +161,16 @@ def _without_seeds(difference: Mapping[str, Any] | None, change: Mapping[str, An
 
 
 def _experiments(experiments: Mapping[str, Any], variants: Mapping[str, Any]) -> dict[str, Any]:
-    """The experiments that can still be told with these variants, each without what it says of others."""
-    told = {}
+    """The experiments that still make sense with these variants, each without what it says of others."""
+    kept = {}
     for name, experiment in experiments.items():
         left = [variant for variant in experiment["variants"] if variant in variants]
         if len(left) < 2 or experiment["baseline"] not in left:
             continue
-        told[name] = {**experiment, "variants": left}
+        kept[name] = {**experiment, "variants": left}
         if "labels" in experiment:
-            told[name]["labels"] = {variant: label for variant, label in experiment["labels"].items() if variant in variants}
-    return told
+            kept[name]["labels"] = {variant: label for variant, label in experiment["labels"].items() if variant in variants}
+    return kept
 
 
 def source_files(dep: str) -> list[str]:

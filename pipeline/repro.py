@@ -66,7 +66,7 @@ def _leave_word(directory: Path) -> dict[str, str]:
     """Writes down how much work the study is, so that train stages can say how much of it is done.
 
     Returns:
-        The environment in which they do; empty where the work cannot be told, which stops nothing.
+        The environment in which they do; empty where the work is not known, which stops nothing.
     """
     # A process of its own: it may import torch, whose memory the training needs.
     found = subprocess.run([sys.executable, "-m", "pipeline.plan", "--work", WORK], cwd=directory)

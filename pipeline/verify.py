@@ -25,7 +25,7 @@ import numpy as np
 
 from pipeline.data.datasets import data_digest, load
 from pipeline.errors import UserError, run_command
-from pipeline.evaluation import measuring
+from pipeline.evaluation import inference
 from pipeline.evaluation.records import Records
 from pipeline.params import Params
 from pipeline.params import load as load_params
@@ -201,13 +201,13 @@ def retest(params: Params, variants: Sequence[str], seed: int | None) -> list[st
             continue
         settings = params.resolve(variant)
         groups = dict.fromkeys(tuple(_group(part, device)) for part in stored[variant].values() if seed in (None, part.seed))
-        tasks += [measuring.Task(variant, settings, group, (), device, RUNS / variant, ARRAYS) for group in groups]
+        tasks += [inference.Task(variant, settings, group, (), device, RUNS / variant, ARRAYS) for group in groups]
     if not tasks:
         return faulty
     left = {variant: sum(task.variant == variant for task in tasks) for variant in stored}
     tests: dict[str, list[_Test]] = defaultdict(list)
     processes = workers.choose_processes() if device == "cpu" else 1
-    with closing(measuring.run(tasks, min(processes, len(tasks)))) as outcomes:
+    with closing(inference.run(tasks, min(processes, len(tasks)))) as outcomes:
         for task, outcome in outcomes:
             if isinstance(outcome, UserError):
                 fault(task.variant, str(outcome))

@@ -27,7 +27,7 @@ class Evaluation(NamedTuple):
     Attributes:
         inputs: what it follows from: digests of weights, settings, data and code, the probes, the version of torch.
         columns: by name, a value per seed.
-        metrics: of all seeds together, as `coordinating.summarize` gives them.
+        metrics: of all seeds together, as `evaluate.summarize` gives them.
     """
 
     inputs: dict[str, Any]
@@ -60,11 +60,11 @@ class Records:
         shared = {"data": data_digest(self.arrays), "code": code_hash(EVALUATION_CODE), "torch": versions()["torch"]}
         probed = {probe: params.probed(probe) for probe in ("shifts", "attention")}
         wanted = {}
-        for variant in params.variants:
+        trained = [variant for variant in params.variants if (self.runs / variant / results.RUN).exists()]
+        if missing := [variant for variant in params.variants if variant not in trained]:
+            say(f"left out, without a finished training in {self.runs}/: {', '.join(missing)}")
+        for variant in trained:
             settings, directory = params.resolve(variant), self.runs / variant
-            if not (directory / results.RUN).exists():
-                say(f"{variant}: left out, it has no finished training in {self.runs}/")
-                continue
             run = results.read_run(directory)
             if run["config"] != settings.model_dump(mode="json"):
                 say(f"{variant}: left out, params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it")
@@ -77,7 +77,7 @@ class Records:
                 }
         return wanted
 
-    def sort_out(self, wanted: Mapping[str, dict[str, Any]], say: Callable[[str], None]) -> tuple[list[str], list[str]]:
+    def split_stale(self, wanted: Mapping[str, dict[str, Any]], say: Callable[[str], None]) -> tuple[list[str], list[str]]:
         """The variants whose evaluation is up to date, and those to evaluate; one without weights here is neither, or up to date."""
         kept, stale = [], []
         for variant, inputs in wanted.items():

@@ -27,7 +27,7 @@ from torch import Tensor
 LANES = 32  # pairs of a program, which is one warp
 CHUNK = 4  # keys between two looks at the running maximum
 NUMBERS = 32  # of one kind (queries, their sums, ...) that a thread keeps in registers
-MOST_ROWS = 8  # queries or keys of a thread
+MAX_ROWS = 8  # queries or keys of a thread
 
 
 @triton.jit
@@ -273,7 +273,7 @@ def _launch(q: Tensor) -> tuple[tuple[int], tuple[int, int, int], dict[str, int 
     """Grid, sizes (pairs, heads, tokens) and compile-time constants of a kernel."""
     batch, tokens, heads, dim = q.shape
     width = math.gcd(dim, 4)  # numbers of four bytes that one load can bring
-    rows = min(MOST_ROWS, max(1, NUMBERS // triton.next_power_of_2(dim)))
+    rows = min(MAX_ROWS, max(1, NUMBERS // triton.next_power_of_2(dim)))
     pairs = batch * heads
     grid = (triton.cdiv(pairs, LANES) * triton.cdiv(tokens, rows),)
     constants = {"DIM": dim, "WIDTH": width, "ROWS": rows, "LANES": LANES, "num_warps": 1, "enable_fp_fusion": False}

@@ -29,7 +29,7 @@ else:
 FUSED_HEAD_DIMS = range(2, 9)
 CUDA_HEAD_DIMS = range(2, 33)
 CUDA_DTYPES = (torch.float32, torch.bfloat16)
-MOST_FUSED_TOKENS = 256
+MAX_FUSED_TOKENS = 256
 _prepared: set[tuple[int, bool]] = set()
 
 
@@ -52,7 +52,7 @@ def attention(qkv: Tensor, *, scale: float) -> Tensor:
     """
     if qkv.dim() != 5 or qkv.shape[2] != 3:
         raise ValueError(f"Attention takes a tensor of shape (batch, tokens, 3, heads, head_dim), not {tuple(qkv.shape)}.")
-    if 1 <= qkv.shape[1] <= MOST_FUSED_TOKENS and _fused(qkv.device.type, qkv.dtype, int(qkv.shape[4])):
+    if 1 <= qkv.shape[1] <= MAX_FUSED_TOKENS and _fused(qkv.device.type, qkv.dtype, int(qkv.shape[4])):
         return torch.ops.lab.small_head_attention(qkv, scale)[0]
     q, k, v = qkv.transpose(1, 3).unbind(2)  # (batch, head, token, channel)
     if qkv.device.type == "cpu" and torch._C._functorch.is_batchedtensor(qkv):
@@ -63,7 +63,7 @@ def attention(qkv: Tensor, *, scale: float) -> Tensor:
 
 def fuses_slices(tokens: Tensor, head_dim: int) -> bool:
     """Whether `sliced_attention` takes these tokens (batch, tokens, dim): where the fused kernel wins, on the CPU alone."""
-    fits = tokens.device.type == "cpu" and 1 <= tokens.shape[1] <= MOST_FUSED_TOKENS
+    fits = tokens.device.type == "cpu" and 1 <= tokens.shape[1] <= MAX_FUSED_TOKENS
     return fits and _fused("cpu", tokens.dtype, head_dim, sliced=True)
 
 
@@ -104,7 +104,7 @@ def attention_path(*, device: torch.device | str, head_dim: int, tokens: int, dt
     LAB_ATTENTION=sdpa in the environment forces the last.
     """
     kind = torch.device(device).type
-    return f"fused-{kind}" if 1 <= tokens <= MOST_FUSED_TOKENS and _fused(kind, dtype, head_dim) else "sdpa"
+    return f"fused-{kind}" if 1 <= tokens <= MAX_FUSED_TOKENS and _fused(kind, dtype, head_dim) else "sdpa"
 
 
 def why_not_fused(head_dim: int, device: torch.device | str = "cpu") -> str | None:

@@ -141,7 +141,7 @@ def attention_kernel(settings: AnyModelSettings, device: torch.device | str) -> 
     head_dim, tokens = settings.dim // settings.heads, settings.num_tokens + settings.memory
     path = attention_path(device=kind, head_dim=head_dim, tokens=tokens)
     fused = {"cpu": small_head_attention.FUSED_HEAD_DIMS, "cuda": small_head_attention.CUDA_HEAD_DIMS}.get(kind, range(0))
-    if path != "sdpa" or head_dim not in fused or tokens > small_head_attention.MOST_FUSED_TOKENS:
+    if path != "sdpa" or head_dim not in fused or tokens > small_head_attention.MAX_FUSED_TOKENS:
         return path
     reason = why_not_fused(head_dim, kind)  # None where LAB_ATTENTION forbids a kernel that could run
     return f"sdpa: {reason}" if reason else "sdpa"

@@ -329,7 +329,7 @@ def parse(raw: Any) -> Params:
     except ValidationError as error:
         raise UserError(sentence(error, "", Params)) from None
     _check_names(params)
-    # First those that others start from, so that a fault is told of the variant in which it is written.
+    # First those that others start from, so that a fault names the variant in which it is written.
     for variant in sorted(params.variants, key=lambda name: len(params.ancestry(name))):
         params.resolve(variant)
     for subject in params.timing.subjects:

@@ -106,7 +106,7 @@ def _mend(directory: Path) -> str:
 def origins(parts: Sequence[Finished]) -> dict[str, Any]:
     """What run.json says of where the seeds come from.
 
-    Seeds of one origin are told together, under `trainings`; what is said of the run as a whole (`code_hash` and so on) is true of
+    Seeds of one origin are grouped under `trainings`; what is recorded of the run as a whole (`code_hash` and so on) is true of
     those that were trained last.
     """
     groups: dict[str, dict[str, Any]] = {}

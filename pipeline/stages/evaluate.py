@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from pipeline.errors import UserError, run_command
-from pipeline.evaluation.coordinating import evaluate
+from pipeline.evaluation.evaluate import evaluate
 from pipeline.evaluation.records import Records
 from pipeline.params import load as load_params
 from pipeline.runner import workers
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     params = load_params()
     records = Records(arrays=ARRAYS, runs=RUNS, predictions=PREDICTIONS, tables=TABLES)
     wanted = records.wanted(params, _say)
-    kept, stale = records.sort_out(wanted, _say)
+    kept, stale = records.split_stale(wanted, _say)
     if not kept and not stale:
         raise UserError(
             "There is nothing to evaluate: runs/ holds no finished training of what params.yaml describes; run `dvc repro` first."

@@ -125,17 +125,17 @@ class Judgement:
         """
         same = [finding for finding in self.findings if finding.verdict == self.verdict]
         if self.verdict == "supported":
-            return min(same, key=_room)
+            return min(same, key=_distance_to_edge)
         if self.verdict == "not decided":
             leaving = [finding for finding in same if _outside(finding)]
-            return min(leaving, key=_wait) if leaving else max(same, key=_wait)
+            return min(leaving, key=_seeds_needed) if leaving else max(same, key=_seeds_needed)
         if self.verdict in OBSERVATIONS:
             return next((finding for finding in same if finding.effect is not None), same[0])
         return same[0]
 
 
-def _room(finding: Finding) -> float:
-    """Distance of the interval from its region's nearest edge, in half-widths; an exact count has room without end."""
+def _distance_to_edge(finding: Finding) -> float:
+    """Distance of the interval from its region's nearest edge, in half-widths; infinite for an exact count."""
     if finding.interval is None or finding.region is None:
         return math.inf
     (low, high), interval = finding.region, finding.interval
@@ -148,7 +148,7 @@ def _outside(finding: Finding) -> bool:
     return not finding.region[0] <= finding.effect <= finding.region[1]
 
 
-def _wait(finding: Finding) -> float:
+def _seeds_needed(finding: Finding) -> float:
     return math.inf if finding.seeds_needed is None else finding.seeds_needed
 
 

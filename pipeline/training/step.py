@@ -77,7 +77,7 @@ class Trace:
 
 
 class TrainingStep:
-    """Forward, backward and update on one batch a seed; adds the batch's losses to `total` and the step to `trace`.
+    """Forward, backward and update on one batch per seed; adds the batch's losses to `total` and the step to `trace`.
 
     Args:
         images, labels: all training images uint8, as `Dataset` has them, and labels (image,) int64.

@@ -46,7 +46,7 @@ class Study:
         for variant in raw["variants"]:
             self.train(variant, variant)
         wanted = self.records.wanted(self.params, self.said.append)
-        self.records.prune(wanted, *self.records.sort_out(wanted, self.said.append))
+        self.records.prune(wanted, *self.records.split_stale(wanted, self.said.append))
         for variant in wanted:
             self.evaluate(variant)
 
@@ -73,7 +73,7 @@ class Study:
         """What is up to date and what is not; removes the evaluations that mislead."""
         self.said.clear()
         wanted = self.records.wanted(self.params, self.said.append)
-        kept, stale = self.records.sort_out(wanted, self.said.append)
+        kept, stale = self.records.split_stale(wanted, self.said.append)
         self.records.prune(wanted, kept, stale)
         return kept, stale
 
@@ -194,7 +194,7 @@ def test_variants_without_a_finished_training_are_left_out(evaluated: Study) -> 
     evaluated.raw["variants"]["net"]["learning_rate"] = 0.001
     assert evaluated.look() == (["tiny"], [])
     assert evaluated.said == [
-        f"mean: left out, it has no finished training in {evaluated.root / 'runs'}/",
+        f"left out, without a finished training in {evaluated.root / 'runs'}/: mean",
         "net: left out, params.yaml has other settings than its training had; `dvc repro train@net` mends it",
     ]
     assert evaluated.there() == ["tiny"]

@@ -24,7 +24,7 @@ import yaml
 from pipeline import params
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
-from pipeline.evaluation import measuring
+from pipeline.evaluation import inference
 from pipeline.evaluation.records import Records
 from pipeline.measures import SHIFTS
 from pipeline.runner import finished, replay, results
@@ -147,12 +147,12 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         for task in tasks:
             counted[task.variant] += len(task.seeds)
             try:
-                yield task, measuring.measure(task)
+                yield task, inference.measure(task)
             except UserError as error:
                 yield task, error
 
-    monkeypatch.setattr(measuring, "run", run)
-    measuring._dataset.cache_clear()
+    monkeypatch.setattr(inference, "run", run)
+    inference._dataset.cache_clear()
     return counted
 
 
@@ -272,10 +272,10 @@ def test_what_is_new_or_changed_is_evaluated_alone(done: Path, in_process: Count
 def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Path, arrays: Path) -> None:
     settings = params.load(evaluated / "params.yaml").resolve("tiny")
     data = load(arrays)
-    task = measuring.Task(
+    task = inference.Task(
         "tiny", settings, tuple(SEEDS), ("shifts", "attention"), "cpu", evaluated / "runs" / "tiny", evaluated / "data" / "arrays"
     )
-    found = measuring.measure(task)  # as one stack, where the stage tested seed by seed
+    found = inference.measure(task)  # as one stack, where the stage tested seed by seed
     assert found.shifted is not None
     assert found.attention is not None
     rows = table(evaluated, "seeds.csv", "tiny")
@@ -300,7 +300,7 @@ def test_what_is_left_out_is_said(done: Path, in_process: Counter[str], capsys: 
     (done / "runs" / "net" / "model.safetensors").unlink()
     stage.main([])
     assert capsys.readouterr().out.splitlines() == [
-        "mean: left out, it has no finished training in runs/",
+        "left out, without a finished training in runs/: mean",
         "net: left out, runs/net/model.safetensors is not here; `dvc checkout` or `dvc pull` restores it",
         "The evaluation of 2 variants is up to date.",
     ]

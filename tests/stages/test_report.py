@@ -20,7 +20,7 @@ from PIL import Image
 from scipy import stats
 
 from pipeline.errors import UserError
-from pipeline.evaluation.coordinating import summarize
+from pipeline.evaluation.evaluate import summarize
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures import SHIFTS
 from pipeline.params import ModelSettings, Params, load, parse

@@ -62,7 +62,7 @@ def is_logarithmic(rows: Sequence[Dots]) -> bool:
 
 
 def draw_measure(rows: Sequence[Dots], title: str, theme: Theme) -> bytes:
-    """PNG: a row a variant: every seed a ring, their mean a filled mark, its Student t interval a bar; what is not finite is counted."""
+    """PNG: a row per variant, with a ring per seed, their mean and its Student t interval; values that are not finite are counted."""
     with style(theme):
         drawn = Figure(figsize=(WIDTH, 1.05 + 0.36 * len(rows)), layout="constrained")
         axes = drawn.subplots()

@@ -12,8 +12,8 @@ import numpy as np
 
 from pipeline.data.datasets import Dataset, load
 from pipeline.errors import UserError
-from pipeline.evaluation import measuring
-from pipeline.evaluation.measuring import Result, Task
+from pipeline.evaluation import inference
+from pipeline.evaluation.inference import Result, Task
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures.definitions import SHIFTS
 from pipeline.params import ModelSettings, Params, VariantSettings
@@ -53,7 +53,7 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
     results_of: dict[str, dict[int, Result]] = defaultdict(dict)  # by a group's first seed
     faults: dict[str, UserError] = {}
     finished = 0
-    outcomes = measuring.run(tasks, min(processes, len(tasks)))
+    outcomes = inference.run(tasks, min(processes, len(tasks)))
     with closing(outcomes), _progress(len(tasks)) as (advance, say):
         for task, outcome in outcomes:
             advance()

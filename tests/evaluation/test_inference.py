@@ -12,7 +12,7 @@ from pipeline import params
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.evaluation import attention
-from pipeline.evaluation.measuring import Task, measure, shift
+from pipeline.evaluation.inference import Task, measure, shift
 from pipeline.runner import results
 from pipeline.runner.finished import Finished
 from pipeline.training.records import EpochRow

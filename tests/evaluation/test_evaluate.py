@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.evaluation.coordinating import check_reproduced, summarize
+from pipeline.evaluation.evaluate import check_reproduced, summarize
 from pipeline.training.records import EpochRow
 
 
