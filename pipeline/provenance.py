@@ -22,7 +22,7 @@ TIMING_CODE = tuple(f"timing/{name}.py" for name in ("load", "measure", "profile
 # All code of a stage, which DVC runs again when it changes. DVC sees it as the file code-hashes/STAGE.txt.
 STAGE_CODE = {
     "train": (*TRAINING_CODE, "files.py", "measures/definitions.py", "runner", "stages/train.py"),
-    "evaluate": (*EVALUATION_CODE, "study/files.py", "study/tables.py"),
+    "evaluate": (*EVALUATION_CODE, "study/files.py", "study/tables.py", "study/training.py"),
     "timing": ("kernels", "models", "params/architectures.py", "training", *TIMING_CODE, "stages/timing.py"),
     "report": (
         "measures",

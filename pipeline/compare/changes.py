@@ -12,8 +12,8 @@ from pipeline.compare.predictions import Cache, Evaluated
 from pipeline.compare.sides import Side
 from pipeline.measures.definitions import FloatArray
 from pipeline.study import Training, statistics
-from pipeline.study.results import CAUSES
 from pipeline.study.statistics import Interval, Summary
+from pipeline.study.training import CAUSES
 
 ALPHA = 0.05
 _COMPUTED = ("train_loss", "test_loss", "test_accuracy", "gradient_norm")  # curves that a repeated training repeats

@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,6 @@ import numpy.typing as npt
 from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
-from pipeline.study.results import Training
 from pipeline.study.statistics import (
     LEVEL,
     MAX_SEEDS,
@@ -55,15 +54,25 @@ from pipeline.study.statistics import (
     smallest_p,
     summarize,
 )
-
-if TYPE_CHECKING:
-    from pipeline.timing.results import Timings
+from pipeline.study.training import Training
 
 Verdict = Literal["contradicted", "not run", "short run", "not settled", "not decided", "supported"]
 PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
 OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
 MIN_ROUNDS = 3  # two rounds have an interval, too, but one that a single slow round makes up
 FIFTH = 5  # an effect is compared between the last fifth of the epochs and the fifth before
+
+
+class Timings(Protocol):
+    """What a claim may ask of the timing stage's results; `pipeline.timing.results`, which stands above this room, has them."""
+
+    def ratio(self, slower: str, faster: str) -> FloatArray:
+        """(rounds,): two subjects' step times as published, of each undisturbed round. Raises LookupError where one was not timed."""
+        ...
+
+    def exponent(self, measure: str) -> FloatArray:
+        """(rounds,) of a time, (1,) of bytes: the power of the token count with which it grows. Raises LookupError as `ratio` does."""
+        ...
 
 
 @dataclass(frozen=True)

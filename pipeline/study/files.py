@@ -8,11 +8,13 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import yaml
 
+from pipeline.errors import UserError
 from pipeline.files import DamagedError, sealed_json
 from pipeline.measures.definitions import FloatArray
 from pipeline.study.git import Repository
@@ -116,3 +118,59 @@ def curves_of(lines: Sequence[Mapping[str, str]]) -> tuple[tuple[int, ...], dict
     if not ((curves["test_accuracy"] >= 0) & (curves["test_accuracy"] <= 1)).all() or not np.isfinite(curves["seconds"]).all():
         raise DamagedError("it holds an accuracy that is not between 0 and 1, or a time that is not a finite number")
     return seeds, curves
+
+
+def mend(stage: str) -> str:
+    """How to have a stage write its files again, as a clause."""
+    return f"run `dvc repro --force --single-item {stage}`"
+
+
+def locate(files: Files, folder: str | None) -> str | None:
+    """The folder whose tables/ (of an older study: runs/) hold results, as a prefix of paths; None where there are none.
+
+    Raises:
+        UserError: several could be meant.
+    """
+
+    if folder is not None:
+        prefix = f"{folder}/" if folder else ""
+        return prefix if _places(files, prefix) else None
+    places = _places(files, "") or _places(files, "reports/*/")
+    if len(places) > 1:
+        raise UserError(f"Results lie in {', '.join(places)}: say which with --in, for example IN={places[0]}.")
+    return (places[0] + "/").removeprefix("/") if places else None
+
+
+def _places(files: Files, top: str) -> list[str]:
+    paths = [f"{path}/-" for path in files.matching(f"{top}tables/variants.csv")] + files.matching(f"{top}runs/*/run.json")
+    return sorted({"/".join(path.split("/")[:-3]) for path in paths})
+
+
+class Described(NamedTuple):
+    """What params.yaml says of the whole: variants in its order, and the data set's name; nothing where unreadable."""
+
+    variants: list[str]
+    dataset: str | None
+
+
+def described(files: Files, prefix: str) -> Described:
+    """Reads the params.yaml that the results in `prefix` follow, of whatever age: the root's, and a profile's laid over it."""
+    paths = ["params.yaml", f"profiles/{PurePosixPath(prefix).name}/params.yaml"] if prefix else ["params.yaml"]
+    contents = files.read(paths)
+    layers = [_yaml(contents[path]) for path in paths if path in contents]
+    variants = [str(name) for layer in layers for name in _mapping_at(layer, "variants")]
+    datasets = [_mapping_at(layer, "data").get("dataset") for layer in layers]
+    return Described(list(dict.fromkeys(variants)), next((name for name in reversed(datasets) if isinstance(name, str)), None))
+
+
+def _yaml(content: bytes) -> dict[str, Any]:
+    try:
+        value = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def _mapping_at(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = values.get(key)
+    return value if isinstance(value, dict) else {}

@@ -15,7 +15,7 @@ from pipeline.errors import UserError
 from pipeline.files import DamagedError
 from pipeline.measures.definitions import FloatArray
 from pipeline.study.files import Files, curves_of, parse_json
-from pipeline.study.results import Training
+from pipeline.study.training import Training
 
 _FILES = ("run.json", "epochs.csv", "metrics.json")
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import UserError
-from pipeline.study.files import CURVES, LATER_CURVES, TIMINGS, CommitFiles
+from pipeline.study.files import CURVES, LATER_CURVES, TIMINGS, CommitFiles, described, locate
 from pipeline.study.git import Repository
-from pipeline.study.results import Study, Training, described, locate
+from pipeline.study.study import Study
+from pipeline.study.training import Training
 from pipeline.tracking import SeedRun, newest_runs
 from pipeline.tracking.store import database_path, display_name, sqlite_uri
 

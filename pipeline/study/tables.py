@@ -13,7 +13,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,8 @@ from pipeline.files import DamagedError
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import flatten
 from pipeline.study.files import curves_of
+from pipeline.study.training import Training
 from pipeline.training.records import EpochRow
-
-if TYPE_CHECKING:
-    from pipeline.study.results import Training
 
 NAMES = ("epochs.csv", "seeds.csv", "variants.csv")
 _REPEATED = ("test_accuracy", "test_loss")  # of the last epoch: an evaluation is accepted only if it finds them again
@@ -38,8 +36,6 @@ def training(run: Mapping[str, Any], columns: Mapping[str, Sequence[float]] | No
     Args:
         columns: (seeds,) each, of its evaluation; None where it was not evaluated.
     """
-    from pipeline.study.results import Training
-
     names, seeds = EpochRow._fields[2:], tuple(run["seeds"])
     table = np.array(run["epochs"], dtype=np.float64).reshape(len(seeds), -1, len(EpochRow._fields))[:, :, 2:]
     curves = {name: table[:, :, i] for i, name in enumerate(names)}
@@ -100,8 +96,6 @@ def parse(contents: Mapping[str, bytes]) -> Iterator[Training]:
     Raises:
         DamagedError: they are no such tables; says which and why as a clause.
     """
-    from pipeline.study.results import Training
-
     if lacking := [name for name in NAMES if name not in contents]:
         raise DamagedError(f"{lacking[0]} is missing")
     epochs, seeds = (_by_variant(name, contents[name]) for name in NAMES[:2])

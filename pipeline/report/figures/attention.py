@@ -16,7 +16,7 @@ from pipeline.report.figures.lines import numbers
 from pipeline.report.figures.style import INK, PAGE, WIDTH, Theme, png, style
 from pipeline.report.text import counted, listed
 from pipeline.study import Training
-from pipeline.study.results import Attention
+from pipeline.study.training import Attention
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

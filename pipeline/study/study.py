@@ -1,0 +1,113 @@
+"""All trainings of one place, and their numbers as tidy pandas frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.errors import UserError
+from pipeline.study.files import TIMINGS, Files, mend
+from pipeline.study.training import Training
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Study:
+    """All results of one place.
+
+    Attributes:
+        place: where the results were found, for people.
+        prefix: folder that holds runs/, dvc.lock and so on, from the top folder; "" or ending in "/".
+        trainings: by variant, in the order of params.yaml.
+        left_out: variants without a whole record, and what it lacks.
+    """
+
+    place: str
+    prefix: str
+    trainings: Mapping[str, Training]
+    files: Files
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def epochs(self) -> pd.DataFrame:
+        """A row for each variant, seed and epoch (from 1), with the columns of epochs.csv."""
+        return _stacked(_epoch_columns(training) for training in self.trainings.values())
+
+    @cached_property
+    def seeds(self) -> pd.DataFrame:
+        """A row for each variant and seed: after the last epoch, and what the evaluation found."""
+        return _stacked(_seed_columns(training) for training in self.trainings.values())
+
+    @cached_property
+    def variants(self) -> pd.DataFrame:
+        """A row for each variant: its settings by dotted key, its model's size, and where it comes from."""
+        import pandas as pd
+
+        return pd.DataFrame([_variant_columns(training) for training in self.trainings.values()])
+
+    @cached_property
+    def timings(self) -> pd.DataFrame:
+        """A row for each round of the timing stage and each thing that it timed: seconds of one step. Empty where none was taken."""
+        import pandas as pd
+
+        path = f"{self.prefix}{TIMINGS.as_posix()}"
+        content = self.files.read([path]).get(path)
+        columns = ("kind", "way", "subject", "tokens", "batch")
+        try:
+            raw: dict[str, Any] = {"measurements": [], "rounds": []} if content is None else json.loads(content)
+            rows = [
+                {name: entry.get(name) for name in columns}
+                | {"round": i, "foreign": one["foreign"], "kept": one["kept"], "seconds": one["seconds"][entry["name"]]}
+                for i, one in enumerate(raw["rounds"])
+                for entry in raw["measurements"]
+            ]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise UserError(f"{path} is damaged: {mend('timing')}.") from None
+        return pd.DataFrame(rows, columns=[*columns, "round", "foreign", "kept", "seconds"])
+
+    @property
+    def preview(self) -> str | None:
+        """What the report of the results says above everything else, as a quotation: that they are no full study.
+
+        The report and not params.yaml, which may have gone on since these results were made.
+        """
+        path = f"{self.prefix}README.md" if self.prefix.startswith("reports/") else f"{self.prefix}reports/README.md"
+        lines = self.files.read([path]).get(path, b"").decode("utf-8", "replace").splitlines()
+        first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
+        return first.removeprefix(">").strip() if first.startswith(">") else None
+
+
+def _epoch_columns(training: Training) -> dict[str, Any]:
+    seeds, epochs = training.test_accuracy.shape
+    own = {"variant": training.variant, "seed": np.repeat(training.seeds, epochs), "epoch": np.tile(np.arange(1, epochs + 1), seeds)}
+    return own | {name: curve.ravel() for name, curve in training.curves.items()}
+
+
+def _seed_columns(training: Training) -> dict[str, Any]:
+    last = {name: curve[:, -1] for name, curve in training.curves.items() if name != "seconds"}
+    groups = training.record.get("trainings") or [{**training.record, "seeds": training.seeds}]
+    group_of = {seed: group for group in groups for seed in group["seeds"]}
+    origin = {
+        name: [group_of[seed].get(name) for seed in training.seeds] for name in ("code_hash", "git_commit", "device_name", "finished")
+    }
+    return {"variant": training.variant, "seed": training.seeds, **last, **dict(sorted((training.evaluation or {}).items())), **origin}
+
+
+def _variant_columns(training: Training) -> dict[str, Any]:
+    sizes = {"parameters": training.parameters, "flops": training.flops}
+    mean = {"num_seeds": len(training.seeds), "test_accuracy": training.accuracy.mean()}
+    return {"variant": training.variant, **mean, **sizes, **training.options, **training.origin}
+
+
+def _stacked(parts: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    frames = [pd.DataFrame(part) for part in parts]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

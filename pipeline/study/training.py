@@ -1,0 +1,216 @@
+"""One trained variant as a user holds it, whatever its results are read from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.errors import UserError
+from pipeline.measures import NotMeasured
+from pipeline.measures.definitions import FloatArray, is_diverged
+from pipeline.params import ModelSettings, VariantSettings, flatten
+from pipeline.study.files import PREDICTIONS, RUNS, mend
+
+# Entries of run.json that decide a result, besides settings and versions.
+CAUSES = ("code_hash", "data_digest", "device", "device_name", "attention")
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention on the same test images, on the patch grid.
+
+    Attributes:
+        images: (images, height, width), in [0, 1], the mean over channels; `labels` are their classes.
+        maps: (images, block, head, grid, grid): softmax weights of the first seed, from the class token (without one: mean over all
+            tokens) to the patches.
+        keys: how many tokens and memory slots share the weight of 1.
+        rollout: (seeds, images, grid, grid): attention rollout to the patches.
+    """
+
+    images: FloatArray
+    labels: tuple[int, ...]
+    maps: FloatArray
+    keys: int
+    rollout: FloatArray
+    has_cls: bool
+
+
+@dataclass(frozen=True)
+class Training:
+    """One trained variant, and what the evaluation left of it.
+
+    Attributes:
+        record: what run.json says, as far as it is recorded.
+        curves: (seeds, epochs) each, by the columns of epochs.csv: losses in nats, accuracy a fraction, seconds of one epoch.
+        parameters, flops: of one seed's model, of one image's forward pass; None where not recorded.
+        evaluation: the columns of seeds.csv, (seeds,) each; None where the variant was not evaluated.
+        stored: reads the predictions' npz file; None where it is not here. Raises UserError where it is damaged.
+    """
+
+    variant: str
+    record: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    curves: Mapping[str, FloatArray]
+    parameters: int | None = None
+    flops: int | None = None
+    evaluation: Mapping[str, FloatArray] | None = None
+    stored: Callable[[], Arrays | None] = field(default=lambda: None, repr=False, compare=False)
+
+    @property
+    def id(self) -> str | None:
+        """What tells it from every other training, or None where not recorded."""
+        return str(self.record["training_id"]) if self.record.get("training_id") else None
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The resolved settings by dotted key, as far as they are recorded."""
+        return dict(flatten(self.record.get("config", {})))
+
+    @cached_property
+    def settings(self) -> VariantSettings:
+        """The resolved settings. Raises ValueError where they are of another version."""
+        return VariantSettings.model_validate_json(json.dumps(self.record["config"]))
+
+    @cached_property
+    def origin(self) -> dict[str, str]:
+        """What else decided the training, as far as it is recorded: those of CAUSES, and versions.NAME."""
+        versions = self.record.get("versions")
+        found = {key: str(self.record[key]) for key in CAUSES if self.record.get(key) is not None}
+        return found | {f"versions.{name}": str(version) for name, version in (versions if isinstance(versions, dict) else {}).items()}
+
+    @property
+    def images_shown(self) -> int:
+        return self.settings.images_shown
+
+    @property
+    def test_accuracy(self) -> FloatArray:
+        return self.curves["test_accuracy"]
+
+    @property
+    def test_loss(self) -> FloatArray:
+        return self.curves["test_loss"]
+
+    @property
+    def train_loss(self) -> FloatArray:
+        return self.curves["train_loss"]
+
+    @property
+    def gradient_norm(self) -> FloatArray:
+        return self.curves["gradient_norm"]
+
+    @property
+    def seconds(self) -> FloatArray:
+        return self.curves["seconds"]
+
+    @property
+    def accuracy(self) -> FloatArray:
+        """(seeds,) test accuracy after the last epoch."""
+        return self.test_accuracy[:, -1]
+
+    @property
+    def classes(self) -> int:
+        return self.settings.model.shape.classes
+
+    @property
+    def diverged(self) -> int:
+        """Seeds whose last train loss is not finite or no better than a guess."""
+        return int(is_diverged(self.train_loss[:, -1], self.classes).sum())
+
+    @property
+    def grid(self) -> int:
+        """Patches along one side; 0 for a network without patches."""
+        return self.settings.model.grid if isinstance(self.settings.model, ModelSettings) else 0
+
+    @cached_property
+    def _arrays(self) -> Arrays | None:
+        """All of the predictions' file; None where it is not here. Raises UserError where it is damaged or of another training."""
+        arrays = self.stored()
+        if arrays is None:
+            return None
+        if lacking := {"labels", "predictions", "seeds", "positions"} - arrays.keys():
+            raise self._damaged(f"it lacks {', '.join(sorted(lacking))}")
+        if tuple(arrays["seeds"].tolist()) != self.seeds or arrays["predictions"].shape != (len(self.seeds), len(arrays["labels"])):
+            raise self._damaged("its arrays do not fit the seeds of the training")
+        if not np.allclose((arrays["predictions"] == arrays["labels"]).mean(axis=1), self.accuracy, rtol=0, atol=1e-6):
+            raise UserError(f"{self._predictions} is of another training than {RUNS / self.variant}: run `dvc repro evaluate`.")
+        return arrays
+
+    @property
+    def _predictions(self) -> Path:
+        return PREDICTIONS / f"{self.variant}.npz"
+
+    def _damaged(self, fault: str) -> UserError:
+        return UserError(f"{self._predictions} is damaged, {fault}: {mend('evaluate')}.")
+
+    @property
+    def correct(self) -> npt.NDArray[np.bool_] | None:
+        """(seeds, images): whether a seed's prediction of a test image is right; None without predictions."""
+        if self._arrays is None:
+            return None
+        right: npt.NDArray[np.bool_] = self._arrays["predictions"] == self._arrays["labels"]
+        return right
+
+    @property
+    def vote_correct(self) -> npt.NDArray[np.bool_] | None:
+        """(images,): whether the vote of all seeds is right about the test image; None without predictions."""
+        if self._arrays is None:
+            return None
+        from pipeline.study.statistics import vote
+
+        right: npt.NDArray[np.bool_] = vote(self._arrays["predictions"]) == self._arrays["labels"]
+        return right
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether the predictions' file, which holds the position vectors, is here."""
+        return self._arrays is not None
+
+    @property
+    def patch_positions(self) -> FloatArray:
+        """(seeds, grid^2, dim) float64, the class token's row left out; (seeds, 0, dim) where the variant adds none.
+
+        Raises:
+            NotMeasured: the predictions' file is not here.
+            UserError: it is damaged or of another shape.
+        """
+        model = self.settings.model
+        if not isinstance(model, ModelSettings):
+            return np.zeros((len(self.seeds), 0, 0))
+        if model.position == "none":
+            return np.zeros((len(self.seeds), 0, model.dim))
+        if self._arrays is None:
+            raise NotMeasured("its position vectors are not there: `dvc repro evaluate` writes them")
+        positions = self._arrays["positions"]
+        if positions.shape != (len(self.seeds), model.num_tokens, model.dim):
+            raise self._damaged(f"its array `positions` has the shape {positions.shape}")
+        return positions[:, int(model.has_cls) :].astype(np.float64)
+
+    @property
+    def attention(self) -> Attention | None:
+        """What the trained model attends to; None where that was not evaluated. Raises UserError where it is damaged."""
+        model = self.settings.model
+        if self._arrays is None or "maps" not in self._arrays or not isinstance(model, ModelSettings):
+            return None
+        try:
+            has_cls = int(self._arrays["has_cls"])
+            images, maps, rollout = (self._arrays[name] for name in ("images", "maps", "rollout"))
+            patches = slice(has_cls, has_cls + self.grid**2)
+            shape = (self.grid, self.grid)
+            return Attention(
+                images=images.reshape(len(images), -1, *images.shape[-2:]).astype(np.float64).mean(1) / 255,
+                labels=tuple(self._arrays["image_labels"].tolist()),
+                maps=maps[..., patches].astype(np.float64).reshape(*maps.shape[:3], *shape),
+                keys=model.num_tokens + model.memory,
+                rollout=rollout[..., patches].astype(np.float64).reshape(*rollout.shape[:2], *shape),
+                has_cls=bool(has_cls),
+            )
+        except (KeyError, ValueError, IndexError, TypeError):
+            raise self._damaged("its attention maps do not fit the model") from None
