@@ -105,8 +105,8 @@ def oddities(params: Params) -> list[str]:
             short.append(claim)
     if short:
         found.append(f'the trainings are shown fewer images than claims {", ".join(short)} speak of; these will read "short run".')
-    named = {variant for experiment in params.experiments.values() for variant in experiment.variants}
-    unseen = [variant for variant in params.variants if variant not in named]
+    on_pages = {variant for experiment in params.experiments.values() for variant in experiment.variants}
+    unseen = [variant for variant in params.variants if variant not in on_pages]
     if unseen:
         found.append(f"no experiment has {', '.join(unseen)}: trained, and on no experiment's page.")
     return found

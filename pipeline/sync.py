@@ -10,11 +10,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from pipeline import params
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.provenance import committed
 from pipeline.runner.results import RUN, WEIGHTS, epoch_rows, read_run, restore_runs
-from pipeline.study.files import ARRAYS, PREDICTIONS, TABLES
+from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES
 from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, milliseconds, training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
 
@@ -33,6 +34,8 @@ class _Training(NamedTuple):
 def main(argv: list[str]) -> None:
     description = "Completes the MLflow store from runs/ and predictions/, without doubles."
     argparse.ArgumentParser(prog="python -m pipeline.sync", description=description).parse_args(argv)
+    if Path("params.yaml").exists():
+        restore_runs(RUNS, params.load().variants)
     sync()
 
 
@@ -46,7 +49,6 @@ def sync(runs_dir: Path = Path("runs"), *, uri: str | None = None, figures: Path
     Raises:
         UserError: the store cannot be used, or files of a training are damaged (all others have been logged by then).
     """
-    restore_runs(runs_dir)
     directories = sorted(path.parent for path in runs_dir.glob("*/run.json"))
     if not directories:
         print(f"There is no finished training in {runs_dir}/ yet: run `make demo` or `dvc repro` first.")

@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -212,16 +212,20 @@ def keep(directory: Path, root: Path, only: Path | None = None) -> None:
     write_json(_id_path(place, run["variant"], run["seeds"], run["code_hash"]), sealed_json({"training_id": run["training_id"]}))
 
 
-def restore_runs(root: Path) -> None:
-    """Brings every `VARIANT/run.json` below `root` that dvc.lock names, DVC has, and is missing or damaged here."""
+def restore_runs(root: Path, variants: Iterable[str]) -> None:
+    """Brings `VARIANT/run.json` below `root`, where it is missing or damaged, dvc.lock names it, and DVC has it."""
     lock = read_lock()
-    for stage in lock:
-        path = root / stage.removeprefix("train@") / RUN
-        if stage.startswith("train@") and (source := _stored(path, lock)) is not None:
+    for path in (root / variant / RUN for variant in variants):
+        if (source := _stored(path, lock)) is not None:
             try:
                 read_sealed_json(path)
             except (FileNotFoundError, DamagedError):
                 _copy(source, path)
+
+
+def recorded_variants() -> list[str]:
+    """The variants whose trainings dvc.lock names, those that params.yaml no longer has included."""
+    return [stage.removeprefix("train@") for stage in read_lock() if stage.startswith("train@")]
 
 
 def settings_of(run: Mapping[str, Any]) -> VariantSettings:

@@ -47,7 +47,7 @@ def raw(tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPa
         "train": raw_params["train"] | {"seeds": 1, "epochs": 1, "batch_size": 32, "augment": "affine"},
         "base": raw_params["base"] | {"patch": 16, "blocks": 1, "dim": 8, "heads": 2, "mlp_dim": 8},
         "variants": {"base": {}, "net": {"architecture": "cnn", "widths": [2, 3]}},
-        "experiments": {"colours": question | {"measure": "divergence", "figures": ["curves", "attention_maps", "shifts"]}},
+        "experiments": {"colours": question | {"measure": "test loss", "figures": ["curves", "attention_maps", "shifts"]}},
         "claims": {},
         "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [1, 4], "subjects": {"base": {}}},
     }
