@@ -136,7 +136,7 @@ def survey(params: Params, device: str) -> list[Entry]:
     digest = data_digest(ARRAYS) if (ARRAYS / "dataset.json").exists() else None
     lock = results.read_lock()
     outlines: list[tuple[str, list[Finished], bool]] = []
-    results.restore_runs(RUNS, params.variants)
+    results.restore_runs(RUNS, params.variants.__contains__)
     for run, parts in _outlines(RUNS.glob("*/run.json")):
         place = finished.folder(Path(), results.settings_of(run), run["data_digest"], run["device"]).name
         outlines.append((place, parts, results.at_hand(RUNS / run["variant"], lock)))

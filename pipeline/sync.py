@@ -15,7 +15,7 @@ from pipeline.errors import UserError, run_command
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.provenance import committed
 from pipeline.runner.results import RUN, WEIGHTS, epoch_rows, read_run, restore_runs
-from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES
+from pipeline.study.files import ARRAYS, PREDICTIONS, REPEATED, RUNS, TABLES
 from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, milliseconds, training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
 
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
     description = "Completes the MLflow store from runs/ and predictions/, without doubles."
     argparse.ArgumentParser(prog="python -m pipeline.sync", description=description).parse_args(argv)
     if Path("params.yaml").exists():
-        restore_runs(RUNS, params.load().variants)
+        restore_runs(RUNS, params.load().variants.__contains__)
     sync()
 
 
@@ -85,7 +85,7 @@ def _complete(store: Store, training: _Training) -> Added:
         recorder.summary(means | evaluation.metrics, "evaluation.")
         last = {row.row.seed: row.row for row in training.rows}
         for i, seed in enumerate(training.run["seeds"]):
-            values = {name: getattr(last[seed], name) for name in ("test_accuracy", "test_loss")}
+            values = {name: getattr(last[seed], name) for name in REPEATED}
             recorder.seed_summary(seed, values | {name: column[i] for name, column in evaluation.columns.items()}, "evaluation.")
     recorder.files([training.file])
     recorder.files(training.pictures, "figures")

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     train = arguments.train == "1"
     if train and seed is None:
         raise UserError("TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0.")
-    results.restore_runs(RUNS, params.variants)
+    results.restore_runs(RUNS, params.variants.__contains__)
     trained = [name for name in params.variants if (RUNS / name / results.RUN).exists()]
     if not trained:
         raise UserError("There is nothing to verify: runs/ holds no finished training of what params.yaml names; run `make repro` first.")

@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -193,7 +193,6 @@ def keep(directory: Path, root: Path, only: Path | None = None) -> None:
     """
     if not (directory / RUN).exists():
         return
-    lock = read_lock()
     try:
         run = read_run(directory)
         place = finished.folder(root, settings_of(run), run["data_digest"], run["device"])
@@ -202,6 +201,7 @@ def keep(directory: Path, root: Path, only: Path | None = None) -> None:
         return
     if only not in (None, place) or all(finished.is_there(place, seed, group) for group in groups for seed in group["seeds"]):
         return
+    lock = read_lock()  # takes its time in a large study, so not for what is kept already
     for name in (WEIGHTS, STEPS):
         source = _find(directory / name, run["outputs"][name], lock)
         if source is not None and source != directory / name:
@@ -212,20 +212,16 @@ def keep(directory: Path, root: Path, only: Path | None = None) -> None:
     write_json(_id_path(place, run["variant"], run["seeds"], run["code_hash"]), sealed_json({"training_id": run["training_id"]}))
 
 
-def restore_runs(root: Path, variants: Iterable[str]) -> None:
-    """Brings `VARIANT/run.json` below `root`, where it is missing or damaged, dvc.lock names it, and DVC has it."""
+def restore_runs(root: Path, wanted: Callable[[str], bool]) -> None:
+    """Brings `VARIANT/run.json` below `root`, where it is missing or damaged, dvc.lock names it, DVC has it, and the variant is wanted."""
     lock = read_lock()
-    for path in (root / variant / RUN for variant in variants):
+    variants = [stage.removeprefix("train@") for stage in lock if stage.startswith("train@")]
+    for path in (root / variant / RUN for variant in variants if wanted(variant)):
         if (source := _stored(path, lock)) is not None:
             try:
                 read_sealed_json(path)
             except (FileNotFoundError, DamagedError):
                 _copy(source, path)
-
-
-def recorded_variants() -> list[str]:
-    """The variants whose trainings dvc.lock names, those that params.yaml no longer has included."""
-    return [stage.removeprefix("train@") for stage in read_lock() if stage.startswith("train@")]
 
 
 def settings_of(run: Mapping[str, Any]) -> VariantSettings:

@@ -33,7 +33,7 @@ def prune(runs: Path, params: Params) -> list[str]:
     """Removes results of variants that params.yaml no longer has, but for their finished seeds. Returns their names."""
     there = {path.name for path in runs.glob("*")}
     # A variant that was only renamed finds its seeds again, in a fresh clone, too.
-    results.restore_runs(runs, [name for name in results.recorded_variants() if name not in params.variants])
+    results.restore_runs(runs, lambda name: name not in params.variants)
     gone = [path for path in sorted(runs.glob("*")) if path.is_dir() and path.name not in params.variants]
     for path in gone:
         with contextlib.suppress(UserError):

@@ -47,7 +47,7 @@ def train(variant: str, settings: VariantSettings, device: str, place: Path) -> 
     Raises:
         UserError: status 1 when a loss was not finite or a process died, 2 when something has to be mended first.
     """
-    results.restore_runs(RUNS, [path.stem for path in CONFIGS.glob("*.json")])
+    results.restore_runs(RUNS, lambda name: (CONFIGS / f"{name}.json").exists())
     unreadable: UserError | None = None  # why results that lie there cannot be used
     try:
         results.keep(RUNS / variant, FINISHED, only=place)

@@ -31,6 +31,7 @@ TABLES = Path("tables")
 TIMINGS = Path("timing/results.json")
 
 CURVES = ("train_loss", "test_loss", "test_accuracy", "seconds")  # of epochs.csv
+REPEATED = ("test_accuracy", "test_loss")  # of the last epoch: an evaluation is accepted only if it finds them again
 LATER_CURVES = ("gradient_norm",)  # columns that records of an older study lack
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import UserError
-from pipeline.study.files import CURVES, LATER_CURVES, TIMINGS, CommitFiles, described, locate
+from pipeline.study.files import CURVES, LATER_CURVES, REPEATED, TIMINGS, CommitFiles, described, locate
 from pipeline.study.git import Repository
 from pipeline.study.study import Study
 from pipeline.study.training import Training
@@ -18,7 +18,6 @@ from pipeline.tracking.store import database_path, display_name, sqlite_uri
 
 _KEYS = {"seconds": "epoch_seconds"}  # of curves that MLflow's runs call otherwise
 _EVALUATION = "evaluation."  # begins the names of what the evaluation found
-_OF_TRAINING = ("test_accuracy", "test_loss")  # what the evaluation found again
 
 
 class _Untimed(CommitFiles):
@@ -80,6 +79,6 @@ def _training(variant: str, runs: Sequence[SeedRun]) -> Training | None:
     curves = {name: np.array([run.curves[_KEYS.get(name, name)] for run in runs]) for name in (*CURVES, *LATER_CURVES)}
     evaluated = [key for key in newest.metrics if key.startswith(_EVALUATION)]
     columns = {key.removeprefix(_EVALUATION): np.array([run.metrics[key] for run in runs]) for key in evaluated}
-    found = {name: column for name, column in columns.items() if name not in _OF_TRAINING}
+    found = {name: column for name, column in columns.items() if name not in REPEATED}
     sizes = [int(newest.metrics[key]) if key in newest.metrics else None for key in ("parameters", "flops")]
     return Training(variant, record, tuple(record["seeds"]), curves, sizes[0], sizes[1], found if evaluated else None)

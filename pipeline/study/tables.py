@@ -20,12 +20,11 @@ import numpy as np
 from pipeline.files import DamagedError
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import flatten
-from pipeline.study.files import curves_of
+from pipeline.study.files import REPEATED, curves_of
 from pipeline.study.training import Training
 from pipeline.training.records import EpochRow
 
 NAMES = ("epochs.csv", "seeds.csv", "variants.csv")
-_REPEATED = ("test_accuracy", "test_loss")  # of the last epoch: an evaluation is accepted only if it finds them again
 # Of a training's record: what is in the other tables, and what only another training of the variant needs to know.
 _LEFT_OUT = ("digest", "epochs", "metrics", "outputs", "stacks", "tables")
 
@@ -55,7 +54,7 @@ def render(trainings: Iterable[Training]) -> dict[str, str]:
                 values = {name: float(curve[i, epoch]) for name, curve in training.curves.items()}
                 epochs.append({**variant, "seed": seed, "epoch": epoch + 1, **values})
             if training.evaluation is not None:
-                last = {name: float(training.curves[name][i, -1]) for name in _REPEATED}
+                last = {name: float(training.curves[name][i, -1]) for name in REPEATED}
                 found = {name: float(column[i]) for name, column in training.evaluation.items()}
                 seeds.append({**variant, "seed": seed, **last, **found})
         record = {name: value for name, value in training.record.items() if name not in (*_LEFT_OUT, "variant")}
@@ -102,13 +101,17 @@ def parse(contents: Mapping[str, bytes]) -> Iterator[Training]:
     for row in _rows("variants.csv", contents["variants.csv"]):
         variant = row.pop("variant")
         record = _nested({name: _parsed(cell) for name, cell in row.items() if cell})
+        sizes = [record.pop(name, None) for name in ("parameters", "flops")]
         if variant not in epochs or not isinstance(record.get("config"), dict):
             raise DamagedError(f"variants.csv does not fit epochs.csv for the variant {variant}")
+        if not all(size is None or isinstance(size, int) for size in sizes):
+            raise DamagedError(f"variants.csv, variant {variant}: `parameters` or `flops` is not a number")
         try:
             numbers, curves = curves_of(epochs[variant])
         except DamagedError as fault:
             raise DamagedError(f"epochs.csv, variant {variant}: {fault}") from None
-        sizes = [record.pop(name, None) for name in ("parameters", "flops")]
+        if not _origins_fit(record.get("trainings", []), numbers):
+            raise DamagedError(f"variants.csv, variant {variant}: `trainings` does not tell where each seed comes from")
         evaluation = _evaluation(variant, numbers, seeds[variant]) if variant in seeds else None
         yield Training(variant, {"variant": variant, **record}, numbers, curves, sizes[0], sizes[1], evaluation)
 
@@ -136,7 +139,7 @@ def _evaluation(variant: str, seeds: tuple[int, ...], rows: list[dict[str, str]]
     try:
         if tuple(int(row.pop("seed")) for row in rows) != seeds:
             raise ValueError
-        columns = [name for name in rows[0] if name not in _REPEATED and any(row[name] for row in rows)]
+        columns = [name for name in rows[0] if name not in REPEATED and any(row[name] for row in rows)]
         return {name: np.array([float(row[name]) for row in rows]) for name in columns}
     except (KeyError, ValueError):
         raise DamagedError(f"seeds.csv has not one row of numbers for every seed of the variant {variant}") from None
@@ -150,5 +153,15 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         place = nested
         for part in path:
             place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise DamagedError(f"variants.csv has a column {key} below one that holds a value")
         place[last] = value
     return nested
+
+
+def _origins_fit(trainings: Any, seeds: tuple[int, ...]) -> bool:
+    """Whether the groups of a record, if it has any, hold every seed."""
+    try:
+        return not trainings or set(seeds) <= {seed for group in trainings for seed in group["seeds"]}
+    except (TypeError, KeyError):
+        return False

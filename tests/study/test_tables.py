@@ -95,6 +95,14 @@ def test_the_tables_by_hand() -> None:
         ("seeds.csv", b"variant,seed,test_accuracy\nbase,4,0.75\n", "seeds.csv has not one row of numbers for every seed"),
         ("seeds.csv", b"variant,seed,shift_1\nbase,3,high\n", "seeds.csv has not one row of numbers for every seed"),
         ("variants.csv", b"variant,parameters\nbase,7\n", "variants.csv does not fit epochs.csv for the variant base"),
+        (
+            "variants.csv",
+            b"variant,parameters,config.a\nbase,many,4\n",
+            "variants.csv, variant base: `parameters` or `flops` is not a number",
+        ),
+        ("variants.csv", b"variant,config,config.a\nbase,3,4\n", "variants.csv has a column config.a below one that holds a value"),
+        ("variants.csv", b'variant,config.a,trainings\nbase,4,"[{""seeds"": [5]}]"\n', "variants.csv, variant base: `trainings` does not"),
+        ("variants.csv", b"variant,config.a,trainings\nbase,4,7\n", "variants.csv, variant base: `trainings` does not"),
         ("variants.csv", b"variant,config.model.patch\nother,4\n", "variants.csv does not fit epochs.csv for the variant other"),
     ],
 )
