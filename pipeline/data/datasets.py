@@ -99,7 +99,7 @@ def prepare(dataset: str, raw: Path, out: Path) -> dict[str, Any]:
     """
     checksums = _manifest(raw, dataset)
     of = DATASETS[dataset]
-    size, channels, classes = of.shape
+    size, channels, classes = of.shape[:3]
     arrays: dict[str, Array] = resolve_name(of.reader)(raw, checksums)
     for split in ("train", "test"):
         images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]

@@ -21,7 +21,7 @@ class RowReader(nn.Module):
     def __init__(self, kind: type[nn.RNN] | type[nn.LSTM], settings: BaselineSettings) -> None:
         super().__init__()
         (width,) = settings.widths
-        size, channels, classes = settings.shape
+        size, channels, classes = settings.shape[:3]
         self.recurrent = kind(channels * size, width, batch_first=True)
         self.head = nn.Linear(width, classes)
 
@@ -34,7 +34,7 @@ class RowReader(nn.Module):
 def cnn(settings: BaselineSettings) -> nn.Module:
     """Two blocks of two 3 x 3 convolutions, each with ReLU and batch norm, the second of a block halving the image; the mean; linear."""
     first, second = settings.widths
-    size, channels, classes = settings.shape
+    size, channels, classes = settings.shape[:3]
     return nn.Sequential(
         _convolution(channels, first, stride=1),
         _convolution(first, first, stride=2),
@@ -48,7 +48,7 @@ def cnn(settings: BaselineSettings) -> nn.Module:
 
 def cnn_multiply_adds(settings: BaselineSettings) -> int:
     first, second = settings.widths
-    size, channels, classes = settings.shape
+    size, channels, classes = settings.shape[:3]
     half, quarter = -(-size // 2), -(-size // 4)
     blocks = (channels * first * size**2, (first + second) * first * half**2, second**2 * quarter**2)
     return 9 * sum(blocks) + second * classes
@@ -84,18 +84,18 @@ def _lenet_features(settings: BaselineSettings) -> int:
 
 def lenet_multiply_adds(settings: BaselineSettings) -> int:
     first, second, *dense = settings.widths
-    size, channels, classes = settings.shape
+    size, channels, classes = settings.shape[:3]
     convolutions = 25 * (channels * first * size**2 + first * second * (size // 2 - 4) ** 2)
     return convolutions + _products(_lenet_features(settings), *dense, classes)
 
 
 def mlp(settings: BaselineSettings) -> nn.Module:
-    size, channels, classes = settings.shape
+    size, channels, classes = settings.shape[:3]
     return nn.Sequential(nn.Flatten(), *_dense(channels * size**2, settings.widths, classes, nn.ReLU))
 
 
 def mlp_multiply_adds(settings: BaselineSettings) -> int:
-    size, channels, classes = settings.shape
+    size, channels, classes = settings.shape[:3]
     return _products(channels * size**2, *settings.widths, classes)
 
 
@@ -109,7 +109,7 @@ def lstm(settings: BaselineSettings) -> nn.Module:
 
 def rnn_multiply_adds(settings: BaselineSettings, *, gates: int = 1) -> int:
     (width,) = settings.widths
-    size, channels, classes = settings.shape
+    size, channels, classes = settings.shape[:3]
     return size * gates * _products(channels * size + width, width) + _products(width, classes)
 
 

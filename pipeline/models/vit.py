@@ -76,7 +76,7 @@ class VisionTransformer(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """(batch, channel, height, width) to the first block's input (batch, token, dim)."""
-        size, channels, _ = self.settings.shape
+        size, channels = self.settings.shape[:2]
         if images.dim() != 4 or images.shape[1:] != (channels, size, size):
             raise ValueError(f"images have to be (batch, {channels}, {size}, {size}), not {tuple(images.shape)}")
         tokens = self._add_cls(self.embedding(images))  # (batch, token, dim)

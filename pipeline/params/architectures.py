@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,7 @@ class Architecture:
         builder: `module:function`, imported when a model is built: its settings to an untrained module.
         multiply_adds: `module:function`: its settings to the multiply-adds of one image's forward pass.
         num_widths: how many `widths` it takes; None for any number.
+        task: what its models are trained for: to name an image's class, or to describe a scene of several images.
         stackable: whether the seeds of a GPU train together as one stack. Batch norm's running statistics and torch's recurrent layers
             cannot be stacked; such models train seed by seed.
     """
@@ -22,6 +24,7 @@ class Architecture:
     builder: str
     multiply_adds: str
     num_widths: int | None = None
+    task: Literal["classification", "captioning"] = "classification"
     stackable: bool = True
 
 

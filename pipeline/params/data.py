@@ -12,11 +12,12 @@ from pipeline.params.faults import nearest, shown
 
 
 class Shape(NamedTuple):
-    """What a network has to fit: images of `size` x `size` pixels with so many `channels`, of so many `classes`."""
+    """What a network has to fit: images of `size` x `size` pixels with so many `channels`, of so many `classes`; `words` of captions."""
 
     size: int = 28
     channels: int = 1
     classes: int = 10
+    words: int = 35
 
 
 MNIST_SHAPE = Shape()

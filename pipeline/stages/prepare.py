@@ -22,7 +22,7 @@ def write_samples(dataset: Dataset, path: Path) -> None:
     """Draws the first 16 training images of each class, a row a class with its number, as a PNG on a transparent page."""
     from PIL import Image, ImageDraw, ImageFont
 
-    size, channels, classes = params.DATASETS[dataset.name].shape
+    size, channels, classes = params.DATASETS[dataset.name].shape[:3]
     step = size + _GAP
     mode, grey = ("LA", (_GREY,)) if channels == 1 else ("RGBA", (_GREY, _GREY, _GREY))
     picture = Image.new(mode, (_LABEL + _COLUMNS * step - _GAP, classes * step - _GAP), (*grey, 0))
