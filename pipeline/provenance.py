@@ -8,20 +8,22 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).parent
-# The code that decides what a training computes. A finished seed is known by it.
+# The code that decides what a training computes, and what else decides it for captions. A finished seed is known by it.
 TRAINING_CODE = ("data/datasets.py", "kernels", "models", "params/architectures.py", "training")
+CAPTIONING_CODE = ("captioning",)
 # The code that decides what an evaluation of stored weights finds.
-EVALUATION_CODE = (*TRAINING_CODE, "evaluation", "measures/definitions.py", "study/statistics.py", "stages/evaluate.py")
+EVALUATION_CODE = (*TRAINING_CODE, *CAPTIONING_CODE, "evaluation", "measures/definitions.py", "study/statistics.py", "stages/evaluate.py")
 # The code that decides what the timing stage measures; its other modules read what it left.
 TIMING_CODE = tuple(f"timing/{name}.py" for name in ("load", "measure", "profile", "published", "rounds", "steps", "subjects"))
 # All code of a stage, which DVC runs again when it changes. DVC sees it as the file code-hashes/STAGE.txt.
 STAGE_CODE = {
-    "train": (*TRAINING_CODE, "files.py", "measures/definitions.py", "runner", "stages/train.py"),
+    "train": (*TRAINING_CODE, *CAPTIONING_CODE, "files.py", "measures/definitions.py", "runner", "stages/train.py"),
     "evaluate": (*EVALUATION_CODE, "study/files.py", "study/tables.py", "study/training.py"),
     "timing": ("kernels", "models", "params/architectures.py", "training", *TIMING_CODE, "stages/timing.py"),
     "report": (
@@ -65,6 +67,12 @@ def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -
             digest.update(f"{file.relative_to(package).as_posix()} {len(content)}\n".encode())
             digest.update(content)
     return digest.hexdigest()
+
+
+@cache
+def training_code(task: str = "classification") -> str:
+    """The hash of the code that trains networks for a task."""
+    return code_hash((*TRAINING_CODE, *CAPTIONING_CODE) if task == "captioning" else TRAINING_CODE)
 
 
 def canonical(source: str) -> str:
@@ -168,10 +176,10 @@ def same_processor(name: str, other: str) -> bool:
     return name.split(" (")[0] == other.split(" (")[0]
 
 
-def origin(device: str) -> dict[str, Any]:
-    """What is known of a training before it starts. `device`: "cpu" or "cuda"."""
+def origin(device: str, task: str = "classification") -> dict[str, Any]:
+    """What is known of a training for a task before it starts. `device`: "cpu" or "cuda"."""
     commit, dirty = git_state()
-    return {"code_hash": code_hash(), "git_commit": commit, "git_dirty": dirty, "device": device, "versions": versions()}
+    return {"code_hash": training_code(task), "git_commit": commit, "git_dirty": dirty, "device": device, "versions": versions()}
 
 
 def versions() -> dict[str, str]:

@@ -123,7 +123,7 @@ def test_a_change_of_code_costs_what_it_changes(repository: Repository) -> None:
     assert repository.repro("code") == ["code"]
     assert repository.repro("--dry") == ["report"]  # DVC decides as it does without the option, and does not start the stage
 
-    replace(repository, "pipeline/training/step.py", "_cross_entropy", "_losses_of_images")  # another name: replayed, kept
+    replace(repository, "pipeline/training/classification.py", "_cross_entropy", "_losses_of_images")  # another name: replayed, kept
     assert "train@base" in repository.repro("train@base")
     assert epochs_trained(repository) == 0
     assert "base  2 finished seeds kept, 2 of them after a replay" in repository.output

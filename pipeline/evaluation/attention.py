@@ -166,7 +166,7 @@ def _weights(module: nn.Module, images: npt.NDArray[np.uint8]) -> FloatArray:
     import torch
 
     from pipeline.models import attention_maps
-    from pipeline.training.step import pixels
+    from pipeline.training.classification import pixels
 
     device = next(module.parameters()).device
     with torch.no_grad():

@@ -112,7 +112,7 @@ def measure(task: Task) -> Result:
     """
     import torch
 
-    from pipeline.training.engine import evaluate
+    from pipeline.training.classification import evaluate
     from pipeline.training.stack import Stack
 
     dataset, model, device = _dataset(task.arrays), task.settings.model, torch.device(task.device)

@@ -49,6 +49,11 @@ class VariantSettings(Settings):
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=2) + "\n"
 
     @property
+    def task(self) -> str:
+        """What the network is trained for: "classification" or "captioning"."""
+        return ARCHITECTURES[self.model.architecture].task
+
+    @property
     def stackable(self) -> bool:
         """Whether the seeds of a GPU train together as one stack."""
         return ARCHITECTURES[self.model.architecture].stackable

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pipeline.runner.finished import REPLAYED_STEPS, Finished
-from pipeline.training.engine import Trainer, epoch_order
+from pipeline.training.engine import Trainer
 
 # Between kinds of processor, fifty steps enlarge rounding. Between the AVX-512, AVX2 and SSE4.2 code of one processor, the base's losses
 # part by 1e-7 of their size and its gradient norms by 1e-6; those of the CNN, whose batch norm is the worst of all, by 0.007 and 0.09.
@@ -41,19 +41,14 @@ def tables(trainer: Trainer) -> dict[int, dict[str, str]]:
     Its keys: `weights`, the initial ones with all buffers; `order` of the images in every epoch; `rates`, what the optimiser takes from
     its table in every step; `augmentation`, the numbers it draws in every step, empty where there is none.
     """
-    train = trainer.settings.train
     state = {name: value.cpu() for name, value in trainer.stack.state().items()}
     rates = _digest([trainer.optimizer.coefficients.cpu()])
     result = {}
     for i, seed in enumerate(trainer.seeds):
-        orders = (
-            epoch_order(seed, epoch, trainer.num_images, train_images=train.train_images, epoch_images=train.epoch_images)
-            for epoch in range(1, train.epochs + 1)
-        )
         result[seed] = {
             "weights": _digest(state[name][i] for name in sorted(state)),
-            "order": _digest(orders),
-            "augmentation": _digest(trainer.augmentation_draws(i)),
+            "order": _digest(trainer.orders(seed)),
+            "augmentation": _digest(trainer.learning.draws(i, trainer.num_steps)),
             "rates": rates,
         }
     return result
@@ -85,7 +80,7 @@ def parted(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str |
     trainer.stack.load({name.removeprefix("model."): torch.from_numpy(value).to(trainer.device) for name, value in weights.items()})
     losses, accuracies = trainer.test()
     for part, loss, accuracy in zip(parts, losses, accuracies, strict=True):
-        if (fault := test_parted(part, loss, accuracy, trainer.num_test_images, exact=exact)) is not None:
+        if (fault := test_parted(part, loss, accuracy, trainer.learning.num_tests, exact=exact)) is not None:
             return f"the test of seed {part.seed}: {fault}"
     return None
 

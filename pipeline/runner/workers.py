@@ -19,16 +19,13 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.errors import UserError, disk_sentence
 from pipeline.files import DamagedError
 from pipeline.params import VariantSettings
 from pipeline.provenance import device_name, same_processor
 from pipeline.training.records import EpochRow
-
-if TYPE_CHECKING:
-    from pipeline.data.datasets import Dataset
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux inside Windows
@@ -209,19 +206,19 @@ def _work(job: Job, pipe: Connection) -> None:
     die_with_parent(parent.pid)
     import torch
 
-    from pipeline.data.datasets import load
     from pipeline.training.engine import keep_freed_memory, set_reproducible
+    from pipeline.training.tasks import load
 
     seeds: list[int] = []
     try:
         set_reproducible(torch.device(job.device))
         keep_freed_memory()
-        dataset = load(job.arrays)
+        data = load(job.settings, job.arrays)
         while (task := pipe.recv()) is not None:
             seeds = task.seeds
-            if task.replay and _replay(job, dataset, seeds, pipe):
+            if task.replay and _replay(job, data, seeds, pipe):
                 continue
-            _train(job, dataset, seeds, pipe)
+            _train(job, data, seeds, pipe)
     except UserError as error:
         pipe.send(Broken(seeds, str(error), True))
     except (KeyboardInterrupt, EOFError, BrokenPipeError):
@@ -231,7 +228,7 @@ def _work(job: Job, pipe: Connection) -> None:
         pipe.send(Broken(seeds, sentence or f"Training seeds {seeds} failed:\n{traceback.format_exc()}", sentence is not None))
 
 
-def _replay(job: Job, dataset: Dataset, seeds: list[int], pipe: Connection) -> bool:
+def _replay(job: Job, data: Any, seeds: list[int], pipe: Connection) -> bool:
     """Whether the finished seeds are kept: today's code computes the same."""
     import torch
 
@@ -242,7 +239,7 @@ def _replay(job: Job, dataset: Dataset, seeds: list[int], pipe: Connection) -> b
     parts = [found[seed] for seed in seeds]
     name = device_name(job.device)
     exact = all(same_processor(part.origin["device_name"], name) for part in parts)
-    parted = replay.parted(Trainer(job.settings, dataset, seeds, torch.device(job.device)), parts, exact=exact)
+    parted = replay.parted(Trainer(job.settings, data, seeds, torch.device(job.device)), parts, exact=exact)
     if parted is None:
         record = {**job.origin, "date": job.started, "device_name": name, "exact": exact}
         for part in parts:
@@ -251,13 +248,13 @@ def _replay(job: Job, dataset: Dataset, seeds: list[int], pipe: Connection) -> b
     return parted is None
 
 
-def _train(job: Job, dataset: Dataset, seeds: list[int], pipe: Connection) -> None:
+def _train(job: Job, data: Any, seeds: list[int], pipe: Connection) -> None:
     import torch
 
     from pipeline.runner import checkpoint, finished, replay
     from pipeline.training.engine import Trainer
 
-    trainer = Trainer(job.settings, dataset, seeds, torch.device(job.device))
+    trainer = Trainer(job.settings, data, seeds, torch.device(job.device))
     tables = replay.tables(trainer)
     facts = _facts(job)
     path = checkpoint.path_of(job.folder, seeds, job.origin["code_hash"])

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import provenance
-from pipeline.data.datasets import data_digest
 from pipeline.errors import UserError, run_command
 from pipeline.params import VariantSettings, load_variant
 from pipeline.runner import finished, results, workers
@@ -23,6 +22,7 @@ from pipeline.runner.progress import StudyProgress, TrainingProgress
 from pipeline.study.files import ARRAYS, CONFIGS, FINISHED, RUNS
 from pipeline.tracking import Tracker
 from pipeline.training.records import EpochRow
+from pipeline.training.tasks import data_digest
 
 
 def main(argv: list[str]) -> None:
@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
     workers.die_with_dvc()
     settings = load_variant(CONFIGS / f"{variant}.json")
     device = workers.choose_device()
-    place = finished.folder(FINISHED, settings, data_digest(ARRAYS), device)
+    place = finished.folder(FINISHED, settings, data_digest(settings, ARRAYS), device)
     with variant_lock(place / "lock", variant):
         train(variant, settings, device, place)
 
@@ -56,7 +56,7 @@ def train(variant: str, settings: VariantSettings, device: str, place: Path) -> 
     for path in RUNS.glob("*/run.json"):
         with contextlib.suppress(UserError):
             results.keep(path.parent, FINISHED, only=place)
-    origin = provenance.origin(device)
+    origin = provenance.origin(device, settings.task)
     found, damaged = finished.find(place, origin["code_hash"])
     tasks = plan(settings, found, origin["code_hash"], device)
     if tasks and unreadable is not None:  # hours of training would replace what a second may restore
@@ -207,7 +207,7 @@ class _Training:
             "stage": f"train@{self._variant}",
             "config": self._settings.model_dump(mode="json"),
             "config_hash": self._settings.config_hash,
-            "data_digest": data_digest(ARRAYS),
+            "data_digest": data_digest(self._settings, ARRAYS),
             "dataset": self._settings.data.dataset,
             "seeds": list(self._settings.train.seeds),
         }

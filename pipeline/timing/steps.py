@@ -21,9 +21,9 @@ from pipeline.models import VisionTransformer
 from pipeline.params import Params, TrainSettings, VariantSettings
 from pipeline.timing import published
 from pipeline.timing.subjects import Entry
+from pipeline.training.classification import pixels
 from pipeline.training.engine import Trainer
 from pipeline.training.stack import initial_model
-from pipeline.training.step import pixels
 
 MAX_EPOCHS = 10_000  # params allow no more rounds than that, repeated ones included
 

@@ -12,20 +12,18 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.data.datasets import Dataset
 from pipeline.params import VariantSettings
-from pipeline.training import augment
 from pipeline.training.optimizers import Optimizer, make_optimizer
 from pipeline.training.records import EpochRow
 from pipeline.training.stack import Stack, derive_seed
-from pipeline.training.step import Driver, EvaluationStep, Trace, TrainingStep, batch_sizes, make_driver
+from pipeline.training.step import Trace, TrainingStep, batch_sizes, make_driver
+from pipeline.training.tasks import learning
 
-EVALUATION_BATCH = 500
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
@@ -84,7 +82,7 @@ class Trainer:
 
     Args:
         settings: the variant.
-        dataset: images and labels; they are copied to the device once.
+        data: what `pipeline.training.tasks.load` gives for it; it is copied to the device once.
         seeds: the group.
         device: "cpu" or "cuda".
 
@@ -94,18 +92,20 @@ class Trainer:
         failed: seed to the epoch in which its loss stopped being finite; such a seed gets no further rows. Stays empty where
             settings.train.divergence is `record`: such a loss is then a result like any other.
         driver: how the steps are run.
+        learning: what the models learn.
         num_steps: of the whole training.
-        num_images, num_test_images: of the whole training and test set.
     """
 
-    def __init__(self, settings: VariantSettings, dataset: Dataset, seeds: Sequence[int], device: torch.device) -> None:
+    def __init__(self, settings: VariantSettings, data: Any, seeds: Sequence[int], device: torch.device) -> None:
         self.settings = settings
         self.seeds = list(seeds)
         self.device = device
         self.stack = Stack(settings.model, seeds, device)
+        self.driver = make_driver(device)
+        self.learning = learning(settings)(settings, data, seeds, self.stack, self.driver, device)
         train = settings.train
-        self._epoch_images = train.epoch_images or len(dataset.train_labels)
-        self._steps_per_epoch = math.ceil(self._epoch_images / train.batch_size)
+        self._epoch_examples = train.epoch_images or self.learning.num_examples
+        self._steps_per_epoch = math.ceil(self._epoch_examples / train.batch_size)
         self.num_steps = train.epochs * self._steps_per_epoch
         self.optimizer = make_optimizer(
             train, self.stack.parameters, num_seeds=len(seeds), stacked=not self.stack.single, total_steps=self.num_steps
@@ -114,19 +114,11 @@ class Trainer:
         self.epoch = 0
         self.rows: list[EpochRow] = []
         self.failed: dict[int, int] = {}
-        self.driver = make_driver(device)
-        images, labels = _to_device(dataset.train_images, dataset.train_labels, device)
-        self.num_images, self.num_test_images = len(labels), len(dataset.test_labels)
         self._total = torch.zeros(len(seeds), dtype=torch.float64, device=device)
-        keys = torch.tensor([derive_seed(seed, "augment") for seed in seeds], device=device)
-        self._augment_key = keys if train.augment == "affine" else None
         self._steps = {
-            size: TrainingStep(self.stack, self.optimizer, images, labels, self._total, self.trace, size, self._augment_key)
-            for size in batch_sizes(self._epoch_images, train.batch_size)
+            size: TrainingStep(self.stack, self.optimizer, self.learning.losses, self._total, self.trace, size)
+            for size in batch_sizes(self._epoch_examples, train.batch_size)
         }
-        self._test_labels = torch.from_numpy(dataset.test_labels).long().to(device)
-        test_images = torch.from_numpy(dataset.test_images).to(device)
-        self._evaluator = Evaluator(self.stack, test_images, self._test_labels, num_seeds=len(seeds), driver=self.driver)
 
     @property
     def done(self) -> bool:
@@ -135,7 +127,7 @@ class Trainer:
     def run_epoch(self) -> list[EpochRow]:
         """Trains and tests one epoch. Returns the rows of the seeds that are still finite."""
         self.epoch += 1
-        self._prepare()
+        self._prepare(self.epoch)
         self._synchronize()
         start = time.perf_counter()
         train_loss = self._train_epoch().tolist()  # waits for the device: the seconds below are the epoch's
@@ -157,24 +149,24 @@ class Trainer:
 
     def run_steps(self, count: int) -> None:
         """Only the first steps of a training, for their `trace`; the trainer has to be new."""
-        self._prepare()
+        self._prepare(1)
         epochs = (self._batches(epoch) for epoch in range(1, self.settings.train.epochs + 1))
         for index in itertools.islice(itertools.chain.from_iterable(epochs), count):
             self._run_step(index)
 
     def test(self) -> tuple[list[float], list[float]]:
-        """Mean cross-entropy on the test images and share of them that is right, of each seed, now."""
-        losses, predictions = self._evaluator()
-        return losses.tolist(), (predictions == self._test_labels).double().mean(1).tolist()
+        """Mean cross-entropy in a test and share of it that is right, of each seed, now."""
+        losses, shares = self.learning.test()
+        return losses.tolist(), shares.tolist()
 
-    def augmentation_draws(self, place: int) -> Iterator[Tensor]:
-        """The numbers that the augmentation of one of the seeds draws, step by step; none without augmentation."""
-        if self._augment_key is not None:
-            for step in range(self.num_steps):
-                yield augment.draw(self._augment_key[[place]], torch.tensor(step), self.settings.train.batch_size).cpu()
+    def orders(self, seed: int) -> Iterator[Tensor]:
+        """The places of the examples that a seed sees, epoch by epoch."""
+        train, available = self.settings.train, self.learning.num_examples
+        for epoch in range(1, train.epochs + 1):
+            yield epoch_order(seed, epoch, available, train_images=train.train_images, epoch_images=train.epoch_images)
 
-    def _prepare(self) -> None:
-        self.stack.train(True)
+    def _prepare(self, epoch: int) -> None:
+        self.learning.begin(epoch)
         for step in self._steps.values():
             self.driver.prepare(step)
 
@@ -183,18 +175,15 @@ class Trainer:
         self._total.zero_()
         for index in self._batches(self.epoch):
             self._run_step(index)
-        return self._total / self._epoch_images
+        return self._total / self._epoch_examples
 
     def _batches(self, epoch: int) -> Iterator[Tensor]:
-        """The places of the images of each step of an epoch, (seed, batch)."""
-        train = self.settings.train
-        orders = torch.stack(
-            [
-                epoch_order(seed, epoch, self.num_images, train_images=train.train_images, epoch_images=train.epoch_images)
-                for seed in self.seeds
-            ]
-        ).to(self.device)
-        yield from orders.split(train.batch_size, dim=1)
+        """The places of the examples of each step of an epoch, (seed, batch)."""
+        train, available = self.settings.train, self.learning.num_examples
+        orders = [
+            epoch_order(seed, epoch, available, train_images=train.train_images, epoch_images=train.epoch_images) for seed in self.seeds
+        ]
+        yield from torch.stack(orders).to(self.device).split(train.batch_size, dim=1)
 
     def _run_step(self, index: Tensor) -> None:
         step = self._steps[index.shape[1]]
@@ -218,45 +207,3 @@ class Trainer:
 
     def _parts(self) -> dict[str, Stack | Optimizer | Trace]:
         return {"model": self.stack, "optimizer": self.optimizer, "trace": self.trace}
-
-
-class Evaluator:
-    """Tests a stack on images uint8, as `Dataset` has them, with labels (image,).
-
-    Args:
-        stack: the models.
-        images, labels: on the stack's device.
-        num_seeds: models in the stack.
-        driver: how the steps are run.
-    """
-
-    def __init__(self, stack: Stack, images: Tensor, labels: Tensor, *, num_seeds: int, driver: Driver) -> None:
-        self._stack = stack
-        self._driver = driver
-        self._total = torch.zeros(num_seeds, dtype=torch.float64, device=labels.device)
-        self._places = torch.arange(len(labels), device=labels.device)
-        sizes = batch_sizes(len(labels), EVALUATION_BATCH)
-        self._steps = {size: EvaluationStep(stack, images, labels, self._total, size) for size in sizes}
-
-    def __call__(self) -> tuple[Tensor, Tensor]:
-        """Mean cross-entropy (seed,) float64, predicted classes (seed, image) int64."""
-        self._stack.train(False)
-        for step in self._steps.values():
-            self._driver.prepare(step)
-        self._total.zero_()
-        predictions = []
-        for index in self._places.split(EVALUATION_BATCH):
-            step = self._steps[len(index)]
-            step.index.copy_(index)
-            self._driver.run(step)
-            predictions.append(step.predicted.clone())
-        return self._total / len(self._places), torch.cat(predictions, dim=1)
-
-
-def evaluate(stack: Stack, images: Tensor, labels: Tensor, *, num_seeds: int) -> tuple[Tensor, Tensor]:
-    """What `Evaluator` gives, once."""
-    return Evaluator(stack, images, labels, num_seeds=num_seeds, driver=Driver())()
-
-
-def _to_device(images: np.ndarray, labels: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(images).to(device), torch.from_numpy(labels).long().to(device)

@@ -1,6 +1,6 @@
 """A step with static inputs and outputs, and the two ways to drive it: op by op, or as a CUDA graph captured once.
 
-A step reads the places of its images from a buffer, and leaves what it computes in buffers, so that its launches are the same
+A step reads the places of its examples from a buffer, and leaves what it computes in buffers, so that its launches are the same
 every time. A captured step costs the host one launch; the host does not wait for the device before the epoch's end.
 """
 
@@ -14,9 +14,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from pipeline.training.augment import affine
 from pipeline.training.optimizers import Optimizer
 from pipeline.training.stack import Stack
 
@@ -24,7 +22,7 @@ WARM_UP = 3  # steps before a capture: they compile kernels and let libraries al
 
 
 class Step(Protocol):
-    """Work on the images whose places are in `index`."""
+    """Work on the examples whose places are in `index`."""
 
     index: Tensor
 
@@ -76,37 +74,28 @@ class Trace:
             tensor.copy_(state[name])
 
 
+class Losses(Protocol):
+    """The loss of each example of a step: of those at the places `index` (seed, batch), in step `step` () int64; (seed, batch)."""
+
+    def __call__(self, index: Tensor, step: Tensor) -> Tensor: ...
+
+
 class TrainingStep:
     """Forward, backward and update on one batch per seed; adds the batch's losses to `total` and the step to `trace`.
 
     Args:
-        images, labels: all training images uint8, as `Dataset` has them, and labels (image,) int64.
+        losses: of the examples.
         total: (seed,) float64.
-        batch_size: images a seed.
-        augment_key: (seed,) int64, the seeds' keys of the random augmentation; None leaves images as they are.
+        batch_size: examples a seed.
     """
 
-    def __init__(
-        self,
-        stack: Stack,
-        optimizer: Optimizer,
-        images: Tensor,
-        labels: Tensor,
-        total: Tensor,
-        trace: Trace,
-        batch_size: int,
-        augment_key: Tensor | None = None,
-    ) -> None:
+    def __init__(self, stack: Stack, optimizer: Optimizer, losses: Losses, total: Tensor, trace: Trace, batch_size: int) -> None:
         self._stack, self._optimizer, self._trace = stack, optimizer, trace
-        self._images, self._labels, self._total = images, labels, total
-        self._augment_key = augment_key
-        self.index = torch.zeros((len(total), batch_size), dtype=torch.int64, device=labels.device)
+        self._losses, self._total = losses, total
+        self.index = torch.zeros((len(total), batch_size), dtype=torch.int64, device=total.device)
 
     def __call__(self) -> None:
-        images = pixels(self._images[self.index], 2)
-        if self._augment_key is not None:
-            images = affine(images, self._augment_key, self._trace.step)
-        loss = _cross_entropy(self._stack(images), self._labels[self.index])  # (seed, batch)
+        loss = self._losses(self.index, self._trace.step)
         mean = loss.mean(1)
         # Seeds share no weight: the gradient of the sum is each seed's own gradient.
         mean.sum().backward()
@@ -122,37 +111,6 @@ class TrainingStep:
     def discard(self) -> None:
         for parameter in self._stack.parameters:
             parameter.grad = None
-
-
-class EvaluationStep:
-    """Loss and predictions of all seeds on one batch; adds the losses to `total`.
-
-    Args:
-        images, labels, total: as for `TrainingStep`.
-        batch_size: images, the same for every seed.
-
-    Attributes:
-        predicted: classes (seed, batch) int64 of the last call.
-    """
-
-    def __init__(self, stack: Stack, images: Tensor, labels: Tensor, total: Tensor, batch_size: int) -> None:
-        self._stack, self._images, self._labels, self._total = stack, images, labels, total
-        self.index = torch.zeros(batch_size, dtype=torch.int64, device=labels.device)
-        self.predicted = torch.zeros((len(total), batch_size), dtype=torch.int64, device=labels.device)
-
-    @torch.no_grad()
-    def __call__(self) -> None:
-        num_seeds = len(self._total)
-        images, labels = self._images[self.index], self._labels[self.index]
-        logits = self._stack(pixels(images.expand(num_seeds, *images.shape), 2))  # (seed, batch, class)
-        self._total += _cross_entropy(logits, labels.expand(num_seeds, -1)).sum(1)
-        self.predicted.copy_(logits.argmax(2))
-
-    def changed(self) -> Iterator[Tensor]:
-        yield self._total
-
-    def discard(self) -> None:
-        pass
 
 
 class Driver:
@@ -239,19 +197,6 @@ def make_driver(device: torch.device) -> Driver:
     return GraphDriver()
 
 
-def batch_sizes(num_images: int, batch_size: int) -> set[int]:
-    """Sizes that occur when images are cut into batches of which the last may be smaller."""
-    return {min(batch_size, num_images), num_images % batch_size or min(batch_size, num_images)}
-
-
-def pixels(images: Tensor, leading: int) -> Tensor:
-    """uint8 (..., height, width), or with channels (..., channel, height, width), to [0, 1] (..., channel, height, width).
-
-    `leading`: number of the dimensions `...`.
-    """
-    return (images.unsqueeze(leading) if images.dim() == leading + 2 else images).float() / 255
-
-
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """(seed, batch, class), (seed, batch) to the loss of each image (seed, batch)."""
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+def batch_sizes(num_examples: int, batch_size: int) -> set[int]:
+    """Sizes that occur when examples are cut into batches of which the last may be smaller."""
+    return {min(batch_size, num_examples), num_examples % batch_size or min(batch_size, num_examples)}

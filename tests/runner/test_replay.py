@@ -17,7 +17,7 @@ from pipeline.models.dropout import Dropout
 from pipeline.params import DataSettings, Params
 from pipeline.runner import finished, replay
 from pipeline.runner.finished import Finished
-from pipeline.training import augment, engine, schedules, stack
+from pipeline.training import augment, classification, engine, schedules, stack
 from pipeline.training.engine import Trainer
 
 Train = Callable[..., list[Finished]]
@@ -66,7 +66,7 @@ def test_the_order_of_a_late_epoch_is_caught(train: Train, tiny_trainer: Callabl
         places = order(seed, epoch, *args, **kwargs)
         return places.flip(0) if (seed, epoch) == (1, 29) else places
 
-    monkeypatch.setattr(replay, "epoch_order", changed)
+    monkeypatch.setattr(engine, "epoch_order", changed)
     assert replay.parted(tiny_trainer(**LONG), parts, exact=True) == "the order of the images of seed 1 is another"
 
 
@@ -115,13 +115,13 @@ def test_the_last_bit_of_a_step_is_caught(train: Train, tiny_trainer: Callable[.
 
 def test_another_evaluation_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
     parts = train()
-    call = engine.Evaluator.__call__
+    call = classification.Evaluator.__call__
 
     def changed(self: Any) -> Any:
         losses, predictions = call(self)
         return losses * 1.0000001, predictions
 
-    monkeypatch.setattr(engine.Evaluator, "__call__", changed)
+    monkeypatch.setattr(classification.Evaluator, "__call__", changed)
     assert str(replay.parted(tiny_trainer(), parts, exact=True)).startswith("the test of seed 0: loss ")
 
 

@@ -16,7 +16,8 @@ from torch import nn
 
 from pipeline.data.datasets import Dataset
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
-from pipeline.training.engine import Trainer, epoch_order, evaluate, subset
+from pipeline.training.classification import evaluate
+from pipeline.training.engine import Trainer, epoch_order, subset
 from pipeline.training.stack import initial_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from pipeline.params import ModelSettings, Params
+from pipeline.data.datasets import Dataset
+from pipeline.params import ModelSettings, Params, VariantSettings
+from pipeline.training.classification import Classification, EvaluationStep
 from pipeline.training.optimizers import make_optimizer
 from pipeline.training.stack import Stack
-from pipeline.training.step import EvaluationStep, Trace, TrainingStep, batch_sizes, make_driver, rehearse
+from pipeline.training.step import Trace, TrainingStep, batch_sizes, make_driver, rehearse
 
 CPU = torch.device("cpu")
 
@@ -24,7 +27,11 @@ def make(study: Params, seeds: list[int]) -> tuple[Stack, TrainingStep, Evaluati
     labels = torch.randint(0, 10, (20,), generator=generator)
     total = torch.zeros(len(seeds), dtype=torch.float64)
     optimizer = make_optimizer(study.train, stack.parameters, num_seeds=len(seeds), stacked=len(seeds) > 1, total_steps=20)
-    training = TrainingStep(stack, optimizer, images, labels, total, Trace.empty(len(seeds), 20, CPU), 8, torch.tensor(seeds))
+    train = study.train.model_copy(update={"batch_size": 8, "augment": "affine"})
+    variant = VariantSettings(data=study.data, train=train, model=settings)
+    arrays = images.numpy(), labels.numpy().astype(np.uint8)
+    learning = Classification(variant, Dataset("random", *arrays, *arrays, digest=""), seeds, stack, make_driver(CPU), CPU)
+    training = TrainingStep(stack, optimizer, learning.losses, total, Trace.empty(len(seeds), 20, CPU), 8)
     return stack, training, EvaluationStep(stack, images, labels, total, 5), total
 
 
