@@ -33,22 +33,22 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (minutes, no network)
-	@python -m pipeline.profiles run demo
+	@python -m pipeline.commands.profiles run demo
 
 preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publishes to reports/preview and README.md
-	@python -m pipeline.profiles run preview --publish && python -m pipeline.report.readme
+	@python -m pipeline.commands.profiles run preview --publish && python -m pipeline.report.readme
 
 repro: $(STAMP) ## the full study: mends what a kill left, then dvc repro
-	@python -m pipeline.repro
+	@python -m pipeline.commands.repro
 
 verify: $(STAMP) ## whether the committed results are what the code makes of the stored weights: [VARIANT=name [SEED=n [TRAIN=1]]]
-	@python -m pipeline.verify --variant="$$VARIANT" --seed="$$SEED" --train="$$TRAIN"
+	@python -m pipeline.commands.verify --variant="$$VARIANT" --seed="$$SEED" --train="$$TRAIN"
 
 list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml
-	@python -m pipeline.catalogue
+	@python -m pipeline.commands.catalogue
 
 plan: $(STAMP) ## what make repro would train, and how long that takes here; of a profile with IN=build/preview
-	@cd $(or $(IN),.) && python -m pipeline.plan
+	@cd $(or $(IN),.) && python -m pipeline.commands.plan
 
 compare: $(STAMP) ## what changed between two commits: BASE=rev [HEAD=rev] [SOURCE=mlflow] [IN=reports/preview]
 	@python -m pipeline.compare '$(BASE)' $(if $(HEAD),'$(HEAD)') $(if $(SOURCE),--source '$(SOURCE)') $(if $(IN),--in '$(IN)')
@@ -57,7 +57,7 @@ ui: $(STAMP) ## MLflow's pages on the root's store; on a profile's with IN=build
 	@cd $(or $(IN),.) && python -m pipeline.tracking.ui
 
 sync: $(STAMP) ## bring the MLflow store up to date from runs/, without doubles; a profile's with IN=build/preview
-	@cd $(or $(IN),.) && python -m pipeline.sync
+	@cd $(or $(IN),.) && python -m pipeline.stages.sync
 
 test: $(STAMP) ## the whole test suite
 	@pytest -n 2 --dist worksteal

@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 
 from benchmarks.runner import ROOT
-from pipeline import params, profiles
+from pipeline import params
+from pipeline.commands import profiles
 from pipeline.errors import UserError
 from pipeline.evaluation.records import Records
 from pipeline.runner import results

@@ -91,7 +91,7 @@ def _mlflow(options: Options, say: Callable[[str], None], repeats: int) -> list[
                 say(f"training, {way}: {values[-1]['wall']:.1f} s")
                 if way == "silent":
                     start = time.perf_counter()
-                    nested.call(directory, "pipeline.sync")
+                    nested.call(directory, "pipeline.stages.sync")
                     syncs.append(time.perf_counter() - start)
     silent, tracked = results["silent"], results["tracked"]
     base = median(value["coordinator"] for value in silent)

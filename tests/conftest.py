@@ -168,7 +168,7 @@ def trained(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], raw_
     """A small study after `make repro`'s command has run once; `output` is what it printed. To be copied, not to be changed."""
 
     def make(path: Path) -> str:
-        return Repository.create(path, small_study(raw_params)).succeed(sys.executable, "-m", "pipeline.repro")
+        return Repository.create(path, small_study(raw_params)).succeed(sys.executable, "-m", "pipeline.commands.repro")
 
     path, said = once("trained-study", make)
     repository = Repository(path)

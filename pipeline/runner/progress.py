@@ -108,7 +108,7 @@ class TrainingProgress:
 
 
 class StudyProgress:
-    """How much of a whole `dvc repro` is done, as far as `pipeline.repro` has left word of it; else it has nothing to say.
+    """How much of a whole `dvc repro` is done, as far as `pipeline.commands.repro` has left word of it; else it has nothing to say.
 
     Word is a JSON file that the environment variable LAB_STUDY names. Its keys: `variants`, for each one the work of all of its
     seeds and the part of it that was missing at the start, in one unit for all; `finished`, the names of those that were finished

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
 
 def track(params: Params) -> None:
     """Completes the MLflow store: evaluations, pictures, and trainings that were over before it was worth opening it."""
-    from pipeline.sync import sync
+    from pipeline.stages.sync import sync
 
     pictures = CHECKPOINTS / "figures"
     pictures.mkdir(parents=True, exist_ok=True)

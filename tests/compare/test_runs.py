@@ -18,8 +18,8 @@ from pipeline.errors import UserError
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.files import sha256
 from pipeline.runner import results
+from pipeline.stages.sync import sync
 from pipeline.study import load
-from pipeline.sync import sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -196,7 +196,10 @@ def test_kill_and_run_again(archives, mirror, source_of, tmp_path):
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert process.returncode == -signal.SIGKILL
-    assert contents(tmp_path).keys() == {first, f".{second}.{process.pid}.tmp"}  # DVC ignores *.tmp, and pipeline.mending removes them
+    assert contents(tmp_path).keys() == {
+        first,
+        f".{second}.{process.pid}.tmp",
+    }  # DVC ignores *.tmp, and a later `make repro` removes them
     server.files = archives
     server.requests.clear()
     fetch(wanted, tmp_path)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline import profiles
+from pipeline.commands import profiles
 from pipeline.errors import UserError
 from pipeline.stages import fetch
 

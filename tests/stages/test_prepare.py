@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from pipeline import profiles
+from pipeline.commands import profiles
 from pipeline.data.datasets import Dataset, data_digest, load
 from pipeline.errors import UserError
 from pipeline.stages import fetch, prepare

@@ -793,7 +793,7 @@ def test_a_profile_is_reproduced_by_its_own_command(small_study: Path) -> None:
     write_pages()
     for page in ("README.md", "experiments/one.md"):
         text = read(small_study, page)
-        assert "\npython -m pipeline.profiles run preview\n```" in text
+        assert "\nmake preview\n```" in text
         assert "\ndvc repro\n" not in text
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.sync import sync
+from pipeline.stages.sync import sync
 from pipeline.tracking import Tracker as DelayedTracker
 from pipeline.tracking import live, newest_runs
 from pipeline.tracking.store import set_environment

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.sync import sync
+from pipeline.stages.sync import sync
 from pipeline.tracking import RUNS_OF_COMMIT, newest_runs
 from tests.tracking.trainings import (
     KEYS,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.sync import sync
+from pipeline.stages.sync import sync
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
 from tests.tracking.trainings import (
     ROOT,
@@ -136,7 +136,7 @@ def test_a_lock_is_held_by_one_and_left_by_none(tmp_path: Path) -> None:
     assert not path.exists()
     code = f"""
 from pathlib import Path
-from pipeline.sync import sync
+from pipeline.stages.sync import sync
 from pipeline.tracking.store import locked
 with locked(Path({str(path)!r}), 0):
     print("held", flush=True)

@@ -15,8 +15,8 @@ import yaml
 from pipeline import params
 from pipeline.errors import UserError
 from pipeline.runner import results
-from pipeline.sync import main as command
-from pipeline.sync import sync
+from pipeline.stages.sync import main as command
+from pipeline.stages.sync import sync
 from pipeline.tracking import newest_runs
 from pipeline.tracking.recorder import training_lock
 from pipeline.tracking.store import Store, locked

@@ -16,10 +16,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline import mending
+from pipeline.commands import mending
 from pipeline.errors import UserError
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 # Stages of a lock that DVC wrote. Short ones, as DVC's parser is slow; one of them also under the names of variants.
 LOCK = (ROOT / "reports" / "preview" / "dvc.lock").read_text()
 BLOCKS = {name: mending._split(LOCK)[name] for name in ("fetch", "prepare")}

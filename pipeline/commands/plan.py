@@ -1,6 +1,6 @@
 """The price of a `dvc repro`: what it would keep, replay and train, and how long that takes here; nothing is trained or changed.
 
-    python -m pipeline.plan
+    python -m pipeline.commands.plan
 
 Times are those of earlier trainings on this kind of processor. Where there are none, 20 steps are timed, once: the figures are kept
 in .checkpoints/times.json.
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from pipeline.catalogue import show
+from pipeline.commands.catalogue import show
 from pipeline.data.datasets import data_digest
 from pipeline.errors import UserError, run_command
 from pipeline.files import DamagedError, read_sealed, write_json
@@ -103,7 +103,7 @@ class _Record:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.plan", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.plan", description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, metavar="FILE", help="only write the variants' work for runner/progress.py; times nothing")
     arguments = parser.parse_args(argv)
     params = load()

@@ -1,6 +1,6 @@
 """`make verify`: whether what is committed is what today's code makes of the stored weights and the real data.
 
-    python -m pipeline.verify [--variant VARIANT [--seed SEED [--train 1]]]
+    python -m pipeline.commands.verify [--variant VARIANT [--seed SEED [--train 1]]]
 
 Checks results/, brings what a fresh clone lacks, tests every stored weight anew, and renders the pages; with --train it trains one
 seed again instead. Nothing that is committed changes. Exit status 0 when all agrees, 1 when not, 2 when there is nothing to verify.
@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.commands.repro import reproduce
 from pipeline.data.datasets import data_digest, load
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation import inference
@@ -30,7 +31,6 @@ from pipeline.evaluation.records import Records
 from pipeline.params import Params
 from pipeline.params import load as load_params
 from pipeline.provenance import device_name, origin, same_processor, versions
-from pipeline.repro import reproduce
 from pipeline.runner import finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.progress import TrainingProgress
@@ -45,7 +45,7 @@ _COLOURS_APART = 0.001
 
 def main(argv: list[str]) -> int:
     # Empty values are those that make passes on for variables that were not given.
-    parser = argparse.ArgumentParser(prog="python -m pipeline.verify", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.verify", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--variant", default="", help="this variant alone, without the pages")
     parser.add_argument("--seed", default="", help="this seed of it alone")
     parser.add_argument("--train", default="", help="1: train the seed again, from its initial weights, in a temporary folder")

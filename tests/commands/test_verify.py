@@ -18,17 +18,17 @@ import pytest
 import yaml
 from PIL import Image
 
+from pipeline.commands.verify import LIMIT, _same_picture, bits_parted, check_store, main, start_parted
 from pipeline.errors import UserError
 from pipeline.files import sealed_json, sha256
 from pipeline.params import Params
 from pipeline.runner.finished import Finished
 from pipeline.training.records import EpochRow
-from pipeline.verify import LIMIT, _same_picture, bits_parted, check_store, main, start_parted
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 DVC = (sys.executable, "-m", "dvc")
 GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.com")
 
@@ -79,7 +79,7 @@ def travelled(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], tr
         origin.succeed(*GIT, "commit", "--quiet", "--message", "Trained.")
         origin.succeed(*GIT, "clone", "--quiet", ".", str(clone.path))
         assert not (clone.path / "runs" / "base" / "model.safetensors").exists()
-        return clone.succeed(sys.executable, "-m", "pipeline.verify")
+        return clone.succeed(sys.executable, "-m", "pipeline.commands.verify")
 
     path, said = once("travelled", make)
     lines = said.splitlines()

@@ -15,9 +15,10 @@ import pytest
 import torch
 import yaml
 
-from pipeline import params, plan
+from pipeline import params
+from pipeline.commands import plan
+from pipeline.commands.plan import Entry, Rate
 from pipeline.data import datasets
-from pipeline.plan import Entry, Rate
 from pipeline.provenance import STAGE_CODE, code_hash, device_name
 from pipeline.runner import checkpoint, finished, results
 from pipeline.runner.progress import STUDY, StudyProgress, study_line
@@ -195,7 +196,7 @@ def test_dvc_runs_no_stage_that_its_lock_has(lay_out: Callable[..., params.Param
     assert entry.trained == [0, 1]
     Path("code-hashes").mkdir()
     Path("code-hashes/train.txt").write_text(f"{code_hash(STAGE_CODE['train'])}\n")
-    shutil.copyfile(Path(__file__).parent.parent / "dvc.yaml", "dvc.yaml")
+    shutil.copyfile(Path(__file__).parent.parent.parent / "dvc.yaml", "dvc.yaml")
     (stage,) = (stage for stage in yaml.safe_load(Path("dvc.yaml").read_text())["stages"].items() if stage[0] == "train")
     deps = [dep.replace("${key}", "base") for dep in stage[1]["do"]["deps"]]
     md5 = {dep: dvc_md5(Path(dep)) for dep in deps}
@@ -308,7 +309,7 @@ def test_without_arrays_there_are_no_times(
 
 def test_a_wrong_study_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("trian: {}\n")
-    result = run("pipeline.plan", tmp_path)
+    result = run("pipeline.commands.plan", tmp_path)
     assert result.returncode == 2
     assert result.stderr.startswith("error: trian is not a key of params.yaml; the nearest is 'train'.")
     assert result.stderr.count("\n") == 1
@@ -328,7 +329,7 @@ def test_work_is_what_the_stages_read(
     lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lay_out(study_of(raw_params, more={"seeds": 4}))
-    result = run("pipeline.plan", Path(), "--work", "word.json")
+    result = run("pipeline.commands.plan", Path(), "--work", "word.json")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     monkeypatch.setenv(STUDY, "word.json")
     line = StudyProgress("more").finish()

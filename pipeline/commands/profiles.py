@@ -1,6 +1,6 @@
 """Profiles: the same pipeline on another scale, in a nested DVC repository under build/ that leaves the root's files alone.
 
-    python -m pipeline.profiles run NAME [--publish]
+    python -m pipeline.commands.profiles run NAME [--publish]
 
 lays profiles/NAME/params.yaml over the root's params.yaml and runs the result in build/NAME; `--publish` then copies the pages and
 the text files of runs/ and evaluations/ to reports/NAME, where git keeps them.
@@ -21,17 +21,18 @@ from typing import Any
 import yaml
 
 from pipeline import params
+from pipeline.commands.repro import reproduce
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_changed
 from pipeline.params import nearest
-from pipeline.repro import reproduce
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline.profiles", description="Runs the pipeline with profiles/NAME laid over params.yaml, in build/NAME."
+        prog="python -m pipeline.commands.profiles",
+        description="Runs the pipeline with profiles/NAME laid over params.yaml, in build/NAME.",
     )
     commands = parser.add_subparsers(required=True, dest="command")
     run = commands.add_parser("run", help="dvc repro in build/NAME")

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline import mending
+from pipeline.commands import mending
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PREPARED = "prepare", "resolve"  # stages that take seconds
 PATIENCE = 150  # seconds, for machines that do other work
@@ -34,7 +34,7 @@ def study(trained: Repository, tmp_path: Path) -> Repository:
 def start(study: Repository, *arguments: str) -> subprocess.Popen[str]:
     """The command in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "pipeline.repro", *arguments],
+        [sys.executable, "-m", "pipeline.commands.repro", *arguments],
         cwd=study.path,
         env=study.environment,
         stdout=subprocess.PIPE,

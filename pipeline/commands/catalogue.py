@@ -1,6 +1,6 @@
 """The catalogue: params.yaml checked and listed, without training anything.
 
-    python -m pipeline.catalogue
+    python -m pipeline.commands.catalogue
 
 lists the variants with their difference to the base or to the variant they start from, their experiments, claims and
 parameters, then the experiments and the claims: tables on a terminal, elsewhere one line each, however long.
@@ -39,8 +39,7 @@ class Row:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.catalogue", description="Checks params.yaml and lists what it holds.")
-    parser.parse_args(argv)
+    argparse.ArgumentParser(prog="python -m pipeline.commands.catalogue", description=__doc__.splitlines()[0]).parse_args(argv)
     params = load()
     console = Console()
     for title, header, lines in sections(params):

@@ -1,6 +1,6 @@
 """Completes an MLflow store from the files in runs/: evaluations, short trainings, and all that was missed while it was down.
 
-`make sync` is `python -m pipeline.sync` in the folder that holds runs/; the report stage calls `sync`.
+`make sync` is `python -m pipeline.stages.sync` in the folder that holds runs/; the report stage calls `sync`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Training(NamedTuple):
 
 def main(argv: list[str]) -> None:
     description = "Completes the MLflow store from runs/ and predictions/, without doubles."
-    argparse.ArgumentParser(prog="python -m pipeline.sync", description=description).parse_args(argv)
+    argparse.ArgumentParser(prog="python -m pipeline.stages.sync", description=description).parse_args(argv)
     if Path("params.yaml").exists():
         restore_runs(RUNS, params.load().variants.__contains__)
     sync()

@@ -1,6 +1,6 @@
 """`dvc repro` for a study that may have been killed before: checks params.yaml, mends what a kill left, then runs DVC.
 
-python -m pipeline.repro [ARGUMENTS OF dvc repro]
+python -m pipeline.commands.repro [ARGUMENTS OF dvc repro]
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline import mending, params
+from pipeline import params
+from pipeline.commands import mending
 from pipeline.errors import UserError, run_command
 from pipeline.runner.progress import STUDY
 from pipeline.runner.workers import die_with_parent
@@ -26,7 +27,7 @@ _INTERRUPTED = 252  # DVC's exit status after Ctrl-C
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline.repro", usage="%(prog)s [ARGUMENTS OF dvc repro]", description=__doc__.splitlines()[0]
+        prog="python -m pipeline.commands.repro", usage="%(prog)s [ARGUMENTS OF dvc repro]", description=__doc__.splitlines()[0]
     )
     reproduce(Path(), parser.parse_known_args(argv)[1])
 
@@ -69,7 +70,7 @@ def _leave_word(directory: Path) -> dict[str, str]:
         The environment in which they do; empty where the work is not known, which stops nothing.
     """
     # A process of its own: it may import torch, whose memory the training needs.
-    found = subprocess.run([sys.executable, "-m", "pipeline.plan", "--work", WORK], cwd=directory)
+    found = subprocess.run([sys.executable, "-m", "pipeline.commands.plan", "--work", WORK], cwd=directory)
     return {STUDY: str(WORK)} if found.returncode == 0 else {}
 
 

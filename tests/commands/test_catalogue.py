@@ -15,11 +15,12 @@ import pytest
 import yaml
 from rich.console import Console
 
-from pipeline import catalogue, params
+from pipeline import params
+from pipeline.commands import catalogue
 from pipeline.errors import UserError, run_command
 from pipeline.models import build
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_a_claim_is_listed_with_the_images_that_it_speaks_of(study: params.Param
 
 def test_a_pipe_gets_a_whole_line_each(study: params.Params, listed: list[catalogue.Row]) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "pipeline.catalogue"],
+        [sys.executable, "-m", "pipeline.commands.catalogue"],
         env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert (result.returncode, result.stderr) == (0, "")
