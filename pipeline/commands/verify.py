@@ -24,7 +24,6 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.commands.repro import reproduce
-from pipeline.data.datasets import data_digest, load
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation import inference
 from pipeline.evaluation.records import Records
@@ -36,6 +35,7 @@ from pipeline.runner.finished import Finished
 from pipeline.runner.progress import TrainingProgress
 from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES
 from pipeline.training.records import EpochRow
+from pipeline.training.tasks import data_digest
 
 STORE = Path("results")  # the DVC remote that git tracks
 LIMIT = 40_000_000  # bytes
@@ -183,7 +183,6 @@ def retest(params: Params, variants: Sequence[str], seed: int | None) -> list[st
     """
     device = workers.choose_device()
     here = device_name(device)
-    dataset = load(ARRAYS)
     faulty: list[str] = []
 
     def fault(variant: str, sentence: str) -> None:
@@ -212,12 +211,11 @@ def retest(params: Params, variants: Sequence[str], seed: int | None) -> list[st
             if isinstance(outcome, UserError):
                 fault(task.variant, str(outcome))
                 continue
-            accuracies = (outcome.predictions == dataset.test_labels).mean(1)
-            for one, loss, accuracy in zip(task.seeds, outcome.losses, accuracies, strict=True):
+            for one, loss, accuracy in zip(task.seeds, outcome.losses, outcome.accuracies, strict=True):
                 if seed in (None, one):
                     part = stored[task.variant][one]
                     exact = _exact(part, task.seeds, here)
-                    tests[task.variant].append(_Test(part, float(loss), float(accuracy), len(dataset.test_labels), exact))
+                    tests[task.variant].append(_Test(part, float(loss), float(accuracy), outcome.num_tests, exact))
             left[task.variant] -= 1
             if left[task.variant] == 0 and task.variant not in faulty:
                 clause, agrees = _judge(sorted(tests.pop(task.variant), key=lambda test: test.part.seed), seed)
@@ -232,9 +230,10 @@ def _stored(params: Params, variant: str) -> dict[int, Finished]:
     """The finished seeds of a variant. Raises UserError where files are missing or damaged, or of other settings or data."""
     directory = RUNS / variant
     run = results.read_run(directory)
-    if run["config"] != params.resolve(variant).model_dump(mode="json"):
+    settings = params.resolve(variant)
+    if run["config"] != settings.model_dump(mode="json"):
         raise UserError(f"params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it.")
-    if run["data_digest"] != data_digest(ARRAYS):
+    if run["data_digest"] != data_digest(settings.task, ARRAYS):
         raise UserError(f"it was trained on other data than {ARRAYS} holds; `dvc repro train@{variant}` mends it.")
     return {part.seed: part for part in results.load_seeds(directory)}
 
@@ -345,7 +344,7 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
     settings, device = params.resolve(variant), workers.choose_device()
     old = _stored(params, variant)[seed]
     group = _group(old, device)
-    about = origin(device)
+    about = origin(device, settings.task)
     last: list[EpochRow] = []
     progress = TrainingProgress(variant, [group], settings.train.epochs)
 
@@ -375,9 +374,9 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
         _say(f"{what}  parted: {parted}{_other_versions(old)}")
         return 1
     loss = _relative(new.rows[-1].test_loss, old.rows[-1].test_loss)
-    images = round(abs(new.rows[-1].test_accuracy - old.rows[-1].test_accuracy) * len(load(ARRAYS).test_labels))
+    apart = abs(new.rows[-1].test_accuracy - old.rows[-1].test_accuracy)
     _say(f"{what}  on {here}; stored: {old.origin['device_name']}, which rounds otherwise")
-    _say(f"  the last epoch's test loss parts by {loss:.1e} of it, the accuracy by {_images(images)}")
+    _say(f"  the last epoch's test loss parts by {loss:.1e} of it, the accuracy by {apart:.2%}")
     if (parted := start_parted(new, old)) is not None:
         _say(f"  parted: {parted}{_other_versions(old)}")
         return 1

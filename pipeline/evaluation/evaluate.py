@@ -6,24 +6,18 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from pipeline.data.datasets import Dataset, load
 from pipeline.errors import UserError
 from pipeline.evaluation import inference
 from pipeline.evaluation.inference import Result, Task
 from pipeline.evaluation.records import Evaluation, Records
-from pipeline.measures.definitions import SHIFTS
-from pipeline.params import ModelSettings, Params, VariantSettings
+from pipeline.measures.definitions import FloatArray
+from pipeline.params import Params, VariantSettings
 from pipeline.runner import results, workers
 from pipeline.training.records import EpochRow
-
-if TYPE_CHECKING:
-    from pipeline.evaluation.attention import Probe
-
-_ATTENTION_COLUMNS = {"attention_entropy": "entropy", "ink_correlation": "ink_correlation"}  # of the tables, and of a Probe
 
 
 def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, Any]]) -> dict[str, UserError]:
@@ -49,7 +43,6 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
         for group in workers.make_groups(settings.train.seeds, device, stackable=settings.stackable)
     ]
     processes = workers.choose_processes() if device == "cpu" else 1
-    dataset = load(records.arrays)
     results_of: dict[str, dict[int, Result]] = defaultdict(dict)  # by a group's first seed
     faults: dict[str, UserError] = {}
     finished = 0
@@ -66,59 +59,37 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
                     continue
                 parts = results_of.pop(variant)
                 in_order = [parts[seed] for seed in settings.train.seeds if seed in parts]
-                metrics = _finish(records, variant, settings, in_order, dataset, wanted[variant])
+                metrics = _finish(records, variant, settings, in_order, wanted[variant])
             except UserError as error:
                 if variant not in faults:
                     faults[variant] = error
                     say(f"{variant}: not evaluated. {error}")
                 continue
             finished += 1
-            mean, vote = (f"{metrics[name]:.2%}" for name in ("test_accuracy", "ensemble_accuracy"))
-            say(f"{variant}: accuracy {mean}, of the vote of {len(settings.train.seeds)} seeds {vote} ({finished} of {len(wanted)})")
+            vote = metrics.get("ensemble_accuracy")
+            of_vote = "" if vote is None else f", of the vote of {len(settings.train.seeds)} seeds {vote:.2%}"
+            say(f"{variant}: accuracy {metrics['test_accuracy']:.2%}{of_vote} ({finished} of {len(wanted)})")
     return faults
 
 
 def _finish(
-    records: Records, variant: str, settings: VariantSettings, parts: Sequence[Result], dataset: Dataset, inputs: Mapping[str, Any]
+    records: Records, variant: str, settings: VariantSettings, parts: Sequence[Result], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Checks and writes one variant's evaluation. Returns its metrics."""
-    losses, predictions = (np.concatenate([getattr(part, name) for part in parts]) for name in ("losses", "predictions"))
-    labels = dataset.test_labels
-    accuracies = (predictions == labels).mean(1)
+    losses, accuracies = (np.concatenate([getattr(part, name) for part in parts]) for name in ("losses", "accuracies"))
+    arrays, columns = (
+        {name: np.concatenate([getattr(part, kind)[name] for part in parts]) for name in getattr(parts[0], kind)}
+        for kind in ("arrays", "columns")
+    )
     rows = results.epoch_rows(results.read_run(records.runs / variant))
     last = [row for row in rows if row.epoch == settings.train.epochs]
     check_reproduced(variant, last, losses, accuracies)
-    columns: dict[str, list[float]] = {}
-    arrays: dict[str, np.ndarray] = {
-        "labels": labels,
-        "predictions": predictions,
-        "seeds": np.array(settings.train.seeds),
-        "positions": np.concatenate([part.positions for part in parts]),
-    }
-    if "shifts" in inputs["probes"]:
-        shifted = np.concatenate([part.shifted for part in parts if part.shifted is not None])
-        columns |= {f"shift_{distance}": shifted[:, i].tolist() for i, distance in enumerate(SHIFTS)}
-    if "attention" in inputs["probes"]:
-        assert isinstance(settings.model, ModelSettings)
-        probes = [probe for part in parts for probe in part.attention or ()]
-        columns |= {name: [getattr(probe, field) for probe in probes] for name, field in _ATTENTION_COLUMNS.items()}
-        arrays |= _attention_arrays(probes, settings.model, dataset)
-    metrics = summarize(losses, predictions, labels)
-    records.write(variant, arrays, Evaluation(dict(inputs), columns, metrics))
+    arrays |= {"seeds": np.array(settings.train.seeds), **parts[0].shared}
+    metrics = summarize(losses, accuracies)
+    if settings.task == "classification":
+        metrics |= summarize_votes(arrays["predictions"], arrays["labels"])
+    records.write(variant, arrays, Evaluation(dict(inputs), {name: column.tolist() for name, column in columns.items()}, metrics))
     return metrics
-
-
-def _attention_arrays(probes: Sequence[Probe], model: ModelSettings, dataset: Dataset) -> dict[str, np.ndarray]:
-    from pipeline.evaluation.attention import first_of_each_class
-
-    places = first_of_each_class(dataset.test_labels)
-    return {
-        "images": dataset.test_images[places],
-        "image_labels": dataset.test_labels[places],
-        "maps": probes[0].maps,
-        "rollout": np.stack([probe.rollout for probe in probes]),
-        "has_cls": np.array(int(model.has_cls)),
-    }
 
 
 def check_reproduced(variant: str, last: Sequence[EpochRow], losses: np.ndarray, accuracies: np.ndarray) -> None:
@@ -140,25 +111,29 @@ def check_reproduced(variant: str, last: Sequence[EpochRow], losses: np.ndarray,
             )
 
 
-def summarize(losses: np.ndarray, predictions: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """What all seeds of a variant do together.
+def summarize(losses: FloatArray, accuracies: FloatArray) -> dict[str, Any]:
+    """Means over the seeds of test accuracy and test loss.
 
     Args:
         losses: (seed,); those that are not finite are left out of the mean, which is None when none is left.
+        accuracies: (seed,).
+    """
+    finite = losses[np.isfinite(losses)]
+    return {"test_accuracy": float(accuracies.mean()), "test_loss": float(finite.mean()) if finite.size else None}
+
+
+def summarize_votes(predictions: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """Of classifiers: the accuracy of the seeds' majority vote, whose ties go as `pipeline.study.statistics.vote` says, and the mean
+    accuracy on the images of each class.
+
+    Args:
         predictions: (seed, image).
         labels: (image,).
-
-    Returns:
-        means over the seeds of test accuracy, test loss and the accuracy on the images of each class; and the accuracy of the
-        seeds' majority vote, whose ties go as `pipeline.study.statistics.vote` says.
     """
     from pipeline.study.statistics import vote
 
     correct = predictions == labels  # (seed, image)
-    finite = losses[np.isfinite(losses)]
     return {
-        "test_accuracy": float(correct.mean()),
-        "test_loss": float(finite.mean()) if finite.size else None,
         "ensemble_accuracy": float((vote(predictions) == labels).mean()),
         "per_class_accuracy": {str(digit): float(correct[:, labels == digit].mean()) for digit in np.unique(labels).tolist()},
     }

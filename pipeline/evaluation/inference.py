@@ -1,4 +1,4 @@
-"""What the weights of a group of seeds do on the test images, measured in processes of their own."""
+"""What the weights of a group of seeds do, measured in processes of their own."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from pipeline.data.datasets import Dataset, load
 from pipeline.errors import UserError
-from pipeline.measures.definitions import SHIFTS
-from pipeline.params import ModelSettings, VariantSettings
+from pipeline.measures.definitions import FloatArray
+from pipeline.params import VariantSettings
 from pipeline.runner import results, workers
+from pipeline.training import tasks
 
-if TYPE_CHECKING:  # a run that finds nothing to do does not pay for torch
-    from torch import Tensor, nn
-
-    from pipeline.evaluation.attention import Probe
-
-_DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right, as (rows, columns)
+# How the models of a task are measured: `module:function` of a Task, its data, what makes the stack of some of its seeds, and the device.
+_MEASURES = {
+    "classification": "pipeline.evaluation.classification:measure",
+    "captioning": "pipeline.evaluation.captions:measure",
+}
 
 
 @dataclass(frozen=True)
@@ -49,33 +48,35 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """What a group's weights do on the test images.
+    """What a group's weights do.
 
     Attributes:
-        losses: mean cross-entropy (seed,) float64.
-        predictions: classes (seed, image) uint8.
-        positions: the vectors added to the tokens (seed, token, dim) float32; (seed, 0, 0) where there are none.
-        shifted: accuracy (seed, distance), mean over the directions; None where it is not asked for.
-        attention: of each seed; None where it is not asked for.
+        losses: (seed,) float64, mean cross-entropy in the training's own test.
+        accuracies: (seed,) float64, the share of it that is right.
+        num_tests: what that test counts.
+        columns: (seed,) float64 each: what else was found of a seed.
+        arrays: (seed, ...) each: what the predictions' file keeps of every seed.
+        shared: what it keeps of the first group alone.
     """
 
-    losses: npt.NDArray[np.float64]
-    predictions: npt.NDArray[np.uint8]
-    positions: npt.NDArray[np.float32]
-    shifted: npt.NDArray[np.float64] | None
-    attention: list[Probe] | None
+    losses: FloatArray
+    accuracies: FloatArray
+    num_tests: int
+    columns: dict[str, FloatArray]
+    arrays: dict[str, np.ndarray]
+    shared: dict[str, np.ndarray]
 
 
-def run(tasks: Sequence[Task], processes: int) -> Generator[tuple[Task, Result | UserError]]:
-    """Measures all tasks in so many processes; results come as they are ready, or what is wrong with a task's weights.
+def run(groups: Sequence[Task], processes: int) -> Generator[tuple[Task, Result | UserError]]:
+    """Measures all groups in so many processes; results come as they are ready, or what is wrong with a group's weights.
 
     Raises:
         UserError: status 1 when a process died.
     """
     # Not forked: torch's threads and CUDA do not survive it.
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_start, initargs=(os.getpid(), tasks[0].device))
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_start, initargs=(os.getpid(), groups[0].device))
     try:
-        futures = {pool.submit(measure, task): task for task in tasks}
+        futures = {pool.submit(measure, task): task for task in groups}
         for future in as_completed(futures):
             try:
                 yield futures[future], future.result()
@@ -100,8 +101,8 @@ def _start(parent: int, device: str) -> None:
 
 
 @cache
-def _dataset(arrays: Path) -> Dataset:
-    return load(arrays)
+def _data(task: str, arrays: Path) -> Any:
+    return tasks.load(task, arrays)
 
 
 def measure(task: Task) -> Result:
@@ -112,55 +113,17 @@ def measure(task: Task) -> Result:
     """
     import torch
 
-    from pipeline.training.classification import evaluate
     from pipeline.training.stack import Stack
 
-    dataset, model, device = _dataset(task.arrays), task.settings.model, torch.device(task.device)
-    images = torch.from_numpy(dataset.test_images).to(device)
-    labels = torch.from_numpy(dataset.test_labels).long().to(device)
+    device, seeds = torch.device(task.device), task.settings.train.seeds
+    data = _data(task.settings.task, task.arrays)
     weights = results.load_weights(task.run, task.settings)
-    places = [task.settings.train.seeds.index(seed) for seed in task.seeds]
-    stack = Stack(model, task.seeds, device)
-    stack.load({name: value[places].to(device) for name, value in weights.items()})
 
-    def test(images: Tensor) -> tuple[Tensor, Tensor]:
-        return evaluate(stack, images, labels, num_seeds=len(task.seeds))
+    def stack(*chosen: int) -> Stack:
+        made = Stack(task.settings.model, chosen, device)
+        places = [seeds.index(seed) for seed in chosen]
+        made.load({name: value[places].to(device) for name, value in weights.items()})
+        return made
 
-    losses, predictions = test(images)
-    shifted = None
-    if "shifts" in task.probes:
-        shifted = np.zeros((len(task.seeds), len(SHIFTS)))
-        for column, distance in enumerate(SHIFTS):
-            for down, right in _DIRECTIONS:
-                _, predicted = test(shift(images, down * distance, right * distance))
-                shifted[:, column] += (predicted == labels).double().mean(1).cpu().numpy() / len(_DIRECTIONS)
-    attention = None
-    if "attention" in task.probes:
-        assert isinstance(model, ModelSettings)
-        attention = []
-        for seed, place in zip(task.seeds, places, strict=True):
-            single = Stack(model, [seed], device)  # the maps are read from a plain module
-            single.load({name: value[[place]].to(device) for name, value in weights.items()})
-            attention.append(_probe(single.module, model, dataset))
-    position = stack.position()
-    return Result(
-        losses=losses.cpu().numpy(),
-        predictions=predictions.cpu().numpy().astype(np.uint8),
-        positions=np.zeros((len(task.seeds), 0, 0), np.float32) if position is None else position.cpu().numpy(),
-        shifted=shifted,
-        attention=attention,
-    )
-
-
-def _probe(module: nn.Module, model: ModelSettings, dataset: Dataset) -> Probe:
-    from pipeline.evaluation.attention import NUM_IMAGES, first_of_each_class, probe
-
-    digits = dataset.test_images[first_of_each_class(dataset.test_labels)]
-    return probe(module, model, dataset.test_images[:NUM_IMAGES], digits)
-
-
-def shift(images: Tensor, down: int, right: int) -> Tensor:
-    """Images (..., height, width) moved by whole pixels, negative ones up and left; zeros move in."""
-    from torch.nn.functional import pad
-
-    return pad(images, (right, -right, down, -down))
+    found: Result = resolve_name(_MEASURES[task.settings.task])(task, data, stack, device)
+    return found

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.data.datasets import data_digest
 from pipeline.files import replacing, sha256, write_changed
 from pipeline.params import Params
 from pipeline.provenance import EVALUATION_CODE, code_hash, versions
 from pipeline.runner import results
+from pipeline.training.tasks import data_digest
+
+_OF_TRAINING = ("test_accuracy", "test_loss")  # metrics that the training's record has, too
 
 
 class Evaluation(NamedTuple):
@@ -57,7 +59,7 @@ class Records:
         Raises:
             UserError: the arrays are not there, or a training's record is damaged.
         """
-        shared = {"data": data_digest(self.arrays), "code": code_hash(EVALUATION_CODE), "torch": versions()["torch"]}
+        shared = {"code": code_hash(EVALUATION_CODE), "torch": versions()["torch"]}
         probed = {probe: params.probed(probe) for probe in ("shifts", "attention")}
         wanted = {}
         trained = [variant for variant in params.variants if (self.runs / variant / results.RUN).exists()]
@@ -72,6 +74,7 @@ class Records:
                 wanted[variant] = {
                     "weights": run["outputs"][results.WEIGHTS],
                     "config": settings.config_hash,
+                    "data": data_digest(settings.task, self.arrays),
                     "probes": [probe for probe, names in probed.items() if variant in names],
                     **shared,
                 }
@@ -112,7 +115,7 @@ class Records:
         """Writes one variant's evaluation.
 
         Args:
-            arrays: among them "labels" (image,) and "predictions" (seed, image), uint8.
+            arrays: of a classifier, among them "labels" (image,) and "predictions" (seed, image), uint8.
         """
         with replacing(self.predictions / f"{variant}.npz") as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays, evaluation=np.array(json.dumps(evaluation._asdict())))  # type: ignore[arg-type]
@@ -137,7 +140,11 @@ class Records:
             if found is not None and found.inputs["weights"] != inputs["weights"]:
                 found = None
             trainings.append(tables.training(run, None if found is None else found.columns))
-            own = {} if found is None else {name: found.metrics[name] for name in ("ensemble_accuracy", "per_class_accuracy")}
+            own = (
+                {}
+                if found is None
+                else {name: value for name, value in found.metrics.items() if name not in ("test_accuracy", "test_loss")}
+            )
             metrics[variant] = run["metrics"] | own
         for name, text in tables.render(trainings).items():
             write_changed(self.tables / name, text)

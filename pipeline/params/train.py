@@ -17,11 +17,14 @@ class TrainSettings(Settings):
     Attributes:
         seeds: one run each. A number n in params.yaml stands for the seeds 0 to n - 1.
         learning_rate: the schedule's largest.
+        beta2: decay of the running mean of squared gradients of adam and radam.
         clip_norm: largest L2 norm of one seed's gradient, over all its weights; None leaves gradients as they are.
         warmup: share of all steps in which the learning rate rises linearly from 0.
         train_images: size of the random subset of the training images that a seed sees; None is all of them.
         epoch_images: images shown in an epoch, the subset repeated or cut; None is the whole training set's number.
         divergence: whether a loss that is not finite ends the training with an error, or is recorded as a result.
+        self_critical_epochs: the last epochs, in which a captioner learns from the CIDEr-D of its own captions.
+        self_critical_rate: the learning rate there; the schedule ends before.
     """
 
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, strict=False)]
@@ -30,6 +33,7 @@ class TrainSettings(Settings):
     learning_rate: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
     optimizer: Literal["adam", "radam", "sgd"]
     momentum: Annotated[float, Field(ge=0, lt=1)]
+    beta2: Annotated[float, Field(gt=0, lt=1)] = 0.999
     weight_decay: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
     clip_norm: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None
     schedule: Literal["constant", "linear", "warmup_linear", "noam", "cosine"]
@@ -38,6 +42,8 @@ class TrainSettings(Settings):
     epoch_images: Annotated[int, Field(ge=1, le=10**9)] | None
     augment: Literal["none", "affine"]
     divergence: Literal["stop", "record"]
+    self_critical_epochs: Annotated[int, Field(ge=0, le=10_000)] = 0
+    self_critical_rate: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 2e-4
 
     @model_validator(mode="after")
     def _possible(self) -> TrainSettings:
@@ -47,6 +53,11 @@ class TrainSettings(Settings):
             raise ValueError(f"warmup: {self.schedule} needs a share of the steps to warm up in, for example 0.1")
         if self.schedule in ("constant", "linear") and self.warmup:
             raise ValueError(f"warmup: {self.schedule} has none; set it to 0.0, or schedule to warmup_linear")
+        if self.self_critical_epochs >= self.epochs:
+            raise ValueError(
+                f"self_critical_epochs: {self.self_critical_epochs} of {self.epochs} epochs leave none that learns from the references;"
+                f" the largest is {self.epochs - 1}"
+            )
         return self
 
     @field_validator("seeds", mode="before")

@@ -213,7 +213,7 @@ def _work(job: Job, pipe: Connection) -> None:
     try:
         set_reproducible(torch.device(job.device))
         keep_freed_memory()
-        data = load(job.settings, job.arrays)
+        data = load(job.settings.task, job.arrays)
         while (task := pipe.recv()) is not None:
             seeds = task.seeds
             if task.replay and _replay(job, data, seeds, pipe):

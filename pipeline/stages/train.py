@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
     workers.die_with_dvc()
     settings = load_variant(CONFIGS / f"{variant}.json")
     device = workers.choose_device()
-    place = finished.folder(FINISHED, settings, data_digest(settings, ARRAYS), device)
+    place = finished.folder(FINISHED, settings, data_digest(settings.task, ARRAYS), device)
     with variant_lock(place / "lock", variant):
         train(variant, settings, device, place)
 
@@ -207,7 +207,7 @@ class _Training:
             "stage": f"train@{self._variant}",
             "config": self._settings.model_dump(mode="json"),
             "config_hash": self._settings.config_hash,
-            "data_digest": data_digest(self._settings, ARRAYS),
+            "data_digest": data_digest(self._settings.task, ARRAYS),
             "dataset": self._settings.data.dataset,
             "seeds": list(self._settings.train.seeds),
         }

@@ -20,7 +20,7 @@ from torch import Tensor
 from pipeline.params import TrainSettings
 from pipeline.training import schedules
 
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Kingma and Ba 2015; torch's own
+BETA1, EPSILON = 0.9, 1e-8  # Kingma and Ba 2015; torch's own
 
 
 class Optimizer(ABC):
@@ -30,7 +30,7 @@ class Optimizer(ABC):
 
     Args:
         parameters: leaf tensors on one device; `step` takes their gradients and clears them.
-        settings: momentum, weight_decay, clip_norm.
+        settings: momentum, beta2, weight_decay, clip_norm.
         rates: the learning rate of each step (total_steps,), float64.
         num_seeds: models.
         stacked: parameters have a leading seed dimension; else they are one model's.
@@ -112,8 +112,8 @@ class Adam(Optimizer):
     def _update(self, gradients: list[Tensor], *coefficients: Tensor) -> None:
         torch._fused_adamw_(
             self._parameters, gradients, self._averages["mean"], self._averages["square"], [], [self._step.float()] * len(gradients),
-            lr=coefficients[0], beta1=BETA1, beta2=BETA2, weight_decay=self._settings.weight_decay, eps=EPSILON, amsgrad=False,
-            maximize=False,
+            lr=coefficients[0], beta1=BETA1, beta2=self._settings.beta2, weight_decay=self._settings.weight_decay, eps=EPSILON,
+            amsgrad=False, maximize=False,
         )  # fmt: skip
 
 
@@ -125,9 +125,9 @@ class RAdam(Optimizer):
 
     def _table(self, rates: Tensor) -> Tensor:
         """The share of a weight that decay leaves, the adaptive update's rate, the mean's own; one of the two rates is 0."""
-        step = torch.arange(1, len(rates) + 1, dtype=torch.float64)
-        correction1, correction2 = 1 - BETA1**step, 1 - BETA2**step
-        limit = 2 / (1 - BETA2) - 1  # of the next, the length of the simple average that the running one resembles
+        step, beta2 = torch.arange(1, len(rates) + 1, dtype=torch.float64), self._settings.beta2
+        correction1, correction2 = 1 - BETA1**step, 1 - beta2**step
+        limit = 2 / (1 - beta2) - 1  # of the next, the length of the simple average that the running one resembles
         length = limit - 2 * step * (1 - correction2) / correction2
         rectification = ((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length)).sqrt()
         rates_of_mean = rates / correction1
@@ -141,8 +141,8 @@ class RAdam(Optimizer):
         if self._settings.weight_decay:
             torch._foreach_mul_(self._parameters, kept)
         torch._foreach_lerp_(means, gradients, 1 - BETA1)
-        torch._foreach_mul_(squares, BETA2)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1 - BETA2)
+        torch._foreach_mul_(squares, self._settings.beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - self._settings.beta2)
         rates = torch._foreach_sqrt(squares)
         torch._foreach_add_(rates, EPSILON)
         torch._foreach_reciprocal_(rates)
@@ -168,7 +168,7 @@ def make_optimizer(settings: TrainSettings, parameters: Sequence[Tensor], *, num
     """The optimiser that the settings name, before its first step.
 
     Args:
-        settings: optimizer, momentum, weight_decay, clip_norm, learning_rate, schedule, warmup.
+        settings: all but seeds and images.
         parameters: leaf tensors on one device.
         num_seeds: models.
         stacked: parameters have a leading seed dimension; else they are one model's.

@@ -24,11 +24,15 @@ def table(settings: TrainSettings, total_steps: int) -> Tensor:
     So a warm-up rises from 1 / w, not from 0, and is at its peak, exactly `learning_rate`, in its last step, t = w - 1; a decay
     would reach 0 at t = T, after the last step; and a warm-up of one step is the same as none. noam is equation 3 of Vaswani et
     al. 2017, scaled so that its peak is `learning_rate`; cosine is equation 5 of Loshchilov and Hutter 2017 without restarts.
+    Self-critical epochs come after the schedule, at their own rate.
     """
+    last = total_steps * settings.self_critical_epochs // settings.epochs
+    total_steps -= last
     # Plain numbers, not vectors: a processor's vector code may round cosines in a way of its own, and replay compares the table by digest.
     warm_up = max(1, round(settings.warmup * total_steps))
     shares = [_share(settings.schedule, step, warm_up, total_steps) for step in range(1, total_steps + 1)]
-    return settings.learning_rate * torch.tensor(shares, dtype=torch.float64)
+    rates = settings.learning_rate * torch.tensor(shares, dtype=torch.float64)
+    return torch.cat([rates, torch.full((last,), settings.self_critical_rate, dtype=torch.float64)]) if last else rates
 
 
 def _share(schedule: str, count: int, warm_up: int, total_steps: int) -> float:

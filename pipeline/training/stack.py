@@ -54,14 +54,14 @@ class Stack:
     def train(self, mode: bool) -> None:
         self.module.train(mode)
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """(seed, batch, channel, height, width) to logits (seed, batch, class)."""
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """What the models take, (seed, batch, ...) each, to logits (seed, batch, ...)."""
         if self.single:
-            return self.module(images[0])[None]
-        return torch.func.vmap(self._call)(self._parameters, self._buffers, images)
+            return self.module(*(one[0] for one in inputs))[None]
+        return torch.func.vmap(self._call)(self._parameters, self._buffers, *inputs)
 
-    def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], images: Tensor) -> Tensor:
-        return torch.func.functional_call(self.module, (dict(parameters), dict(buffers)), (images,))
+    def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        return torch.func.functional_call(self.module, (dict(parameters), dict(buffers)), inputs)
 
     def state(self) -> dict[str, Tensor]:
         """Every parameter and persistent buffer, (seed, ...); what `model.safetensors` holds."""

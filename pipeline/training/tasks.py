@@ -63,14 +63,14 @@ TASKS = {
 }
 
 
-def load(settings: VariantSettings, arrays: Path) -> Any:
-    """The data that a variant is trained and tested on. Raises UserError where they are missing or damaged."""
-    return resolve_name(f"{TASKS[settings.task].data}:load")(arrays)
+def load(task: str, arrays: Path) -> Any:
+    """The data that a task's networks are trained and tested on. Raises UserError where they are missing or damaged."""
+    return resolve_name(f"{TASKS[task].data}:load")(arrays)
 
 
-def data_digest(settings: VariantSettings, arrays: Path) -> str:
+def data_digest(task: str, arrays: Path) -> str:
     """64 hexadecimal digits that tell these data from all others. Raises UserError where they are missing."""
-    return str(resolve_name(f"{TASKS[settings.task].data}:data_digest")(arrays))
+    return str(resolve_name(f"{TASKS[task].data}:data_digest")(arrays))
 
 
 def learning(settings: VariantSettings) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.evaluation.evaluate import check_reproduced, summarize
+from pipeline.evaluation.evaluate import check_reproduced, summarize, summarize_votes
 from pipeline.training.records import EpochRow
 
 
@@ -33,13 +33,15 @@ def test_a_loss_is_reproduced_to_five_digits_and_an_accuracy_exactly() -> None:
 
 
 def test_summary_by_hand() -> None:
+    assert summarize(np.array([0.5, math.nan, 1.0]), np.array([0.5, 0.75, 1.0])) == {"test_accuracy": 0.75, "test_loss": 0.75}
+    assert summarize(np.full(3, math.inf), np.ones(3))["test_loss"] is None
+
+
+def test_summary_of_votes_by_hand() -> None:
     labels = np.array([0, 0, 1, 7], np.uint8)
     predictions = np.array([[0, 1, 1, 7], [0, 0, 1, 2], [0, 0, 2, 3]], np.uint8)
     # The vote: 0, 0, 1, and a tie of 7, 2 and 3, which the first seed decides.
-    assert summarize(np.array([0.5, math.nan, 1.0]), predictions, labels) == {
-        "test_accuracy": pytest.approx(8 / 12),
-        "test_loss": 0.75,
+    assert summarize_votes(predictions, labels) == {
         "ensemble_accuracy": 1.0,
         "per_class_accuracy": {"0": pytest.approx(5 / 6), "1": pytest.approx(2 / 3), "7": pytest.approx(1 / 3)},
     }
-    assert summarize(np.full(3, math.inf), predictions, labels)["test_loss"] is None

@@ -12,7 +12,8 @@ from pipeline import params
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.evaluation import attention
-from pipeline.evaluation.inference import Task, measure, shift
+from pipeline.evaluation.classification import shift
+from pipeline.evaluation.inference import Task, measure
 from pipeline.runner import results
 from pipeline.runner.finished import Finished
 from pipeline.training.records import EpochRow
@@ -73,16 +74,19 @@ def test_losses_predictions_and_positions(settings_of: dict[str, params.VariantS
         settings = settings_of[variant]
         found = measure(make_task(settings, runs / variant, arrays, seeds=(7, 4)))
         weights = results.load_weights(runs / variant, settings)
-        assert (found.shifted, found.attention) == (None, None)
-        assert (found.positions.dtype, found.positions.shape) == (np.float32, (2, *width))
-        assert (found.predictions.dtype, found.predictions.shape) == (np.uint8, (2, len(labels)))
+        assert (list(found.columns), list(found.arrays), list(found.shared)) == ([], ["predictions", "positions"], ["labels"])
+        positions, predictions = found.arrays["positions"], found.arrays["predictions"]
+        assert (positions.dtype, positions.shape) == (np.float32, (2, *width))
+        assert (predictions.dtype, predictions.shape) == (np.uint8, (2, len(labels)))
+        assert found.num_tests == len(labels)
+        assert np.array_equal(found.accuracies, (predictions == data.test_labels).mean(1))
         for row, place in enumerate((2, 0)):
             module = build(settings.model).eval()
             module.load_state_dict({name: value[place] for name, value in weights.items()})
             with torch.no_grad():
                 logits = module(images)
             assert found.losses[row] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5)
-            assert (found.predictions[row] == logits.argmax(1).numpy()).mean() > 0.99
+            assert (predictions[row] == logits.argmax(1).numpy()).mean() > 0.99
 
 
 def test_accuracy_under_shifts_by_loops(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
@@ -92,9 +96,8 @@ def test_accuracy_under_shifts_by_loops(settings_of: dict[str, params.VariantSet
     from pipeline.models import build
 
     settings = settings_of["net"]
-    found = measure(make_task(settings, runs / "net", arrays, probes=("shifts",))).shifted
-    assert found is not None
-    assert found.shape == (1, 4)
+    found = measure(make_task(settings, runs / "net", arrays, probes=("shifts",))).columns
+    assert list(found) == [f"shift_{distance}" for distance in (1, 2, 3, 4)]
     weights = results.load_weights(runs / "net", settings)
     module = build(settings.model).eval()
     module.load_state_dict({name: value[0] for name, value in weights.items()})
@@ -110,7 +113,7 @@ def test_accuracy_under_shifts_by_loops(settings_of: dict[str, params.VariantSet
             with torch.no_grad():
                 logits = module(torch.from_numpy(moved)[:, None].float() / 255)
             accuracies.append((logits.argmax(1).numpy() == data.test_labels).mean())
-        assert found[0, distance - 1] == pytest.approx(np.mean(accuracies), abs=1e-9)
+        assert found[f"shift_{distance}"] == pytest.approx(np.mean(accuracies), abs=1e-9)
 
 
 def test_shift() -> None:
@@ -129,21 +132,20 @@ def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], 
     settings = settings_of["tiny"]
     model = settings.model
     assert isinstance(model, params.ModelSettings)
-    found = measure(make_task(settings, runs / "tiny", arrays, seeds=(4, 7), probes=("attention",))).attention
-    assert found is not None
-    assert len(found) == 2
+    found = measure(make_task(settings, runs / "tiny", arrays, seeds=(4, 7), probes=("attention",)))
     data = load(arrays)
     digits = data.test_images[[list(data.test_labels).index(digit) for digit in range(10)]]
     weights = results.load_weights(runs / "tiny", settings)
-    for probe, place in zip(found, (0, 2), strict=True):
+    for i, place in enumerate((0, 2)):
         stack = Stack(model, [SEEDS[place]], torch.device("cpu"))
         stack.load({name: value[[place]] for name, value in weights.items()})
         expected = attention.probe(stack.module, model, data.test_images, digits)
-        assert (probe.entropy, probe.ink_correlation) == (expected.entropy, expected.ink_correlation)
-        assert np.array_equal(probe.rollout, expected.rollout)
-        assert np.array_equal(probe.maps, expected.maps)
-    assert (found[0].maps.dtype, found[0].maps.shape) == (np.float16, (10, 1, 8, 5))
-    assert (found[0].rollout.dtype, found[0].rollout.shape) == (np.float32, (10, 5))
+        assert (found.columns["attention_entropy"][i], found.columns["ink_correlation"][i]) == (expected.entropy, expected.ink_correlation)
+        assert np.array_equal(found.arrays["rollout"][i], expected.rollout)
+        if i == 0:
+            assert np.array_equal(found.shared["maps"], expected.maps)
+    assert (found.shared["maps"].dtype, found.shared["maps"].shape) == (np.float16, (10, 1, 8, 5))
+    assert (found.arrays["rollout"].dtype, found.arrays["rollout"].shape) == (np.float32, (2, 10, 5))
 
 
 def test_weights_that_are_not_here(settings_of: dict[str, params.VariantSettings], tmp_path: Path, arrays: Path) -> None:

@@ -152,7 +152,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
                 yield task, error
 
     monkeypatch.setattr(inference, "run", run)
-    inference._dataset.cache_clear()
+    inference._data.cache_clear()
     return counted
 
 
@@ -276,13 +276,12 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
         "tiny", settings, tuple(SEEDS), ("shifts", "attention"), "cpu", evaluated / "runs" / "tiny", evaluated / "data" / "arrays"
     )
     found = inference.measure(task)  # as one stack, where the stage tested seed by seed
-    assert found.shifted is not None
-    assert found.attention is not None
     rows = table(evaluated, "seeds.csv", "tiny")
-    assert [float(row["attention_entropy"]) for row in rows] == [probe.entropy for probe in found.attention]
-    assert [float(row["ink_correlation"]) for row in rows] == [probe.ink_correlation for probe in found.attention]
+    assert [float(row["attention_entropy"]) for row in rows] == found.columns["attention_entropy"].tolist()
+    assert [float(row["ink_correlation"]) for row in rows] == found.columns["ink_correlation"].tolist()
     for i, row in enumerate(rows):
-        assert [float(row[f"shift_{distance}"]) for distance in SHIFTS] == pytest.approx(found.shifted[i], abs=2 / 360)
+        shifted = [found.columns[f"shift_{distance}"][i] for distance in SHIFTS]
+        assert [float(row[f"shift_{distance}"]) for distance in SHIFTS] == pytest.approx(shifted, abs=2 / 360)
     with np.load(evaluated / "predictions" / "tiny.npz") as file:
         content = dict(file)
     assert list(content["image_labels"]) == list(range(10))
@@ -290,9 +289,9 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
         assert np.array_equal(content["images"][digit], data.test_images[list(data.test_labels).index(digit)])
     assert content["has_cls"] == 1
     assert (content["maps"].dtype, content["maps"].shape) == (np.float16, (10, 1, 8, 5))
-    assert np.array_equal(content["maps"], found.attention[0].maps)
+    assert np.array_equal(content["maps"], found.shared["maps"])
     assert (content["rollout"].dtype, content["rollout"].shape) == (np.float32, (3, 10, 5))
-    assert np.array_equal(content["rollout"], np.stack([probe.rollout for probe in found.attention]))
+    assert np.array_equal(content["rollout"], found.arrays["rollout"])
 
 
 def test_what_is_left_out_is_said(done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,72 @@
+"""What classifiers do on the test images, as they are and shifted, and what they attend to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pipeline.data.datasets import Dataset
+from pipeline.evaluation.attention import NUM_IMAGES, first_of_each_class, probe
+from pipeline.evaluation.inference import Result, Task
+from pipeline.measures.definitions import SHIFTS
+from pipeline.params import ModelSettings
+from pipeline.training.classification import evaluate
+from pipeline.training.stack import Stack
+
+_DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left and right, as (rows, columns)
+
+
+def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], device: torch.device) -> Result:
+    """See `pipeline.evaluation.inference.measure`.
+
+    Its arrays are `predictions` (seed, image) uint8 and `positions`, the vectors added to the tokens (seed, token, dim) float32, or
+    (seed, 0, 0) where there are none; with attention also `rollout`. The labels of the test images are shared. Columns are
+    `shift_N`, accuracy under shifts of N pixels, mean over the directions; `attention_entropy`; `ink_correlation`.
+    """
+    num_seeds = len(task.seeds)
+    stack = make_stack(*task.seeds)
+    images = torch.from_numpy(dataset.test_images).to(device)
+    labels = torch.from_numpy(dataset.test_labels).long().to(device)
+
+    def test(images: Tensor) -> tuple[Tensor, Tensor]:
+        return evaluate(stack, images, labels, num_seeds=num_seeds)
+
+    losses, predictions = test(images)
+    position = stack.position()
+    arrays = {
+        "predictions": predictions.cpu().numpy().astype(np.uint8),
+        "positions": np.zeros((num_seeds, 0, 0), np.float32) if position is None else position.cpu().numpy(),
+    }
+    shared: dict[str, np.ndarray] = {"labels": dataset.test_labels}
+    columns = {}
+    if "shifts" in task.probes:
+        for distance in SHIFTS:
+            right = torch.zeros(num_seeds, dtype=torch.float64, device=device)
+            for down, across in _DIRECTIONS:
+                _, predicted = test(shift(images, down * distance, across * distance))
+                right += (predicted == labels).double().mean(1)
+            columns[f"shift_{distance}"] = (right / len(_DIRECTIONS)).cpu().numpy()
+    if "attention" in task.probes:
+        assert isinstance(task.settings.model, ModelSettings)
+        places = first_of_each_class(dataset.test_labels)
+        digits, looked_at = dataset.test_images[places], dataset.test_images[:NUM_IMAGES]
+        # The maps are read from plain modules.
+        probes = [probe(make_stack(seed).module, task.settings.model, looked_at, digits) for seed in task.seeds]
+        columns |= {
+            "attention_entropy": np.array([one.entropy for one in probes]),
+            "ink_correlation": np.array([one.ink_correlation for one in probes]),
+        }
+        arrays["rollout"] = np.stack([one.rollout for one in probes])
+        shared |= {"images": digits, "image_labels": dataset.test_labels[places], "maps": probes[0].maps}
+        shared["has_cls"] = np.array(int(task.settings.model.has_cls))
+    accuracies = (arrays["predictions"] == dataset.test_labels).mean(1)
+    return Result(losses.cpu().numpy(), accuracies, len(labels), columns, arrays, shared)
+
+
+def shift(images: Tensor, down: int, right: int) -> Tensor:
+    """Images (..., height, width) moved by whole pixels, negative ones up and left; zeros move in."""
+    return pad(images, (right, -right, down, -down))
