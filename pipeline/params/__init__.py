@@ -5,7 +5,7 @@ where there is one, the nearest valid choice.
 """
 
 from pipeline.params.architectures import ARCHITECTURES
-from pipeline.params.data import DATASETS, DataSettings, DataSource, Shape
+from pipeline.params.data import DATASETS, DataSettings, DataSource, ScenesSettings, Shape
 from pipeline.params.faults import nearest
 from pipeline.params.model import AnyModelSettings, BaselineSettings, ModelSettings
 from pipeline.params.reading import read
@@ -39,6 +39,7 @@ __all__ = [
     "Measure",
     "ModelSettings",
     "Params",
+    "ScenesSettings",
     "Shape",
     "TimingSettings",
     "TrainSettings",

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from pipeline.params.faults import nearest, shown
 
 
 class Shape(NamedTuple):
-    """What a network has to fit: images of `size` x `size` pixels with so many `channels`, of so many `classes`; `words` of captions."""
+    """What a network has to fit: images of `size` x `size` pixels with so many `channels`, of so many `classes`.
+
+    `words` is the size of the captions' vocabulary, and says nothing where there are no captions.
+    """
 
     size: int = 28
     channels: int = 1
@@ -21,6 +24,19 @@ class Shape(NamedTuple):
 
 
 MNIST_SHAPE = Shape()
+
+Nouns = tuple[tuple[str, str], ...]  # (singular, plural) of each class
+
+_DIGITS: Nouns = (
+    ("zero", "zeros"), ("one", "ones"), ("two", "twos"), ("three", "threes"), ("four", "fours"),
+    ("five", "fives"), ("six", "sixes"), ("seven", "sevens"), ("eight", "eights"), ("nine", "nines"),
+)  # fmt: skip
+_CLOTHES: Nouns = (
+    ("t-shirt", "t-shirts"), ("trouser", "trousers"), ("pullover", "pullovers"), ("dress", "dresses"), ("coat", "coats"),
+    ("sandal", "sandals"), ("shirt", "shirts"), ("sneaker", "sneakers"), ("bag", "bags"), ("boot", "boots"),
+)  # fmt: skip
+# The characters' readings; Japanese has no plural.
+_HIRAGANA: Nouns = tuple((reading, reading) for reading in ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"))
 
 
 @dataclass(frozen=True)
@@ -32,6 +48,7 @@ class DataSource:
         training_images, test_images: how many there are.
         reader: `module:function`, which makes the arrays of data/raw; see `pipeline.data.datasets.prepare`.
         torchvision: the class of torchvision.datasets that has mirrors and checksums of its archives; None where nothing is fetched.
+        nouns: what captions call an image of each class, single words; empty where there are no captions.
     """
 
     label: str
@@ -40,13 +57,14 @@ class DataSource:
     shape: Shape = MNIST_SHAPE
     reader: str = "pipeline.data.datasets:read_archives"
     torchvision: str | None = None
+    nouns: Nouns = ()
 
 
 DATASETS = {
-    "mnist": DataSource("MNIST", 60_000, 10_000, torchvision="MNIST"),
-    "fashion_mnist": DataSource("Fashion-MNIST", 60_000, 10_000, torchvision="FashionMNIST"),
-    "kmnist": DataSource("Kuzushiji-MNIST", 60_000, 10_000, torchvision="KMNIST"),
-    "digits": DataSource("scikit-learn's digits", 1_437, 360, reader="pipeline.data.datasets:read_digits"),
+    "mnist": DataSource("MNIST", 60_000, 10_000, torchvision="MNIST", nouns=_DIGITS),
+    "fashion_mnist": DataSource("Fashion-MNIST", 60_000, 10_000, Shape(words=37), torchvision="FashionMNIST", nouns=_CLOTHES),
+    "kmnist": DataSource("Kuzushiji-MNIST", 60_000, 10_000, Shape(words=28), torchvision="KMNIST", nouns=_HIRAGANA),
+    "digits": DataSource("scikit-learn's digits", 1_437, 360, reader="pipeline.data.datasets:read_digits", nouns=_DIGITS),
 }
 
 
@@ -67,6 +85,20 @@ class DataSettings(Settings):
     @property
     def source(self) -> DataSource:
         return DATASETS[self.dataset]
+
+
+class ScenesSettings(Settings):
+    """How many scenes of one to four images are drawn for captioning.
+
+    Attributes:
+        train, validation, test: numbers of scenes.
+        repeat: probability that an image after a scene's first is of a class that the scene has already; otherwise it is any image.
+    """
+
+    train: Annotated[int, Field(ge=1, le=1_000_000)] = 30_000
+    validation: Annotated[int, Field(ge=1, le=1_000_000)] = 2_000
+    test: Annotated[int, Field(ge=1, le=1_000_000)] = 5_000
+    repeat: Annotated[float, Field(ge=0, le=1)] = 0.25
 
 
 def shape_context(data: Any) -> dict[str, Shape]:

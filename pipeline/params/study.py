@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_
 from pipeline.errors import UserError
 from pipeline.measures import MEASURES, TIMING_RULES, Probe
 from pipeline.params.architectures import ARCHITECTURES
-from pipeline.params.data import DataSettings, Settings, shape_context
+from pipeline.params.data import DataSettings, ScenesSettings, Settings, shape_context
 from pipeline.params.faults import nearest, sentence, shown
 from pipeline.params.model import AnyModelSettings, BaselineSettings, ModelSettings, NetworkSettings
 from pipeline.params.reading import read
@@ -191,6 +191,7 @@ class Params(Settings):
         variants: each variant as written: its difference to `base`, or to the variant that it names as `from`.
         images_shown: training images that each side of a comparison has to be shown before a claim is judged.
         looks: numbers of seeds at which claims are judged, rising; empty where all seeds count.
+        scenes: what is drawn for captioning.
         preview: why this study is not the full one (shown on every page), or None.
         profile: name of the profile that made it; None for the root's own params.yaml.
     """
@@ -204,6 +205,7 @@ class Params(Settings):
     timing: TimingSettings
     images_shown: Annotated[int, Field(ge=1)]
     looks: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(strict=False)] = ()
+    scenes: ScenesSettings = ScenesSettings()
     preview: str | None = None
     profile: str | None = None
 

@@ -62,7 +62,7 @@ def test_a_data_set_of_colour_images_trains_is_evaluated_and_reported(raw: dict[
         stage.main([])
     with Image.open("reports/data/samples.png") as samples:
         assert (samples.mode, samples.height) == ("RGBA", 7 * 35 - 3)
-    assert load_variant("configs/base.json").model.shape == (32, 3, 7)
+    assert load_variant("configs/base.json").model.shape == Shape(32, 3, 7)
     for variant in raw["variants"]:
         train.main([variant])
     for stage in (evaluate, timing, report):

@@ -1,0 +1,199 @@
+"""What captions say, and that nothing else is taken for one."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD, PHRASINGS, Grammar, Scene, grammar_of
+from pipeline.errors import UserError
+from pipeline.params import DATASETS, DataSource
+
+CAPTIONED = [name for name, source in DATASETS.items() if source.nouns]
+SCENES: list[Scene] = [scene for scene in product((None, *range(10)), repeat=4) if scene != (None,) * 4]
+
+
+@pytest.fixture(scope="module")
+def grammar() -> Grammar:
+    return grammar_of("mnist")
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion_mnist", "kmnist"])
+def test_every_caption_of_every_scene_is_its_own_and_is_understood(dataset: str) -> None:
+    grammar = grammar_of(dataset)
+    assert len(SCENES) == 11**4 - 1 == 14_640
+    meant = {}
+    for scene, phrasing in product(SCENES, PHRASINGS):
+        caption = grammar.describe(scene, phrasing)
+        assert grammar.parse(caption) == scene, caption
+        assert grammar.decode(grammar.encode(caption)) == caption
+        meant[caption] = scene
+    assert len(meant) == 73_200
+    assert max(map(len, meant)) == MAX_WORDS
+    assert {word for caption in meant for word in caption} == set(grammar.words[3:])
+
+
+@pytest.mark.parametrize(
+    ("scene", "captions"),
+    [
+        (
+            (3, None, 7, 7),
+            [
+                "a three at the top left and two sevens at the bottom",
+                "at the bottom two sevens and at the top left a three",
+                "a three above a seven on the left and a seven on the right at the bottom",
+                "on the right at the bottom a seven and on the left a seven below a three",
+                "a three top left two sevens bottom left bottom right",
+            ],
+        ),
+        (
+            (1, 8, 8, 8),
+            [
+                "a one and an eight at the top and two eights at the bottom",
+                "at the bottom two eights and at the top a one and an eight",
+                "a one above an eight on the left and two eights on the right",
+                "on the right two eights and on the left an eight below a one",
+                "a one top left three eights top right bottom left bottom right",
+            ],
+        ),
+        (
+            (None, 2, None, None),
+            [
+                "a two at the top right",
+                "at the top right a two",
+                "a two on the right at the top",
+                "on the right at the top a two",
+                "a two top right",
+            ],
+        ),
+    ],
+)
+def test_phrasings(grammar: Grammar, scene: Scene, captions: list[str]) -> None:
+    assert [" ".join(grammar.describe(scene, phrasing)) for phrasing in PHRASINGS] == captions
+
+
+@pytest.mark.parametrize(
+    ("caption", "scene"),
+    [
+        ("two sevens at the bottom and a three at the top left", (3, None, 7, 7)),  # the parts in another order
+        ("a seven and a seven at the bottom", (None, None, 7, 7)),  # not counted
+        ("a seven below a seven on the left", (7, None, 7, None)),
+        ("two sevens on the left and a three at the top right", (7, 3, 7, None)),  # by columns, then by rows
+        ("at the top a two and a four and a three on the right at the bottom", (2, 4, None, 3)),  # where first, then what first
+        ("a two at the top left and a two at the top right", (2, 2, None, None)),
+        ("four fours bottom right top left bottom left top right", (4, 4, 4, 4)),
+        ("a nine top left a zero bottom left a nine top right", (9, 9, 0, None)),
+    ],
+)
+def test_a_caption_that_no_reference_has_is_understood(grammar: Grammar, caption: str, scene: Scene) -> None:
+    assert grammar.parse(caption.split()) == scene
+
+
+@pytest.mark.parametrize(
+    "caption",
+    [
+        "",
+        "and",
+        "a three",
+        "at the top left",
+        "a three above a seven",  # in which column?
+        "a three at the top",  # where in the row?
+        "two threes at the top left",
+        "three threes at the top",
+        "two three at the top",
+        "two threes top left",
+        "a threes top left",
+        "a eight top left",
+        "an one at the top left",
+        "a three above a seven at the top",
+        "a three and a seven on the left",
+        "a three at the top left and a seven at the top left",  # a cell twice
+        "two sevens at the top and a seven at the top right",
+        "two sevens top left top left",
+        "a three at the top left and",
+        "and a three at the top left",
+        "a three at the top left a seven at the top right",
+        "a three top left and a seven top right",
+        "a three top left a seven at the top right",
+        "a three at the top left <pad>",
+        "a three at the top left <eos>",
+        "a three at the left top",
+        "a dog at the top left",
+    ],
+)
+def test_anything_else_is_not_a_caption(grammar: Grammar, caption: str) -> None:
+    assert grammar.parse(caption.split()) is None
+
+
+def test_no_word_of_a_caption_may_be_missing_twice_or_another(grammar: Grammar) -> None:
+    """Whatever a changed caption means, it is not its scene."""
+    for scene in SCENES[::297]:
+        for phrasing in PHRASINGS:
+            caption = grammar.describe(scene, phrasing)
+            for place, word in enumerate(caption):
+                before, after = caption[:place], caption[place + 1 :]
+                assert grammar.parse((*before, *after)) != scene
+                assert grammar.parse((*before, word, word, *after)) is None
+                for other in grammar.words:
+                    assert other == word or grammar.parse((*before, other, *after)) != scene
+
+
+def test_the_vocabulary_of_digits(grammar: Grammar) -> None:
+    assert grammar.words[:3] == ("<pad>", "<bos>", "<eos>")
+    assert (grammar.words[PAD], grammar.words[BOS], grammar.words[EOS]) == ("<pad>", "<bos>", "<eos>")
+    assert len(set(grammar.words)) == len(grammar.words) == 35
+    assert {"an", "two", "sixes"} < set(grammar.words)
+
+
+@pytest.mark.parametrize("dataset", CAPTIONED)
+def test_the_table_of_data_sets_knows_the_size_of_the_vocabulary(dataset: str) -> None:
+    source = DATASETS[dataset]
+    assert len(source.nouns) == source.shape.classes
+    assert len(grammar_of(dataset).words) == source.shape.words
+
+
+def test_an_article_goes_by_sound() -> None:
+    assert grammar_of("mnist").describe((8, None, None, 1), "classes") == ("a", "one", "bottom", "right", "an", "eight", "top", "left")
+    assert grammar_of("kmnist").describe((0, 1, None, 0), "rows")[:5] == ("an", "o", "and", "a", "ki")
+    assert grammar_of("kmnist").describe((0, 0, None, None), "rows")[:2] == ("two", "o")
+    assert "an" not in grammar_of("fashion_mnist").words
+
+
+def test_ids(grammar: Grammar) -> None:
+    caption = grammar.describe((None, 2, None, None), "classes")
+    ids = grammar.encode(caption)
+    assert len(ids) == MAX_WORDS + 1
+    assert ids[4:] == (EOS, *[PAD] * 13)
+    assert grammar.decode(ids) == grammar.decode(ids[:4]) == caption
+    assert grammar.decode([BOS, PAD, EOS, 5]) == ("<bos>", "<pad>")
+    assert grammar.encode(["a"] * MAX_WORDS)[-1] == EOS
+    for wrong in (["a"] * (MAX_WORDS + 1), ["dog"]):
+        with pytest.raises(ValueError, match="at most 17 words of the vocabulary"):
+            grammar.encode(wrong)
+
+
+def test_a_data_set_without_nouns_has_no_captions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATASETS, "noise", DataSource("Noise", 96, 40))
+    with pytest.raises(UserError) as caught:
+        grammar_of("noise")
+    assert str(caught.value) == (
+        "Noise has no captions, because its classes have no nouns: give it some in pipeline/params/data.py, "
+        "or choose one of mnist, fashion_mnist, kmnist, digits."
+    )
+
+
+@pytest.mark.parametrize(
+    "nouns",
+    [
+        [("cat", "cats"), ("cat", "cattes")],  # one word for two classes
+        [("cat", "cats"), ("cats", "catses")],
+        [("ankle boot", "ankle boots")],
+        [("", "s")],
+        [("top", "tops")],
+        [("a", "as")],
+    ],
+)
+def test_nouns_that_would_be_ambiguous_are_refused(nouns: list[tuple[str, str]]) -> None:
+    with pytest.raises(ValueError, match="nouns have to be single words"):
+        Grammar(nouns)
