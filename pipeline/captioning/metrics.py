@@ -1,0 +1,189 @@
+"""What captions are worth beside the references of their scenes.
+
+Captions are arrays of word ids (caption, place) uint8, references (scene, phrasing, place). A caption ends before its first EOS, and
+what follows does not count; one without EOS has as many words as places. PAD and BOS before the end are words that no reference has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.captioning.grammar import EOS
+from pipeline.measures.definitions import FloatArray
+
+Words = npt.NDArray[np.uint8]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+ORDERS = 4  # n-grams of 1 to 4 words, in BLEU-4 and in CIDEr-D
+_SIGMA = 6.0  # words, of CIDEr-D's length penalty
+
+
+def _ended(captions: Words) -> Words:
+    """Captions with EOS at every place from the first EOS on."""
+    return np.where(np.logical_or.accumulate(captions == EOS, axis=-1), np.uint8(EOS), captions)
+
+
+def num_words(captions: Words) -> IntArray:
+    """The number of words before EOS, (...) of captions (..., place)."""
+    return np.asarray((_ended(captions) != EOS).sum(-1))
+
+
+def exact_matches(captions: Words, references: Words) -> BoolArray:
+    """Which references a caption equals word for word: (caption, phrasing).
+
+    Args:
+        captions: (caption, place).
+        references: of each caption's scene, (caption, phrasing, place).
+    """
+    result: BoolArray = (_ended(captions)[:, None] == _ended(references)).all(-1)
+    return result
+
+
+def edit_distance(captions: Words, references: Words) -> IntArray:
+    """Words to insert, delete or replace until a caption is the nearest of its references (Levenshtein 1966): (caption,).
+
+    Args:
+        captions: (caption, place).
+        references: of each caption's scene, (caption, phrasing, place).
+    """
+    length, columns = num_words(captions)[:, None, None], np.arange(references.shape[-1] + 1, dtype=np.int16)
+    # distance[..., j] is that of the caption's words so far from the reference's first j words.
+    distance = np.broadcast_to(columns, (*references.shape[:2], len(columns)))
+    for place in range(captions.shape[1]):
+        replaced = distance[..., :-1] + (references != captions[:, place, None, None])
+        row = np.concatenate([distance[..., :1] + 1, np.minimum(replaced, distance[..., 1:] + 1)], axis=-1)
+        row = np.minimum.accumulate(row - columns, axis=-1) + columns  # insertions, each one word further
+        distance = np.where(place < length, row, distance)
+    return np.asarray(np.take_along_axis(distance, num_words(references)[..., None], -1)[..., 0].min(1), dtype=np.int64)
+
+
+def _equal_ngrams(left: Words, right: Words) -> Iterator[BoolArray]:
+    """For n = 1 to 4, whether the n-gram at a place of one caption is that at a place of another.
+
+    Args:
+        left: (place, ...), ended. Places come first, so that sums over them run along the captions.
+        right: (place, ...), ended.
+
+    Yields:
+        (place in left, place in right, ...), False where an n-gram reaches beyond the end.
+    """
+    words = (left[:, None] == right[None]) & (left != EOS)[:, None]
+    ngrams = words
+    for n in range(1, ORDERS + 1):
+        yield ngrams
+        ngrams = ngrams[:-1, :-1] & words[n:, n:]
+
+
+def _counts(captions: Words, others: Words) -> Iterator[npt.NDArray[np.uint8]]:
+    """For n = 1 to 4, how often each caption's n-gram at a place occurs in the other: (place, ...), 0 beyond the caption's end."""
+    for equal in _equal_ngrams(captions, others):
+        yield np.add.reduce(equal.view(np.uint8), axis=1, dtype=np.uint8)
+
+
+def _ngram_codes(captions: Words) -> Iterator[npt.NDArray[np.uint32]]:
+    """For n = 1 to 4, the n-grams at all places as numbers, a byte a word: (place, ...) of captions (place, ...)."""
+    words = captions.astype(np.uint32)
+    codes = words
+    for n in range(1, ORDERS + 1):
+        yield codes
+        codes = (codes[:-1] << np.uint32(8)) | words[n:]
+
+
+def bleu_statistics(captions: Words, references: Words) -> tuple[IntArray, IntArray, IntArray]:
+    """What BLEU adds up over captions (Papineni et al. 2002, sections 2.1 and 2.2).
+
+    Args:
+        captions: (caption, place).
+        references: of each caption's scene, (caption, phrasing, place).
+
+    Returns:
+        (caption, n): n-grams that a reference has, each no more often than the reference that has it most.
+        (caption,): words of the caption.
+        (caption,): words of the reference that is nearest in length, of the shorter one of two.
+    """
+    words, others = _ended(captions).T.copy(), _ended(references).T.copy()
+    correct = [
+        # Each of an n-gram's `own` places has its part of the clipped count.
+        np.rint((np.minimum(own, shared.max(1)) / np.maximum(own, 1)).sum(0))
+        for own, shared in zip(_counts(words, words), _counts(words[:, None], others), strict=True)
+    ]
+    length, lengths = num_words(captions), np.sort(num_words(references), axis=1)
+    nearest = np.abs(lengths - length[:, None]).argmin(1)
+    return np.stack(correct, axis=1).astype(np.int64), length, lengths[np.arange(len(lengths)), nearest]
+
+
+def bleu(correct: IntArray, words: IntArray, reference_words: IntArray) -> float:
+    """BLEU-4 of a corpus without smoothing, 0 to 1, from its captions' `bleu_statistics`; 0 where no n-gram of some n is correct."""
+    total = np.maximum(words[:, None] - np.arange(ORDERS), 0).sum(0)
+    if not correct.sum(0).all():
+        return 0.0
+    brevity = min(0.0, 1 - reference_words.sum() / words.sum())
+    return float(np.exp(brevity + np.log(correct.sum(0) / total).mean()))
+
+
+def _norm(counts: npt.NDArray[np.uint8], weights: FloatArray) -> FloatArray:
+    """The length of a caption's vector. An n-gram that occurs c times is c idf long; each of its c places adds c idf^2 to the square."""
+    return np.asarray(np.sqrt((counts * weights).sum(0)))
+
+
+class CiderD:
+    """CIDEr-D of captions (Vedantam et al. 2015, section 3, equations 1 to 3, and CIDEr-D there), document frequencies from the references.
+
+    An n-gram of a caption weighs its count times the log of the number of scenes over the number of those whose references have it
+    (over 1, where none has). A caption's score is 10 times the mean, over references and n, of the cosine of the weights, where a
+    caption's weight counts no further than the reference's, times exp(-d^2 / 2 sigma^2) for a difference of d words, sigma 6.
+
+    Attributes:
+        references: (scene, phrasing, place).
+    """
+
+    def __init__(self, references: Words) -> None:
+        """
+        Args:
+            references: (scene, phrasing, place), of the whole corpus.
+        """
+        self.references = references
+        self._words = _ended(references).T.copy()  # (place, phrasing, scene): numpy is fast along the last axis, if that is long
+        self._lengths = num_words(references).T
+        self._idf: list[tuple[npt.NDArray[np.uint32], FloatArray]] = []  # for n = 1 to 4 the known n-grams, ascending, and their weight
+        for codes in _ngram_codes(self._words):
+            by_scene = np.sort(codes.reshape(-1, len(references)).T, axis=1)
+            first = np.diff(by_scene, axis=1, prepend=by_scene[:, :1] + np.uint32(1)) != 0
+            known, frequency = np.unique(by_scene[first], return_counts=True)
+            self._idf.append((known, np.log(len(references)) - np.log(frequency)))
+        counts = zip(_counts(self._words, self._words), self._weights(self._words), strict=True)
+        self._norms = [_norm(own, weight) for own, weight in counts]  # for n = 1 to 4, (phrasing, scene)
+
+    def _weights(self, captions: Words) -> Iterator[FloatArray]:
+        """For n = 1 to 4, the square of the inverse document frequency of the n-grams at all places: (place, ...)."""
+        for codes, (known, idf) in zip(_ngram_codes(captions), self._idf, strict=True):
+            at = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+            yield np.where(known[at] == codes, idf[at], np.log(len(self.references))) ** 2
+
+    def score(self, captions: Words, scenes: IntArray) -> FloatArray:
+        """The score of each caption, 0 to 10: (caption,).
+
+        Args:
+            captions: (caption, place).
+            scenes: the row of each caption's scene in `references`, (caption,).
+        """
+        words, references = _ended(captions).T.copy(), self._words.take(scenes, axis=-1)
+        similarity = np.zeros(references.shape[1:])
+        counts = zip(_counts(words, words), _counts(words[:, None], references), strict=True)
+        for (own, shared), weight, norms in zip(counts, self._weights(words), self._norms, strict=True):
+            each = weight / np.maximum(own, 1)  # of one place; an n-gram has as many as it occurs
+            dot = (each[:, None] * (np.minimum(own[:, None], shared) * shared.astype(np.uint16))).sum(0)
+            norm = _norm(own, weight) * norms[:, scenes]
+            similarity += np.divide(dot, norm, out=np.zeros_like(dot), where=norm > 0)
+        distance = num_words(captions) - self._lengths[:, scenes]
+        return np.asarray(10 / ORDERS * (similarity * np.exp(-(distance**2) / (2 * _SIGMA**2))).mean(0))
+
+    def ceiling(self) -> FloatArray:
+        """What correct captions score: the mean over the scenes of each phrasing, (phrasing,)."""
+        scenes, phrasings, places = self.references.shape
+        scores = self.score(self.references.reshape(-1, places), np.repeat(np.arange(scenes), phrasings))
+        return np.asarray(scores.reshape(scenes, phrasings).mean(0))
