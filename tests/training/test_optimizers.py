@@ -21,8 +21,9 @@ STEPS = 20
 OPTIONS: list[dict[str, Any]] = [
     {"optimizer": "adam"},
     {"optimizer": "adam", "weight_decay": 0.05, "clip_norm": 20.0, "schedule": "cosine", "warmup": 0.2},
+    {"optimizer": "adam", "beta2": 0.98},
     {"optimizer": "radam"},
-    {"optimizer": "radam", "weight_decay": 0.05, "clip_norm": 20.0, "schedule": "noam", "warmup": 0.2},
+    {"optimizer": "radam", "weight_decay": 0.05, "clip_norm": 20.0, "schedule": "noam", "warmup": 0.2, "beta2": 0.9},
     {"optimizer": "sgd"},
     {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01, "clip_norm": 20.0, "schedule": "linear"},
 ]
@@ -84,12 +85,13 @@ def torchs(settings: TrainSettings, make: Callable[[list[Tensor]], torch.optim.O
 
 
 def reference(settings: TrainSettings, *, fused: bool) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
-    decay = settings.weight_decay
+    decay, betas = settings.weight_decay, (0.9, settings.beta2)
     if settings.optimizer == "adam":
         # AdamW without decay is Adam.
-        return lambda p: torch.optim.AdamW(p, weight_decay=decay, fused=fused) if decay else torch.optim.Adam(p, fused=fused)
+        adam: Any = torch.optim.AdamW if decay else torch.optim.Adam
+        return lambda p: adam(p, weight_decay=decay, betas=betas, fused=fused)
     if settings.optimizer == "radam":
-        return lambda p: torch.optim.RAdam(p, weight_decay=decay, decoupled_weight_decay=True)
+        return lambda p: torch.optim.RAdam(p, weight_decay=decay, betas=betas, decoupled_weight_decay=True)
     return lambda p: torch.optim.SGD(p, momentum=settings.momentum, weight_decay=decay, fused=fused)
 
 
