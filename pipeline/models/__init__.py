@@ -17,7 +17,8 @@ def build(settings: AnyModelSettings) -> nn.Module:
     """An untrained model with torch's global generator as its source of initial weights.
 
     Returns:
-        A module that maps images (batch, channel, height, width) in [0, 1] to logits (batch, class).
+        A module that maps images (batch, channel, height, width) in [0, 1] to logits (batch, class); one that describes scenes is a
+        `pipeline.captioning.model.CaptionModel`.
     """
     model: nn.Module = resolve_name(ARCHITECTURES[settings.architecture].builder)(settings)
     return model

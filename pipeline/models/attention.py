@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from pipeline.kernels import attention, attention_path, fuses_slices, sliced_attention, small_head_attention, why_not_fused
 from pipeline.models.dropout import Dropout
-from pipeline.params import AnyModelSettings, ModelSettings
+from pipeline.params import AnyModelSettings, BaselineSettings, ModelSettings
 
 
 class _Attention(nn.Module, ABC):
@@ -126,16 +126,16 @@ class SlicedAttention(_Attention):
 
 
 def attention_kernel(settings: AnyModelSettings, device: torch.device | str) -> str:
-    """What computes the attention of a model in training.
+    """What computes the attention of a model in training; of one that describes scenes, that of its encoder.
 
     Returns:
         "fused-cpu" or "fused-cuda"; "sdpa", PyTorch's own, where that is the choice (large heads, long sequences,
         LAB_ATTENTION=sdpa); "sdpa: WHY" where the fused kernel would run, but cannot on this machine; "explicit: attention
         dropout", because no fused kernel draws our masks; "none" for a model without attention.
     """
-    if not isinstance(settings, ModelSettings):
+    if isinstance(settings, BaselineSettings):
         return "none"
-    if settings.attention_dropout:
+    if isinstance(settings, ModelSettings) and settings.attention_dropout:
         return "explicit: attention dropout"
     kind = torch.device(device).type
     head_dim, tokens = settings.dim // settings.heads, settings.num_tokens + settings.memory

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor, nn
 
 from pipeline.models.attention import FullAttention, SlicedAttention
 from pipeline.models.dropout import Dropout
 from pipeline.params import ModelSettings
+
+
+@dataclass(frozen=True)
+class BlockSettings:
+    """What an encoder block outside the vision transformer is made of: what Vaswani et al. 2017 take, unless told otherwise."""
+
+    dim: int
+    heads: int
+    mlp_dim: int
+    norm: str
+    memory: int
+    dropout: float
+    attention: str = "full"
+    norm_eps: float = 1e-5
+    residual: str = "input"
+    score_scale: bool = True
+    activation: str = "relu"
+    attention_dropout: float = 0.0
+    mlp_dropout: float = 0.0
 
 
 class EncoderBlock(nn.Module):
@@ -17,7 +38,7 @@ class EncoderBlock(nn.Module):
     residual input: as above;  normalized: the MLP's sublayer is norm(x) + f(norm(x)), as the lab writes it;  none: no `x +`.
     """
 
-    def __init__(self, settings: ModelSettings) -> None:
+    def __init__(self, settings: ModelSettings | BlockSettings) -> None:
         super().__init__()
         dim = settings.dim
         self.post_norm = settings.norm == "post"
@@ -54,5 +75,5 @@ class EncoderBlock(nn.Module):
         return change if self.residual == "none" else tokens + change
 
 
-def _norm(settings: ModelSettings) -> nn.Module:
+def _norm(settings: ModelSettings | BlockSettings) -> nn.Module:
     return nn.Identity() if settings.norm == "none" else nn.LayerNorm(settings.dim, eps=settings.norm_eps)

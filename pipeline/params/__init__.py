@@ -7,7 +7,7 @@ where there is one, the nearest valid choice.
 from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import DATASETS, DataSettings, DataSource, ScenesSettings, Shape
 from pipeline.params.faults import nearest
-from pipeline.params.model import AnyModelSettings, BaselineSettings, ModelSettings
+from pipeline.params.model import AnyModelSettings, BaselineSettings, CaptionerSettings, ModelSettings
 from pipeline.params.reading import read
 from pipeline.params.study import (
     ClaimSettings,
@@ -30,6 +30,7 @@ __all__ = [
     "DATASETS",
     "AnyModelSettings",
     "BaselineSettings",
+    "CaptionerSettings",
     "ClaimSettings",
     "ComparisonSettings",
     "DataSettings",

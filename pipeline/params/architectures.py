@@ -13,7 +13,8 @@ class Architecture:
     Attributes:
         label: what pages call it.
         builder: `module:function`, imported when a model is built: its settings to an untrained module.
-        multiply_adds: `module:function`: its settings to the multiply-adds of one image's forward pass.
+        multiply_adds: `module:function`: its settings to the multiply-adds of one image's forward pass; of a captioning model, of one
+            scene's with the longest caption.
         num_widths: how many `widths` it takes; None for any number.
         task: what its models are trained for: to name an image's class, or to describe a scene of several images.
         stackable: whether the seeds of a GPU train together as one stack. Batch norm's running statistics and torch's recurrent layers
@@ -29,6 +30,7 @@ class Architecture:
 
 
 _BASELINES = "pipeline.models.baselines"
+_CAPTIONING = "pipeline.captioning"
 ARCHITECTURES = {
     "vit": Architecture("ViT", "pipeline.models.vit:VisionTransformer", "pipeline.models.vit:multiply_adds"),
     "cnn": Architecture("CNN", f"{_BASELINES}:cnn", f"{_BASELINES}:cnn_multiply_adds", 2, stackable=False),
@@ -36,4 +38,10 @@ ARCHITECTURES = {
     "mlp": Architecture("MLP", f"{_BASELINES}:mlp", f"{_BASELINES}:mlp_multiply_adds"),
     "rnn": Architecture("RNN", f"{_BASELINES}:rnn", f"{_BASELINES}:rnn_multiply_adds", 1, stackable=False),
     "lstm": Architecture("LSTM", f"{_BASELINES}:lstm", f"{_BASELINES}:lstm_multiply_adds", 1, stackable=False),
+    "captioner": Architecture(
+        "Captioner", f"{_CAPTIONING}.captioner:Captioner", f"{_CAPTIONING}.captioner:multiply_adds", task="captioning", stackable=False
+    ),
+    "cnn_lstm": Architecture(
+        "CNN + LSTM", f"{_CAPTIONING}.cnn_lstm:CnnLstm", f"{_CAPTIONING}.cnn_lstm:multiply_adds", 2, task="captioning", stackable=False
+    ),
 }

@@ -76,33 +76,71 @@ class ModelSettings(NetworkSettings):
             divisors = [n for n in range(1, size + 1) if size % n == 0]
             nearest = min(divisors, key=lambda n: (abs(n - self.patch), -n))
             raise ValueError(f"patch: {self.patch} does not divide the image's side of {size} pixels; the nearest that does is {nearest}")
-        if self.dim % self.heads:
-            nearest = min((n for n in range(1, self.dim + 1) if self.dim % n == 0), key=lambda n: (abs(n - self.heads), n))
-            raise ValueError(f"heads: {self.heads} heads do not divide dim, which is {self.dim}; the nearest number that does is {nearest}")
+        _check_heads(self.dim, self.heads)
         if self.pool == "cls" and not self.has_cls:
             raise ValueError("pool: cls needs a class token, but cls_insert is none; set cls_insert to expand, or pool to first")
-        divisor = {"sinusoidal": 2, "sincos2d": 4}.get(self.position, 1)
-        if self.dim % divisor:
-            nearest = max(divisor, round(self.dim / divisor) * divisor)
-            raise ValueError(
-                f"position: {self.position} needs a dim divisible by {divisor}, and {self.dim} is not; the nearest is {nearest}"
-            )
+        _check_position(self.dim, self.position)
         if self.residual == "normalized" and self.norm != "pre":
             raise ValueError(f"residual: normalized starts from the norm before the MLP, but norm is {self.norm}; set norm to pre")
         return self
 
 
+class CaptionerSettings(NetworkSettings):
+    """The options of the transformer that describes scenes: `shape.size` is half a scene's side, `shape.words` counts its vocabulary.
+
+    memory: learned slots of the encoder's attention alone; meshed: whether the decoder reads every level of the encoder through
+    gates, not the last alone (Cornia et al. 2020, "Meshed-memory transformer", section 3).
+    """
+
+    architecture: Literal["captioner"]
+    dim: Annotated[int, Field(ge=1, le=4096)]
+    heads: Annotated[int, Field(ge=1, le=256)]
+    mlp_dim: Annotated[int, Field(ge=1, le=16384)]
+    encoder_blocks: Annotated[int, Field(ge=1, le=100)]
+    decoder_blocks: Annotated[int, Field(ge=1, le=100)]
+    norm: Literal["pre", "post"]
+    position: Literal["learned", "sinusoidal"]
+    memory: Annotated[int, Field(ge=0, le=4096)]
+    meshed: bool
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the encoder's sequence: four convolutions of stride 2 leave so many places of a scene of twice the side `size`."""
+        return (-(-self.shape.size // 8)) ** 2
+
+    @model_validator(mode="after")
+    def _possible(self) -> CaptionerSettings:
+        _check_heads(self.dim, self.heads)
+        _check_position(self.dim, self.position)
+        return self
+
+
+def _check_heads(dim: int, heads: int) -> None:
+    if dim % heads:
+        nearest = min((n for n in range(1, dim + 1) if dim % n == 0), key=lambda n: (abs(n - heads), n))
+        raise ValueError(f"heads: {heads} heads do not divide dim, which is {dim}; the nearest number that does is {nearest}")
+
+
+def _check_position(dim: int, position: str) -> None:
+    divisor = {"sinusoidal": 2, "sincos2d": 4}.get(position, 1)
+    if dim % divisor:
+        nearest = max(divisor, round(dim / divisor) * divisor)
+        raise ValueError(f"position: {position} needs a dim divisible by {divisor}, and {dim} is not; the nearest is {nearest}")
+
+
 if TYPE_CHECKING:
     Baseline = str
 else:
-    Baseline = Literal[tuple(name for name in ARCHITECTURES if name != "vit")]
+    Baseline = Literal[tuple(name for name in ARCHITECTURES if name not in ("vit", "captioner"))]
 
 
 class BaselineSettings(NetworkSettings):
     """A network that is not a transformer. `widths`: channels or units of its layers, from the input on.
 
     cnn: channels of its two blocks; lenet: channels of its two convolutions and units of its two hidden layers; mlp: units of
-    each hidden layer; rnn, lstm: units of the one recurrent layer, which reads an image row by row.
+    each hidden layer; rnn, lstm: units of the one recurrent layer, which reads an image row by row; cnn_lstm: numbers of the vector
+    that stands for a scene, and units of the recurrent layer that describes it.
     """
 
     architecture: Baseline
@@ -116,4 +154,4 @@ class BaselineSettings(NetworkSettings):
         return self
 
 
-AnyModelSettings = Annotated[ModelSettings | BaselineSettings, Field(discriminator="architecture")]
+AnyModelSettings = Annotated[ModelSettings | CaptionerSettings | BaselineSettings, Field(discriminator="architecture")]

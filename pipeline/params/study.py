@@ -16,7 +16,7 @@ from pipeline.measures import MEASURES, TIMING_RULES, Probe
 from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import DataSettings, ScenesSettings, Settings, shape_context
 from pipeline.params.faults import nearest, sentence, shown
-from pipeline.params.model import AnyModelSettings, BaselineSettings, ModelSettings, NetworkSettings
+from pipeline.params.model import AnyModelSettings, BaselineSettings, CaptionerSettings, ModelSettings, NetworkSettings
 from pipeline.params.reading import read
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
@@ -26,6 +26,7 @@ MAX_NAME = 100  # characters: names of files are made of it, and 255 is the most
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OVERRIDES = TrainSettings.model_fields.keys()
 _NETWORK: TypeAdapter[AnyModelSettings] = TypeAdapter(AnyModelSettings)
+_SETTINGS: dict[str, type[ModelSettings | CaptionerSettings | BaselineSettings]] = {"vit": ModelSettings, "captioner": CaptionerSettings}
 
 
 class VariantSettings(Settings):
@@ -259,15 +260,16 @@ class Params(Settings):
         architecture = difference.get("architecture", "vit")
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             raise UserError(f"{key}.architecture is {shown(architecture)}, which is not a choice{nearest(architecture, ARCHITECTURES)}.")
-        model: type[ModelSettings | BaselineSettings] = ModelSettings if architecture == "vit" else BaselineSettings
+        model = _SETTINGS.get(architecture, BaselineSettings)
         for name in difference:
             if name not in _OVERRIDES and name not in model.model_fields:
                 owner = self._owner(variant, name)
                 where = f"{key}.{name}" if owner == variant else f"{key}.{name} (from {owner})"
                 if name in ModelSettings.model_fields:
                     raise UserError(f"{where} is an option of the vision transformer, which {architecture} does not have; remove it.")
-                if name in BaselineSettings.model_fields:
-                    raise UserError(f"{where} is not an option of the vision transformer; remove it, or set architecture.")
+                if any(name in other.model_fields for other in (CaptionerSettings, BaselineSettings)):
+                    network = "the vision transformer" if model is ModelSettings else architecture
+                    raise UserError(f"{where} is not an option of {network}; remove it, or set architecture.")
                 options = ["from", *model.model_fields, *sorted(_OVERRIDES)]
                 raise UserError(f"{where} is not an option of a variant{nearest(name, options)}.")
         own = {name: value for name, value in difference.items() if name in model.model_fields}
