@@ -48,7 +48,8 @@ class CnnLstm(CaptionModel):
         return self.hidden(vector), self.cell(vector)
 
     def _write(self, words: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Words (row, place) to the logits that follow each (row, place, word), and the states after the last."""
+        """Words (row, place) to the logits that follow each (row, place, word), and the states after the last; rows as in `forward`."""
+        hidden, cell = (state.repeat_interleave(len(words) // len(state), 0) for state in (hidden, cell))
         states, (hidden, cell) = self.lstm(self.embedding(words), (hidden[None], cell[None]))
         return self.head(states), (hidden[0], cell[0])
 

@@ -1,4 +1,4 @@
-"""Generation: the captions that a model writes of scenes, by greedy or by beam search."""
+"""Generation: the captions that a model writes of scenes, by greedy or by beam search, or as samples."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD
 from pipeline.captioning.model import CaptionModel, evaluating
+from pipeline.models.dropout import mix
 
 
 @torch.no_grad()
@@ -73,7 +74,7 @@ def beam(model: CaptionModel, images: Tensor, width: int, length_normalisation: 
             gain[..., PAD].masked_fill_(ended, 0)
             lengths = lengths + ~ended
             total = (log_p[..., None] + gain).flatten(1)
-            score = (total.unflatten(1, words.shape[1:] + (-1,)) / lengths[..., None] ** length_normalisation).flatten(1)
+            score = (total.unflatten(1, (*words.shape[1:], -1)) / lengths[..., None] ** length_normalisation).flatten(1)
             order = score.sort(dim=1, descending=True, stable=True).indices[:, :width]
             source, words = order // gain.shape[2], order % gain.shape[2]
             state = state.select((first * gain.shape[1] + source).flatten())
@@ -83,6 +84,37 @@ def beam(model: CaptionModel, images: Tensor, width: int, length_normalisation: 
             if ended.all():
                 break
     return ids[:, 0], score[first, order][:, 0]
+
+
+@torch.no_grad()
+def sample(model: CaptionModel, images: Tensor, count: int, key: Tensor, step: Tensor) -> Tensor:
+    """Captions whose every word is drawn with the model's own probability, so many of each image.
+
+    Args:
+        model, images: as of `greedy`.
+        key: (1,) int64; step: () int64. They and the place decide what is drawn, on any device.
+
+    Returns:
+        The words, as of `greedy`, (image * count, MAX_WORDS + 1); an image's captions lie beside each other.
+    """
+    with evaluating(model):
+        rows = torch.arange(len(images), device=images.device).repeat_interleave(count)
+        state = model.start(images).select(rows)
+        words = torch.full_like(rows, BOS)
+        ended = torch.zeros_like(words, dtype=torch.bool)
+        ids = torch.full((len(rows), MAX_WORDS + 1), PAD, device=images.device)
+        for place in range(ids.shape[1]):
+            logits, state = model.step(words, state)
+            scores = _sayable(logits)
+            index = torch.arange(scores.numel(), device=images.device).view(scores.shape)
+            # The largest of logits with Gumbel noise is a draw from their softmax (Maddison et al. 2014).
+            uniform = (mix(mix(mix(index + key) + place) + step).double() + 0.5) * 2**-32
+            words = (scores - (-uniform.log()).log().float()).argmax(1).masked_fill(ended, PAD)
+            ids[:, place] = words
+            ended |= words == EOS
+            if ended.all():
+                break
+    return ids
 
 
 def _sayable(scores: Tensor) -> Tensor:

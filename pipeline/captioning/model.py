@@ -44,10 +44,11 @@ class CaptionModel(nn.Module, ABC):
 
         Args:
             images: (batch, channel, height, width) in [0, 1].
-            words: (batch, place) int64, which begin with BOS and end in PAD; MAX_WORDS + 1 places at most.
+            words: (row, place) int64, which begin with BOS and end in PAD; MAX_WORDS + 1 places at most. Each image has as many rows,
+                beside each other.
 
         Returns:
-            (batch, place, word): at a place, the logits of the word that follows.
+            (row, place, word): at a place, the logits of the word that follows.
         """
 
     @abstractmethod

@@ -28,8 +28,8 @@ def advantages(rewards: FloatArray) -> FloatArray:
     return np.asarray(rewards - rewards.mean(1, keepdims=True))
 
 
-def self_critical_loss(log_probabilities: Tensor, mask: Tensor, advantages: Tensor) -> Tensor:
-    """A number whose gradient is that of Cornia et al. 2020, section 3.3: the mean over scenes and samples of -(r - b) log p(caption).
+def self_critical_losses(log_probabilities: Tensor, mask: Tensor, advantages: Tensor) -> Tensor:
+    """Of each scene the mean over its samples of -(r - b) log p(caption), whose gradient is that of Cornia et al. 2020, section 3.3.
 
     Args:
         log_probabilities: of the words that were sampled, (scene, sample, place).
@@ -37,7 +37,7 @@ def self_critical_loss(log_probabilities: Tensor, mask: Tensor, advantages: Tens
         advantages: r - b, constants, (scene, sample).
 
     Returns:
-        A scalar.
+        (scene,).
     """
     captions = log_probabilities.masked_fill(~mask, 0).sum(-1)
-    return -(advantages.detach() * captions).mean()
+    return -(advantages.detach() * captions).mean(-1)

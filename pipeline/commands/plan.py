@@ -260,11 +260,7 @@ def _of_parts(variant: str, settings: VariantSettings, parts: Sequence[Finished]
 
 def _per_image(settings: VariantSettings, rows: Sequence[EpochRow], stack: int) -> tuple[float, ...]:
     """A row's seconds are of a whole stack of seeds."""
-    return tuple(row.seconds / _epoch_images(settings) / stack for row in rows)
-
-
-def _epoch_images(settings: VariantSettings) -> int:
-    return settings.train.epoch_images or settings.data.source.training_images
+    return tuple(row.seconds / settings.epoch_examples / stack for row in rows)
 
 
 def measured(entries: Sequence[Entry], device: str, processes: int) -> dict[str, Rate]:
@@ -354,7 +350,7 @@ def _time(settings: VariantSettings, seeds: list[int], device: str) -> list[floa
 def seconds(entry: Entry, tasks: Sequence[workers.Task], rate: Rate, processes: int) -> float:
     """How long a variant takes: each process takes the next task when it has done its last, as in runner/workers.py."""
     settings = entry.settings
-    images, test = _epoch_images(settings), settings.data.source.test_images * rate.test
+    images, test = settings.epoch_examples, settings.num_tests * rate.test
     free = [0.0] * processes
     for task in tasks:
         if task.replay:
@@ -397,7 +393,7 @@ def table(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -
         rate = rates.get(entry.variant) if entry.tasks else None
         epochs = entry.settings.train.epochs
         done = [f"{epoch} of {epochs} epochs of seed {seed}" for seed, epoch in entry.epochs_done.items()]
-        an_epoch = None if rate is None else _epoch_images(entry.settings) * rate.train
+        an_epoch = None if rate is None else entry.settings.epoch_examples * rate.train
         lines.append(
             (
                 entry.variant,

@@ -35,6 +35,7 @@ class VariantSettings(Settings):
     data: DataSettings
     train: TrainSettings
     model: AnyModelSettings
+    scenes: ScenesSettings | None = None  # None for a classifier
 
     @field_validator("model", mode="before")
     @classmethod
@@ -61,8 +62,18 @@ class VariantSettings(Settings):
 
     @property
     def images_shown(self) -> int:
-        """Training images that a seed is shown in all its epochs, each as often as it is shown."""
-        return self.train.epochs * (self.train.epoch_images or self.data.source.training_images)
+        """Training images, or scenes, that a seed is shown in all its epochs, each as often as it is shown."""
+        return self.train.epochs * self.epoch_examples
+
+    @property
+    def epoch_examples(self) -> int:
+        """Training images, or scenes, that a seed is shown in an epoch."""
+        return self.train.epoch_images or (self.scenes.train if self.scenes else self.data.source.training_images)
+
+    @property
+    def num_tests(self) -> int:
+        """Images, or scenes, of the test after an epoch."""
+        return self.scenes.validation if self.scenes else self.data.source.test_images
 
     @property
     def config_hash(self) -> str:
@@ -280,14 +291,17 @@ class Params(Settings):
             train = TrainSettings.model_validate(self.train.model_dump() | changed)
         except ValidationError as error:
             raise UserError(sentence(error, key, model)) from None
-        available = self.data.source.training_images
+        captions = ARCHITECTURES[architecture].task == "captioning"
+        available = self.scenes.train if captions else self.data.source.training_images
         if train.train_images is not None and train.train_images > available:
             where = f"variants.{self._owner(variant, 'train_images')}" if "train_images" in difference else "train"
             raise UserError(
-                f"{where}.train_images is {train.train_images:,}, but {self.data.dataset} has {available:,} training images; "
+                f"{where}.train_images is {train.train_images:,}, but {self.data.dataset} has {available:,} training {'scenes' if captions else 'images'}; "
                 f"the nearest valid value is {available}."
             )
-        return VariantSettings(data=self.data, train=train, model=settings)
+        if train.self_critical_epochs and not captions:
+            raise UserError(f"{key}.self_critical_epochs: {architecture} writes no captions; set it to 0.")
+        return VariantSettings(data=self.data, train=train, model=settings, scenes=self.scenes if captions else None)
 
     def _owner(self, variant: str, option: str) -> str:
         """The variant that gives `variant` an option: itself, or the nearest that it starts from."""

@@ -59,7 +59,7 @@ class Task:
 
 TASKS = {
     "classification": Task("pipeline.data.datasets", "pipeline.training.classification:Classification"),
-    "captioning": Task("pipeline.captioning.scenes", "pipeline.captioning.learning:Captioning"),
+    "captioning": Task("pipeline.captioning.data", "pipeline.captioning.learning:Captioning"),
 }
 
 
