@@ -292,11 +292,12 @@ class Params(Settings):
         except ValidationError as error:
             raise UserError(sentence(error, key, model)) from None
         captions = ARCHITECTURES[architecture].task == "captioning"
+        examples = "scenes" if captions else "images"
         available = self.scenes.train if captions else self.data.source.training_images
         if train.train_images is not None and train.train_images > available:
             where = f"variants.{self._owner(variant, 'train_images')}" if "train_images" in difference else "train"
             raise UserError(
-                f"{where}.train_images is {train.train_images:,}, but {self.data.dataset} has {available:,} training {'scenes' if captions else 'images'}; "
+                f"{where}.train_images is {train.train_images:,}, but {self.data.dataset} has {available:,} training {examples}; "
                 f"the nearest valid value is {available}."
             )
         if train.self_critical_epochs and not captions:
