@@ -1,4 +1,4 @@
-"""What captions are worth beside the references of their scenes.
+"""What captions are worth: beside the references of their scenes, and by what they say of the scene.
 
 Captions are arrays of word ids (caption, place) uint8, references (scene, phrasing, place). A caption ends before its first EOS, and
 what follows does not count; one without EOS has as many words as places. PAD and BOS before the end are words that no reference has.
@@ -7,32 +7,34 @@ what follows does not count; one without EOS has as many words as places. PAD an
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.captioning.grammar import EOS
+from pipeline.captioning.grammar import EOS, PHRASINGS, Grammar
 from pipeline.measures.definitions import FloatArray
 
-Words = npt.NDArray[np.uint8]
+Captions = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+Measures = dict[str, npt.NDArray[Any]]  # by name, a row for each scene
 
 ORDERS = 4  # n-grams of 1 to 4 words, in BLEU-4 and in CIDEr-D
 _SIGMA = 6.0  # words, of CIDEr-D's length penalty
 
 
-def _ended(captions: Words) -> Words:
+def _ended(captions: Captions) -> Captions:
     """Captions with EOS at every place from the first EOS on."""
     return np.where(np.logical_or.accumulate(captions == EOS, axis=-1), np.uint8(EOS), captions)
 
 
-def num_words(captions: Words) -> IntArray:
+def num_words(captions: Captions) -> IntArray:
     """The number of words before EOS, (...) of captions (..., place)."""
     return np.asarray((_ended(captions) != EOS).sum(-1))
 
 
-def exact_matches(captions: Words, references: Words) -> BoolArray:
+def exact_matches(captions: Captions, references: Captions) -> BoolArray:
     """Which references a caption equals word for word: (caption, phrasing).
 
     Args:
@@ -43,7 +45,7 @@ def exact_matches(captions: Words, references: Words) -> BoolArray:
     return result
 
 
-def edit_distance(captions: Words, references: Words) -> IntArray:
+def edit_distance(captions: Captions, references: Captions) -> IntArray:
     """Words to insert, delete or replace until a caption is the nearest of its references (Levenshtein 1966): (caption,).
 
     Args:
@@ -61,7 +63,7 @@ def edit_distance(captions: Words, references: Words) -> IntArray:
     return np.asarray(np.take_along_axis(distance, num_words(references)[..., None], -1)[..., 0].min(1), dtype=np.int64)
 
 
-def _equal_ngrams(left: Words, right: Words) -> Iterator[BoolArray]:
+def _equal_ngrams(left: Captions, right: Captions) -> Iterator[BoolArray]:
     """For n = 1 to 4, whether the n-gram at a place of one caption is that at a place of another.
 
     Args:
@@ -78,13 +80,13 @@ def _equal_ngrams(left: Words, right: Words) -> Iterator[BoolArray]:
         ngrams = ngrams[:-1, :-1] & words[n:, n:]
 
 
-def _counts(captions: Words, others: Words) -> Iterator[npt.NDArray[np.uint8]]:
+def _counts(captions: Captions, others: Captions) -> Iterator[npt.NDArray[np.uint8]]:
     """For n = 1 to 4, how often each caption's n-gram at a place occurs in the other: (place, ...), 0 beyond the caption's end."""
     for equal in _equal_ngrams(captions, others):
         yield np.add.reduce(equal.view(np.uint8), axis=1, dtype=np.uint8)
 
 
-def _ngram_codes(captions: Words) -> Iterator[npt.NDArray[np.uint32]]:
+def _ngram_codes(captions: Captions) -> Iterator[npt.NDArray[np.uint32]]:
     """For n = 1 to 4, the n-grams at all places as numbers, a byte a word: (place, ...) of captions (place, ...)."""
     words = captions.astype(np.uint32)
     codes = words
@@ -93,7 +95,7 @@ def _ngram_codes(captions: Words) -> Iterator[npt.NDArray[np.uint32]]:
         codes = (codes[:-1] << np.uint32(8)) | words[n:]
 
 
-def bleu_statistics(captions: Words, references: Words) -> tuple[IntArray, IntArray, IntArray]:
+def bleu_statistics(captions: Captions, references: Captions) -> tuple[IntArray, IntArray, IntArray]:
     """What BLEU adds up over captions (Papineni et al. 2002, sections 2.1 and 2.2).
 
     Args:
@@ -131,7 +133,7 @@ def _norm(counts: npt.NDArray[np.uint8], weights: FloatArray) -> FloatArray:
 
 
 class CiderD:
-    """CIDEr-D of captions (Vedantam et al. 2015, section 3, equations 1 to 3, and CIDEr-D there), document frequencies from the references.
+    """CIDEr-D of captions (Vedantam et al. 2015, CIDEr and its variant for the COCO server), document frequencies from the references.
 
     An n-gram of a caption weighs its count times the log of the number of scenes over the number of those whose references have it
     (over 1, where none has). A caption's score is 10 times the mean, over references and n, of the cosine of the weights, where a
@@ -141,7 +143,7 @@ class CiderD:
         references: (scene, phrasing, place).
     """
 
-    def __init__(self, references: Words) -> None:
+    def __init__(self, references: Captions) -> None:
         """
         Args:
             references: (scene, phrasing, place), of the whole corpus.
@@ -158,13 +160,13 @@ class CiderD:
         counts = zip(_counts(self._words, self._words), self._weights(self._words), strict=True)
         self._norms = [_norm(own, weight) for own, weight in counts]  # for n = 1 to 4, (phrasing, scene)
 
-    def _weights(self, captions: Words) -> Iterator[FloatArray]:
+    def _weights(self, captions: Captions) -> Iterator[FloatArray]:
         """For n = 1 to 4, the square of the inverse document frequency of the n-grams at all places: (place, ...)."""
         for codes, (known, idf) in zip(_ngram_codes(captions), self._idf, strict=True):
             at = np.minimum(np.searchsorted(known, codes), len(known) - 1)
             yield np.where(known[at] == codes, idf[at], np.log(len(self.references))) ** 2
 
-    def score(self, captions: Words, scenes: IntArray) -> FloatArray:
+    def score(self, captions: Captions, scenes: IntArray) -> FloatArray:
         """The score of each caption, 0 to 10: (caption,).
 
         Args:
@@ -187,3 +189,81 @@ class CiderD:
         scenes, phrasings, places = self.references.shape
         scores = self.score(self.references.reshape(-1, places), np.repeat(np.arange(scenes), phrasings))
         return np.asarray(scores.reshape(scenes, phrasings).mean(0))
+
+
+def measure(captions: Captions, references: Captions, labels: npt.NDArray[np.int8], grammar: Grammar) -> Measures:
+    """Everything that is known of each scene's caption.
+
+    Args:
+        captions: one for each scene, (scene, place).
+        references: (scene, phrasing, place); CIDEr-D's document frequencies are theirs.
+        labels: the class in each cell of the scenes, -1 where there is none, (scene, cell).
+        grammar: that of the references.
+
+    Returns:
+        Arrays (scene,), and (scene, n) for `bleu_correct`:
+        `digits`, the number of occupied cells; `repeats`, whether two of them hold the same class;
+        `true`, whether the caption describes all of its scene and nothing else;
+        `cells_right`, of how many occupied cells it names the class, 0 where it is no caption of the grammar;
+        `phrasing`, which of `PHRASINGS` it is of, whether or not it is true, and -1 for none;
+        `exact`, whether it equals a reference; `edit_distance`; `cider_d`;
+        `bleu_correct`, `words` and `reference_words`, what `bleu_statistics` returns.
+    """
+    described, phrasing = np.full(labels.shape, -2), np.full(len(captions), -1)  # -2: nothing is said, so nothing is right
+    for row, caption in enumerate(captions.tolist()):
+        words = grammar.decode(caption)
+        if (scene := grammar.parse(words)) is not None:
+            described[row] = [-1 if cell is None else cell for cell in scene]
+            phrasing[row] = next((place for place, name in enumerate(PHRASINGS) if grammar.describe(scene, name) == words), -1)
+    ordered = np.sort(labels, axis=1)
+    correct, length, reference_length = bleu_statistics(captions, references)
+    return {
+        "digits": (labels >= 0).sum(1),
+        "repeats": ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(1),
+        "true": (described == labels).all(1),
+        "cells_right": ((described == labels) & (labels >= 0)).sum(1),
+        "phrasing": phrasing,
+        "exact": exact_matches(captions, references).any(1),
+        "edit_distance": edit_distance(captions, references),
+        "cider_d": CiderD(references).score(captions, np.arange(len(captions))),
+        "bleu_correct": correct,
+        "words": length,
+        "reference_words": reference_length,
+    }
+
+
+def summarise(measures: Measures) -> dict[str, dict[str, float]]:
+    """Means over all scenes and over groups of them.
+
+    Args:
+        measures: of `measure`.
+
+    Returns:
+        By group: `all`, `1 digit` to `4 digits`, `repeats` and `no repeats`, the names of `PHRASINGS` and `no phrasing`, but none
+        without scenes.
+        By measure: `share` of the scenes; `scene_accuracy`; `cell_accuracy`, the share of the occupied cells whose class the caption names;
+        `exact_match`; `edit_distance` in words; `bleu_4`, 0 to 1; `cider_d`, 0 to 10, with the document frequencies of all scenes.
+    """
+    digits, repeats, phrasing = measures["digits"], measures["repeats"], measures["phrasing"]
+    groups = {"all": digits > 0}
+    groups |= {"1 digit" if number == 1 else f"{number} digits": digits == number for number in range(1, 5)}
+    groups |= {"repeats": repeats, "no repeats": ~repeats}
+    groups |= {name: phrasing == place for place, name in enumerate(PHRASINGS)} | {"no phrasing": phrasing < 0}
+    return {
+        group: _summary({name: values[chosen] for name, values in measures.items()}, len(digits))
+        for group, chosen in groups.items()
+        if chosen.any()
+    }
+
+
+def _summary(measures: Measures, scenes: int) -> dict[str, float]:
+    """One group's row of `summarise`, of so many scenes altogether."""
+    return {
+        "share": len(measures["digits"]) / scenes,
+        "scene_accuracy": float(measures["true"].mean()),
+        "cell_accuracy": float(measures["cells_right"].sum() / measures["digits"].sum()),
+        "exact_match": float(measures["exact"].mean()),
+        "edit_distance": float(measures["edit_distance"].mean()),
+        "bleu_4": bleu(measures["bleu_correct"], measures["words"], measures["reference_words"]),
+        "cider_d": float(measures["cider_d"].mean()),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 
-from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD
+from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD, PHRASINGS, Grammar
 from pipeline.captioning.metrics import (
+    Captions,
     CiderD,
-    Words,
+    Measures,
     bleu,
     bleu_statistics,
     edit_distance,
     exact_matches,
+    measure,
     num_words,
+    summarise,
 )
 
 FIXTURE = json.loads((Path(__file__).parent / "cider_d.json").read_text())
@@ -34,7 +38,7 @@ def coded(sentence: str, width: int = MAX_WORDS + 1) -> npt.NDArray[np.uint8]:
     return np.array([*words, EOS, *[PAD] * width][: max(width, len(words))], dtype=np.uint8)
 
 
-def stacked(sentences: list[list[str]]) -> Words:
+def stacked(sentences: list[list[str]]) -> Captions:
     return np.array([[coded(sentence) for sentence in scene] for scene in sentences])
 
 
@@ -141,3 +145,71 @@ def test_a_caption_ends_at_its_first_eos() -> None:
     clean = np.array([[3, 4, EOS, PAD, PAD]], dtype=np.uint8)
     corpus = np.array([[[3, 4, EOS, PAD, PAD]], [[4, 3, EOS, PAD, PAD]]], dtype=np.uint8)
     assert CiderD(corpus).score(captions[:1], np.array([0])) == CiderD(corpus).score(clean, np.array([0])) > 0
+
+
+GRAMMAR = Grammar([("zero", "zeros"), ("one", "ones"), ("seven", "sevens")])
+# A scene (top left, top right, bottom left, bottom right, -1 where there is nothing) and what is said of it.
+SAID = [
+    ((0, -1, 1, 1), "a zero at the top left and two ones at the bottom"),
+    ((0, -1, 1, 1), "on the right at the bottom a seven and on the left a one below a zero"),  # two of three cells
+    ((7, -1, -1, -1), "a seven on the right at the bottom"),  # nothing right
+    ((1, 1, -1, -1), "a one at the top right and a one at the top left"),  # true, but no phrasing says it so
+    ((0, 1, -1, -1), "a zero at the top left and a one at the"),  # no caption, though its first half is right
+    ((-1, 7, 1, -1), "a seven top right"),  # right as far as it goes
+    ((-1, -1, -1, 0), "a zero bottom right a one top left"),  # more than there is
+]
+LABELS = np.array([[2 if label == 7 else label for label in scene] for scene, _ in SAID], dtype=np.int8)
+
+
+def encoded(labels: npt.NDArray[np.int8]) -> Captions:
+    a, b, c, d = (None if label < 0 else int(label) for label in labels)
+    return np.array([GRAMMAR.encode(GRAMMAR.describe((a, b, c, d), phrasing)) for phrasing in PHRASINGS], dtype=np.uint8)
+
+
+def measured() -> Measures:
+    captions = np.array([GRAMMAR.encode(caption.split()) for _, caption in SAID], dtype=np.uint8)
+    return measure(captions, np.stack([encoded(labels) for labels in LABELS]), LABELS, GRAMMAR)
+
+
+def test_measures_of_each_caption() -> None:
+    measures = measured()
+    assert measures["digits"].tolist() == [3, 3, 1, 2, 2, 2, 1]
+    assert measures["repeats"].tolist() == [True, True, False, True, False, False, False]
+    assert measures["true"].tolist() == [True, False, False, True, False, False, False]
+    assert measures["cells_right"].tolist() == [3, 2, 0, 2, 0, 1, 1]
+    names = ["rows", "columns back", "columns", None, None, "classes", "classes"]
+    assert [PHRASINGS[place] if place >= 0 else None for place in measures["phrasing"]] == names
+    assert measures["exact"].tolist() == [True, False, False, False, False, False, False]
+    assert measures["words"].tolist() == [len(caption.split()) for _, caption in SAID]
+    # "seven" for "one"; "right" and "bottom" for "left" and "top".
+    assert measures["edit_distance"].tolist()[:3] == [0, 1, 2]
+    assert measures["bleu_correct"][0].tolist() == [12, 11, 10, 9]
+
+
+def test_summary_of_each_group() -> None:
+    measures = measured()
+    summary = summarise(measures)
+    by_digits = ["all", "1 digit", "2 digits", "3 digits"]
+    assert list(summary) == [*by_digits, "repeats", "no repeats", "rows", "columns", "columns back", "classes", "no phrasing"]
+    every = summary["all"]
+    assert (every["share"], every["scene_accuracy"], every["cell_accuracy"]) == (1, 2 / 7, 9 / 14)
+    assert every["exact_match"] == 1 / 7
+    assert every["edit_distance"] == measures["edit_distance"].mean()
+    assert every["cider_d"] == measures["cider_d"].mean()
+    assert every["bleu_4"] == bleu(measures["bleu_correct"], measures["words"], measures["reference_words"]) > 0
+    assert (summary["repeats"]["scene_accuracy"], summary["repeats"]["cell_accuracy"]) == (2 / 3, 7 / 8)
+    assert (summary["no repeats"]["scene_accuracy"], summary["no repeats"]["cell_accuracy"]) == (0, 2 / 6)
+    assert [summary[name]["share"] for name in ("rows", "no phrasing")] == [1 / 7, 2 / 7]
+    assert summary["rows"]["bleu_4"] == summary["rows"]["exact_match"] == 1
+
+
+def test_references_are_right_in_their_phrasing() -> None:
+    labels = np.array([scene for scene in product((-1, 0, 1, 2), repeat=4) if max(scene) >= 0], dtype=np.int8)
+    references = np.stack([encoded(scene) for scene in labels])
+    for place, name in enumerate(PHRASINGS):
+        summary = summarise(measure(references[:, place], references, labels, GRAMMAR))
+        assert summary["all"] == summary[name]
+        perfect = ("share", "scene_accuracy", "cell_accuracy", "exact_match", "bleu_4")
+        assert [summary["all"][measure] for measure in perfect] == [1] * 5
+        assert summary["all"]["edit_distance"] == 0
+        assert summary["all"]["cider_d"] == pytest.approx(CiderD(references).ceiling()[place])
