@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.captioning.self_critical import advantages, self_critical_loss
+from pipeline.captioning.self_critical import advantages, self_critical_losses
 
 
 def test_advantages_are_over_the_mean_of_a_scenes_samples() -> None:
@@ -20,7 +20,7 @@ def test_loss_by_hand_with_what_lies_behind_the_end() -> None:
     log_probabilities = torch.tensor([[[-1.0, -2.0, -torch.inf], [-3.0, -4.0, -5.0]]], requires_grad=True)
     mask = torch.tensor([[[True, True, False], [True, False, False]]])
     better = torch.tensor([[0.5, -0.5]], requires_grad=True)
-    loss = self_critical_loss(log_probabilities, mask, better)
+    loss = self_critical_losses(log_probabilities, mask, better).mean()
     assert loss.item() == -(0.5 * -3 + -0.5 * -3) / 2 == 0
     loss.backward()
     assert log_probabilities.grad is not None
@@ -40,6 +40,6 @@ def test_gradient_is_that_of_the_expected_reward() -> None:
         for second in range(3):
             pair = torch.tensor([[first, second]])
             better = torch.from_numpy(advantages(reward[pair].numpy()))
-            loss = self_critical_loss(p.log()[pair][..., None], torch.ones(1, 2, 1, dtype=torch.bool), better)
+            loss = self_critical_losses(p.log()[pair][..., None], torch.ones(1, 2, 1, dtype=torch.bool), better).mean()
             total += (p[first] * p[second]).detach() * torch.autograd.grad(loss, logits, retain_graph=True)[0]
     torch.testing.assert_close(-total, expected / 2)
