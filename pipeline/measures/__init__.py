@@ -105,6 +105,21 @@ def _evaluated(column: str, lacking: str) -> Callable[[Trained], FloatArray]:
     return values
 
 
+_NO_CAPTIONS = "its captions were not evaluated"
+
+
+def _of_captions(column: str, title: str, note: str) -> Measure:
+    """A share of the test scenes."""
+    return Measure(title, f"{note}, in %.", "%", "points", 100, 2, _evaluated(column, _NO_CAPTIONS))
+
+
+def _gain_of_beam(training: Trained) -> FloatArray:
+    beam, greedy = (MEASURES[name].per_seed(training) for name in ("scene accuracy by beam search", "scene accuracy"))
+    if beam is None or greedy is None:
+        raise NotMeasured(_NO_CAPTIONS)
+    return beam - greedy
+
+
 def shift_accuracy(training: Trained) -> FloatArray | None:
     """(seeds, 4): accuracy under shifts of 1, 2, 3 and 4 pixels; None where that was not evaluated."""
     columns = [(training.evaluation or {}).get(f"shift_{pixels}") for pixels in SHIFTS]
@@ -191,6 +206,29 @@ MEASURES: dict[str, Measure] = {
         "Rank correlation of position similarity with nearness",
         "Spearman's rank correlation, over all pairs of patches, of the cosine similarity of their position vectors with their nearness.",
         values=_nearness, rule="resembles",
+    ),
+    "scene accuracy": _of_captions(
+        "greedy_scene_accuracy", "Scene accuracy", "Share of the test scenes whose greedy caption is true and complete"
+    ),
+    "scene accuracy by beam search": _of_captions(
+        "beam_scene_accuracy", "Scene accuracy of beam search", "Share of the test scenes whose caption by beam search is true and complete"
+    ),
+    "scene accuracy of repeats": _of_captions(
+        "greedy_scene_accuracy_repeats", "Scene accuracy where a digit repeats",
+        "Of the test scenes that hold two images of one class, the share whose greedy caption is true and complete",
+    ),
+    "exact match": _of_captions("greedy_exact_match", "Exact match", "Share of the test scenes whose greedy caption equals a reference"),
+    "commonest phrasing": _of_captions(
+        "greedy_share_commonest", "Share of the commonest phrasing",
+        "Share of the greedy captions that are of the commonest of the five phrasings",
+    ),
+    "gain of beam search": Measure(
+        "Scene accuracy gained by beam search", "Scene accuracy of beam search minus that of greedy captions, in points.",
+        "points", "points", 100, 2, _gain_of_beam,
+    ),
+    "CIDEr-D": Measure(
+        "CIDEr-D", "CIDEr-D of the greedy captions of the test scenes, mean over the scenes.", "", "", 1, 3,
+        _evaluated("greedy_cider_d", _NO_CAPTIONS), phrase="CIDEr-D",
     ),
     "ensemble accuracy": Measure(
         "Accuracy of the vote of all seeds", "Accuracy of the vote of all seeds, in %.", "%", "points", 100, 2, rule="at least",

@@ -21,6 +21,7 @@ from pipeline.study.files import PREDICTIONS, RUNS, mend
 # Entries of run.json that decide a result, besides settings and versions.
 CAUSES = ("code_hash", "data_digest", "device", "device_name", "attention")
 Arrays = dict[str, npt.NDArray[Any]]
+_CAPTIONS = ("words", "cells", "greedy", "beam", "scenes", "references")  # of a captioner's predictions
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,29 @@ class Attention:
     keys: int
     rollout: FloatArray
     has_cls: bool
+
+
+@dataclass(frozen=True)
+class Captions:
+    """What was written of the test scenes.
+
+    Attributes:
+        words: the vocabulary, by id.
+        cells: (scene, 4): the class in each cell, -1 for none.
+        greedy, beam: (seed, scene, place) ids.
+        scenes: the first ones, (example, height, width) in [0, 1], the mean over channels; `references` (example, phrasing, place) are
+            theirs.
+        attention: (block, level, example, place, token): where the first seed's decoder looks before it writes the word at a place of
+            its greedy caption, tokens row by row; None for a network that does not look.
+    """
+
+    words: tuple[str, ...]
+    cells: npt.NDArray[np.int8]
+    greedy: npt.NDArray[np.uint8]
+    beam: npt.NDArray[np.uint8]
+    scenes: FloatArray
+    references: npt.NDArray[np.uint8]
+    attention: FloatArray | None
 
 
 @dataclass(frozen=True)
@@ -135,10 +159,14 @@ class Training:
         arrays = self.stored()
         if arrays is None:
             return None
-        if lacking := {"labels", "predictions", "seeds", "positions"} - arrays.keys():
+        captions = self.settings.task == "captioning"
+        outcome, of = ("greedy", "cells") if captions else ("predictions", "labels")
+        if lacking := {outcome, of, "seeds", *(_CAPTIONS if captions else ["positions"])} - arrays.keys():
             raise self._damaged(f"it lacks {', '.join(sorted(lacking))}")
-        if tuple(arrays["seeds"].tolist()) != self.seeds or arrays["predictions"].shape != (len(self.seeds), len(arrays["labels"])):
+        if tuple(arrays["seeds"].tolist()) != self.seeds or arrays[outcome].shape[:2] != (len(self.seeds), len(arrays[of])):
             raise self._damaged("its arrays do not fit the seeds of the training")
+        if captions:
+            return arrays
         if not np.allclose((arrays["predictions"] == arrays["labels"]).mean(axis=1), self.accuracy, rtol=0, atol=1e-6):
             raise UserError(f"{self._predictions} is of another training than {RUNS / self.variant}: run `dvc repro evaluate`.")
         return arrays
@@ -153,7 +181,7 @@ class Training:
     @property
     def correct(self) -> npt.NDArray[np.bool_] | None:
         """(seeds, images): whether a seed's prediction of a test image is right; None without predictions."""
-        if self._arrays is None:
+        if self._arrays is None or "predictions" not in self._arrays:
             return None
         right: npt.NDArray[np.bool_] = self._arrays["predictions"] == self._arrays["labels"]
         return right
@@ -161,7 +189,7 @@ class Training:
     @property
     def vote_correct(self) -> npt.NDArray[np.bool_] | None:
         """(images,): whether the vote of all seeds is right about the test image; None without predictions."""
-        if self._arrays is None:
+        if self._arrays is None or "predictions" not in self._arrays:
             return None
         from pipeline.study.statistics import vote
 
@@ -192,6 +220,23 @@ class Training:
         if positions.shape != (len(self.seeds), model.num_tokens, model.dim):
             raise self._damaged(f"its array `positions` has the shape {positions.shape}")
         return positions[:, int(model.has_cls) :].astype(np.float64)
+
+    @property
+    def captions(self) -> Captions | None:
+        """What a captioner wrote of the test scenes; None where that is not here. Raises UserError where it is damaged."""
+        if self._arrays is None or "greedy" not in self._arrays:
+            return None
+        words, cells, greedy, beam, scenes, references = (self._arrays[name] for name in _CAPTIONS)
+        attention = self._arrays.get("attention")
+        return Captions(
+            words=tuple(words.tolist()),
+            cells=cells,
+            greedy=greedy,
+            beam=beam,
+            scenes=scenes.reshape(len(scenes), -1, *scenes.shape[-2:]).astype(np.float64).mean(1) / 255,
+            references=references,
+            attention=None if attention is None else attention.astype(np.float64),
+        )
 
     @property
     def attention(self) -> Attention | None:

@@ -1,0 +1,85 @@
+"""What captioners write of the test scenes, by greedy and by beam search, and where they look meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.captioning import decoding, metrics
+from pipeline.captioning.captioner import Captioner, image_attention
+from pipeline.captioning.data import SceneData
+from pipeline.captioning.grammar import PHRASINGS, grammar_of
+from pipeline.captioning.learning import EVALUATION_BATCH, evaluate, scenes_right, shifted
+from pipeline.captioning.model import CaptionModel
+from pipeline.captioning.scenes import Split, compose
+from pipeline.evaluation.inference import Result, Task
+from pipeline.training.classification import pixels
+from pipeline.training.stack import Stack
+
+BEAM, LENGTH_NORMALISATION = 5, 0.0  # the width of Cornia et al. 2020, section 4.2
+EXAMPLES = 8  # scenes on the pages
+
+
+def measure(task: Task, data: SceneData, make_stack: Callable[..., Stack], device: torch.device) -> Result:
+    """See `pipeline.evaluation.inference.measure`. The training's own test is of the validation scenes.
+
+    Its arrays are `greedy` and `beam`, the captions of the test scenes (seed, scene, place) uint8. Columns are what
+    `pipeline.captioning.metrics.summarise` gives for either: of all scenes `greedy_scene_accuracy` and so on, of groups the scene
+    accuracy, `greedy_scene_accuracy_4_digits`, not finite where there is none, and the share of each phrasing and of the commonest,
+    `greedy_share_rows`. Shared are the classes of all scenes, the first scenes with their references and vocabulary, and where the
+    first seed's decoder looks as it describes them: `attention` (block, level, scene, place, token), none of a network without.
+    """
+    (seed,) = task.seeds  # captioners are not stacked
+    model = make_stack(seed).module
+    assert isinstance(model, CaptionModel)
+    grammar, test = grammar_of(data.scenes.dataset), data.scenes.test
+    train_images, test_images = (torch.from_numpy(images).to(device) for images in (data.dataset.train_images, data.dataset.test_images))
+    loss, validated = evaluate(model, train_images, data.scenes.validation)
+    right = scenes_right(validated.cpu().numpy(), data.scenes.validation, grammar)
+    arrays: dict[str, np.ndarray] = {}
+    columns: dict[str, np.ndarray] = {}
+    for name, write in _SEARCHES.items():
+        captions = _write(write, model, test_images, test)
+        arrays[name] = captions[None]
+        found = metrics.summarise(metrics.measure(captions, test.captions, test.labels, grammar))
+        columns |= {f"{name}_{column}": np.array([value]) for column, value in _columns(found).items()}
+    scenes = compose(test_images, torch.from_numpy(test.cells[:EXAMPLES]).long().to(device))
+    shared: dict[str, Any] = {
+        "scenes": scenes.cpu().numpy(),
+        "cells": test.labels,
+        "references": test.captions[:EXAMPLES],
+        "words": np.array(data.scenes.words),
+    }
+    if isinstance(model, Captioner):
+        words = torch.from_numpy(arrays["greedy"][0, :EXAMPLES]).long().to(device)
+        shared["attention"] = image_attention(model, pixels(scenes, 1), shifted(words)).cpu().numpy().astype(np.float16)
+    return Result(np.array([loss.item()]), np.array([right.mean()]), len(right), columns, arrays, shared)
+
+
+_SEARCHES: dict[str, Callable[[CaptionModel, Tensor], Tensor]] = {
+    "greedy": decoding.greedy,
+    "beam": lambda model, images: decoding.beam(model, images, BEAM, LENGTH_NORMALISATION)[0],
+}
+
+
+def _columns(found: dict[str, dict[str, float]]) -> dict[str, float]:
+    """The columns of one search, from its `summarise`."""
+    columns = {name: value for name, value in found["all"].items() if name != "share"}
+    of_scenes = ["1 digit", *(f"{number} digits" for number in (2, 3, 4)), "repeats", "no repeats"]
+    phrasings = [*PHRASINGS, "no phrasing"]
+    for group in (*of_scenes, *phrasings):
+        columns[f"scene_accuracy_{group.replace(' ', '_')}"] = found.get(group, {}).get("scene_accuracy", np.nan)
+    shares = {group: found.get(group, {}).get("share", 0.0) for group in phrasings}
+    columns |= {f"share_{group.replace(' ', '_')}": share for group, share in shares.items()}
+    return columns | {"share_commonest": max(shares[group] for group in PHRASINGS)}
+
+
+def _write(search: Callable[[CaptionModel, Tensor], Tensor], model: CaptionModel, images: Tensor, split: Split) -> np.ndarray:
+    """The captions of a split's scenes (scene, place) uint8."""
+    cells = torch.from_numpy(split.cells).long().to(images.device)
+    parts = [search(model, pixels(compose(images, part), 1)) for part in cells.split(EVALUATION_BATCH)]
+    return torch.cat(parts).to(torch.uint8).cpu().numpy()
