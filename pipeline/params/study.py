@@ -302,6 +302,8 @@ class Params(Settings):
             )
         if train.self_critical_epochs and not captions:
             raise UserError(f"{key}.self_critical_epochs: {architecture} writes no captions; set it to 0.")
+        if train.augment != "none" and captions:
+            raise UserError(f"{key}.augment: {architecture} describes scenes, and {train.augment} is for single images; set it to none.")
         return VariantSettings(data=self.data, train=train, model=settings, scenes=self.scenes if captions else None)
 
     def _owner(self, variant: str, option: str) -> str:
