@@ -23,6 +23,20 @@ EVALUATION_CODE = (*TRAINING_CODE, *CAPTIONING_CODE, "evaluation", "measures/def
 TIMING_CODE = tuple(f"timing/{name}.py" for name in ("load", "measure", "profile", "published", "rounds", "steps", "subjects"))
 # All code of a stage, which DVC runs again when it changes. DVC sees it as the file code-hashes/STAGE.txt.
 STAGE_CODE = {
+    "scenes": (
+        "captioning/grammar.py",
+        "captioning/scenes.py",
+        "data/datasets.py",
+        "files.py",
+        "models/dropout.py",
+        "params/data.py",
+        "report/figures/drawing.py",
+        "report/figures/style.py",
+        "report/scenes.py",
+        "report/templates/scenes.md.j2",
+        "report/text.py",
+        "stages/scenes.py",
+    ),
     "train": (*TRAINING_CODE, *CAPTIONING_CODE, "files.py", "measures/definitions.py", "runner", "stages/train.py"),
     "evaluate": (*EVALUATION_CODE, "study/files.py", "study/tables.py", "study/training.py"),
     "timing": ("kernels", "models", "params/architectures.py", "training", *TIMING_CODE, "stages/timing.py"),

@@ -47,6 +47,7 @@ def test_the_first_time_everything_runs_and_the_second_time_nothing(trained: Rep
         "prepare",
         "report",
         "resolve",
+        "scenes",
         "timing",
         "train@base",
         "train@wide",

@@ -68,6 +68,12 @@ def test_full_study_is_the_published_configuration(study: params.Params) -> None
     assert base.num_tokens == 50
 
 
+def test_a_study_of_before_the_scenes_is_read(study: params.Params, raw_params: dict[str, Any]) -> None:
+    older = params.parse({key: value for key, value in raw_params.items() if key != "scenes"})
+    assert older == study
+    assert older.scenes == params.ScenesSettings(train=30_000, validation=2_000, test=5_000, repeat=0.25)
+
+
 def test_variant_is_base_plus_its_difference(study: params.Params) -> None:
     first = study.resolve("first").model
     assert isinstance(first, params.ModelSettings)
@@ -284,6 +290,11 @@ FAULTS = [
     ("claims/T1/margin", "", "claims.T1.margin is '', but has to be text that is not empty."),
     ("claims/T1/bound", 0.1, "claims.T1.bound is not a key of params.yaml"),
     ("claims/T1/comparisons", [], "claims.T1.comparisons has too few entries; it needs at least 1."),
+    ("scenes/train", 0, "scenes.train is 0, but has to be at least 1; the nearest valid value is 1."),
+    ("scenes/test", 5e3, "scenes.test is 5000.0, but has to be a whole number."),
+    ("scenes/repeat", 1.5, "scenes.repeat is 1.5, but has to be at most 1.0; the nearest valid value is 1.0."),
+    ("scenes/repeats", 0.5, "scenes.repeats is not a key of params.yaml; the nearest is 'repeat'."),
+    ("scenes", None, "scenes is None, but has to be a mapping."),
     ("timing/rounds", 0, "timing.rounds is 0, but has to be at least 1; the nearest valid value is 1."),
     ("timing/seconds", 0, "timing.seconds is 0, but has to be more than 0.0."),
     ("timing/tokens", [4, 50], "timing.tokens holds 50, but square patches cut an image into 1, 4, 16, 49, 196, 784 tokens."),

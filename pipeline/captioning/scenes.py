@@ -132,7 +132,7 @@ def compose(images: Tensor, cells: Tensor) -> Tensor:
     chosen = images.index_select(0, cells.reshape(-1).clamp(min=0))
     chosen *= (cells.reshape(-1, *(1,) * (images.dim() - 1)) >= 0).to(images.dtype)
     # (scene, row of cells, column of cells, [channel,] height, width): a cell's rows follow its row of cells.
-    grid = chosen.view(-1, 2, 2, *channels, height, width).movedim((1, 2), (-4, -2))
+    grid = chosen.view(cells.numel() // _CELLS, 2, 2, *channels, height, width).movedim((1, 2), (-4, -2))
     return grid.reshape(*cells.shape[:-1], *channels, 2 * height, 2 * width)
 
 
