@@ -450,8 +450,8 @@ def in_the_study(old: str, new: str) -> str:
 
 
 WRONG_YAML = {
-    "a list as key": ("train: ", "? [a]\n: 1\ntrain: ", "a key has to be text, not a list or a mapping."),
-    "a mapping as key": ("train: ", "? {a: 1}\n: 1\ntrain: ", "a key has to be text, not a list or a mapping."),
+    "a list as key": ("\ntrain: ", "\n? [a]\n: 1\ntrain: ", "a key has to be text, not a list or a mapping."),
+    "a mapping as key": ("\ntrain: ", "\n? {a: 1}\n: 1\ntrain: ", "a key has to be text, not a list or a mapping."),
     "a number as name": ("  base: {}", "  3: {}", "the key '3' is not text; put it in quotes."),
     "a truth value as name": ("  base: {}", "  true: {}", "the key 'true' is not text; put it in quotes."),
     "null as name": ("  base: {}", "  null: {}", "the key 'null' is not text; put it in quotes."),

@@ -91,7 +91,7 @@ class Scenes:
 
 
 def draw(dataset: Dataset, settings: ScenesSettings) -> Scenes:
-    """Draws the scenes of a data set: of 1 to 4 images, as many of each number, in distinct random cells.
+    """Draws the scenes of a data set: of 1 to 4 images, each number as likely, in distinct random cells.
 
     Every number is a function of the split, the scene and what it decides, not of a generator's state, whose stream NumPy may
     change. So equal arguments give equal scenes everywhere, and more scenes begin with the same ones.
@@ -181,7 +181,7 @@ def _draw_cells(split: str, count: int, pool: Integers, labels: NDArray[np.uint8
     pool = np.sort(pool)
     pool = pool[np.argsort(labels[pool], kind="stable")]  # the images of a class side by side
     classes = labels[pool].astype(np.int64)
-    first_of, after = np.searchsorted(classes, np.arange(257)), len(pool)
+    first_of, after = np.searchsorted(classes, np.arange(classes.max() + 2)), len(pool)
     scenes = np.arange(count)
     drawn = np.zeros((count, _CELLS), np.int64)  # places in the pool
     for image in range(_CELLS):

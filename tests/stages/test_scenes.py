@@ -10,8 +10,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from pipeline import profiles
 from pipeline.captioning.scenes import load
+from pipeline.commands import profiles
 from pipeline.data import datasets
 from pipeline.errors import UserError
 from pipeline.params import DATASETS
