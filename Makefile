@@ -33,10 +33,10 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (minutes, no network)
-	@python -m pipeline.commands.profiles run demo
+	@python -m pipeline.commands.profiles demo
 
 preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publishes to reports/preview and README.md
-	@python -m pipeline.commands.profiles run preview --publish && python -m pipeline.report.readme
+	@python -m pipeline.commands.profiles preview --publish && python -m pipeline.report.readme
 
 repro: $(STAMP) ## the full study: mends what a kill left, then dvc repro
 	@python -m pipeline.commands.repro

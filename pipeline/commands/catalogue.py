@@ -23,7 +23,7 @@ from pipeline.errors import run_command
 from pipeline.measures import MEASURES, TIMING_RULES
 from pipeline.params import ClaimSettings, ComparisonSettings, Params, load, nearest
 
-# A wider cell pushes the rest of its line to the right, so that one long one does not widen every line.
+# A wider cell pushes the rest of its own line to the right and widens no other line.
 _PADDED = 40
 
 
@@ -81,7 +81,7 @@ def images_shown(params: Params, claim: ClaimSettings) -> int | None:
 
 
 def oddities(params: Params) -> list[str]:
-    """What is valid and yet probably not meant, one sentence each."""
+    """What is valid but probably not meant, one sentence each."""
     found = []
     resolved = {variant: params.resolve(variant).images_shown for variant in params.variants}
     timed = {name for name, measure in MEASURES.items() if measure.rule in TIMING_RULES}

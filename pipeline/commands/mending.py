@@ -1,7 +1,7 @@
-"""What a kill leaves that stops the next `dvc repro`, or lets it forget what it has done; mended before each run.
+"""Mends what a kill leaves behind, so that the next `dvc repro` neither stops nor forgets what it has done.
 
 DVC rewrites dvc.lock and .dvc/tmp/rwlock in place, so a kill leaves a part of them. Of dvc.lock a good copy is kept. An entry of it
-says what a stage read and wrote: one that no longer fits has its stage run again, so old entries do no harm.
+says what a stage read and wrote. Where that no longer fits DVC runs the stage again, so old entries do no harm.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COPY = Path(".checkpoints/dvc-lock.yaml")
 ASIDE = Path(".checkpoints/dvc-lock.damaged")
 
 _HEAD = "schema: '2.0'\nstages:\n"
-_OUTPUTS = ("runs", "reports", "evaluations", "predictions", "configs", "timing", "data", ".checkpoints")
+_OUTPUTS = ("runs", "reports", "tables", "predictions", "configs", "code-hashes", "timing", "data", ".checkpoints")
 # Of files.replacing, with the number of its process; and of DVC, which ends its names with 16 random bytes in base64.
 _LEFTOVER = re.compile(r"\..*\.(?P<process>\d+)\.tmp|.*\.[\w-]{22}\.tmp")
 
@@ -134,7 +134,7 @@ def _split(text: str) -> dict[str, str]:
 
 
 def _cut(block: str, name: str, good: dict[str, str]) -> bool:
-    """Whether a stage's text stops before its end, as far as one can see."""
+    """Whether a stage's text visibly stops before its end."""
     return not block.endswith("\n") or (block != good.get(name) and good.get(name, "").startswith(block))
 
 

@@ -1,9 +1,9 @@
-"""The price of a `dvc repro`: what it would keep, replay and train, and how long that takes here; nothing is trained or changed.
+"""What a `dvc repro` would keep, replay and train, and how long that takes here; nothing is trained or changed.
 
     python -m pipeline.commands.plan
 
-Times are those of earlier trainings on this kind of processor. Where there are none, 20 steps are timed, once: the figures are kept
-in .checkpoints/times.json.
+Times are those of earlier trainings on this kind of processor. Where there are none, 20 steps are timed, and the times kept in
+.checkpoints/times.json.
 """
 
 from __future__ import annotations
@@ -42,19 +42,22 @@ if TYPE_CHECKING:
 
 TIMES = CHECKPOINTS / "times.json"
 _WARM_UP, _CHUNK, _CHUNKS = 3, 5, 4  # steps: three that are not timed, then four times five
-_PATIENCE = 4.0  # seconds; with slow steps, fewer of them tell enough
-_TEST_IMAGES_TIMED = 1000
+_PATIENCE = 4.0  # seconds; of slow steps fewer are timed
 # A training step is a forward pass and a backward pass, which costs twice as much.
 _STEP_OVER_TEST = 3.0
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What a seed costs: seconds for one training image and for one test image. `source`: where the figures come from."""
+    """Seconds that a seed needs for one training image, and where that number comes from."""
 
     train: float
-    test: float
     source: str
+
+    @property
+    def test(self) -> float:
+        """For one test image."""
+        return self.train / _STEP_OVER_TEST
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,12 @@ class Entry:
 
     Attributes:
         tasks: what it would replay and train, in order.
-        tasks_unpulled: the same as long as `dvc pull` has not brought weights that runs/ speaks of; equal where nothing is to pull.
         epochs_done: by a group's first seed, the epochs in its unfinished checkpoint.
     """
 
     variant: str
     settings: VariantSettings
     tasks: tuple[workers.Task, ...]
-    tasks_unpulled: tuple[workers.Task, ...]
     epochs_done: Mapping[int, int]
 
     @property
@@ -98,13 +99,13 @@ class _Record:
     variant: str
     keys: tuple[str, str, str]
     code: str
-    moment: str
+    finished: str
     seconds: tuple[float, ...]
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.commands.plan", description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, metavar="FILE", help="only write the variants' work for runner/progress.py; times nothing")
+    parser.add_argument("--work", type=Path, metavar="FILE", help="only write each variant's work, for runner/progress.py; times nothing")
     arguments = parser.parse_args(argv)
     params = load()
     device = workers.choose_device()
@@ -135,11 +136,11 @@ def survey(params: Params, device: str) -> list[Entry]:
     code, stage = code_hash(), code_hash(STAGE_CODE["train"])
     digest = data_digest(ARRAYS) if (ARRAYS / "dataset.json").exists() else None
     lock = results.read_lock()
-    outlines: list[tuple[str, list[Finished], bool]] = []
     results.restore_runs(RUNS, params.variants.__contains__)
-    for run, parts in _outlines(RUNS.glob("*/run.json")):
-        place = finished.folder(Path(), results.settings_of(run), run["data_digest"], run["device"]).name
-        outlines.append((place, parts, results.at_hand(RUNS / run["variant"], lock)))
+    outlines = [
+        (finished.folder(Path(), results.settings_of(run), run["data_digest"], run["device"]).name, parts)
+        for run, parts in _outlines(RUNS.glob("*/run.json"))
+    ]
     entries = []
     for variant in params.variants:
         settings = params.resolve(variant)
@@ -147,26 +148,22 @@ def survey(params: Params, device: str) -> list[Entry]:
         pattern = finished.folder(Path(), settings, digest or "*", device).name
         places = sorted(FINISHED.glob(pattern))
         parts = [part for place in places for part in finished.read_all(place)[0]]
-        parts += [part for place, found, there in outlines if there and fnmatch.fnmatch(place, pattern) for part in found]
-        absent = [part for place, found, there in outlines if not there and fnmatch.fnmatch(place, pattern) for part in found]
-        unpulled, tasks = (train.plan(settings, finished.best(found, code), code, device) for found in (parts, [*parts, *absent]))
-        if _unchanged(lock, variant, settings, stage):
-            tasks = []
-            if (RUNS / variant / results.RUN).exists() and _at_hand(variant, lock):
-                unpulled = []
+        parts += [part for place, found in outlines if fnmatch.fnmatch(place, pattern) for part in found]
+        unchanged = _unchanged(lock, variant, settings, stage)
+        tasks = [] if unchanged else train.plan(settings, finished.best(parts, code), code, device)
         epochs_done = {
             task.seeds[0]: epoch
-            for task in unpulled
+            for task in tasks
             if not task.replay
             for place in places
             if (epoch := len({row.epoch for row in _checkpoint_rows(checkpoint.path_of(place, task.seeds, code))}))
         }
-        entries.append(Entry(variant, settings, tuple(tasks), tuple(unpulled), epochs_done))
+        entries.append(Entry(variant, settings, tuple(tasks), epochs_done))
     return entries
 
 
 def _unchanged(lock: Mapping[str, Any], variant: str, settings: VariantSettings, stage: str) -> bool:
-    """Whether all that a train stage depends on is as dvc.lock has it, so that DVC runs it only when its outputs are nowhere.
+    """Whether all that a train stage depends on is as dvc.lock has it, so that DVC does not run it.
 
     Args:
         stage: hash of the code of the train stage.
@@ -181,15 +178,8 @@ def _unchanged(lock: Mapping[str, Any], variant: str, settings: VariantSettings,
     return read == {**expected, ARRAYS.as_posix(): arrays}
 
 
-def _at_hand(variant: str, lock: Mapping[str, Any]) -> bool:
-    try:
-        return results.at_hand(RUNS / variant, lock)
-    except UserError:
-        return False
-
-
 def _outlines(paths: Iterator[Path]) -> Iterator[tuple[dict[str, Any], list[Finished]]]:
-    """What each run.json says, and its seeds; those that cannot be read, or are of an older form, are left out."""
+    """What each run.json says, and its seeds. Files that cannot be read, or are of an older form, are left out."""
     for path in sorted(paths):
         try:
             run = results.read_run(path.parent)
@@ -219,10 +209,10 @@ def recorded(params: Params, device: str) -> dict[str, Rate]:
             found = [record for record in records if record.keys[level] == key]
             if not found:
                 continue
-            newest = max(found, key=lambda record: (record.moment, record.variant == variant))
+            newest = max(found, key=lambda record: (record.finished, record.variant == variant))
             seconds = statistics.median(second for record in found if record.code == newest.code for second in record.seconds)
             source = "recorded" if level == 0 else "recorded, scaled" if newest.variant == variant else f"recorded of {newest.variant}"
-            rates[variant] = Rate(seconds, seconds / _STEP_OVER_TEST, source)
+            rates[variant] = Rate(seconds, source)
             break
     return rates
 
@@ -281,7 +271,7 @@ def measured(entries: Sequence[Entry], device: str, processes: int) -> dict[str,
                     status.update(f"timing a few steps of each variant: {i} of {len(jobs)}, {entry.variant}")
                     known[key] = job.result()
                     write_json(TIMES, known)
-    return {variant: Rate(known[key][0], known[key][1], "20 steps") for variant, key in keys.items()}
+    return {variant: Rate(known[key], "20 steps") for variant, key in keys.items()}
 
 
 def _group(entry: Entry) -> list[int]:
@@ -289,10 +279,9 @@ def _group(entry: Entry) -> list[int]:
     return next((task.seeds for task in entry.tasks if not task.replay), entry.tasks[0].seeds)
 
 
-def _read_times() -> dict[str, list[float]]:
+def _read_times() -> dict[str, float]:
     try:
-        times = json.loads(TIMES.read_bytes())
-        return {str(key): [float(value) for value in pair] for key, pair in times.items() if len(pair) == 2}
+        return {key: float(seconds) for key, seconds in json.loads(TIMES.read_bytes()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
@@ -310,13 +299,11 @@ def _open(arrays: Path, device: str) -> None:
 
     set_reproducible(torch.device(device))
     keep_freed_memory()
-    dataset = load_data(arrays)
-    count = min(_TEST_IMAGES_TIMED, len(dataset.test_labels))
-    _dataset = replace(dataset, test_images=dataset.test_images[:count], test_labels=dataset.test_labels[:count])
+    _dataset = load_data(arrays)
 
 
-def _time(settings: VariantSettings, seeds: list[int], device: str) -> list[float]:
-    """Seconds of a seed for one training image and for one test image."""
+def _time(settings: VariantSettings, seeds: list[int], device: str) -> float:
+    """Seconds of a seed for one training image."""
     import torch
 
     from pipeline.training.engine import Trainer
@@ -331,28 +318,22 @@ def _time(settings: VariantSettings, seeds: list[int], device: str) -> list[floa
         if device == "cuda":
             torch.cuda.synchronize()
             return time.perf_counter()
-        return time.process_time()  # the one thread's own: what else the machine does now says nothing of the hours to come
+        return time.process_time()  # of the one thread alone: what else the machine does now says nothing of the hours to come
 
     trainer.run_steps(_WARM_UP)
     start, steps = clock(), 0
     while steps < _CHUNK * _CHUNKS and clock() - start < _PATIENCE:
         trainer.run_steps(_CHUNK)
         steps += _CHUNK
-    train_seconds = clock() - start
-    if device == "cuda":
-        trainer.test()  # the first is captured
-    start = clock()
-    trainer.test()
-    test_seconds = clock() - start
-    return [train_seconds / (steps * batch * len(seeds)), test_seconds / (len(_dataset.test_labels) * len(seeds))]
+    return (clock() - start) / (steps * batch * len(seeds))
 
 
-def seconds(entry: Entry, tasks: Sequence[workers.Task], rate: Rate, processes: int) -> float:
-    """How long a variant takes: each process takes the next task when it has done its last, as in runner/workers.py."""
+def seconds(entry: Entry, rate: Rate, processes: int) -> float:
+    """How long a variant's tasks take: each process takes the next task when it has done its last, as in runner/workers.py."""
     settings = entry.settings
     images, test = settings.epoch_examples, settings.num_tests * rate.test
     free = [0.0] * processes
-    for task in tasks:
+    for task in entry.tasks:
         if task.replay:
             shown = min(finished.REPLAYED_STEPS * settings.train.batch_size, settings.train.epochs * images)
             cost = shown * rate.train + test
@@ -368,21 +349,19 @@ def work(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) ->
     A variant without a known time is taken to need time as the others do by their arithmetic.
     """
     rates = dict(rates)
-    if any(entry.tasks_unpulled and entry.variant not in rates for entry in entries):
+    if any(entry.tasks and entry.variant not in rates for entry in entries):
         from pipeline.models import count_flops
 
         flops = {entry.variant: count_flops(entry.settings.model) for entry in entries}
         known = [rate.train / flops[variant] for variant, rate in rates.items()]
         factor = statistics.median(known) if known else 1e-9
         for variant, count in flops.items():
-            rates.setdefault(variant, Rate(count * factor, count * factor / _STEP_OVER_TEST, "arithmetic"))
-    nothing = Rate(0.0, 0.0, "")
+            rates.setdefault(variant, Rate(count * factor, "arithmetic"))
     result = {}
     for entry in entries:
-        rate = rates.get(entry.variant, nothing)
-        whole = [workers.Task([seed]) for seed in entry.settings.train.seeds]
-        fresh = replace(entry, epochs_done={})
-        result[entry.variant] = (seconds(fresh, whole, rate, processes), seconds(entry, entry.tasks_unpulled, rate, processes))
+        rate = rates.get(entry.variant, Rate(0.0, ""))
+        whole = replace(entry, tasks=tuple(workers.Task([seed]) for seed in entry.settings.train.seeds), epochs_done={})
+        result[entry.variant] = (seconds(whole, rate, processes), seconds(entry, rate, processes))
     return result
 
 
@@ -397,20 +376,20 @@ def table(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -
         lines.append(
             (
                 entry.variant,
-                f"{_seeds(entry.kept)}{' once pulled' * (entry.tasks != entry.tasks_unpulled)}" if entry.kept else "",
+                _seeds(entry.kept),
                 _seeds(entry.replayed),
                 f"{_seeds(entry.trained)} x {epochs} epochs" if entry.trained else "",
                 ", ".join(done),
                 "" if an_epoch is None else f"{an_epoch:.3g} s" if an_epoch < 1000 else f"{an_epoch:.0f} s",
                 "" if rate is None else rate.source,
-                "" if rate is None else duration(seconds(entry, entry.tasks, rate, processes)),
+                "" if rate is None else duration(seconds(entry, rate, processes)),
             )
         )
     return ("variant", "kept", "replayed", "trained", "in progress", "an epoch", "known from", "time"), lines
 
 
 def summary(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> list[str]:
-    """The total, and what else has to be known of it; a line each."""
+    """The total and what it leaves out, a line each."""
     busy = [entry for entry in entries if entry.tasks]
     states = [entry.state for entry in entries]
     counts = ", ".join(f"{states.count(state)} {state}" for state in ("kept", "replayed", "to train") if state in states)
@@ -418,13 +397,11 @@ def summary(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int)
     if trained := sum(len(entry.trained) for entry in entries):
         line += f": {trained} seed{'s' * (trained != 1)}"
     if busy and all(entry.variant in rates for entry in busy):
-        total = sum(seconds(entry, entry.tasks, rates[entry.variant], processes) for entry in busy)
+        total = sum(seconds(entry, rates[entry.variant], processes) for entry in busy)
         line += f", about {duration(total)} with {processes} process{'es' * (processes != 1)}"
     lines = [f"{line}."]
     if busy and rates:
         lines.append("Processes' starts, the timing stage, the tests of stored weights and the pages come on top: some minutes.")
-    if any(entry.tasks != entry.tasks_unpulled for entry in entries):
-        lines.append("Some seeds are kept once pulled (`dvc pull --allow-missing`); without that, `dvc repro` trains them.")
     return lines
 
 

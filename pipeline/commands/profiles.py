@@ -1,9 +1,9 @@
 """Profiles: the same pipeline on another scale, in a nested DVC repository under build/ that leaves the root's files alone.
 
-    python -m pipeline.commands.profiles run NAME [--publish]
+    python -m pipeline.commands.profiles NAME [--publish]
 
-lays profiles/NAME/params.yaml over the root's params.yaml and runs the result in build/NAME; `--publish` then copies the pages and
-the text files of runs/ and evaluations/ to reports/NAME, where git keeps them.
+lays profiles/NAME/params.yaml over the root's params.yaml and runs the result in build/NAME; `--publish` then copies the pages, the
+tables and dvc.lock to reports/NAME, where git keeps them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ def main(argv: list[str]) -> None:
         prog="python -m pipeline.commands.profiles",
         description="Runs the pipeline with profiles/NAME laid over params.yaml, in build/NAME.",
     )
-    commands = parser.add_subparsers(required=True, dest="command")
-    run = commands.add_parser("run", help="dvc repro in build/NAME")
-    run.add_argument("name")
-    run.add_argument("--publish", action="store_true", help="copy pages and text files of the runs to reports/NAME")
+    parser.add_argument("name")
+    parser.add_argument("--publish", action="store_true", help="copy pages, tables and dvc.lock to reports/NAME")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     mirror = os.environ.get("MNIST_MIRROR", "")
@@ -45,11 +43,10 @@ def main(argv: list[str]) -> None:
         os.environ["MNIST_MIRROR"] = str(Path(mirror).resolve())  # relative to here, not to build/NAME
     directory = lay_out(arguments.name)
     reproduce(directory)
-    shown = directory
+    report = directory / "reports" / "README.md"
     if arguments.publish:
-        shown = publish(arguments.name, directory)
-        print(f"\nPublished to {shown.relative_to(ROOT)}.")
-    report = shown / "README.md" if arguments.publish else directory / "reports" / "README.md"
+        report = publish(arguments.name, directory) / "README.md"
+        print(f"\nPublished to {report.parent.relative_to(ROOT)}.")
     print(f"\n{arguments.name}: done in {time.monotonic() - start:.0f} s.")
     print(f"  The report:   {report.relative_to(ROOT)}")
     print(f"  MLflow on it: make ui IN={directory.relative_to(ROOT)}   then open the address that it prints")
@@ -118,7 +115,7 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
         raise UserError("a profile has to be a mapping of what it changes, for example `train: {epochs: 3}`.")
     lists = {key: change[key] for key in ("variants_kept", "variants_left_out") if key in change}
     if len(lists) == 2:
-        raise UserError("variants_kept and variants_left_out are both given; one says it all, so remove the other.")
+        raise UserError("variants_kept and variants_left_out are both given: remove one of them.")
     merged = _merge(study, {key: value for key, value in change.items() if key not in lists})
     if "seeds" in (change.get("train") or {}):
         own = change.get("variants") or {}
@@ -150,7 +147,7 @@ def _merge(old: Any, new: Any, path: tuple[str, ...] = ()) -> Any:
     if not isinstance(new, Mapping):
         raise UserError(f"{where} is {new!r}, but params.yaml has a mapping there; name the keys of it that change.")
     for key in new:
-        # Elsewhere a new key may be an option that was left at its default; the schema knows, and names the nearest.
+        # Elsewhere a new key may be an option that was left at its default, which the schema checks.
         if path in (("variants",), ("experiments",), ("claims",)) and key not in old:
             raise UserError(f"{where}.{key} is not in the root's params.yaml, where it would have to be added{nearest(key, old)}.")
     return {**old, **{key: _merge(old.get(key), value, (*path, str(key))) for key, value in new.items()}}

@@ -37,7 +37,7 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
 
     Raises:
         UserError: params.yaml is wrong, or (status 1) DVC failed; what went wrong has been printed by then.
-        KeyboardInterrupt: somebody pressed Ctrl-C; DVC has ended.
+        KeyboardInterrupt: Ctrl-C was pressed; DVC has ended.
     """
     settings = params.load(directory / "params.yaml")
     stages = _stages(directory, settings)
@@ -63,11 +63,11 @@ def _stages(directory: Path, settings: params.Params) -> list[str]:
     ]
 
 
-def _leave_word(directory: Path) -> dict[str, str]:
+def _write_work(directory: Path) -> dict[str, str]:
     """Writes down how much work the study is, so that train stages can say how much of it is done.
 
     Returns:
-        The environment in which they do; empty where the work is not known, which stops nothing.
+        What they need in their environment for that; empty where the work is not known.
     """
     # A process of its own: it may import torch, whose memory the training needs.
     found = subprocess.run([sys.executable, "-m", "pipeline.commands.plan", "--work", WORK], cwd=directory)
@@ -80,7 +80,7 @@ def _run(directory: Path, arguments: Sequence[str], stages: Sequence[str]) -> in
     # Stages call `python`; it has to be this one.
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     if not arguments:  # with arguments DVC may do another part of the study than the plan is of
-        environment |= _leave_word(directory)
+        environment |= _write_work(directory)
     command = [sys.executable, "-m", "dvc", "repro", *arguments]
     dvc = subprocess.Popen(command, cwd=directory, env=environment, preexec_fn=lambda: die_with_parent(this))
     try:
@@ -91,7 +91,7 @@ def _run(directory: Path, arguments: Sequence[str], stages: Sequence[str]) -> in
             with contextlib.suppress(OSError):  # a copy that cannot be written stops nothing
                 mending.keep(directory, stages)
     except KeyboardInterrupt:
-        # A terminal tells DVC and its stage, too, and they end by themselves; who tells this process alone wants them to end as well.
+        # A terminal interrupts DVC and its stage, too, and they end by themselves; a signal to this process alone has to end them.
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             dvc.wait(timeout=10)
         dvc.terminate()

@@ -1,4 +1,4 @@
-"""`make verify`: whether what is committed is what today's code makes of the stored weights and the real data.
+"""`make verify`: whether what is committed is what the code makes of the stored weights and the real data.
 
     python -m pipeline.commands.verify [--variant VARIANT [--seed SEED [--train 1]]]
 
@@ -54,8 +54,7 @@ def main(argv: list[str]) -> int:
     variant, seed = arguments.variant, _seed(params, arguments.variant, arguments.seed)
     if arguments.train not in ("", "0", "1"):
         raise UserError(f"TRAIN is {arguments.train!r}; 1 trains the seed again.")
-    train = arguments.train == "1"
-    if train and seed is None:
+    if arguments.train == "1" and seed is None:
         raise UserError("TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0.")
     results.restore_runs(RUNS, params.variants.__contains__)
     trained = [name for name in params.variants if (RUNS / name / results.RUN).exists()]
@@ -65,8 +64,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"Variant {variant} has not been trained: run `dvc repro train@{variant}` first.")
     _say(check_store(STORE))
     bring(trained)
-    if train:
-        assert seed is not None
+    if arguments.train == "1" and seed is not None:
         return _train_again(params, variant, seed)
     chosen = [variant] if variant else trained
     faulty = retest(params, chosen, seed)
@@ -86,22 +84,13 @@ def main(argv: list[str]) -> int:
 
 
 def _seed(params: Params, variant: str, seed: str) -> int | None:
-    """The seed as a number. Raises UserError where the variant or the seed is not there; the sentence names the nearest."""
-    if not variant:
-        if seed:
-            raise UserError(f"SEED={seed} needs its variant, for example VARIANT=base.")
-        return None
-    seeds = params.resolve(variant).train.seeds
-    if not seed:
-        return None
-    if seed.isascii() and seed.isdigit() and int(seed) in seeds:
-        return int(seed)
-    try:
-        wanted = float(seed)
-    except ValueError:
-        wanted = math.nan
-    closest = f"; the nearest is {min(seeds, key=lambda one: abs(one - wanted))}" if math.isfinite(wanted) else ""
-    raise UserError(f"Variant {variant} has no seed {seed!r}, only {', '.join(map(str, seeds))}{closest}.")
+    """The seed as a number. Raises UserError where the variant or the seed is not there."""
+    if seed and not variant:
+        raise UserError(f"SEED={seed} needs its variant, for example VARIANT=base.")
+    seeds = [str(one) for one in params.resolve(variant).train.seeds] if variant else []
+    if seed and seed not in seeds:
+        raise UserError(f"Variant {variant} has no seed {seed!r}, only {', '.join(seeds)}.")
+    return int(seed) if seed else None
 
 
 def check_store(folder: Path) -> str:
@@ -129,7 +118,7 @@ def check_store(folder: Path) -> str:
 
 
 def bring(trained: Sequence[str]) -> None:
-    """Has DVC bring the weights, traces and predictions that are missing, and fetch and prepare the data. What is there stays.
+    """Has DVC bring the weights, traces and predictions that are missing, and fetch and prepare the data where they are.
 
     Raises:
         UserError: status 1; DVC failed and has said why.
@@ -149,7 +138,7 @@ def bring(trained: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _Test:
-    """What today's test says of a seed. `exact`: the training ran on this kind of processor, so the bits have to agree."""
+    """A seed tested anew. `exact`: the training ran on this kind of processor, so the bits have to agree."""
 
     part: Finished
     loss: float
@@ -162,24 +151,15 @@ class _Test:
 
         return test_parted(self.part, self.loss, self.accuracy, self.num_images, exact=exact)
 
-    @property
-    def images_apart(self) -> int:
-        return abs(round(self.accuracy * self.num_images) - round(self.part.rows[-1].test_accuracy * self.num_images))
-
-    @property
-    def loss_apart(self) -> float:
-        """Relative difference; 0 where neither is a number."""
-        return _relative(self.loss, self.part.rows[-1].test_loss)
-
 
 def retest(params: Params, variants: Sequence[str], seed: int | None) -> list[str]:
-    """Tests stored weights in processes of their own, as the evaluate stage does, and says a line about each variant.
+    """Tests stored weights in processes of their own, as the evaluate stage does, and prints a line about each variant.
 
     Args:
         seed: this one alone, or None for all.
 
     Returns:
-        The variants that part from their training.
+        The variants whose weights do not give what their training recorded.
     """
     device = workers.choose_device()
     here = device_name(device)
@@ -257,16 +237,23 @@ def _judge(tests: Sequence[_Test], seed: int | None) -> tuple[str, bool]:
     what = f"seed {seed}" if seed is not None else f"{len(tests)} seed{'s' * (len(tests) != 1)}"
     if all(test.parted(exact=True) is None for test in tests):
         return f"{what}  same bits", True
-    loss, images = max(test.loss_apart for test in tests), max(test.images_apart for test in tests)
+    last = [test.part.rows[-1] for test in tests]
+    loss = max(_relative(test.loss, row.test_loss) for test, row in zip(tests, last, strict=True))
+    images = max(_images(test.accuracy - row.test_accuracy, test.num_images) for test, row in zip(tests, last, strict=True))
     where = ", ".join(dict.fromkeys(test.part.origin["device_name"] for test in tests if not test.exact))
-    return f"{what}  same up to rounding: losses within {loss:.1e}, {_images(images)} apart; trained on {where}", True
+    return (
+        f"{what}  same up to rounding: losses within {loss:.1e}, {images} of {tests[0].num_images} images apart; trained on {where}",
+        True,
+    )
 
 
-def _images(count: int) -> str:
-    return f"{count} image{'s' * (count != 1)}"
+def _images(accuracy: float, num_images: int) -> int:
+    """A difference of accuracies as a number of images."""
+    return round(abs(accuracy) * num_images)
 
 
 def _relative(new: float, old: float) -> float:
+    """Relative difference; 0 where neither is a number."""
     if math.isfinite(new) and math.isfinite(old):
         return abs(new - old) / max(abs(old), sys.float_info.min)
     return math.inf if math.isfinite(new) or math.isfinite(old) else 0.0
@@ -283,7 +270,7 @@ def _other_versions(part: Finished) -> str:
 
 
 def compare_tables(params: Params) -> bool:
-    """Writes the tables from the records of trainings and evaluations to another place, compares, says a line. Whether they agree."""
+    """Whether the tables are what the records of trainings and evaluations give; prints a line."""
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
         records = Records(arrays=ARRAYS, runs=RUNS, predictions=PREDICTIONS, tables=Path(folder))
         records.write_tables(records.wanted(params, _say))
@@ -298,7 +285,7 @@ def compare_tables(params: Params) -> bool:
 
 
 def compare_pages(params: Params) -> bool:
-    """Renders all pages and figures, compares them with the files in reports/, says a line. Whether they agree."""
+    """Whether pages and figures, rendered anew, are the files in reports/; prints a line."""
     from pipeline.report import pages
 
     try:
@@ -326,7 +313,7 @@ def compare_pages(params: Params) -> bool:
 
 
 def _same_picture(stored: bytes, content: bytes) -> bool:
-    """Whether two PNGs show the same up to what a coordinate's last digit moves."""
+    """Whether two PNGs show the same but for the rounding of coordinates."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -340,7 +327,7 @@ def _same_picture(stored: bytes, content: bytes) -> bool:
 
 
 def _train_again(params: Params, variant: str, seed: int) -> int:
-    """Trains a seed from its initial weights and says how the result compares with the stored one. Returns the exit status."""
+    """Trains a seed from its initial weights and prints how the result compares with the stored one. Returns the exit status."""
     settings, device = params.resolve(variant), workers.choose_device()
     old = _stored(params, variant)[seed]
     group = _group(old, device)
@@ -374,9 +361,10 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
         _say(f"{what}  parted: {parted}{_other_versions(old)}")
         return 1
     loss = _relative(new.rows[-1].test_loss, old.rows[-1].test_loss)
-    apart = abs(new.rows[-1].test_accuracy - old.rows[-1].test_accuracy)
+    num_images = settings.num_tests
+    images = _images(new.rows[-1].test_accuracy - old.rows[-1].test_accuracy, num_images)
     _say(f"{what}  on {here}; stored: {old.origin['device_name']}, which rounds otherwise")
-    _say(f"  the last epoch's test loss parts by {loss:.1e} of it, the accuracy by {apart:.2%}")
+    _say(f"  after the last epoch the test loss differs by {loss:.1e} of it, the accuracy by {images} of {num_images} images")
     if (parted := start_parted(new, old)) is not None:
         _say(f"  parted: {parted}{_other_versions(old)}")
         return 1

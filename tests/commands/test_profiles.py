@@ -155,7 +155,7 @@ def test_whatever_variants_are_kept_the_study_still_makes_sense(kept: set[str]) 
         ({"variants_kept": []}, "variants_kept leaves no variant; keep at least one."),
         (
             {"variants_kept": ["base"], "variants_left_out": ["first"]},
-            "variants_kept and variants_left_out are both given; one says it all, so remove the other.",
+            "variants_kept and variants_left_out are both given: remove one of them.",
         ),
     ],
 )
