@@ -86,7 +86,7 @@ def _complete(store: Store, training: _Training) -> Added:
         last = {row.row.seed: row.row for row in training.rows}
         for i, seed in enumerate(training.run["seeds"]):
             values = {name: getattr(last[seed], name) for name in REPEATED}
-            recorder.seed_summary(seed, values | {name: column[i] for name, column in evaluation.columns.items()}, "evaluation.")
+            recorder.summary(values | {name: column[i] for name, column in evaluation.columns.items()}, "evaluation.", seed=seed)
     recorder.files([training.file])
     recorder.files(training.pictures, "figures")
     recorder.finish("FINISHED", milliseconds(training.run["finished"]))

@@ -14,9 +14,9 @@ from pipeline.tracking.recorder import Recorder, TimedRow, now, training_lock
 from pipeline.tracking.store import Store, display_name, explain, locked, store_uri
 from pipeline.training.records import EpochRow
 
-# Importing MLflow, opening the store and logging take about three seconds of a core, which on the CPU are seconds that training
-# does not get. So that they stay below 2 % of two cores' work, a training that is FINISHED sooner than this is left to `sync`, which
-# opens the store once for all of them; the report stage runs it.
+# Importing MLflow, opening the store and logging take about three seconds of a core, which on the CPU training does not get. So that
+# they stay below 2 % of two cores' work, a training that is FINISHED sooner than this is left to `sync`, which the report stage runs and
+# which opens the store once for all of them.
 START_SECONDS = 90.0
 FLUSH_SECONDS = 5.0  # between two batches
 RETRY_SECONDS = (30.0, 600.0)  # after a fault: the first and the longest pause

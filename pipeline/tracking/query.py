@@ -64,7 +64,7 @@ def newest_runs(commit: str, *, dataset: str | None = None, uri: str | None = No
         parents = {run.info.run_id: run for run in _search(store, experiments, _PARENTS_OF_COMMIT.format(commit=commit))}
         newest: dict[tuple[str, str, int], Any] = {}
         for run in _search(store, experiments, RUNS_OF_COMMIT.format(commit=commit)):
-            # Seeds whose parent was deleted by hand hang nowhere; `sync` makes new ones.
+            # Seeds whose parent was deleted by hand do not count; `sync` makes new ones.
             if run.data.tags["mlflow.parentRunId"] in parents:
                 newest.setdefault((run.data.params["data.dataset"], run.data.tags["variant"], int(run.data.tags["seed"])), run)
         parents = {id: parents[id] for id in {run.data.tags["mlflow.parentRunId"] for run in newest.values()}}

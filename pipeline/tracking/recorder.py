@@ -25,8 +25,8 @@ from pipeline.tracking.store import Store
 from pipeline.training.records import EpochRow
 
 EPOCH_KEYS = ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "epoch_seconds")  # in the order of EpochRow, from train_loss on
-# The tag that holds, separated by spaces, the commits a run belongs to: the one that it ran at, where all that decides it was
-# committed, and those that `sync` has found to hold its files.
+# The tag that holds the commits a run belongs to, separated by spaces: the one that it ran at, if nothing that decides it was
+# uncommitted, and those that `sync` has found to hold its files.
 COMMITS = "commits"
 # What the train stage writes into run.json, but for "finished".
 REQUIRED = {
@@ -128,15 +128,13 @@ class Recorder:
                 means[epoch] = (values, max(timed.ended for timed in of_seeds))
         self._log_epochs(self._parent, means)
 
-    def summary(self, values: Mapping[str, Any], prefix: str = "") -> None:
-        """Adds numbers, nested ones under dotted names, to the parent run; those it has already, and None, are left out."""
-        self._summary(self._parent, values, prefix)
+    def summary(self, values: Mapping[str, Any], prefix: str = "", *, seed: int | None = None) -> None:
+        """Adds numbers, nested ones under dotted names, to the parent run; those it has already, and None, are left out.
 
-    def seed_summary(self, seed: int, values: Mapping[str, Any], prefix: str = "") -> None:
-        """Adds numbers to the run of a seed that has rows."""
-        self._summary(self._children[seed], values, prefix)
-
-    def _summary(self, run: _Run, values: Mapping[str, Any], prefix: str) -> None:
+        Args:
+            seed: adds them to the run of this seed, which has rows.
+        """
+        run = self._parent if seed is None else self._children[seed]
         flat = {key: float(value) for key, value in flatten(values, prefix) if value is not None}
         new = {key: value for key, value in flat.items() if key not in run.metrics or not _same(value, run.metrics[key])}
         self._log(run, [(key, value, now(), 0) for key, value in new.items()])
@@ -157,7 +155,7 @@ class Recorder:
             if self._parent.tags.get(key) == digest:
                 continue
             self._store.call("log_artifact", self._parent.id, str(path), artifact_path=folder)
-            # Last, so that a tag always speaks of a file that has arrived.
+            # Last, so that the file of a tag has always arrived.
             self._set_tag(self._parent, key, digest)
             self.added.files += 1
 
@@ -213,7 +211,7 @@ class Recorder:
     def _look_up(self) -> _Run | None:
         """The parent run, if the store has one; the seeds' runs go to `_children`."""
         parent = None
-        # By id, the order is the same for everybody: of two doubles made by hand, all processes choose one.
+        # Ordered by id, too, so that of two doubles made by hand all processes choose the same.
         found = self._store.call(
             "search_runs",
             [self._experiment],
@@ -235,7 +233,7 @@ class Recorder:
             elif run.tags.get("kind") == "seed" and run.tags["seed"].isdecimal():
                 self._children.setdefault(int(run.tags["seed"]), run)
         if parent is None:
-            # Children of a parent that was deleted by hand hang nowhere: a new family is made, the old points stay theirs.
+            # The children of a parent that was deleted by hand keep their points, and new runs are made.
             self._children.clear()
             return None
         self._children = {seed: run for seed, run in self._children.items() if run.tags.get("mlflow.parentRunId") == parent.id}

@@ -57,7 +57,7 @@ def store_uri(uri: str | None = None) -> str:
 
 def sqlite_uri(path: Path) -> str:
     """The address of a SQLite store, absolute where that is possible."""
-    # How a '%' or '?' is to be written differs between versions of SQLAlchemy; a relative path goes around them.
+    # How '%' and '?' are written differs between versions of SQLAlchemy; a relative path has none of the folders' own.
     return f"sqlite:///{os.path.relpath(path) if {'%', '?'} & set(str(path)) else path.absolute()}"
 
 
@@ -90,7 +90,7 @@ def display_name(uri: str) -> str:
 
 @contextmanager
 def locked(path: Path, seconds: float) -> Iterator[None]:
-    """Holds the lock file `path`, which is removed afterwards; a process that dies lets go of it.
+    """Holds the lock file `path`, which is removed afterwards. The lock of a process ends with it.
 
     Raises:
         StoreBusy: another process still held it after `seconds`.

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
         free = next((candidate for candidate in range(port + 1, 65536) if _is_free(candidate)), None)
         raise UserError(f"Port {port} is taken: choose another one, for example --port {free}.")
     telemetry_off()
-    # Without it the server starts workers for jobs that nobody here submits.
+    # Without it the server starts workers for jobs, of which there are none here.
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
     print(f"MLflow's pages come up at http://127.0.0.1:{port} in about 15 seconds; Ctrl-C ends them.", flush=True)
     options = {
