@@ -1,4 +1,4 @@
-"""One trainer a variant."""
+"""One trainer per variant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training says while it runs: live lines on a terminal, one plain line an epoch elsewhere; and how far the study is."""
+"""What a training prints while it runs: live lines on a terminal, one plain line per epoch elsewhere; and how far the study is."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ class TrainingProgress:
 
 
 class StudyProgress:
-    """How much of a whole `dvc repro` is done, as far as `pipeline.commands.repro` has left word of it; else it has nothing to say.
+    """How much of a whole `dvc repro` is done. Nothing is said where the environment variable LAB_STUDY names no file.
 
-    Word is a JSON file that the environment variable LAB_STUDY names. Its keys: `variants`, for each one the work of all of its
-    seeds and the part of it that was missing at the start, in one unit for all; `finished`, the names of those that were finished
-    since; `seconds`, what their stages took.
+    `pipeline.commands.repro` writes the JSON file that it names. Its keys: `variants`, for each one the work of all of its seeds and
+    the part of it that was missing at the start, in one unit for all; `finished`, the names of those that were finished since;
+    `seconds`, what their stages took.
 
     Args:
         variant: the one that is in training.
@@ -161,7 +161,7 @@ def study_line(count: int, variants: int, share: float, seconds: float, left: fl
         count: variants that are finished, of so many.
         share: of the study's whole work, what is done, by this run or before it.
         seconds: that this run has trained.
-        left: seconds that it still needs; None where nothing tells.
+        left: seconds that it still needs; None where that is not known.
     """
     rest = "" if left is None else f", about {duration(left)} left" if left >= 0.5 else ", nothing left"
     return f"study: {count} of {variants} variants ({math.floor(100 * share)} %), {duration(seconds)} done{rest}"

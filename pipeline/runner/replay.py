@@ -1,8 +1,8 @@
 """Whether another version of the code computes what a finished training computed, without training again.
 
 A training is a fold: a step function over tables that are known beforehand. So the tables are compared whole, by digest; the step
-function over the first `REPLAYED_STEPS` steps, loss by loss; the test by testing the stored weights. Code that acts after these
-steps alone, and is none of the tables, goes unseen.
+function over the first `REPLAYED_STEPS` steps, loss by loss; the test by testing the stored weights. Code that acts only after
+these steps, and is in none of the tables, is not compared.
 
 On the kind of processor that trained, every comparison is to the last bit. Another kind rounds otherwise: there, the tables have to
 be equal, and the rest equal up to rounding.
@@ -55,7 +55,7 @@ def tables(trainer: Trainer) -> dict[int, dict[str, str]]:
 
 
 def parted(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str | None:
-    """Where the code of today parts from a finished training, as a clause; None where it computes the same.
+    """Where today's code first differs from a finished training, as a clause; None where it computes the same.
 
     Args:
         trainer: a new one, of the very stack that was trained; it is used up.

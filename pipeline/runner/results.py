@@ -39,7 +39,7 @@ _SHARED = ("code_hash", "git_commit", "git_dirty", "device", "device_name", "att
 
 
 def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished], description: Mapping[str, Any]) -> dict[str, Any]:
-    """Writes model.safetensors, steps.npz, and run.json last, which vouches for them.
+    """Writes model.safetensors, steps.npz, and last run.json, which has their digests.
 
     Args:
         directory: `runs/VARIANT`.
@@ -106,8 +106,8 @@ def _mend(directory: Path) -> str:
 def origins(parts: Sequence[Finished]) -> dict[str, Any]:
     """What run.json says of where the seeds come from.
 
-    Seeds of one origin are grouped under `trainings`; what is recorded of the run as a whole (`code_hash` and so on) is true of
-    those that were trained last.
+    Seeds of one origin are grouped under `trainings`. What is recorded of the run as a whole (`code_hash` and so on) is that of the
+    seeds that were trained last.
     """
     groups: dict[str, dict[str, Any]] = {}
     for part in parts:
@@ -152,7 +152,7 @@ def load_seeds(directory: Path) -> list[Finished]:
 
 
 def outline(directory: Path) -> list[Finished]:
-    """The finished seeds in `runs/VARIANT` as run.json tells of them: without tensors.
+    """The finished seeds in `runs/VARIANT` by run.json alone, without tensors.
 
     Raises:
         UserError: run.json is missing or damaged, or of an older form.
@@ -202,10 +202,11 @@ def keep(directory: Path, root: Path, only: Path | None = None) -> None:
     if only not in (None, place) or all(finished.is_there(place, seed, group) for group in groups for seed in group["seeds"]):
         return
     lock = read_lock()  # takes its time in a large study, so not for what is kept already
-    for name in (WEIGHTS, STEPS):
-        source = _find(directory / name, run["outputs"][name], lock)
-        if source is not None and source != directory / name:
-            _copy(source, directory / name)
+    for path in (directory / name for name in OUTPUTS):
+        intact = path.exists() and sha256(path) == run["outputs"][path.name]
+        source = None if intact else _stored(path, lock)
+        if source is not None and sha256(source) == run["outputs"][path.name]:
+            _copy(source, path)
     for part in load_seeds(directory):
         if not finished.is_there(place, part.seed, part.origin):
             finished.write(place, part)
@@ -229,16 +230,6 @@ def settings_of(run: Mapping[str, Any]) -> VariantSettings:
     return VariantSettings.model_validate_json(json.dumps(run["config"]))
 
 
-def at_hand(directory: Path, lock: Mapping[str, Any]) -> bool:
-    """Whether weights and trace of `runs/VARIANT` are there, or DVC has them; `lock` is what `read_lock` gave.
-
-    Raises:
-        UserError: as `read_run` does.
-    """
-    outputs = read_run(directory)["outputs"]
-    return all(_find(directory / name, outputs[name], lock) is not None for name in (WEIGHTS, STEPS))
-
-
 def read_lock() -> dict[str, Any]:
     """The stages of dvc.lock; none where there is no such file, or a damaged one."""
     try:
@@ -246,12 +237,6 @@ def read_lock() -> dict[str, Any]:
     except (OSError, yaml.YAMLError, LookupError, TypeError):
         return {}
     return stages
-
-
-def _find(path: Path, digest: str, lock: Mapping[str, Any]) -> Path | None:
-    """Where an output with this sha256 lies: in its place, where DVC keeps what it has, or nowhere."""
-    places = [path, _stored(path, lock)]
-    return next((place for place in places if place is not None and place.exists() and sha256(place) == digest), None)
 
 
 def _stored(path: Path, lock: Mapping[str, Any]) -> Path | None:

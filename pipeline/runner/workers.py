@@ -1,7 +1,7 @@
-"""The processes that train: on CUDA one for the whole stack, on the CPU one a core, a seed at a time, one thread each.
+"""The processes that train: on CUDA one for the whole stack, on the CPU one per core, each with one seed at a time on one thread.
 
 The calling process only coordinates, so neither MLflow nor a terminal can hold up a step. Results travel by checkpoint, messages
-by pipe. A worker ends with its parent; a worker that dies takes the group down with one sentence.
+by pipe. A worker ends with its parent. When a worker dies the others are ended, and one sentence says so.
 """
 
 from __future__ import annotations
@@ -84,19 +84,18 @@ class Started:
 
 @dataclass(frozen=True)
 class Epoch:
-    """`note`, once a group: how the steps are driven, where that is worth a line."""
+    """A group has finished an epoch. `note`, with its first: how the steps are driven, where that is worth a line."""
 
     seeds: list[int]
     epoch: int
     rows: list[EpochRow]
-    failed: dict[int, int]
     checkpoint_seconds: float
     note: str | None = None
 
 
 @dataclass(frozen=True)
 class Done:
-    """A group has finished, and its seeds are kept."""
+    """A group has finished, and its seeds are kept. `failed`: by seed, the epoch in which its loss stopped being finite."""
 
     seeds: list[int]
     failed: dict[int, int]
@@ -104,7 +103,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A group that was finished by other code: `parted` says where today's code parts from it, None that it computes the same.
+    """A group that was finished by other code. `parted` says where today's code differs; None: it computes the same.
 
     A group that parted is trained next.
     """
@@ -199,7 +198,7 @@ def run(job: Job, tasks: Sequence[Task], processes: int, handle: Callable[[Messa
 
 
 def _work(job: Job, pipe: Connection) -> None:
-    """A worker's life: works on the tasks that come through the pipe until None comes."""
+    """Works on the tasks that come through the pipe until None comes."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     assert parent.pid is not None
@@ -271,7 +270,7 @@ def _train(job: Job, data: Any, seeds: list[int], pipe: Connection) -> None:
         start = time.perf_counter()
         checkpoint.save(path, trainer, started=started)
         note = trainer.driver.note if trainer.epoch == first else None
-        pipe.send(Epoch(seeds, trainer.epoch, rows, trainer.failed, time.perf_counter() - start, note))
+        pipe.send(Epoch(seeds, trainer.epoch, rows, time.perf_counter() - start, note))
     origin = {**job.origin, **asdict(facts), "started": started, "finished": now()}
     for part in finished.of_trainer(trainer, origin, tables):
         finished.write(job.folder, part)
