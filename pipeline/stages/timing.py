@@ -1,4 +1,4 @@
-"""DVC stage `timing`: what the claims about speed speak of, timed side by side; timing/results.json."""
+"""DVC stage `timing`: times what claims about speed are about, interleaved, and writes timing/results.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times everything that the claims about speed speak of, side by side in one process, and takes profiles and memory."""
+"""Times everything that claims about speed are about, interleaved in one process, and takes profiles and memory."""
 
 from __future__ import annotations
 

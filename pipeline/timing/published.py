@@ -66,10 +66,10 @@ class LoopedEmbedding(nn.Module):
 class LoopedAttention(nn.Module):
     """Attention with linear layers of each head's own, visited one after the other and concatenated.
 
-    Memory slots, scaling and dropout are as there, too; dropout draws other masks, as each head draws its own.
+    Memory slots, scaling and dropout are those of the attention given. Dropout draws other masks, because each head draws its own.
 
     Args:
-        attention: whose weights are copied; heads see slices of the token or the whole of it, as there.
+        attention: whose weights are copied, and whose heads see slices of the token or the whole of it.
         by_image: whether the images of a batch, too, are visited one after the other.
     """
 

@@ -25,8 +25,6 @@ from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.subjects import WAYS, Kind, Way, entries
 
 MIN_TOKENS = 49  # with fewer, calling the operators costs more than what they compute
-# What was measured before the subjects stood in params.yaml, under the name that it had then.
-_FORMER_NAME = ('"step/nested loops/cls-loop"', '"step/published/nested loops"')
 
 
 class Contrast(NamedTuple):
@@ -43,7 +41,7 @@ class Timings:
     """What the timing stage left.
 
     Attributes:
-        rounds: seconds a step by name, of the rounds that count; of all of them where none does.
+        rounds: seconds per step by name, of the rounds that count; of all of them where none does.
         quiet: whether those rounds count.
         changed: names of what was timed with other settings than the study's.
     """
@@ -59,7 +57,7 @@ class Timings:
         return [entry["subject"] for entry in self.measurements.values() if (entry["kind"], entry["way"]) == ("step", way)]
 
     def seconds(self, name: str) -> FloatArray:
-        """(rounds,): seconds a step. Raises LookupError where nothing of that name was timed."""
+        """(rounds,): seconds per step. Raises LookupError where nothing of that name was timed."""
         if name not in self.measurements:
             raise LookupError(f"`{name}` was not timed")
         return np.array([entry[name] for entry in self.rounds])
@@ -71,7 +69,7 @@ class Timings:
         return self._judged(self.seconds(names[0]) / self.seconds(names[1]))
 
     def median(self, name: str) -> float:
-        """Seconds a step, over the rounds. Raises LookupError as `seconds` does."""
+        """Seconds per step, over the rounds. Raises LookupError as `seconds` does."""
         return float(np.median(self.seconds(name)))
 
     def relative(self, slower: str, faster: str) -> tuple[float, Interval | None] | None:
@@ -138,10 +136,8 @@ def load(params: Params, root: Path = Path()) -> Timings | None:
     if not path.exists():
         return None
     try:
-        raw = json.loads(path.read_text(encoding="utf-8").replace(*_FORMER_NAME))
+        raw = json.loads(path.read_text(encoding="utf-8"))
         measurements = {entry["name"]: entry for entry in raw["measurements"]}
-        for name, entry in measurements.items():
-            entry["kind"], entry["way"], entry["subject"] = name.split("/")
         kept = [entry["seconds"] for entry in raw["rounds"] if entry["kept"]]
         rounds = kept or [entry["seconds"] for entry in raw["rounds"]]
         complete = bool(rounds) and all(seconds[name] > 0 for seconds in rounds for name in measurements)

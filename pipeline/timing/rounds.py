@@ -57,7 +57,7 @@ def run_rounds(
         measure: times the given names in their order; gives the result, and the share of the machine that others used meanwhile.
         say: gets a line for every timing.
         repeat: what is timed again where others used more than `threshold`: the whole round, for short timings whose own load
-            cannot be told; or the one timing.
+            cannot be measured; or the one timing.
         show: a result in words.
         attempts: how often a round or a timing is tried until it counts.
         seed: of the orders.

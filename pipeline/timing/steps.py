@@ -1,7 +1,7 @@
-"""Training steps under the clock, each network computed in two ways.
+"""Timed training steps, each network computed in two ways.
 
 As published: `pipeline.timing.published`, torch's Adam as it comes, the loss read after every step. On the fast path: this project's
-`pipeline.training.engine`. One seed, on the CPU one thread; the images are in memory, so a data loader's share is in no number.
+`pipeline.training.engine`. One seed, on the CPU one thread. The images are in memory, so no number contains a data loader's time.
 """
 
 from __future__ import annotations

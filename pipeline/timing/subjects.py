@@ -14,7 +14,7 @@ WAYS: tuple[Way, ...] = ("published", "fast")
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing under the clock.
+    """One thing that is timed.
 
     Attributes:
         kind: step: a training step at the study's batch size; growth: one at the batch size that the most tokens allow; attention:

@@ -140,7 +140,7 @@ def test_without_timings_there_is_nothing(study: Params, tmp_path: Path) -> None
         assert judgement.deciding.why.startswith("not timed")
 
 
-def test_timings_of_before_the_subjects_stood_in_params_are_read(study: Params) -> None:
+def test_the_published_timings_are_read(study: Params) -> None:
     found = results.load(study, ROOT / "reports/preview")
     assert found is not None
     assert not found.changed
