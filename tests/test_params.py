@@ -107,6 +107,28 @@ def test_another_network_takes_nothing_of_the_transformer(study: params.Params) 
     assert study.resolve("cnn-1000").train.train_images == 1000
 
 
+CAPTIONER: dict[str, Any] = {
+    "architecture": "captioner", "dim": 48, "heads": 6, "mlp_dim": 96, "encoder_blocks": 3, "decoder_blocks": 2, "norm": "pre",
+    "position": "learned", "memory": 0, "meshed": False, "dropout": 0.0,
+}  # fmt: skip
+
+
+def test_captioners_have_options_of_their_own(raw_params: dict[str, Any]) -> None:
+    variants = {
+        "plain": CAPTIONER,
+        "m2": {"from": "plain", "memory": 8, "meshed": True},
+        "static": {"architecture": "cnn_lstm", "widths": [64, 112]},
+    }
+    study = params.parse(raw_params | {"variants": variants, "experiments": {}, "claims": {}})
+    assert study.resolve("m2").model == params.CaptionerSettings(**CAPTIONER | {"memory": 8, "meshed": True})
+    assert study.resolve("static").model == params.BaselineSettings(architecture="cnn_lstm", widths=(64, 112))
+    for name in variants:
+        settings = study.resolve(name)
+        assert not settings.stackable
+        assert params.ARCHITECTURES[settings.model.architecture].task == "captioning"
+        assert params.VariantSettings.model_validate_json(settings.to_json()) == settings
+
+
 def edit(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     def change(raw: dict[str, Any]) -> None:
         *parents, last = path.split("/")
@@ -179,6 +201,30 @@ FAULTS = [
         "variants.x.patch is an option of the vision transformer, which mlp does not have; remove it.",
     ),
     ("variants/x", {"widths": [13]}, "variants.x.widths is not an option of the vision transformer; remove it, or set architecture."),
+    ("variants/x", {"meshed": True}, "variants.x.meshed is not an option of the vision transformer; remove it, or set architecture."),
+    ("variants/x", CAPTIONER | {"widths": [1]}, "variants.x.widths is not an option of captioner; remove it, or set architecture."),
+    (
+        "variants/x",
+        {"architecture": "cnn_lstm", "widths": [64, 112], "meshed": True},
+        "variants.x.meshed is not an option of cnn_lstm; remove it, or set architecture.",
+    ),
+    (
+        "variants/x",
+        CAPTIONER | {"patch": 7},
+        "variants.x.patch is an option of the vision transformer, which captioner does not have; remove it.",
+    ),
+    ("variants/x", CAPTIONER | {"norm": "none"}, "variants.x.norm is 'none', which is not a choice; the choices are pre, post."),
+    (
+        "variants/x",
+        CAPTIONER | {"heads": 5},
+        "variants.x.heads: 5 heads do not divide dim, which is 48; the nearest number that does is 4.",
+    ),
+    (
+        "variants/x",
+        CAPTIONER | {"position": "sinusoidal", "dim": 9, "heads": 3},
+        "variants.x.position: sinusoidal needs a dim divisible by 2, and 9 is not; the nearest is 8.",
+    ),
+    ("variants/x", {"architecture": "captioner", "dim": 48}, "variants.x.heads is missing from params.yaml; give it a value."),
     (
         "variants/x",
         {"architecture": "mlp", "widths": [13], "wdth": 7},
@@ -639,9 +685,14 @@ ANYTHING = st.one_of(
     st.floats(allow_nan=True),
     st.text(max_size=6),
     st.lists(st.integers(), max_size=2),
-    st.sampled_from(["cnn", "lstm", "mlp", "sgd", "noam", "post", "none", "normalized", 0.1, [12, 26]]),
+    st.sampled_from(["cnn", "lstm", "mlp", "captioner", "sgd", "noam", "post", "none", "normalized", 0.1, [12, 26]]),
 )
-OPTIONS = sorted({*params.ModelSettings.model_fields, *params.BaselineSettings.model_fields, *params.TrainSettings.model_fields})
+OPTIONS = sorted(
+    {
+        *params.ModelSettings.model_fields, *params.CaptionerSettings.model_fields, *params.BaselineSettings.model_fields,
+        *params.TrainSettings.model_fields,
+    }
+)  # fmt: skip
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -73,12 +73,12 @@ def beam(model: CaptionModel, images: Tensor, width: int, length_normalisation: 
             gain[ended] = -math.inf
             gain[..., PAD].masked_fill_(ended, 0)
             lengths = lengths + ~ended
-            total = (log_p[..., None] + gain).flatten(1)
-            score = (total.unflatten(1, (*words.shape[1:], -1)) / lengths[..., None] ** length_normalisation).flatten(1)
+            total = log_p[..., None] + gain
+            score = (total / lengths[..., None] ** length_normalisation).flatten(1)
             order = score.sort(dim=1, descending=True, stable=True).indices[:, :width]
             source, words = order // gain.shape[2], order % gain.shape[2]
             state = state.select((first * gain.shape[1] + source).flatten())
-            ids, log_p, lengths, ended = ids[first, source], total[first, order], lengths[first, source], ended[first, source]
+            ids, log_p, lengths, ended = ids[first, source], total.flatten(1)[first, order], lengths[first, source], ended[first, source]
             ids[..., place] = words
             ended = ended | (words == EOS) | log_p.isinf()  # there may be fewer captions than beams: these fill up
             if ended.all():

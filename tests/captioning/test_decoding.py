@@ -1,0 +1,201 @@
+"""Greedy and beam search against the full forward pass, exhaustive search, and a model worked by hand."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline.captioning import decoding
+from pipeline.captioning.decoding import beam, greedy
+from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD
+from pipeline.captioning.model import CaptionModel, State
+from pipeline.models import build
+from pipeline.params import AnyModelSettings, BaselineSettings, CaptionerSettings, Shape
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PLAIN: dict[str, Any] = {
+    "architecture": "captioner", "dim": 12, "heads": 3, "mlp_dim": 16, "encoder_blocks": 2, "decoder_blocks": 2, "norm": "pre",
+    "position": "learned", "memory": 0, "meshed": False, "dropout": 0.3,
+}  # fmt: skip
+NAMES = ["plain", "m2", "cnn_lstm"]
+
+
+def make(name: str, words: int = 35, end: float = 0.0) -> Any:
+    """A random model in float64 that is sure of its words; `end` is added to the logit of EOS."""
+    context = {"shape": Shape(words=words)}
+    settings: AnyModelSettings
+    if name == "cnn_lstm":
+        settings = BaselineSettings.model_validate({"architecture": name, "widths": (8, 12)}, context=context)
+    else:
+        changes = {"meshed": True, "memory": 3, "norm": "post"} if name == "m2" else {}
+        settings = CaptionerSettings.model_validate(PLAIN | changes, context=context)
+    torch.manual_seed(0)
+    model: Any = build(settings).double()
+    with torch.no_grad():
+        model.head.weight *= 8
+        model.head.bias[EOS] += end
+        for _ in range(3):
+            model(scenes(), torch.full((6, 1), BOS))  # running statistics that differ from the batch's
+    return model
+
+
+def scenes(count: int = 6) -> Tensor:
+    bright = torch.rand(count, 1, 56, 56, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return bright * (torch.arange(count)[:, None, None, None] + 1) / count
+
+
+def log_p(model: nn.Module, images: Tensor, ids: Tensor) -> Tensor:
+    """The log-probability of each image's caption (image,), by the full forward pass."""
+    words = torch.cat([torch.full((len(ids), 1), BOS), ids[:, :-1]], dim=1)
+    with decoding.evaluating(model), torch.no_grad():
+        each = model(images, words).log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+    return (each * (ids != PAD)).sum(1)
+
+
+def check_form(ids: Tensor) -> None:
+    """(image, MAX_WORDS + 1); words, then EOS, unless the caption is cut, then padding alone."""
+    assert ids.shape[1] == MAX_WORDS + 1
+    for caption in ids.tolist():
+        length = caption.index(EOS) + 1 if EOS in caption else len(caption)
+        assert not {PAD, BOS} & set(caption[:length])
+        assert set(caption[length:]) <= {PAD}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("end", [-50.0, 1.0])
+def test_greedy_is_the_argmax_of_the_full_pass(name: str, end: float) -> None:
+    model, images = make(name, end=end).train(), scenes()
+    ids = greedy(model, images)
+    assert model.training
+    check_form(ids)
+    assert (EOS in ids) == (end > 0)  # else all captions are cut
+    words = torch.cat([torch.full((6, 1), BOS), ids], dim=1)
+    with decoding.evaluating(model), torch.no_grad():
+        logits = model(images, words[:, :-1])
+    logits[..., [PAD, BOS]] = -math.inf
+    read = ids != PAD
+    assert torch.equal(logits.argmax(-1)[read], ids[read])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("normalisation", [0.0, 0.7])
+def test_a_beam_of_one_is_greedy(name: str, normalisation: float) -> None:
+    model, images = make(name, end=1.0), scenes()
+    ids, scores = beam(model, images, 1, normalisation)
+    assert torch.equal(ids, greedy(model, images))
+    lengths = (ids != PAD).sum(1)
+    torch.testing.assert_close(scores, log_p(model, images, ids) / lengths**normalisation, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [2, 5, 50])
+def test_a_beam_s_score_is_its_caption_s(name: str, width: int) -> None:
+    """Its cached keys followed the right rows, then."""
+    model, images = make(name, end=1.0), scenes()
+    ids, scores = beam(model, images, width)
+    check_form(ids)
+    torch.testing.assert_close(scores, log_p(model, images, ids), rtol=0, atol=1e-10)
+    for i in range(len(images)):
+        alone, score = beam(model, images[i : i + 1], width)
+        assert torch.equal(alone[0], ids[i])
+        torch.testing.assert_close(score[0], scores[i], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("normalisation", [0.0, 1.0])
+@pytest.mark.parametrize("end", [-2.0, 2.0])
+def test_a_beam_wide_enough_searches_everything(monkeypatch: pytest.MonkeyPatch, name: str, normalisation: float, end: float) -> None:
+    """Three words and the end in up to four places: 3 + 9 + 27 captions that end, with the empty one, and 81 that are cut."""
+    monkeypatch.setattr(decoding, "MAX_WORDS", 3)
+    model, images = make(name, words=6, end=end), scenes()
+    captions = [(*words, EOS) for length in range(4) for words in product((3, 4, 5), repeat=length)] + list(product((3, 4, 5), repeat=4))
+    ids = torch.tensor([[*caption, *[PAD] * (4 - len(caption))] for caption in captions])
+    assert len(ids) == 40 + 81
+    found, scores = beam(model, images, 130, normalisation)
+    for i in range(len(images)):
+        total = log_p(model, images[i : i + 1].expand(len(ids), -1, -1, -1), ids) / (ids != PAD).sum(1) ** normalisation
+        best = int(total.argmax())
+        assert found[i].tolist() == ids[best].tolist()
+        torch.testing.assert_close(scores[i], total[best], rtol=0, atol=1e-10)
+
+
+class Chain(CaptionModel):
+    """A next word depends on the last one alone: a table of probabilities (word, next word)."""
+
+    def __init__(self, table: dict[int, dict[int, float]]) -> None:
+        super().__init__()
+        self.table = torch.zeros(8, 8)
+        for word, following in table.items():
+            for after, probability in following.items():
+                self.table[word, after] = probability
+
+    def forward(self, images: Tensor, words: Tensor) -> Tensor:
+        return self.table[words].log()
+
+    def start(self, images: Tensor) -> State:
+        return State((), (images,))
+
+    def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
+        return self.table[words].log(), state
+
+
+def written(ids: Tensor) -> list[int]:
+    return [word for word in ids[0].tolist() if word != PAD]
+
+
+def test_a_beam_finds_what_greedy_passes_by() -> None:
+    # Greedy: 3, then an even choice, 0.6 * 0.5 = 0.3. Better: 4, then the end, 0.4 * 0.9 = 0.36.
+    model = Chain({BOS: {3: 0.6, 4: 0.4}, 3: {5: 0.5, 6: 0.5}, 4: {EOS: 0.9, 5: 0.1}, 5: {EOS: 1.0}, 6: {EOS: 1.0}})
+    image = torch.zeros(1, 1)
+    assert written(greedy(model, image)) == [3, 5, EOS]  # of two equal words the lower
+    ids, scores = beam(model, image, 2)
+    assert written(ids) == [4, EOS]
+    torch.testing.assert_close(scores, torch.tensor([0.36]).log())
+
+
+def test_length_normalisation_compares_by_the_mean() -> None:
+    # An end at once has 0.3 = exp(-1.20); three words and the end 0.7 * 0.6 * 0.6 = 0.252, in the mean of four exp(-0.34).
+    model = Chain({BOS: {EOS: 0.3, 3: 0.7}, 3: {4: 0.6, 6: 0.4}, 4: {5: 0.6, 6: 0.4}, 5: {EOS: 1.0}, 6: {EOS: 1.0}})
+    image = torch.zeros(1, 1)
+    ids, scores = beam(model, image, 5)
+    assert written(ids) == [EOS]
+    torch.testing.assert_close(scores, torch.tensor([0.3]).log())
+    ids, scores = beam(model, image, 2, 1.0)
+    assert written(ids) == [3, 4, 5, EOS]
+    torch.testing.assert_close(scores, torch.tensor([0.252]).log() / 4)
+
+
+def test_of_equal_captions_the_better_beam_s_and_the_lower_word_s_comes_first() -> None:
+    model = Chain({BOS: {3: 0.25, 4: 0.25, 5: 0.25, 6: 0.25}, **{word: {EOS: 1.0} for word in (3, 4, 5, 6)}})
+    for width in (1, 2, 4, 9):
+        assert written(beam(model, torch.zeros(1, 1), width)[0]) == [3, EOS]
+    # 4 leads with 0.6; its 0.5 then ties with 3's 0.75: both captions have 0.3.
+    model = Chain({BOS: {3: 0.4, 4: 0.6}, 3: {5: 0.75, 6: 0.25}, 4: {5: 0.5, 6: 0.5}, 5: {EOS: 1.0}, 6: {EOS: 1.0}})
+    model.table = model.table.double()
+    model.table[3, 5] = model.table[BOS, 4] * model.table[4, 5] / model.table[BOS, 3]
+    assert written(beam(model, torch.zeros(1, 1), 2)[0])[0] == 4
+
+
+def test_a_caption_without_an_end_is_cut() -> None:
+    model = Chain({BOS: {3: 1.0}, 3: {3: 1.0}})
+    for ids in (greedy(model, torch.zeros(2, 1)), beam(model, torch.zeros(2, 1), 3)[0]):
+        assert ids.tolist() == [[3] * (MAX_WORDS + 1)] * 2
+
+
+def test_padding_and_the_beginning_are_no_words() -> None:
+    model = Chain({BOS: {PAD: 0.5, BOS: 0.4, 3: 0.1}, 3: {PAD: 0.9, EOS: 0.1}})
+    assert written(greedy(model, torch.zeros(1, 1))) == [3, EOS]
+    ids, scores = beam(model, torch.zeros(1, 1), 4)
+    assert written(ids) == [3, EOS]
+    torch.testing.assert_close(scores, torch.tensor([0.01]).log())  # the model's own probability, of all its words
+
+
+def test_a_beam_needs_a_width() -> None:
+    with pytest.raises(ValueError, match="a width of at least 1, not 0"):
+        beam(make("plain"), scenes(), 0)

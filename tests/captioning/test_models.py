@@ -1,0 +1,495 @@
+"""The captioning models against torch's own layers, formulas written out, and each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from pipeline.captioning.captioner import Captioner, DecoderAttention, Mesh, image_attention
+from pipeline.captioning.cnn_lstm import CnnLstm
+from pipeline.captioning.decoding import greedy
+from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD
+from pipeline.captioning.model import CaptionModel, Stem
+from pipeline.models import attention, attention_kernel, build, count_flops, count_parameters
+from pipeline.models.encoder import EncoderBlock
+from pipeline.models.positions import sinusoidal_table
+from pipeline.params import AnyModelSettings, BaselineSettings, CaptionerSettings, Shape
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+OPTIONS: dict[str, Any] = {
+    "architecture": "captioner", "dim": 48, "heads": 6, "mlp_dim": 96, "encoder_blocks": 3, "decoder_blocks": 2, "norm": "pre",
+    "position": "learned", "memory": 0, "meshed": False, "dropout": 0.0,
+}  # fmt: skip
+PLAIN: dict[str, Any] = {}
+MEMORY = {"memory": 8}
+MESHED = {"meshed": True}
+M2 = {"memory": 8, "meshed": True}
+POST = {"norm": "post", "position": "sinusoidal", "meshed": True, "memory": 4}
+VARIANTS = [PLAIN, MEMORY, MESHED, M2, POST]
+SMALL = {"dim": 12, "heads": 3, "mlp_dim": 20}
+
+
+def captioner_settings(**changes: Any) -> CaptionerSettings:
+    return CaptionerSettings.model_validate(OPTIONS | changes)
+
+
+def lstm_settings() -> BaselineSettings:
+    return BaselineSettings.model_validate({"architecture": "cnn_lstm", "widths": (64, 112)})
+
+
+ALL: list[AnyModelSettings] = [*(captioner_settings(**changes) for changes in VARIANTS), lstm_settings()]
+
+
+def make(settings: AnyModelSettings, *, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return build(settings)
+
+
+def make_captioner(**changes: Any) -> Captioner:
+    return make(captioner_settings(**changes))
+
+
+def scenes(count: int = 4, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.rand(count, 1, 56, 56, dtype=dtype, generator=torch.Generator().manual_seed(1))
+
+
+def captions(count: int = 4, places: int = MAX_WORDS + 1) -> Tensor:
+    """BOS, words, EOS, PAD: one caption fills all places, the others are shorter."""
+    words = torch.randint(3, 35, (count, places), generator=torch.Generator().manual_seed(2))
+    words[:, 0] = BOS
+    for i in range(1, count):
+        words[i, 3 + 2 * i] = EOS
+        words[i, 4 + 2 * i :] = PAD
+    return words
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    # Stem 39,312 + 288; places 768 + 864; encoder 3 x 18,960; decoder 2 x 28,464; vectors 1,680; output 1,715; last norms 192.
+    [
+        (PLAIN, 158_627),
+        (MEMORY, 158_627 + 3 * 8 * 2 * 48),
+        (MESHED, 158_627 + 2 * 3 * (96 * 48 + 48) + 2 * 96),  # gates, and norms of two more levels
+        (M2, 189_059),
+        (POST | {"memory": 0, "meshed": False}, 158_627 - 768 - 864 - 192),
+        ({"mlp_dim": 154}, 186_757),  # as many as meshed has, but for 2
+        ({"mlp_dim": 159}, 189_182),  # as M2, within a thousandth
+    ],
+)
+def test_size_of_the_captioner(changes: dict[str, Any], expected: int) -> None:
+    assert count_parameters(make_captioner(**changes)) == expected
+
+
+def test_size_of_the_lstm() -> None:
+    # The stem, 768 to 64, twice 64 to 112, 35 vectors of 48, the LSTM, its output.
+    expected = 39_600 + 768 * 64 + 64 + 2 * (64 * 112 + 112) + 35 * 48 + 4 * 112 * (48 + 112 + 2) + 112 * 35 + 35
+    assert count_parameters(make(lstm_settings())) == expected == 181_587
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(28, 16), (8, 1), (20, 9), (33, 25)])
+def test_any_size_of_scene(size: int, tokens: int) -> None:
+    context = {"shape": Shape(size=size, channels=3, words=9)}
+    settings = CaptionerSettings.model_validate(OPTIONS, context=context)
+    assert settings.num_tokens == tokens
+    images, words = torch.rand(2, 3, 2 * size, 2 * size), torch.tensor([[BOS, 5], [BOS, 8]])
+    assert Stem(3, 48)(images).flatten(2).shape == (2, 48, tokens)
+    lstm = BaselineSettings.model_validate(lstm_settings().model_dump(), context=context)
+    for model in (make(settings), make(lstm)):
+        assert model(images, words).shape == (2, 2, 9)
+
+
+def test_wrong_shapes_are_refused() -> None:
+    for model in (make_captioner(), make(lstm_settings())):
+        with pytest.raises(ValueError, match=r"images have to be \(batch, 1, 56, 56\), not \(2, 1, 28, 28\)"):
+            model(torch.rand(2, 1, 28, 28), captions(2))
+    with pytest.raises(ValueError, match="words have 19 places, but a caption has 18 at most"):
+        make_captioner()(scenes(1, torch.float32), captions(1, 19))
+
+
+def torch_attention(module: DecoderAttention) -> nn.MultiheadAttention:
+    """Torch's own with a module's weights."""
+    dim = module.out.in_features
+    own = nn.MultiheadAttention(dim, module.heads, batch_first=True).double()
+    own.load_state_dict({"in_proj_weight": module.qkv.weight, "in_proj_bias": module.qkv.bias, **_out(module)})
+    return own
+
+
+def _out(module: Any) -> dict[str, Tensor]:
+    return {"out_proj.weight": module.out.weight, "out_proj.bias": module.out.bias}
+
+
+def test_attention_equals_torch_s() -> None:
+    torch.manual_seed(0)
+    module = DecoderAttention(12, 3).double()
+    nn.init.normal_(module.qkv.bias)
+    own = torch_attention(module)
+    words, tokens = torch.randn(2, 5, 12, dtype=torch.float64), torch.randn(2, 7, 12, dtype=torch.float64)
+    expected, weights = own(words, tokens, tokens, average_attn_weights=False)
+    query, keys = module.query(words), module.keys(tokens)
+    torch.testing.assert_close(module(query, keys)[0], expected, rtol=0, atol=1e-13)
+    torch.testing.assert_close(module.weights(query, keys)[0], weights, rtol=0, atol=1e-13)
+    mask = torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu(1) > 0, -torch.inf).double()
+    expected, _ = own(words, words, words, attn_mask=mask)
+    torch.testing.assert_close(module(*module.project(words), mask=mask)[0], expected, rtol=0, atol=1e-13)
+
+
+def test_each_level_is_attended_to_alone() -> None:
+    torch.manual_seed(0)
+    module = DecoderAttention(12, 3).double()
+    words, levels = torch.randn(2, 5, 12, dtype=torch.float64), torch.randn(2, 4, 7, 12, dtype=torch.float64)
+    found = module(module.query(words), module.keys(levels.flatten(1, 2)), levels=4)
+    for i in range(4):
+        expected, _ = torch_attention(module)(words, levels[:, i], levels[:, i])
+        torch.testing.assert_close(found[i], expected, rtol=0, atol=1e-13)
+
+
+def test_attention_starts_as_torch_s() -> None:
+    torch.manual_seed(3)
+    module = DecoderAttention(12, 3)
+    torch.manual_seed(3)
+    own = nn.MultiheadAttention(12, 3)
+    assert torch.equal(module.qkv.weight, own.in_proj_weight)
+    assert torch.equal(module.out.weight, own.out_proj.weight)
+    assert not module.qkv.bias.any()
+    assert not module.out.bias.any()
+
+
+def torch_layer(block: Any, kind: type[nn.Module], settings: CaptionerSettings) -> nn.Module:
+    """Torch's own encoder or decoder layer with a block's weights."""
+    layer: Any = kind(
+        settings.dim, settings.heads, settings.mlp_dim, dropout=0.0, batch_first=True, norm_first=settings.norm == "pre"
+    ).double()
+    attentions = {"self_attn": block.attention} | ({"multihead_attn": block.cross} if hasattr(block, "cross") else {})
+    state = {f"{name}.in_proj_{part}": getattr(module.qkv, part) for name, module in attentions.items() for part in ("weight", "bias")}
+    state |= {f"{name}.{key}": value for name, module in attentions.items() for key, value in _out(module).items()}
+    linears = {"linear1": block.mlp[0], "linear2": block.mlp[-1]}
+    norms = {name: module for name, module in block.named_children() if name.startswith("norm")}
+    state |= {f"{name}.{part}": getattr(module, part) for name, module in (linears | norms).items() for part in ("weight", "bias")}
+    layer.load_state_dict(state)
+    return layer
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("changes", [{"norm": "pre"}, {"norm": "post", "position": "sinusoidal"}])
+def test_plain_equals_torch_s_transformer(changes: dict[str, Any]) -> None:
+    """Values at every place that is not padding, and all gradients of the decoder's first block and of the images."""
+    settings = captioner_settings(**SMALL, **changes)
+    model = make(settings).double()
+    for parameter in model.parameters():
+        if parameter.dim() == 1:  # biases and norms, which start as zeros and ones
+            nn.init.normal_(parameter, mean=0.5)
+    images, words = scenes().requires_grad_(), captions()
+    tokens = model.stem(images).flatten(2).transpose(1, 2) + model.image_position
+    for block in model.encoder:
+        tokens = torch_layer(block, nn.TransformerEncoderLayer, settings)(tokens)
+    tokens = model.level_norms[0](tokens)
+    written = F.embedding(words, model.embedding.weight) + model.word_position
+    mask = nn.Transformer.generate_square_subsequent_mask(18, dtype=torch.float64)
+    padding = torch.zeros(words.shape, dtype=torch.float64).masked_fill(words == PAD, -torch.inf)
+    layers = [torch_layer(block, nn.TransformerDecoderLayer, settings) for block in model.decoder]
+    for layer in layers:
+        written = layer(written, tokens, tgt_mask=mask, tgt_key_padding_mask=padding)
+    expected = model.head(model.norm(written))
+    model.stem.requires_grad_(False)
+    logits, read = model(images, words), words != PAD
+    torch.testing.assert_close(logits[read], expected[read], rtol=0, atol=1e-11)
+    first: Any = layers[0]
+    theirs = torch.autograd.grad(
+        expected[read].square().sum(), [images, first.self_attn.in_proj_weight, first.multihead_attn.in_proj_weight]
+    )
+    ours = torch.autograd.grad(
+        logits[read].square().sum(), [images, model.decoder[0].attention.qkv.weight, model.decoder[0].cross.qkv.weight]
+    )
+    for actual, wanted in zip(ours, theirs, strict=True):
+        assert wanted.abs().max() > 1e-6
+        torch.testing.assert_close(actual, wanted, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 5])
+def test_mesh_is_its_formula(levels: int) -> None:
+    torch.manual_seed(0)
+    mesh = Mesh(6, levels).double()
+    words, found = torch.randn(2, 4, 6, dtype=torch.float64), torch.randn(levels, 2, 4, 6, dtype=torch.float64)
+    expected = torch.zeros_like(words)
+    for gate, level in zip(mesh.gates, found, strict=True):
+        both = words @ gate.weight[:, :6].T + level @ gate.weight[:, 6:].T + gate.bias
+        expected += level / (1 + (-both).exp()) / levels**0.5
+    torch.testing.assert_close(mesh(words, found), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_meshed_with_one_level_and_open_gates_is_plain(norm: str) -> None:
+    meshed = make_captioner(**SMALL, encoder_blocks=1, meshed=True, norm=norm).double()
+    for block in meshed.decoder:
+        (gate,) = block.mesh.gates
+        nn.init.zeros_(gate.weight)
+        nn.init.constant_(gate.bias, 1e9)
+    plain = make_captioner(**SMALL, encoder_blocks=1, norm=norm).double()
+    missing, unexpected = plain.load_state_dict(meshed.state_dict(), strict=False)
+    assert not missing
+    assert all(".mesh." in name for name in unexpected)
+    torch.testing.assert_close(meshed(scenes(), captions()), plain(scenes(), captions()), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_meshed_reads_every_level(blocks: int) -> None:
+    """With the gates of one level open and the others shut, only this level's norm has a gradient."""
+    model = make_captioner(**SMALL, encoder_blocks=blocks, meshed=True)
+    for opened in range(blocks):
+        for block in model.decoder:
+            for i, gate in enumerate(block.mesh.gates):
+                nn.init.zeros_(gate.weight)
+                nn.init.constant_(gate.bias, 0.0 if i == opened else -1e9)
+        model.zero_grad()
+        model(scenes(dtype=torch.float32), captions()).square().sum().backward()
+        assert [bool(norm.weight.grad.any()) for norm in model.level_norms] == [i == opened for i in range(blocks)]
+
+
+def test_memory_of_no_slots_is_none() -> None:
+    """Slots are in the encoder alone, and everything else is as without them."""
+    memory, plain = make_captioner(**M2).double(), make_captioner(**MESHED).double()
+    missing, unexpected = plain.load_state_dict(memory.state_dict(), strict=False)
+    assert not missing
+    assert unexpected == [f"encoder.{i}.attention.memory" for i in range(3)]
+    arguments = scenes(), captions()
+    assert (memory(*arguments) - plain(*arguments)).abs().max() > 1e-3
+    for block in memory.encoder:
+        block.attention.memory = nn.Parameter(block.attention.memory[:0])
+    torch.testing.assert_close(memory(*arguments), plain(*arguments), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", ALL, ids=str)
+def test_no_word_sees_a_later_one(settings: AnyModelSettings) -> None:
+    model = make(settings).eval()
+    images, words = scenes(dtype=torch.float32), captions()
+    before = model(images, words)
+    for place in range(1, 18):
+        changed = words.clone()
+        changed[:, place] = torch.where(words[:, place] == 7, 8, 7)  # of padding, too
+        after = model(images, changed)
+        assert torch.equal(after[:, :place], before[:, :place])
+        assert not torch.equal(after[:, place], before[:, place])
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_padding_is_seen_nowhere(changes: dict[str, Any]) -> None:
+    """Not behind it either: padding inside a row, which no caption has, would show a mask that never fires."""
+    model = make_captioner(**changes).eval()
+    images, words = scenes(dtype=torch.float32), captions()
+    words[0, 5] = PAD
+    before = model(images, words)
+    with torch.no_grad():
+        model.embedding.weight[PAD] += 3
+    after, read = model(images, words), words != PAD
+    assert torch.equal(after[read], before[read])
+    assert not torch.equal(after[~read], before[~read])
+
+
+@pytest.mark.parametrize("settings", ALL, ids=str)
+def test_padding_does_not_change_a_caption(settings: AnyModelSettings) -> None:
+    model = make(settings).double().eval()
+    images, words = scenes(), captions()
+    together = model(images, words)
+    for i in range(len(words)):
+        length = int((words[i] != PAD).sum())
+        alone = model(images[i : i + 1], words[i : i + 1, :length])
+        torch.testing.assert_close(together[i : i + 1, :length], alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", ALL, ids=str)
+def test_word_by_word_equals_all_at_once(settings: AnyModelSettings) -> None:
+    model: CaptionModel = make(settings).double().eval()
+    images, words = scenes(), captions()
+    words[words == PAD] = 9  # a state has no padding
+    state, steps = model.start(images), []
+    for place in range(18):
+        logits, state = model.step(words[:, place], state)
+        steps.append(logits)
+    torch.testing.assert_close(torch.stack(steps, 1), model(images, words), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", ALL, ids=str)
+def test_rows_of_an_image_can_be_copied_and_swapped(settings: AnyModelSettings) -> None:
+    model: CaptionModel = make(settings).double().eval()
+    images = scenes(2)
+    _, state = model.step(torch.tensor([BOS, BOS]), model.start(images))
+    _, state = model.step(torch.tensor([5, 6, 7, 8, 9, 10]), state.select(torch.tensor([0, 0, 0, 1, 1, 1])))
+    logits, _ = model.step(torch.tensor([11, 12, 13, 14]), state.select(torch.tensor([2, 0, 4, 4])))
+    words = torch.tensor([[BOS, 7, 11], [BOS, 5, 12], [BOS, 9, 13], [BOS, 9, 14]])
+    expected = model(images[[0, 0, 1, 1]], words)[:, -1]
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", ALL, ids=str)
+def test_several_captions_of_an_image_are_read_at_once(settings: AnyModelSettings) -> None:
+    model = make(settings).double().eval()
+    expected = model(scenes(2)[[0, 0, 1, 1]], captions())
+    torch.testing.assert_close(model(scenes(2), captions()), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [*ALL, captioner_settings(**M2, dropout=0.1)], ids=str)
+def test_every_parameter_has_a_gradient(settings: AnyModelSettings) -> None:
+    model, words = make(settings), captions()
+    logits = model(scenes(dtype=torch.float32), words[:, :-1])
+    F.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten(), ignore_index=PAD).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+@pytest.mark.parametrize("settings", [*ALL, captioner_settings(**M2, dropout=0.1)], ids=str)
+def test_equal_seeds_give_equal_models_bitwise(settings: AnyModelSettings) -> None:
+    results = []
+    for _ in range(2):
+        model = make(settings, seed=5)
+        loss = model(scenes(dtype=torch.float32), captions()).square().sum()
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            tested = model.eval()(scenes(dtype=torch.float32), captions())
+        results.append([loss.detach(), *gradients, tested, *model.state_dict().values()])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_nothing_overwrites_the_sinusoids() -> None:
+    model = make_captioner(**POST)
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    model(scenes(dtype=torch.float32), captions()).square().sum().backward()
+    optimizer.step()
+    model.load_state_dict(make_captioner(**POST).state_dict())
+    assert torch.equal(model.image_position, sinusoidal_table(16, 48))
+    assert torch.equal(model.word_position, sinusoidal_table(18, 48))
+    assert not any("position" in name for name in model.state_dict())
+
+
+def test_memory_slots_start_from_the_normal_distribution() -> None:
+    slots = torch.cat([block.attention.memory.detach().flatten() for block in make_captioner(memory=64).encoder])
+    assert abs(float(slots.std()) - 1) < 0.05
+    assert abs(float(slots.mean())) < 0.05
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    model = make_captioner(dropout=0.5)
+    model.stem.eval()
+    images, words = scenes(dtype=torch.float32), captions()
+    assert not torch.equal(model(images, words), model(images, words))
+    model.eval()
+    assert torch.equal(model(images, words), model(images, words))
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_image_attention_is_what_the_decoder_uses(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_captioner(**changes, dropout=0.2).train()
+    images, words = scenes(dtype=torch.float32), captions()
+    maps = image_attention(model, images, words)
+    assert model.training
+    levels = 3 if model.settings.meshed else 1
+    assert maps.shape == (2, levels, 4, 18, 16)
+    torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]))
+    seen, weights = [], DecoderAttention.weights
+
+    def watched(self: DecoderAttention, *args: Any, **kwargs: Any) -> Tensor:
+        result = weights(self, *args, **kwargs)
+        if self in [block.cross for block in model.decoder]:
+            seen.append(result.mean(2))
+        return result
+
+    monkeypatch.setattr(DecoderAttention, "weights", watched)
+    model.eval()(images, words)
+    assert torch.equal(torch.stack(seen), maps)
+
+
+def test_image_attention_is_of_captioners() -> None:
+    with pytest.raises(ValueError, match="CnnLstm is none"):
+        image_attention(make(lstm_settings()), scenes(dtype=torch.float32), captions())
+
+
+def test_lstm_equals_its_formula() -> None:
+    model = make(lstm_settings()).double()
+    assert isinstance(model, CnnLstm)
+    images, words = scenes(), captions()
+    logits = model(images, words)
+    lstm = dict(model.lstm.named_parameters())
+    vector = model.stem(images).flatten(1) @ model.vector.weight.T + model.vector.bias
+    state, cell = (vector @ layer.weight.T + layer.bias for layer in (model.hidden, model.cell))
+    expected = []
+    for place in range(18):
+        inputs = model.embedding.weight[words[:, place]] @ lstm["weight_ih_l0"].T + lstm["bias_ih_l0"]
+        gates = inputs + state @ lstm["weight_hh_l0"].T + lstm["bias_hh_l0"]
+        enter, forget, new, leave = gates.split(112, dim=1)
+        cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
+        state = leave.sigmoid() * cell.tanh()
+        expected.append(state @ model.head.weight.T + model.head.bias)
+    torch.testing.assert_close(logits, torch.stack(expected, 1), rtol=0, atol=1e-11)
+
+
+def unfused(qkv: Tensor, *, scale: float) -> Tensor:
+    query, key, value = qkv.transpose(1, 3).unbind(2)
+    return ((query @ key.transpose(-1, -2) * scale).softmax(-1) @ value).transpose(1, 2)
+
+
+@pytest.mark.parametrize("changes", [*VARIANTS, SMALL, {"encoder_blocks": 2, "meshed": True, "mlp_dim": 33}], ids=str)
+def test_multiply_adds_are_those_torch_counts(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "attention", unfused)
+    settings = captioner_settings(**changes)
+    with FlopCounterMode(display=False) as counter:
+        make(settings).eval()(scenes(1, torch.float32), captions(1))
+    slots = settings.memory  # their queries only give the kernel the shape it wants
+    padding = 2 * settings.encoder_blocks * 2 * slots * (16 + slots) * settings.dim
+    assert count_flops(settings) == counter.get_total_flops() - padding
+
+
+def test_multiply_adds_of_the_lstm_worked_by_hand() -> None:
+    stem = 9 * (16 * 28**2 + 16 * 32 * 14**2 + 32 * 48 * 7**2 + 48 * 48 * 4**2)
+    start = 768 * 64 + 2 * 64 * 112
+    assert count_flops(lstm_settings()) == 2 * (stem + start + 18 * (4 * (48 + 112) * 112 + 112 * 35))
+
+
+def test_kernel_is_the_encoder_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAB_ATTENTION", raising=False)
+    assert attention_kernel(captioner_settings(**M2), "cpu") == "fused-cpu"
+    assert attention_kernel(captioner_settings(heads=1), "cpu") == "sdpa"
+    assert attention_kernel(lstm_settings(), "cpu") == "none"
+    assert all(isinstance(block, EncoderBlock) for block in make_captioner().encoder)
+
+
+@pytest.mark.parametrize(
+    "settings", [captioner_settings(**SMALL), captioner_settings(**SMALL, **M2, norm="post"), lstm_settings()], ids=str
+)
+def test_a_batch_is_learnt_by_heart(settings: AnyModelSettings) -> None:
+    """Random scenes with random captions, which generation then repeats word by word."""
+    model, images, words = make(settings), scenes(8, torch.float32), captions(8, 20)[:, :19]
+    words[0, 18] = EOS
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(150):
+        optimizer.zero_grad()
+        logits = model(images, words[:, :-1])
+        F.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten(), ignore_index=PAD).backward()
+        optimizer.step()
+    assert torch.equal(greedy(model, images), words[:, 1:])
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("settings", [captioner_settings(**M2), lstm_settings()], ids=str)
+def test_runs_with_deterministic_algorithms_on_cuda(settings: AnyModelSettings) -> None:
+    from pipeline.training.engine import set_reproducible
+
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    set_reproducible(torch.device("cuda"))
+    try:
+        model, images, words = make(settings).cuda(), scenes(dtype=torch.float32).cuda(), captions().cuda()
+        gradients = []
+        for _ in range(2):
+            loss = model(images, words).square().sum()
+            gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+        assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+        expected = greedy(model.double(), images.double())
+        assert torch.equal(expected.cpu(), greedy(model.cpu(), images.double().cpu()))
+    finally:
+        torch.use_deterministic_algorithms(deterministic)
