@@ -20,25 +20,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
 from pipeline.commands.catalogue import show
-from pipeline.data.datasets import data_digest
 from pipeline.errors import UserError, run_command
 from pipeline.files import DamagedError, read_sealed, write_json
 from pipeline.params import Params, VariantSettings, load
-from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor
+from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor, training_code
 from pipeline.runner import checkpoint, finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.progress import duration
 from pipeline.stages import train
 from pipeline.study.files import ARRAYS, CHECKPOINTS, FINISHED, RUNS
 from pipeline.training.records import EpochRow
-
-if TYPE_CHECKING:
-    from pipeline.data.datasets import Dataset
+from pipeline.training.tasks import TASKS, data_digest
+from pipeline.training.tasks import load as load_data
 
 TIMES = CHECKPOINTS / "times.json"
 _WARM_UP, _CHUNK, _CHUNKS = 3, 5, 4  # steps: three that are not timed, then four times five
@@ -133,8 +131,8 @@ def survey(params: Params, device: str) -> list[Entry]:
     Args:
         device: "cpu" or "cuda".
     """
-    code, stage = code_hash(), code_hash(STAGE_CODE["train"])
-    digest = data_digest(ARRAYS) if (ARRAYS / "dataset.json").exists() else None
+    stage = code_hash(STAGE_CODE["train"])
+    digests = {task: _digest(task) for task in TASKS}
     lock = results.read_lock()
     results.restore_runs(RUNS, params.variants.__contains__)
     outlines = [
@@ -144,8 +142,9 @@ def survey(params: Params, device: str) -> list[Entry]:
     entries = []
     for variant in params.variants:
         settings = params.resolve(variant)
-        # Without the arrays their digest is not known; the settings name the data set, too.
-        pattern = finished.folder(Path(), settings, digest or "*", device).name
+        code = training_code(settings.task)
+        # Without the data their digest is not known; the settings name the data set, too.
+        pattern = finished.folder(Path(), settings, digests[settings.task] or "*", device).name
         places = sorted(FINISHED.glob(pattern))
         parts = [part for place in places for part in finished.read_all(place)[0]]
         parts += [part for place, found in outlines if fnmatch.fnmatch(place, pattern) for part in found]
@@ -162,6 +161,14 @@ def survey(params: Params, device: str) -> list[Entry]:
     return entries
 
 
+def _digest(task: str) -> str | None:
+    """That of the data that a task's networks learn from; None where they are not here."""
+    try:
+        return data_digest(task, ARRAYS)
+    except UserError:
+        return None
+
+
 def _unchanged(lock: Mapping[str, Any], variant: str, settings: VariantSettings, stage: str) -> bool:
     """Whether all that a train stage depends on is as dvc.lock has it, so that DVC does not run it.
 
@@ -170,12 +177,13 @@ def _unchanged(lock: Mapping[str, Any], variant: str, settings: VariantSettings,
     """
     try:
         read = {file["path"]: file["md5"] for file in lock[f"train@{variant}"]["deps"]}
-        arrays = next(out["md5"] for out in lock["prepare"]["outs"] if out["path"] == ARRAYS.as_posix())
-    except (LookupError, TypeError, StopIteration):
+        outs = [out for stage in ("prepare", "scenes") for out in lock[stage]["outs"]]
+        made = {out["path"]: out["md5"] for out in outs if out["path"].startswith("data/")}
+    except (LookupError, TypeError, AttributeError):
         return False
     texts = {f"configs/{variant}.json": settings.to_json(), "code-hashes/train.txt": f"{stage}\n"}
     expected = {path: hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() for path, text in texts.items()}
-    return read == {**expected, ARRAYS.as_posix(): arrays}
+    return read == expected | made
 
 
 def _outlines(paths: Iterator[Path]) -> Iterator[tuple[dict[str, Any], list[Finished]]]:
@@ -226,9 +234,10 @@ def _keys(settings: VariantSettings) -> tuple[str, str, str]:
 
 def _records(params: Params, device: str) -> Iterator[_Record]:
     """The timed epochs that lie here: of finished seeds and checkpoints of the variants, and of runs/, a profile's too."""
-    name, code = device_name(device), code_hash()
+    name = device_name(device)
     for variant in params.variants:
         settings = params.resolve(variant)
+        code = training_code(settings.task)
         for place in sorted(FINISHED.glob(finished.folder(Path(), settings, "*", device).name)):
             yield from _of_parts(variant, settings, finished.read_all(place)[0], name)
             # A checkpoint does not name its processor, and never leaves it.
@@ -255,14 +264,14 @@ def _per_image(settings: VariantSettings, rows: Sequence[EpochRow], stack: int) 
 
 def measured(entries: Sequence[Entry], device: str, processes: int) -> dict[str, Rate]:
     """By variant, what a few steps take now, in as many processes at once as train; kept in `TIMES`, so that each is timed once."""
-    name, code = device_name(device), code_hash()
+    name = device_name(device)
     known = _read_times()
-    keys = {entry.variant: hashlib.sha256(json.dumps([_keys(entry.settings)[1], code, name]).encode()).hexdigest() for entry in entries}
+    keys = {entry.variant: _time_key(entry.settings, name) for entry in entries}
     waiting = {keys[entry.variant]: entry for entry in reversed(entries) if keys[entry.variant] not in known}
     if waiting:
         console = Console(stderr=True)
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(processes, len(waiting)), context, _open, (ARRAYS, device)) as pool:
+        with ProcessPoolExecutor(min(processes, len(waiting)), context, _open, (device,)) as pool:
             jobs = [(key, entry, pool.submit(_time, entry.settings, _group(entry), device)) for key, entry in reversed(waiting.items())]
             with console.status("") as status:
                 if not console.is_terminal:
@@ -272,6 +281,10 @@ def measured(entries: Sequence[Entry], device: str, processes: int) -> dict[str,
                     known[key] = job.result()
                     write_json(TIMES, known)
     return {variant: Rate(known[key], "20 steps") for variant, key in keys.items()}
+
+
+def _time_key(settings: VariantSettings, name: str) -> str:
+    return hashlib.sha256(json.dumps([_keys(settings)[1], training_code(settings.task), name]).encode()).hexdigest()
 
 
 def _group(entry: Entry) -> list[int]:
@@ -286,20 +299,17 @@ def _read_times() -> dict[str, float]:
         return {}
 
 
-_dataset: Dataset | None = None  # of a timing process
+_data: dict[str, Any] = {}  # of a timing process, by task
 
 
-def _open(arrays: Path, device: str) -> None:
+def _open(device: str) -> None:
     """Makes this process what a worker is."""
-    global _dataset
     import torch
 
-    from pipeline.data.datasets import load as load_data
     from pipeline.training.engine import keep_freed_memory, set_reproducible
 
     set_reproducible(torch.device(device))
     keep_freed_memory()
-    _dataset = load_data(arrays)
 
 
 def _time(settings: VariantSettings, seeds: list[int], device: str) -> float:
@@ -308,11 +318,12 @@ def _time(settings: VariantSettings, seeds: list[int], device: str) -> float:
 
     from pipeline.training.engine import Trainer
 
-    assert _dataset is not None
+    if settings.task not in _data:
+        _data[settings.task] = load_data(settings.task, ARRAYS)
     batch = settings.train.batch_size
     length = {"epochs": 1, "epoch_images": batch * (_WARM_UP + _CHUNK * _CHUNKS)}  # whole batches, enough of them
     settings = settings.model_copy(update={"train": settings.train.model_copy(update=length)})
-    trainer = Trainer(settings, _dataset, seeds, torch.device(device))
+    trainer = Trainer(settings, _data[settings.task], seeds, torch.device(device))
 
     def clock() -> float:
         if device == "cuda":

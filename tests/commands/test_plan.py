@@ -188,10 +188,12 @@ def test_dvc_runs_no_stage_that_its_lock_has(lay_out: Callable[..., params.Param
     Path("code-hashes/train.txt").write_text(f"{code_hash(STAGE_CODE['train'])}\n")
     shutil.copyfile(Path(__file__).parent.parent.parent / "dvc.yaml", "dvc.yaml")
     (stage,) = (stage for stage in yaml.safe_load(Path("dvc.yaml").read_text())["stages"].items() if stage[0] == "train")
+    Path("data/scenes").mkdir()
     deps = [dep.replace("${key}", "base") for dep in stage[1]["do"]["deps"]]
     md5 = {dep: dvc_md5(Path(dep)) for dep in deps}
     lock = {
-        "prepare": {"outs": [{"path": "data/arrays", "md5": md5["data/arrays"]}]},
+        "prepare": {"outs": [{"path": "data/arrays", "md5": md5["data/arrays"]}, {"path": "reports/data", "md5": "0"}]},
+        "scenes": {"outs": [{"path": "data/scenes", "md5": md5["data/scenes"]}]},
         "train@base": {"deps": [{"path": dep, "hash": "md5", "md5": value} for dep, value in md5.items()]},
     }
     Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": lock}))
