@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup demo list plan test test-fast lint repro preview verify compare ui sync bench lock clean
+.PHONY: help setup demo list plan caption test test-fast lint repro preview verify compare ui sync bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -49,6 +49,9 @@ list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml
 
 plan: $(STAMP) ## what make repro would train, and how long that takes here; of a profile with IN=build/preview
 	@cd $(or $(IN),.) && python -m pipeline.commands.plan
+
+caption: $(STAMP) ## a trained captioner's captions of IMAGE=scene.png or of the test scene SCENE=n: [VARIANT=name] [SEED=n]
+	@python -m pipeline.commands.caption --image="$$IMAGE" --scene="$$SCENE" --variant="$$VARIANT" --seed="$$SEED"
 
 compare: $(STAMP) ## what changed between two commits: BASE=rev [HEAD=rev] [SOURCE=mlflow] [IN=reports/preview]
 	@python -m pipeline.compare '$(BASE)' $(if $(HEAD),'$(HEAD)') $(if $(SOURCE),--source '$(SOURCE)') $(if $(IN),--in '$(IN)')

@@ -1,0 +1,141 @@
+"""Captions of a scene by a trained captioner, greedy and by beam search.
+
+python -m pipeline.commands.caption --image scene.png
+python -m pipeline.commands.caption --scene 12
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.errors import UserError, run_command
+from pipeline.params import Params, VariantSettings, load, nearest
+from pipeline.runner import results
+from pipeline.study.files import ARRAYS, RUNS
+
+_SHADES = " .:-=+*#%@"  # from 0 to 255
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.caption", description=__doc__.splitlines()[0])
+    parser.add_argument("--image", default="", metavar="FILE", help="a picture of four cells, light on dark")
+    parser.add_argument("--scene", default="", metavar="N", help="a test scene by its number, instead of a picture")
+    parser.add_argument("--variant", default="", help="a trained captioner of params.yaml; caption unless said otherwise")
+    parser.add_argument("--seed", default="", help="one of its seeds; the first unless said otherwise")
+    arguments = parser.parse_args(argv)
+    params = load()
+    variant = arguments.variant or "caption"
+    settings = _settings(params, variant)
+    seed = _number("SEED", arguments.seed, settings.train.seeds) if arguments.seed else settings.train.seeds[0]
+    if bool(arguments.image) == bool(arguments.scene):
+        raise UserError("Give a picture or the number of a test scene: `make caption IMAGE=scene.png` or `make caption SCENE=12`.")
+    # What takes seconds, after the input is known to be sound.
+    truth: list[str] = []
+    if arguments.image:
+        picture = read(Path(arguments.image), 2 * settings.model.shape.size, settings.model.shape.channels)
+    else:
+        picture, truth = _test_scene(arguments.scene)
+    greedy, beam, probability = describe(settings, RUNS / variant, seed, picture)
+    print(drawn(picture))
+    print(f"\n{variant}, seed {seed}\n  greedy     {greedy}\n  beam       {beam}  (probability {probability:.2f})")
+    for reference in truth:
+        print(f"  {'reference' if reference == truth[0] else '':11}{reference}")
+
+
+def _settings(params: Params, variant: str) -> VariantSettings:
+    captioners = [name for name in params.variants if params.resolve(name).task == "captioning"]
+    if variant not in captioners:
+        what = "writes no captions" if variant in params.variants else "is not in params.yaml"
+        choice = nearest(variant, captioners) if captioners else "; add one with `architecture: captioner`"
+        raise UserError(f"The variant {variant} {what}{choice}.")
+    return params.resolve(variant)
+
+
+def _number(name: str, text: str, choices: range | tuple[int, ...]) -> int:
+    if not text.isdigit() or int(text) not in choices:
+        raise UserError(f"{name} is {text!r}, but has to be a whole number from {choices[0]} to {choices[-1]}.")
+    return int(text)
+
+
+def read(path: Path, side: int, channels: int) -> np.ndarray:
+    """A picture of a scene, uint8 (side, side), or with several channels (channel, side, side).
+
+    Raises:
+        UserError: it cannot be read, or has another size.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            size, pixels = image.size, np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    except FileNotFoundError:
+        raise UserError(f"{path} is not there.") from None
+    except (OSError, UnidentifiedImageError, ValueError, SyntaxError):
+        raise UserError(f"{path} is not a picture that can be read; give a PNG of {side} x {side} pixels.") from None
+    if size != (side, side):
+        raise UserError(
+            f"{path} has {size[0]} x {size[1]} pixels, but a scene has {side} x {side}: four cells of {side // 2} x {side // 2}."
+        )
+    return pixels if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _test_scene(text: str) -> tuple[np.ndarray, list[str]]:
+    """A test scene and its references. Raises UserError where there is none of that number, or the scenes are not here."""
+    import torch
+
+    from pipeline.captioning.data import load as load_data
+    from pipeline.captioning.grammar import grammar_of
+    from pipeline.captioning.scenes import compose
+
+    data = load_data(ARRAYS)
+    number = _number("SCENE", text, range(len(data.scenes.test)))
+    grammar = grammar_of(data.scenes.dataset)
+    picture = compose(torch.from_numpy(data.dataset.test_images), torch.from_numpy(data.scenes.test.cells[number]).long())
+    return picture.numpy(), [" ".join(grammar.decode(caption)) for caption in data.scenes.test.captions[number].tolist()]
+
+
+def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarray) -> tuple[str, str, float]:
+    """The greedy caption, that of beam search, and the probability of the latter.
+
+    Raises:
+        UserError: the weights are missing or damaged.
+    """
+    import math
+
+    import torch
+
+    from pipeline.captioning import decoding
+    from pipeline.captioning.grammar import grammar_of
+    from pipeline.captioning.model import CaptionModel
+    from pipeline.evaluation.captions import BEAM, LENGTH_NORMALISATION
+    from pipeline.training.classification import pixels
+    from pipeline.training.engine import set_reproducible
+    from pipeline.training.stack import Stack
+
+    weights = results.load_weights(run, settings)
+    device = torch.device("cpu")
+    set_reproducible(device)
+    stack = Stack(settings.model, [seed], device)
+    place = settings.train.seeds.index(seed)
+    stack.load({name: value[[place]] for name, value in weights.items()})
+    assert isinstance(stack.module, CaptionModel)
+    grammar, images = grammar_of(settings.data.dataset), pixels(torch.from_numpy(picture.copy())[None], 1)
+    greedy = decoding.greedy(stack.module, images)[0]
+    beam, score = decoding.beam(stack.module, images, BEAM, LENGTH_NORMALISATION)
+    return " ".join(grammar.decode(greedy.tolist())), " ".join(grammar.decode(beam[0].tolist())), math.exp(score.item())
+
+
+def drawn(picture: np.ndarray) -> str:
+    """A picture in letters, two rows of pixels a line."""
+    grey = picture if picture.ndim == 2 else picture.mean(0)
+    rows = (grey[0::2].astype(float) + grey[1::2]) / 2
+    lines = ("".join(_SHADES[int(value) * len(_SHADES) // 256] for value in row) for row in rows)
+    border = f"+{'-' * grey.shape[1]}+"
+    return "\n".join([border, *(f"|{line}|" for line in lines), border])
+
+
+if __name__ == "__main__":
+    run_command(main)

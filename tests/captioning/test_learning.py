@@ -1,0 +1,196 @@
+"""Captioning in the engine: what a step learns from, what a test counts, and that a training can be repeated to the last bit."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from pipeline.captioning import decoding, learning, scenes
+from pipeline.captioning.data import SceneData
+from pipeline.captioning.grammar import BOS, EOS, PAD, PHRASINGS, grammar_of
+from pipeline.captioning.learning import Captioning, choose, scenes_right, shifted
+from pipeline.captioning.model import CaptionModel
+from pipeline.captioning.scenes import compose
+from pipeline.data.datasets import load
+from pipeline.params import BaselineSettings, CaptionerSettings, DataSettings, Params, ScenesSettings, VariantSettings
+from pipeline.runner import replay
+from pipeline.training.engine import Trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CPU = torch.device("cpu")
+SIZES = ScenesSettings(train=48, validation=20, test=10)
+CAPTIONER = CaptionerSettings.model_validate(
+    {
+        "architecture": "captioner", "dim": 12, "heads": 2, "mlp_dim": 12, "encoder_blocks": 2, "decoder_blocks": 1, "norm": "pre",
+        "position": "learned", "memory": 2, "meshed": True, "dropout": 0.1,
+    }
+)  # fmt: skip
+CNN_LSTM = BaselineSettings(architecture="cnn_lstm", widths=(8, 12))
+
+
+@pytest.fixture(scope="module")
+def data(arrays: Path) -> SceneData:
+    dataset = load(arrays)
+    return SceneData(scenes.draw(dataset, SIZES), dataset)
+
+
+def settings(study: Params, model: Any = CAPTIONER, **train: Any) -> VariantSettings:
+    own = {"seeds": (0,), "epochs": 3, "batch_size": 20, "learning_rate": 0.01, "clip_norm": 1.0, **train}
+    return VariantSettings(data=DataSettings(dataset="digits"), train=study.train.model_copy(update=own), model=model, scenes=SIZES)
+
+
+def trainer(study: Params, data: SceneData, seed: int = 0, **options: Any) -> Trainer:
+    return Trainer(settings(study, **options), data, [seed], CPU)
+
+
+def test_the_loss_of_a_step_is_the_mean_over_its_words(study: Params, data: SceneData) -> None:
+    made = trainer(study, data, model=CNN_LSTM)
+    made.learning.begin(1)
+    index, step = torch.tensor([[3, 47, 3, 20, 11]]), torch.tensor(7)
+    losses = made.learning.losses(index, step)
+    assert losses.shape == (1, 5)
+    chosen = choose(made.learning._keys["reference"], step, 5)[0]
+    captions = torch.from_numpy(data.scenes.train.captions)[index[0], chosen].long()
+    pictures = compose(torch.from_numpy(data.dataset.train_images), torch.from_numpy(data.scenes.train.cells)[index[0]].long())
+    with torch.no_grad():
+        before = torch.cat([torch.full((5, 1), BOS), captions[:, :-1]], dim=1)
+        logits = made.stack.module(pictures[:, None].float() / 255, before)
+    expected = F.cross_entropy(logits.flatten(0, 1), captions.flatten(), ignore_index=PAD)
+    assert losses.mean().item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_references_are_chosen_evenly_and_anew_in_every_step() -> None:
+    key = torch.tensor([5, 6])
+    drawn = torch.stack([choose(key, torch.tensor(step), 100) for step in range(100)])  # (step, seed, place)
+    for seed in range(2):
+        counts = drawn[:, seed].flatten().bincount(minlength=len(PHRASINGS))
+        assert counts.sum() == 10_000
+        assert (counts - 2000).abs().max() < 4 * 40  # four standard deviations of a count
+    assert 0.15 < (drawn[:, 0] == drawn[:, 1]).double().mean() < 0.25
+    assert 0.15 < (drawn[1:] == drawn[:-1]).double().mean() < 0.25
+    assert torch.equal(choose(key, torch.tensor(3), 10), drawn[3, :, :10])
+
+
+def test_what_a_model_reads_is_what_it_has_written() -> None:
+    assert shifted(torch.tensor([[7, 8, EOS, PAD]])).tolist() == [[BOS, 7, 8, EOS]]
+
+
+def test_true_captions_are_right_and_no_others(data: SceneData) -> None:
+    split, grammar = data.scenes.validation, grammar_of("digits")
+    for phrasing in range(len(PHRASINGS)):
+        assert scenes_right(split.captions[:, phrasing], split, grammar).all()
+    assert not scenes_right(np.roll(split.captions[:, 0], 1, axis=0), split, grammar).all()
+    assert not scenes_right(np.full_like(split.captions[:, 0], EOS), split, grammar).any()
+
+
+def test_a_test_is_of_the_validation_scenes(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that writes the first reference of each scene, but for the last five, is right about three quarters of twenty."""
+    written = torch.from_numpy(data.scenes.validation.captions[:, 0]).long()
+    written[15:] = EOS
+    seen: list[torch.Tensor] = []
+
+    def write(model: CaptionModel, images: torch.Tensor) -> torch.Tensor:
+        seen.append(images)
+        return written
+
+    monkeypatch.setattr(decoding, "greedy", write)
+    losses, shares = trainer(study, data).test()
+    assert shares == [0.75]
+    assert 2 < losses[0] < 6  # nats; a guess among 35 words is worth 3.6
+    pictures = compose(torch.from_numpy(data.dataset.train_images), torch.from_numpy(data.scenes.validation.cells).long())
+    assert torch.equal(torch.cat(seen)[:, 0], pictures.float() / 255)
+
+
+@pytest.mark.parametrize("model", [CAPTIONER, CNN_LSTM], ids=["captioner", "cnn_lstm"])
+def test_repeat_and_resume_are_bitwise(study: Params, data: SceneData, model: Any) -> None:
+    """From an epoch before, and from one inside, the self-critical epochs."""
+    options = {"model": model, "epochs": 4, "self_critical_epochs": 2}
+    unbroken = trainer(study, data, **options)
+    states = []
+    while not unbroken.done:
+        unbroken.run_epoch()
+        states.append((unbroken.state(), unbroken.epoch, list(unbroken.rows)))
+    assert len(unbroken.rows) == 4
+    for state, epoch, rows in (states[0], states[2]):
+        torch.manual_seed(99)  # nothing may depend on the global generator
+        resumed = trainer(study, data, **options)
+        resumed.load(state, epoch=epoch, rows=rows, failed={})
+        while not resumed.done:
+            resumed.run_epoch()
+        assert [row[:6] for row in resumed.rows] == [row[:6] for row in unbroken.rows]
+        for name, value in unbroken.state().items():
+            assert torch.equal(resumed.state()[name], value), name
+
+
+def test_training_does_not_read_the_test_scenes(study: Params, data: SceneData) -> None:
+    blind = SceneData(dataclasses.replace(data.scenes, test=None), dataclasses.replace(data.dataset, test_images=None))  # type: ignore[arg-type]
+    assert trainer(study, blind, epochs=1).run_epoch()[0][:6] == trainer(study, data, epochs=1).run_epoch()[0][:6]
+
+
+def test_another_choice_of_references_is_seen_by_replay(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = replay.tables(trainer(study, data))[0]
+    monkeypatch.setattr(learning, "choose", lambda key, step, size: (choose(key, step, size) + 1) % len(PHRASINGS))
+    after = replay.tables(trainer(study, data))[0]
+    assert {name for name in before if before[name] != after[name]} == {"augmentation"}
+
+
+def test_self_critical_epochs_leave_batch_norm_alone_and_change_all_weights(study: Params, data: SceneData) -> None:
+    made = trainer(study, data, epochs=2, self_critical_epochs=1, self_critical_rate=0.01)
+    made.run_epoch()
+    before = copy.deepcopy(made.stack.state())
+    made.run_epoch()
+    for name, value in made.stack.state().items():
+        fixed = any(part in name for part in ("running", "num_batches", "calls", "key"))
+        assert torch.equal(value, before[name]) == fixed, name
+
+
+def test_samples_have_the_models_own_probabilities(study: Params, data: SceneData) -> None:
+    made = trainer(study, data)
+    model = made.stack.module.eval()
+    assert isinstance(model, CaptionModel)
+    images = compose(torch.from_numpy(data.dataset.train_images), torch.from_numpy(data.scenes.train.cells[:2]).long())[:, None] / 255
+    count, key = 4000, torch.tensor([3])
+    drawn = decoding.sample(model, images, count, key, torch.tensor(0)).unflatten(0, (2, count))
+    logits, _ = model.step(torch.full((2,), BOS), model.start(images))
+    logits[:, [PAD, BOS]] = -torch.inf
+    for probability, words in zip(logits.softmax(1), drawn[:, :, 0], strict=True):
+        found = words.bincount(minlength=len(probability)) / count
+        assert (found - probability).abs().max() < 4.5 * 0.5 / count**0.5
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn, decoding.sample(model, images, count, key, torch.tensor(1)).unflatten(0, (2, count)))
+    ended = (drawn == EOS).cumsum(2) - (drawn == EOS).long() > 0
+    assert (drawn[ended] == PAD).all()
+    assert not ((drawn == PAD) & ~ended).any()
+
+
+def test_self_critical_steps_favour_what_is_rewarded(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reward for short captions makes them short."""
+
+    class Short:
+        def __init__(self, references: Any) -> None: ...
+
+        def score(self, captions: np.ndarray, of: np.ndarray) -> np.ndarray:
+            return -(captions != PAD).sum(1).astype(np.float64)
+
+    monkeypatch.setattr(learning, "CiderD", Short)
+    made = trainer(study, data, epochs=6, self_critical_epochs=5, self_critical_rate=0.01)
+    assert isinstance(made.learning, Captioning)
+
+    def length() -> float:
+        index = torch.arange(48)
+        images = compose(made.learning._images, made.learning._cells[index])[:, None] / 255
+        captions = decoding.sample(made.learning._model, images, 5, torch.tensor([1]), torch.tensor(0))
+        return float((captions != PAD).sum(1).double().mean())
+
+    made.run_epoch()
+    before = length()
+    while not made.done:
+        made.run_epoch()
+    assert length() < 0.7 * before
