@@ -1,0 +1,158 @@
+"""A study of captioners from params.yaml to its pages, by DVC; and what `make caption` says of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pipeline.captioning import data, metrics
+from pipeline.captioning.grammar import PHRASINGS, grammar_of
+from pipeline.commands import caption
+from pipeline.errors import UserError
+from pipeline.study import load
+from tests.conftest import Repository, small_study
+
+pytestmark = pytest.mark.slow
+CAPTIONER = {
+    "architecture": "captioner", "dim": 16, "heads": 2, "mlp_dim": 16, "encoder_blocks": 2, "decoder_blocks": 1, "norm": "pre",
+    "position": "learned", "memory": 0, "meshed": False, "dropout": 0.0, "epochs": 2,
+}  # fmt: skip
+
+
+def captioning_study(raw_params: dict[str, Any]) -> dict[str, Any]:
+    raw = small_study(raw_params)
+    return raw | {
+        "scenes": {"train": 300, "validation": 40, "test": 60},
+        "variants": {
+            "base": {},
+            "caption": CAPTIONER,
+            "meshed": {"from": "caption", "meshed": True, "memory": 2},
+            "critical": {"from": "caption", "self_critical_epochs": 1},
+            "net": {"architecture": "cnn_lstm", "widths": [8, 16], "epochs": 2},
+        },
+        "experiments": {
+            "captions": {
+                "title": "Captions", "question": "Who describes better?", "source": "a test", "baseline": "net",
+                "variants": ["net", "caption", "meshed", "critical"], "measure": "scene accuracy", "claims": ["C1"],
+            },
+        },
+        "claims": {
+            "C1": {
+                "source": "a test", "sentence": "The transformer describes better.", "measured": "Scene accuracy.", "margin": "Any.",
+                "images_shown": 600,
+                "comparisons": [{"rule": "more", "measure": "scene accuracy", "variant": "caption", "reference": "net"}],
+            },
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def captioned(once: Any, raw_params: dict[str, Any]) -> Repository:
+    """After `make repro`'s command has run once; not to be changed."""
+
+    def make(path: Path) -> str:
+        return Repository.create(path, captioning_study(raw_params)).succeed(sys.executable, "-m", "pipeline.commands.repro")
+
+    path, said = once("captioning-study", make)
+    repository = Repository(path)
+    repository.output = said
+    return repository
+
+
+def test_tables_hold_what_the_captions_are_worth(captioned: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The columns again, from the captions that were stored."""
+    monkeypatch.chdir(captioned.path)
+    found = data.load(Path("data/arrays"))
+    test, grammar = found.scenes.test, grammar_of("digits")
+    with (captioned.path / "tables" / "seeds.csv").open() as file:
+        rows = {(row["variant"], int(row["seed"])): row for row in csv.DictReader(file)}
+    for variant in ("caption", "meshed", "critical", "net"):
+        with np.load(captioned.path / "predictions" / f"{variant}.npz") as stored:
+            arrays = dict(stored)
+        assert ("attention" in arrays) == (variant != "net")
+        if variant != "net":
+            assert arrays["attention"].shape == (1, 2 if variant == "meshed" else 1, 8, 18, 16)
+            assert np.allclose(arrays["attention"].astype(float).sum(-1), 1, atol=0.01)
+        for place, seed in enumerate((0, 1)):
+            for search in ("greedy", "beam"):
+                summary = metrics.summarise(metrics.measure(arrays[search][place], test.captions, test.labels, grammar))
+                row = rows[variant, seed]
+                for name in ("scene_accuracy", "cell_accuracy", "exact_match", "edit_distance", "bleu_4", "cider_d"):
+                    assert float(row[f"{search}_{name}"]) == summary["all"][name]
+                assert float(row[f"{search}_scene_accuracy_repeats"]) == summary["repeats"]["scene_accuracy"]
+                shares = [float(row[f"{search}_share_{name.replace(' ', '_')}"]) for name in (*PHRASINGS, "no phrasing")]
+                assert sum(shares) == pytest.approx(1)
+    assert rows["base", 0]["greedy_scene_accuracy"] == ""
+
+
+def test_a_captioner_is_a_training_as_any_other(captioned: Repository) -> None:
+    run = json.loads((captioned.path / "runs" / "caption" / "run.json").read_text())
+    scenes = json.loads((captioned.path / "data" / "scenes" / "scenes.json").read_text())
+    assert run["data_digest"] == scenes["digest"]
+    assert run["config"]["scenes"] == {"train": 300, "validation": 40, "test": 60, "repeat": 0.25}
+    trained = load(captioned.path).trainings["caption"]
+    assert trained.images_shown == 600
+    assert trained.captions is not None
+    assert trained.captions.greedy.shape == (2, 60, 18)
+    assert captioned.repro() == []
+    assert "same bits" in captioned.succeed(sys.executable, "-m", "pipeline.commands.verify", "--variant=caption", "--seed=1", "--train=1")
+    assert "critical  2 seeds  same bits" in captioned.succeed(sys.executable, "-m", "pipeline.commands.verify", "--variant=critical")
+    plan = captioned.succeed(sys.executable, "-m", "pipeline.commands.plan")
+    assert "5 kept" in plan
+
+
+def test_the_claim_is_judged_on_the_test_scenes(captioned: Repository) -> None:
+    page = (captioned.path / "reports" / "experiments" / "captions.md").read_text()
+    assert "scene accuracy" in page
+    assert "short run" not in page
+
+
+def test_make_caption(captioned: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same scene by its number and as a picture gets the captions that the evaluation stored."""
+    command = (sys.executable, "-m", "pipeline.commands.caption", "--variant=meshed", "--seed=1")
+    monkeypatch.chdir(captioned.path)
+    grammar = grammar_of("digits")
+    captions = load(captioned.path).trainings["meshed"].captions
+    assert captions is not None
+    said = captioned.succeed(*command, "--scene=5")
+    for search in ("greedy", "beam"):
+        words = " ".join(grammar.decode(getattr(captions, search)[1, 5].tolist()))
+        assert any(
+            line.split() == f"{search} {words}".split() or line.startswith(f"  {search:<10} {words}  (") for line in said.splitlines()
+        )
+    assert said.count("reference") == 1
+    Image.fromarray((captions.scenes[5] * 255).round().astype(np.uint8)).save(tmp_path / "scene.png")
+    shown = captioned.succeed(*command, f"--image={tmp_path / 'scene.png'}")
+    assert shown.strip() in said
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ([], "Give a picture or the number of a test scene: `make caption IMAGE=scene.png` or `make caption SCENE=12`."),
+        (["--scene=60"], "SCENE is '60', but has to be a whole number from 0 to 59."),
+        (["--scene=-1"], "SCENE is '-1', but has to be a whole number from 0 to 59."),
+        (["--scene=1", "--seed=7"], "SEED is '7', but has to be a whole number from 0 to 1."),
+        (["--scene=1", "--variant=base"], "The variant base writes no captions; the choices are caption, meshed, critical, net."),
+        (["--scene=1", "--variant=meshd"], "The variant meshd is not in params.yaml; the nearest is 'meshed'."),
+        (["--image=params.yaml"], "params.yaml is not a picture that can be read; give a PNG of 56 x 56 pixels."),
+        (["--image=none.png"], "none.png is not there."),
+        (["--image=."], ". is not a picture that can be read; give a PNG of 56 x 56 pixels."),
+        (["--image=reports/scenes/samples.png"], "reports/scenes/samples.png has "),
+    ],
+)
+def test_a_wrong_request_gets_one_sentence(
+    captioned: Repository, options: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(captioned.path)
+    with pytest.raises(UserError) as caught:
+        caption.main(options)
+    assert str(caught.value).startswith(sentence)
+    assert caught.value.status == 2
