@@ -34,6 +34,7 @@ from pipeline.runner import finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.progress import TrainingProgress
 from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES
+from pipeline.study.results import load_current
 from pipeline.training.records import EpochRow
 from pipeline.training.tasks import data_digest
 
@@ -168,7 +169,7 @@ def retest(params: Params, variants: Sequence[str], seed: int | None) -> list[st
     def fault(variant: str, sentence: str) -> None:
         if variant not in faulty:
             faulty.append(variant)
-            _say(f"{variant}  parted: {sentence}")
+            _say(f"{variant}  not verified: {sentence}")
 
     stored: dict[str, dict[int, Finished]] = {}
     tasks = []
@@ -278,7 +279,7 @@ def compare_tables(params: Params) -> bool:
         stored = {name: (TABLES / name).read_bytes() if (TABLES / name).is_file() else b"" for name in names}
         other = [name for name in names if stored[name] != (Path(folder) / name).read_bytes()]
     if other:
-        _say(f"tables  parted: {', '.join(other)} of {TABLES}/; `dvc repro evaluate` writes them anew")
+        _say(f"tables  differ: {', '.join(other)} of {TABLES}/; `dvc repro evaluate` writes them anew")
         return False
     _say(f"tables  {len(names)} files of {TABLES}/  same bits")
     return True
@@ -289,7 +290,7 @@ def compare_pages(params: Params) -> bool:
     from pipeline.report import pages
 
     try:
-        rendered = pages.render(params)
+        rendered = pages.render(params, load_current(params).trainings)
     except UserError as error:
         _say(f"pages  not rendered: {error}")
         return False
@@ -305,7 +306,7 @@ def compare_pages(params: Params) -> bool:
             other.append(str(path))
     if other:
         shown = ", ".join(other[:3]) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
-        _say(f"pages  parted: {shown} of {len(rendered)} files; `dvc repro report` writes them anew")
+        _say(f"pages  differ: {shown} of {len(rendered)} files; `dvc repro report` writes them anew")
         return False
     note = f"same bits but in {rounded} figure{'s' * (rounded != 1)}, which differ by rounding" if rounded else "same bits"
     _say(f"pages  {len(rendered)} files of {pages.REPORTS}/  {note}")
@@ -351,14 +352,14 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
         new = finished.find(Path(folder), about["code_hash"])[0].get(seed)
     what = f"{variant}  seed {seed}, trained again"
     if new is None:
-        _say(f"{what}  parted: its loss was not finite")
+        _say(f"{what}  differs: its loss was not finite")
         return 1
     here = device_name(device)
     if (parted := bits_parted(new, old)) is None:
         _say(f"{what}  same bits: the weights, {len(old.tensors['trace.step'])} steps of the trace, all epochs")
         return 0
     if _exact(old, group, here):
-        _say(f"{what}  parted: {parted}{_other_versions(old)}")
+        _say(f"{what}  differs: {parted}{_other_versions(old)}")
         return 1
     loss = _relative(new.rows[-1].test_loss, old.rows[-1].test_loss)
     num_images = settings.num_tests
@@ -366,7 +367,7 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
     _say(f"{what}  on {here}; stored: {old.origin['device_name']}, which rounds otherwise")
     _say(f"  after the last epoch the test loss differs by {loss:.1e} of it, the accuracy by {images} of {num_images} images")
     if (parted := start_parted(new, old)) is not None:
-        _say(f"  parted: {parted}{_other_versions(old)}")
+        _say(f"  differs: {parted}{_other_versions(old)}")
         return 1
     _say("  the beginning agrees: initial weights, order of the images, augmentation, learning rates, and the first losses up to rounding")
     return 0

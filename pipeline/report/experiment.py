@@ -13,13 +13,14 @@ import numpy.typing as npt
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ExperimentSettings, Params, TrainSettings
+from pipeline.params.train import MAX_SEEDS
 from pipeline.report import text
 from pipeline.report.figures import Material, drawings
 from pipeline.report.figures.positions import nearness_rows
 from pipeline.report.text import at_least, counted, differs, interval, points
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, adjusted_p, is_timed
-from pipeline.study.statistics import LEVEL, MAX_SEEDS, Interval, Summary
+from pipeline.study.statistics import LEVEL, Interval, Summary
 
 Array = npt.NDArray[Any]
 MIN_SEEDS = statistics.seeds_for_p(1 - LEVEL)  # the fewest with which a sign-flip p can fall below 0.05

@@ -1,4 +1,4 @@
-"""All pages of `reports/`: what is known first, then the tables and figures it rests on, then how to make it again."""
+"""All pages of `reports/`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.params import DATASETS, ExperimentSettings, Params
 from pipeline.report import curves, experiment, text, timing
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
-from pipeline.study.results import load_current, load_dataset
+from pipeline.study.results import load_dataset
 from pipeline.study.statistics import Summary
 from pipeline.timing.results import load as load_timings
 
@@ -24,35 +24,36 @@ SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare st
 _OWN = ("timing.md", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")  # what old reports may have left
 
 
-def write(params: Params, root: Path = Path()) -> list[Path]:
+def write(params: Params, runs: Mapping[str, Training]) -> None:
     """Writes all pages, their figures and curves.csv; removes those of experiments and timings that are gone.
 
     Everything is computed before the first file changes.
 
-    Returns:
-        The files written, relative to `root`.
-
     Raises:
-        UserError: there is no run at all, or one is stale or damaged.
+        UserError: as `render`.
     """
-    files = {REPORTS / name: content for name, content in render(params, root).items()}
+    files = {REPORTS / name: content for name, content in render(params, runs).items()}
     for path, content in files.items():
-        with replacing(root / path) as temporary:
+        with replacing(path) as temporary:
             temporary.write_bytes(content)
     for pattern in _OWN:
-        for old in (root / REPORTS).glob(pattern):
-            if old.relative_to(root) not in files:
-                old.unlink(missing_ok=True)
+        for old in set(REPORTS.glob(pattern)) - files.keys():
+            old.unlink()
     for folder in ("experiments", "timing"):  # a study without experiments leaves an empty one, because dvc.yaml names it
-        (root / REPORTS / folder).mkdir(exist_ok=True)
-    return list(files)
+        (REPORTS / folder).mkdir(exist_ok=True)
 
 
-def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
-    """The contents of all report files, by their path inside `reports/`. Equal inputs give equal bytes."""
-    runs = load_current(params, root).trainings
-    timings = load_timings(params, root)
-    data = load_dataset(root)
+def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
+    """The contents of all report files, by their path inside `reports/`. Equal inputs give equal bytes.
+
+    Args:
+        runs: by variant, those that were trained.
+
+    Raises:
+        UserError: predictions, timings or `dataset.json` are damaged.
+    """
+    timings = load_timings(params)
+    data = load_dataset()
     train_images = int(data["arrays"]["train_images"]["shape"][0]) if data else None
     judgements = {
         id: judge(id, claim, runs, timings, images_shown=params.images_shown, looks=params.looks) for id, claim in params.claims.items()
@@ -89,7 +90,7 @@ def render(params: Params, root: Path = Path()) -> dict[str, bytes]:
         groups=_groups(params, runs),
         data=data,
         data_changed=[name for name, run in runs.items() if data and run.record.get("data_digest") != data["digest"]],
-        samples=SAMPLES if (root / REPORTS / SAMPLES).exists() else None,
+        samples=SAMPLES if (REPORTS / SAMPLES).exists() else None,
         provenance=_recorded(runs, _PROVENANCE),
         label=str,
         adjusted={},

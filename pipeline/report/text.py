@@ -201,14 +201,13 @@ def quote(text: str) -> str:
 
 
 def page(template: str, **values: Any) -> bytes:
-    return (_environment().get_template(template).render(**values).strip() + "\n").encode()
+    return (environment("pipeline.report").get_template(template).render(**values).strip() + "\n").encode()
 
 
 @cache
-def _environment() -> jinja2.Environment:
-    made = jinja2.Environment(
-        loader=jinja2.PackageLoader("pipeline.report"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+def environment(package: str) -> jinja2.Environment:
+    """The templates of a package, with the functions of this module that they use."""
+    made = jinja2.Environment(loader=jinja2.PackageLoader(package), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters = (cell, quote, percent, points, count, effect, p_value, at_least, listed, digits)
     made.filters |= {function.__name__: function for function in filters}
     calls = (interval, percent, points, signed, compared, counted, needed, seed_list, rules, tokens)

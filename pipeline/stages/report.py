@@ -1,34 +1,35 @@
-"""DVC stage `report`: the pages of reports/ and their figures from what the other stages left; then MLflow's share."""
+"""DVC stage `report`: the pages of reports/ and their figures from what the other stages left; then what the MLflow store lacks."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from collections.abc import Iterable
 
 from pipeline.errors import UserError, run_command
-from pipeline.params import Params, load
+from pipeline.params import load
 from pipeline.report import pages
 from pipeline.report.figures import curves
+from pipeline.study import Training
 from pipeline.study.files import CHECKPOINTS, RUNS
-from pipeline.study.results import load as load_study
+from pipeline.study.results import load_current
 
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.report", description=__doc__).parse_args(argv)
     params = load()
-    pages.write(params, Path())
-    track(params)
+    trainings = load_current(params).trainings
+    pages.write(params, trainings)
+    track(trainings.values())
 
 
-def track(params: Params) -> None:
-    """Completes the MLflow store: evaluations, pictures, and trainings that were over before it was worth opening it."""
+def track(trainings: Iterable[Training]) -> None:
+    """Completes the MLflow store: evaluations, pictures, and trainings that were too short to open it."""
     from pipeline.stages.sync import sync
 
     pictures = CHECKPOINTS / "figures"
     pictures.mkdir(parents=True, exist_ok=True)
-    for variant, run in load_study(".", "").trainings.items():
-        if variant in params.variants:
-            curves.draw_variant(run, pictures / f"{variant}.png")
+    for run in trainings:
+        curves.draw_variant(run, pictures / f"{run.variant}.png")
     try:
         sync(RUNS, figures=pictures)
     except UserError as error:  # tracking never stops the pages, which are written

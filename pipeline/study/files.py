@@ -1,15 +1,14 @@
-"""Where a study keeps what: paths, files of a folder or a commit, and how the text files of an older study are read.
+"""Where a study keeps its files, and how those of a folder or of a commit are read.
 
-Records of any age are read: what an older one lacks is absent, and absent is not the same as different.
+Records of any age are read. What an older one lacks is absent, which is not the same as different.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import yaml
@@ -29,6 +28,8 @@ FINISHED = CHECKPOINTS / "seeds"
 RUNS = Path("runs")
 TABLES = Path("tables")
 TIMINGS = Path("timing/results.json")
+
+T = TypeVar("T")
 
 CURVES = ("train_loss", "test_loss", "test_accuracy", "seconds")  # of epochs.csv
 REPEATED = ("test_accuracy", "test_loss")  # of the last epoch: an evaluation is accepted only if it finds them again
@@ -53,17 +54,12 @@ class CommitFiles:
         self._ids = repository.files(commit)
 
     def matching(self, pattern: str) -> list[str]:
-        parts = pattern.split("/")
-        return sorted(path for path in self._ids if _fits(path.split("/"), parts))
+        return sorted(path for path in self._ids if PurePosixPath("/", path).match(f"/{pattern}"))
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
         ids = {path: self._ids[path] for path in paths if path in self._ids}
         contents = self._repository.contents(ids.values())
         return {path: contents[id] for path, id in ids.items()}
-
-
-def _fits(path: list[str], pattern: list[str]) -> bool:
-    return len(path) == len(pattern) and all(map(fnmatch.fnmatchcase, path, pattern))
 
 
 class FolderFiles:
@@ -132,7 +128,6 @@ def locate(files: Files, folder: str | None) -> str | None:
     Raises:
         UserError: several could be meant.
     """
-
     if folder is not None:
         prefix = f"{folder}/" if folder else ""
         return prefix if _places(files, prefix) else None
@@ -147,21 +142,23 @@ def _places(files: Files, top: str) -> list[str]:
     return sorted({"/".join(path.split("/")[:-3]) for path in paths})
 
 
-class Described(NamedTuple):
-    """What params.yaml says of the whole: variants in its order, and the data set's name; nothing where unreadable."""
+def described(files: Files, prefix: str) -> tuple[list[str], str | None]:
+    """The variants and the name of the data set in the params.yaml that the results in `prefix` follow, of whatever age.
 
-    variants: list[str]
-    dataset: str | None
-
-
-def described(files: Files, prefix: str) -> Described:
-    """Reads the params.yaml that the results in `prefix` follow, of whatever age: the root's, and a profile's laid over it."""
+    That is the root's, and a profile's laid over it. What cannot be read names nothing.
+    """
     paths = ["params.yaml", f"profiles/{PurePosixPath(prefix).name}/params.yaml"] if prefix else ["params.yaml"]
     contents = files.read(paths)
     layers = [_yaml(contents[path]) for path in paths if path in contents]
     variants = [str(name) for layer in layers for name in _mapping_at(layer, "variants")]
     datasets = [_mapping_at(layer, "data").get("dataset") for layer in layers]
-    return Described(list(dict.fromkeys(variants)), next((name for name in reversed(datasets) if isinstance(name, str)), None))
+    return list(dict.fromkeys(variants)), next((name for name in reversed(datasets) if isinstance(name, str)), None)
+
+
+def in_order(trainings: Mapping[str, T], variants: Sequence[str]) -> dict[str, T]:
+    """The entries in the order of these variants, others after them by name."""
+    rank = {variant: i for i, variant in enumerate(variants)}
+    return {name: trainings[name] for name in sorted(trainings, key=lambda name: (rank.get(name, len(rank)), name))}
 
 
 def _yaml(content: bytes) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     from pipeline.study import load
     load(".").epochs                    # of a folder; load("HEAD~3") of a commit; load("HEAD", store="mlflow.db") of its MLflow runs
 
-Makers write the files, tellers read them here and nowhere else.
+The stages write the files, and everything that shows results reads them here and nowhere else.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,25 @@ from pipeline.errors import UserError
 from pipeline.files import DamagedError
 from pipeline.params import Params
 from pipeline.study import former, stored, tables
-from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES, CommitFiles, Files, FolderFiles, described, locate, mend, parse_json
+from pipeline.study.files import (
+    ARRAYS,
+    PREDICTIONS,
+    RUNS,
+    TABLES,
+    CommitFiles,
+    Files,
+    FolderFiles,
+    described,
+    in_order,
+    locate,
+    mend,
+    parse_json,
+)
 from pipeline.study.git import Repository
 from pipeline.study.study import Study
 from pipeline.study.training import Arrays, Training
 
-__all__ = ["Study", "Training", "load", "load_commit", "load_current", "load_dataset", "read"]
+__all__ = ["Study", "Training", "load", "load_commit", "load_current", "load_dataset", "read", "read_arrays"]
 
 
 def load(source: str | os.PathLike[str] = ".", folder: str | None = None, *, store: str | None = None) -> Study:
@@ -95,9 +109,7 @@ def read(
     else:
         place = f"{prefix}{RUNS}"
         trainings, left_out = former.read(files, prefix, name)
-    order, _ = described(files, prefix)
-    ranked = sorted(trainings, key=lambda variant: (order.index(variant) if variant in order else len(order), variant))
-    return Study(place, prefix, {variant: trainings[variant] for variant in ranked}, files, left_out)
+    return Study(place, prefix, in_order(trainings, described(files, prefix)[0]), files, left_out)
 
 
 def _of_tables(files: Files, prefix: str, name: str) -> dict[str, Training]:
@@ -112,23 +124,26 @@ def _of_tables(files: Files, prefix: str, name: str) -> dict[str, Training]:
         raise UserError(f"{prefix}{TABLES}/{of} is damaged, {fault}: {do}.") from None
 
 
-def _stored(path: Path) -> Arrays | None:
-    if not path.exists():
-        return None
+def read_arrays(file: Path | BytesIO, name: str) -> Arrays:
+    """All arrays of an npz file. Raises UserError where it is damaged; `name` is what the sentence calls it."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        with np.load(file, allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in arrays.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
-        raise UserError(f"{path} is damaged: {mend('evaluate')}.") from None
+        raise UserError(f"{name} is damaged: {mend('evaluate')}.") from None
 
 
-def load_current(params: Params, root: Path = Path()) -> Study:
-    """The results of the variants that params name, checked against it; one that was not trained is left out.
+def _stored(path: Path) -> Arrays | None:
+    return read_arrays(path, str(path)) if path.exists() else None
+
+
+def load_current(params: Params) -> Study:
+    """The results in the working directory of the variants that params name, checked against it; one that was not trained is left out.
 
     Raises:
         UserError: no variant was trained, one not with these settings, or its files are damaged; names the command that mends it.
     """
-    study = read(FolderFiles(root), "", name="this folder", root=root)
+    study = read(FolderFiles(Path()), "", name="this folder", root=Path())
     trainings = {variant: study.trainings[variant] for variant in params.variants if variant in study.trainings}
     if not trainings:
         raise UserError(f"{TABLES}/ has no results of any variant that params.yaml names: run `dvc repro`.")
@@ -142,9 +157,9 @@ def load_current(params: Params, root: Path = Path()) -> Study:
     return replace(study, trainings=trainings)
 
 
-def load_dataset(root: Path = Path()) -> dict[str, Any] | None:
+def load_dataset() -> dict[str, Any] | None:
     """`data/arrays/dataset.json` as the prepare stage writes it, or None where the data are not here."""
-    path = root / ARRAYS / "dataset.json"
+    path = ARRAYS / "dataset.json"
     if not path.exists():
         return None
     try:

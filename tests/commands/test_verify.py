@@ -134,7 +134,7 @@ class TestClone:
         with changed(weights, flipped(weights)):
             status, said = verify(clone.path, "--variant=base")
         assert status == 1
-        assert "base  parted: runs/base/model.safetensors does not have the sha256 that run.json recorded, so it is damaged: " in said
+        assert "base  not verified: runs/base/model.safetensors does not have the sha256 that run.json recorded, so it is damaged: " in said
         assert said.endswith("Not verified: base.\n")
 
     def test_a_changed_row_is_told_though_its_digests_fit(self, clone: Repository) -> None:
@@ -145,7 +145,7 @@ class TestClone:
         with changed(path, json.dumps(sealed_json(run)).encode()):
             status, said = verify(clone.path, "--variant=base", "--seed=1")
         assert status == 1
-        assert "base  parted: the test of seed 1: loss " in said
+        assert "base  not verified: the test of seed 1: loss " in said
 
     def test_a_changed_table_is_told(self, clone: Repository) -> None:
         path = clone.path / "tables" / "epochs.csv"
@@ -155,7 +155,7 @@ class TestClone:
         with changed(path, "".join([head, ",".join(cells), *others]).encode()):
             status, said = verify(clone.path)
         assert status == 1
-        assert "tables  parted: epochs.csv of tables/; `dvc repro evaluate` writes them anew" in said
+        assert "tables  differ: epochs.csv of tables/; `dvc repro evaluate` writes them anew" in said
         assert said.endswith("Not verified: the tables.\n")
 
     def test_pages_of_other_params_are_told(self, clone: Repository) -> None:
@@ -164,7 +164,7 @@ class TestClone:
             status, said = verify(clone.path)
         assert status == 1
         assert "wide  2 seeds  same bits\nnot trained yet: deep\n" in said
-        assert "pages  parted: reports/README.md of " in said
+        assert "pages  differ: reports/README.md of " in said
         assert said.endswith("Not verified: the pages.\n")
 
     def test_one_seed_trained_again_has_the_same_bits(self, clone: Repository) -> None:

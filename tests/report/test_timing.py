@@ -17,6 +17,7 @@ from pipeline.params import Params, parse
 from pipeline.report import pages, timing
 from pipeline.study.claims import judge
 from pipeline.study.files import TIMINGS
+from pipeline.study.results import load_current
 from pipeline.timing import results
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
@@ -100,8 +101,9 @@ def _stage_helpers() -> Any:
 
 
 def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(
-    make_timings: Make, raw_params: dict[str, Any], tmp_path: Path
+    make_timings: Make, raw_params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     helpers = _stage_helpers()
     experiments = {name: raw_params["experiments"][name] | {"figures": []} for name in ("positions", "cls-token", "patch-size")}
     named = {variant for experiment in experiments.values() for variant in experiment["variants"]}
@@ -109,7 +111,8 @@ def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(
     raw = helpers.write_study(tmp_path, seeds=2, epochs=4, experiments=experiments, variants=variants)
     params = parse(raw)
     make_timings()
-    pages.write(params, tmp_path)
+    runs = load_current(params).trainings
+    pages.write(params, runs)
     readme = (tmp_path / "reports/README.md").read_text()
     for claim, place, verdict in (
         ("T4", "experiments/cls-token.md#what-it-means", "supported"), ("T6", "experiments/patch-size.md#what-it-means", "contradicted"),
@@ -125,7 +128,7 @@ def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(
     assert (tmp_path / "reports/timing/growth-dark.png").exists()
 
     (tmp_path / TIMINGS).unlink()
-    pages.write(params, tmp_path)
+    pages.write(params, runs)
     assert not list((tmp_path / "reports").glob("timing*/*.png"))
     assert not (tmp_path / "reports/timing.md").exists()
     readme = (tmp_path / "reports/README.md").read_text()

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +16,7 @@ from pipeline.errors import UserError
 from pipeline.runner import results
 from pipeline.stages.sync import main as command
 from pipeline.stages.sync import sync
+from pipeline.study import load
 from pipeline.tracking import newest_runs
 from pipeline.tracking.recorder import training_lock
 from pipeline.tracking.store import Store, locked
@@ -182,31 +182,31 @@ def test_the_pictures_that_a_report_has_drawn_are_kept_with_the_parent(project: 
 
 
 def test_the_report_stage_outlives_a_silent_server(
-    project: Path, uri: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, raw_params: dict[str, Any]
+    project: Path, uri: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line says what is wrong; the next report completes the store, and one more finds nothing to do."""
     from pipeline.stages import report
 
-    study = params.parse(raw_params | {"variants": {"base": {}}, "experiments": {}})
     directory = write_training(project / "runs" / "base", make_run())
     weights = results.read_run(directory)["outputs"][results.WEIGHTS]
     records_of(directory).write_tables({"base": {"weights": weights}})
+    trainings = load(".", "").trainings.values()
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with silent_server() as address:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-        report.track(study)
+        report.track(trainings)
     sentence = f"MLflow is not up to date: MLflow at {address} does not answer; mend that, then run `make sync` again.\n"
     assert capsys.readouterr() == (sentence, "")
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    report.track(study)
+    report.track(trainings)
     assert capsys.readouterr() == (f"base: 4 runs, {ALL_POINTS} points, 2 files added, 4 runs set to finished\n", "")
     assert_complete(uri)
     picture = (project / ".checkpoints" / "figures" / "base.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
     content = read_store(uri)
     assert content.artifacts["0123 base"] == artifacts_of(directory) | {"figures/base.png": picture}
-    report.track(study)
+    report.track(trainings)
     assert capsys.readouterr().out == "base: complete\n"
     assert read_store(uri) == content
 

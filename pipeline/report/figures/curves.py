@@ -24,7 +24,7 @@ from pipeline.study import Training
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_LINES = 7  # as many as there are colours; more variants than that have a panel each
+MAX_LINES = 7  # as many as there are colours; of more variants each has its own panel
 TOP_LOSS = 10.0  # nats: a loss above it would press all others flat; 2.3 is a guess's
 
 
@@ -95,7 +95,7 @@ def draw_curves(lines: Sequence[Line], theme: Theme) -> bytes:
 
 
 def cut_epochs(epochs: int) -> int:
-    """How many of the first epochs the accuracy axis may leave below its edge, so that the late ones can be told apart."""
+    """How many of the first epochs the accuracy axis may leave below its edge, so that the late ones can be distinguished."""
     return epochs // 10
 
 
@@ -185,7 +185,7 @@ def _epoch_axis(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def _by_epoch(lines: Sequence[Line], blocks: Sequence[_Block], theme: Theme, height: float) -> bytes:
-    """A panel a block with all lines in it; of many lines, a panel each."""
+    """One panel per block with all lines in it; of more than `MAX_LINES` lines, one panel per line and block."""
     if len(lines) > MAX_LINES:
         return _panel_each(lines, blocks, theme)
     with style(theme):

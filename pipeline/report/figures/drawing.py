@@ -16,10 +16,10 @@ class Drawing:
     """A figure before it is drawn.
 
     Attributes:
-        alt: what a reader who cannot see it is told.
+        alt: its text for readers who cannot see it.
         caption: the sentence below it.
         draw: its PNG.
-        name: of its files, without ending; of an experiment's figure what tells several of one kind apart.
+        name: of its files, without ending; of an experiment's figure the part that differs among several of one kind.
     """
 
     alt: str

@@ -24,7 +24,7 @@ THEMES: tuple[Theme, ...] = ("light", "dark")
 WIDTH = 8.3
 DPI = 170
 
-# Okabe and Ito's colours, told apart by colour-blind readers; the baseline has the ink's own colour. Two of them are
+# Okabe and Ito's colours, which colour-blind readers can distinguish; the baseline has the ink's own colour. Two of them are
 # lighter or darker than the original so that each has a contrast of 3:1 or more with its page.
 INK = {"light": "#1f2328", "dark": "#e6edf3"}
 PAGE = {"light": "#ffffff", "dark": "#0d1117"}
@@ -63,13 +63,13 @@ def style(theme: Theme) -> Iterator[None]:
         "lines.linewidth": 1.7,
         "lines.markersize": 4.5,
     }
-    # Start from matplotlib's own defaults: a matplotlibrc of the user has no say in the bytes.
+    # Start from matplotlib's own defaults, so that no matplotlibrc of the user changes the bytes.
     with matplotlib.style.context(["default", sns.axes_style("whitegrid"), own]):
         yield
 
 
 def png(figure: Figure, *, few_colours: bool = True) -> bytes:
-    """The figure's bytes. Lines on a plain page need no more than 256 colours, which a third of the bytes hold."""
+    """The figure's bytes. 256 colours suffice for lines on a plain page and take a third of the bytes."""
     buffer = io.BytesIO()
     # "optimize" is slow: once is enough.
     compression = {"compress_level": 1} if few_colours else {"optimize": True}
