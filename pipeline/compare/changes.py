@@ -1,16 +1,19 @@
-"""What differs between two sides, and how sure that is."""
+"""What differs between two sides, with intervals and p."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import track
 
-from pipeline.compare.predictions import Cache, Evaluated
+from pipeline.compare.predictions import Cache, with_predictions
 from pipeline.compare.sides import Side
-from pipeline.measures.definitions import FloatArray
+from pipeline.errors import UserError
 from pipeline.study import Training, statistics
 from pipeline.study.statistics import Interval, Summary
 from pipeline.study.training import CAUSES
@@ -66,6 +69,10 @@ class Change:
         return float(np.median(self.base.curves["seconds"])), float(np.median(self.head.curves["seconds"]))
 
     @property
+    def other_data(self) -> bool:
+        return any(key == "data_digest" for key, _, _ in self.causes)
+
+    @property
     def differs(self) -> bool:
         return self.adjusted is not None and self.adjusted < ALPHA
 
@@ -93,26 +100,26 @@ class Comparison:
 
     @property
     def smallest_adjusted_p(self) -> float | None:
-        """The least that the adjusted p of any variant can be, where all tests are sign flips over few seeds; None elsewhere."""
+        """The least that any adjusted p can be; None where a test is no sign flip."""
         if not self.tested or not all(change.paired for change in self.tested):
             return None
         return min(1.0, len(self.tested) * min(statistics.smallest_p(len(change.base.seeds)) for change in self.tested))
 
 
-def compare(
-    base: Side, head: Side, cache: Cache | None = None, progress: Callable[[list[Change]], Iterable[Change]] = lambda changes: changes
-) -> Comparison:
+def compare(base: Side, head: Side, cache: Cache | None = None) -> Comparison:
     """Compares two sides variant by variant.
 
     Args:
-        cache: where to look for predictions; None leaves them out.
-        progress: wraps the changes while predictions are resampled, a second or two each.
+        cache: where to look for predictions, which are resampled; None leaves them out.
     """
     before, after = base.study.trainings, head.study.trainings
     changes = [_change(before[variant], now) for variant, now in after.items() if variant in before]
     if cache is not None and not all(change.identical for change in changes):
-        evaluated = Evaluated(base.study, cache), Evaluated(head.study, cache)
-        changes = [replace(change, images=_over_images(change, *evaluated)) for change in progress(changes)]
+        before, after = (with_predictions(side.study, cache).trainings for side in (base, head))
+        console = Console(stderr=True)
+        # A second or two each.
+        shown = track(changes, "Resampling seeds and images", console=console, transient=True, disable=not console.is_terminal)
+        changes = [replace(change, images=_over_images(change, before[change.variant], after[change.variant])) for change in shown]
     p_values = {change.variant: change.p for change in changes if change.p is not None}
     by_variant = dict(zip(p_values, statistics.holm(list(p_values.values())), strict=True))
     return Comparison(
@@ -152,7 +159,7 @@ def _change(base: Training, head: Training) -> Change:
         paired=paired,
         difference=difference,
         interval=interval,
-        # What is the same to the last bit is not a sample of anything: it is no test, and no part of the family.
+        # Two trainings that are the same to the last bit are no sample, so they are no test and no part of the family.
         p=None if identical else p,
     )
 
@@ -181,7 +188,7 @@ def _identical(base: Training, head: Training) -> bool:
     return all(np.array_equal(base.curves[name], head.curves[name][order], equal_nan=True) for name in curves)
 
 
-def _test(before: FloatArray, after: FloatArray, *, paired: bool) -> tuple[float, Interval | None, float | None]:
+def _test(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64], *, paired: bool) -> tuple[float, Interval | None, float | None]:
     """Difference of the means, its interval, and p."""
     if not paired:
         return statistics.unpaired_difference(after, before)
@@ -189,12 +196,14 @@ def _test(before: FloatArray, after: FloatArray, *, paired: bool) -> tuple[float
     return summary.mean, summary.interval, statistics.sign_flip_p(after, before) if summary.n > 1 else None
 
 
-def _over_images(change: Change, *sides: Evaluated) -> Interval | None:
+def _over_images(change: Change, base: Training, head: Training) -> Interval | None:
     """Where both sides predicted the same test images with the same seeds."""
-    if change.identical or not change.paired:
+    if change.identical or not change.paired or change.other_data:
         return None
-    base, head = (side.of(change.variant) for side in sides)
-    if base is None or head is None or not np.array_equal(base.labels, head.labels):
+    try:
+        theirs, ours = base.correct, head.correct
+    except UserError:  # damaged, or of another training: the comparison does without
         return None
-    order = [head.seeds.index(seed) for seed in base.seeds]
-    return statistics.hierarchical_bootstrap(head.correct[order], base.correct)
+    if theirs is None or ours is None or theirs.shape != ours.shape:
+        return None
+    return statistics.hierarchical_bootstrap(ours[[head.seeds.index(seed) for seed in base.seeds]], theirs)

@@ -1,4 +1,4 @@
-"""The comparison as a Markdown page that fits into a comment on a pull request: what matters first, the rest folded."""
+"""The comparison as a Markdown page that fits into a comment on a pull request. The details are folded."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
-
-import jinja2
 
 from pipeline.compare.changes import ALPHA, Change, Comparison
 from pipeline.compare.sides import Side
@@ -40,10 +38,7 @@ class Section(NamedTuple):
 
 def render(comparison: Comparison) -> str:
     """The page, at most `LIMIT` characters long. Equal comparisons give equal pages."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("pipeline.compare"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.get_template("page.md.j2")
+    template = text.environment("pipeline.compare").get_template("page.md.j2")
     for rows in _ROWS:
         page = re.sub(r"\n{3,}", "\n\n", template.render(_content(comparison, rows))).strip() + "\n"
         if len(page) <= LIMIT:
@@ -79,7 +74,7 @@ def _content(comparison: Comparison, rows: int) -> dict[str, Any]:
 
 
 def code(value: object) -> str:
-    """Text from a repository as an inline code span: whatever it holds, it is neither markup nor a mention of somebody."""
+    """Text from a repository as an inline code span, in which nothing is markup or a mention."""
     line = " ".join(str(value).split()).replace("`", "'") or "-"
     return f"`{line if len(line) <= 80 else line[:79] + '…'}`"
 
@@ -156,7 +151,7 @@ def _summary(comparison: Comparison, rows: int) -> list[str]:
             lines.append(f"Trained anew, and identical to the last bit: {_group(comparison, same)}.")
     elif common:
         lines.append(f"Trained anew: none of {len(common)}.")
-    if other := [change.variant for change in common if any(key == "data_digest" for key, _, _ in change.causes)]:
+    if other := [change.variant for change in common if change.other_data]:
         lines.append(f"**Other data, so the accuracies are not of the same test images: {_group(comparison, other)}.**")
     if intervals := [change.interval for change in comparison.compared if change.interval]:
         reach = text.at_least(max(interval.reach for interval in intervals))

@@ -6,29 +6,17 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import yaml
 
 from pipeline.study import Study
+from pipeline.study.results import read_arrays
+from pipeline.study.training import Arrays
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
-
-
-class Predictions(NamedTuple):
-    """What each seed's model said of each test image: labels (images,), classes (seeds, images), seeds as in epochs.csv."""
-
-    labels: npt.NDArray[np.uint8]
-    classes: npt.NDArray[np.uint8]
-    seeds: tuple[int, ...]
-
-    @property
-    def correct(self) -> npt.NDArray[np.bool_]:
-        """(seeds, images)."""
-        return self.classes == self.labels
 
 
 class Cache:
@@ -42,11 +30,8 @@ class Cache:
         name, end = md5.removesuffix(".dir"), ".dir" if md5.endswith(".dir") else ""
         if not _MD5.fullmatch(name):
             return None
-        for folder in self._folders:
-            path = folder / name[:2] / f"{name[2:]}{end}"
-            if path.is_file():
-                return path.read_bytes()
-        return None
+        paths = (folder / name[:2] / f"{name[2:]}{end}" for folder in self._folders)
+        return next((path.read_bytes() for path in paths if path.is_file()), None)
 
 
 def _caches(root: Path) -> Iterator[Path]:
@@ -62,26 +47,17 @@ def _caches(root: Path) -> Iterator[Path]:
         yield Path(configured) if configured else repository / ".dvc" / "cache"
 
 
-class Evaluated:
-    """The predictions of one side: the files themselves in a working tree, else what its dvc.lock names."""
+def with_predictions(study: Study, cache: Cache) -> Study:
+    """The study with trainings that find their predictions: the files in a working tree, else what its dvc.lock names in the caches."""
+    locked = _locked(study, cache)
 
-    def __init__(self, study: Study, cache: Cache) -> None:
-        self._study = study
-        self._cache = cache
-        self._md5 = _locked(study, cache)
+    def stored(variant: str) -> Arrays | None:
+        paths = [f"{study.prefix}predictions/{variant}.npz", f"{study.prefix}runs/{variant}/predictions.npz"]
+        content = next(iter(study.files.read(paths).values()), None) or cache.read(locked.get(variant, ""))
+        return read_arrays(io.BytesIO(content), paths[0]) if content else None
 
-    def of(self, variant: str) -> Predictions | None:
-        """The variant's predictions; None where they are not here, or not those of the side's training."""
-        training, prefix = self._study.trainings[variant], self._study.prefix
-        files = self._study.files.read([f"{prefix}predictions/{variant}.npz", f"{prefix}runs/{variant}/predictions.npz"])
-        content = next(iter(files.values()), None) or self._cache.read(self._md5.get(variant, ""))
-        predictions = _parse(content) if content else None
-        if predictions is None or set(predictions.seeds) != set(training.seeds):
-            return None
-        order = [predictions.seeds.index(seed) for seed in training.seeds]
-        predictions = Predictions(predictions.labels, predictions.classes[order], training.seeds)
-        # An evaluation is accepted only if it repeats the training's accuracy, so others are of another training.
-        return predictions if np.allclose(predictions.correct.mean(axis=1), training.accuracy, rtol=0, atol=1e-9) else None
+    trainings = {variant: replace(training, stored=partial(stored, variant)) for variant, training in study.trainings.items()}
+    return replace(study, trainings=trainings)
 
 
 def _locked(study: Study, cache: Cache) -> dict[str, str]:
@@ -99,15 +75,3 @@ def _locked(study: Study, cache: Cache) -> dict[str, str]:
         return found | {Path(entry["relpath"]).stem: entry["md5"] for entry in entries}
     except (ValueError, KeyError, TypeError):
         return found
-
-
-def _parse(content: bytes) -> Predictions | None:
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            labels, classes, seeds = arrays["labels"], arrays["predictions"], arrays["seeds"]
-    except Exception:
-        # A zip file can be damaged in many ways; the comparison of accuracies does without it.
-        return None
-    if classes.ndim != 2 or classes.shape != (seeds.size, labels.size) or not labels.size:
-        return None
-    return Predictions(labels, classes, tuple(int(seed) for seed in seeds))

@@ -8,19 +8,19 @@ two trainings that are the same to the last bit.
 
 A claim is supported when all its comparisons are, each on its own 95 % interval: an intersection-union test needs no
 adjustment (Berger 1982). It is contradicted when one is. As any one suffices for that, contradiction is read off the wider interval
-that covers all of the claim's comparisons at once (Bonferroni), which holds false contradictions at 5 % a claim. What
-lacks runs is not supported, whatever the rest says, so of several verdicts the first of `PRECEDENCE` is the claim's.
+that covers all of the claim's comparisons at once (Bonferroni), which holds false contradictions at 5 % per claim. Of several
+verdicts the first of `PRECEDENCE` is the claim's: a claim with a comparison that was not run is not supported.
 
 A comparison of trainings is judged when each of them was shown as many images as the claim speaks of ("short run" if not), and when
 its effect has settled ("not settled" if not, see `_moved`). Else its effect and interval are an observation and no verdict. So only
-trainings of full length contradict; one such comparison contradicts the claim even where another is a short run, because the
-claim says all of its comparisons. Where none contradicts, one short run keeps the claim from every verdict.
+trainings of full length contradict. One such comparison contradicts the claim even where another is a short run, because the
+claim asserts all of its comparisons. Where none contradicts, one short run keeps the claim from every verdict.
 
 A comparison takes the seeds that all its sides have: the first k of them, k the largest of the declared looks that they reach
 (all of them before the first look, or without looks).
 
-Each claim is somebody's own sentence and keeps its own 5 %. Who picks the most striking line of an experiment's page
-picks from all of them; `adjusted_p` is for that reader.
+Each claim keeps its own 5 %. A reader who picks the most striking line of an experiment's page picks from all of them;
+`adjusted_p` is for that reader.
 
 Claims about accuracy speak of trainings, and their unit is the seed. Claims about speed speak of the timing stage's interleaved
 rounds, and their unit is the round; recorded times of trainings judge nothing. A vote of all seeds is one model, and its unit is
@@ -40,9 +40,9 @@ import numpy.typing as npt
 from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
+from pipeline.params.train import MAX_SEEDS
 from pipeline.study.statistics import (
     LEVEL,
-    MAX_SEEDS,
     Interval,
     Summary,
     difference_of_differences,
@@ -126,11 +126,11 @@ class Judgement:
 
     @property
     def deciding(self) -> Finding:
-        """The finding the verdict hangs on: the first of those with the claim's own verdict, where these do not differ in weight.
+        """The finding that decides the verdict: of those with the claim's own verdict the first, with three exceptions.
 
-        Of those supported it is the one nearest to the edge of its region. Of those not decided it is the one that will
-        settle the claim: the first to leave its region if one is on its way out, else the last to be decided. Of observations it
-        is the first that has an effect, so that none is picked for what it shows.
+        Of those supported it is the one nearest to the edge of its region. Of those not decided it is the one that will settle the
+        claim: the one that needs the fewest seeds among those outside of their region, if there are any, else the one that needs
+        the most. Of observations it is the first that has an effect, so that none is picked for what it shows.
         """
         same = [finding for finding in self.findings if finding.verdict == self.verdict]
         if self.verdict == "supported":
@@ -516,11 +516,11 @@ def _decide(comparison: ComparisonSettings, sample: _Sample, rule: str, wide: fl
     low, high = sample.region
     finding = Finding(comparison, "not decided", "", rule, summary.n, show(summary.mean), region=(show(low), show(high)))
     if interval is None or wider is None:
-        note = "how many seeds would decide it cannot be told from one"
+        note = "one seed does not show how many would decide it"
         return replace(finding, why="one seed gives no interval", seeds_note=note)
     if interval.low == interval.high:
         why = f"all {summary.n} {sample.unit} give the same value, so their spread, and with it an interval, is not known"
-        return replace(finding, why=why, seeds_note=f"how many {sample.unit} would decide it cannot be told without a spread")
+        return replace(finding, why=why, seeds_note=f"without a spread it is not known how many {sample.unit} would decide it")
 
     finding = replace(finding, interval=Interval(show(interval.low), show(interval.high)), p=sample.p)
     if low < interval.low and interval.high < high:

@@ -1,4 +1,4 @@
-"""Commits and their files, read from git's own store: no checkout, and nothing that git would have to write."""
+"""Commits and their files, read from git's own store. Nothing is checked out or written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Repository:
         """The commit that a branch, a tag, a hash or an expression such as `main~2` names.
 
         Raises:
-            UserError: there is none; names the nearest branch, tag or hash.
+            UserError: there is none; names the nearest branch or tag.
         """
         found = self._run("rev-parse", "--verify", "--quiet", revision)
         # Separately, as an expression like `:/text` takes no suffix.
@@ -103,9 +103,6 @@ class Repository:
     def _hint(self, revision: str) -> str:
         names = (self._run("for-each-ref", "--format=%(refname:short)") or "").split()
         near = difflib.get_close_matches(revision, names, n=1, cutoff=0.5)
-        if not near and len(revision) >= 4 and set(revision.lower()) <= set("0123456789abcdef"):
-            hashes = (self._run("rev-list", "--all", "--max-count=5000") or "").split()
-            near = difflib.get_close_matches(revision.lower(), [name[: len(revision)] for name in hashes], n=1)
         shallow = (self._run("rev-parse", "--is-shallow-repository") or "").strip() == "true"
         return (f"; the nearest is {near[0]!r}" if near else "") + (
             "; this clone is shallow: run `git fetch --unshallow`" if shallow else ""

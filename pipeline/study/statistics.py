@@ -1,9 +1,9 @@
 """Summaries over seeds, paired differences and the tests that go with them.
 
-The seed is the unit: one value per training run. Verdicts hang on Student's t interval of the mean, for pairs on the
-differences of runs that share a seed. It speaks of training again on the same test images; `hierarchical_bootstrap` also
-asks what other test images of the same kind would say. Nothing here depends on chance: what is resampled is enumerated or
-drawn from a generator with a fixed start, so the same values give the same numbers.
+The seed is the unit: one value per training run. Verdicts rest on Student's t interval of the mean, for pairs on that of the
+differences of runs that share a seed. It speaks of training again on the same test images; `hierarchical_bootstrap` of other
+test images of the same kind, too. The same values always give the same numbers: resamples are enumerated, or drawn from a
+generator with a fixed start.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from pipeline.measures.definitions import FloatArray
+from pipeline.params.train import MAX_SEEDS
 
 LEVEL = 0.95
 EXACT_SIGN_FLIPS = 20  # largest n whose 2^n sign patterns are all looked at (half a million sums by symmetry)
 _RANDOM_SIGN_FLIPS = 2**17 - 1
 _RESAMPLES = 10_000
 _BLOCK = 100  # resamples whose image weights are in memory at once
-MAX_SEEDS = 1000
-_ROUNDING = 1e-12  # share of the numbers' own size below which a spread is their rounding, and no spread
+_ROUNDING = 1e-12  # share of the numbers' own size: a spread below it is their rounding
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,9 @@ def _differences(variant: Sequence[float] | FloatArray, baseline: Sequence[float
 def hierarchical_bootstrap(variant_correct: npt.ArrayLike, baseline_correct: npt.ArrayLike, *, level: float = LEVEL) -> Interval | None:
     """Interval of the difference of mean accuracy when both the seeds and the test images are a sample.
 
-    The interval over seeds (`paired_difference`) says what training again would give on these very test images. This one says
-    what training again AND testing on other images of the same kind would give: it is what to quote for "the variant is
-    better", rather than "better on this test set", and can be no surer than the images are many.
+    The interval over seeds (`paired_difference`) says what training again would give on the same test images. This one says what
+    training again and testing on other images of the same kind would give. It is the one to quote for "the variant is better"
+    rather than "better on this test set".
 
     With D = variant - baseline of every seed and image, a resample draws seeds and, independently, images with replacement,
     the same images for both networks and all seeds (Owen 2007, The pigeonhole bootstrap), and takes the mean of D. Left so,
@@ -244,7 +244,7 @@ def _resampled_means(difference: FloatArray) -> FloatArray:
     """(resamples,): the mean of (seeds, images) with both drawn anew with replacement."""
     num_seeds, num_images = difference.shape
     rng = np.random.default_rng(0)
-    # An image on which no seed tells the two apart adds nothing, however often it is drawn. Of good networks these are nearly all.
+    # An image that both classify rightly, or both wrongly, with every seed adds nothing, however often it is drawn. Most images are such.
     telling = np.ascontiguousarray(difference[:, difference.any(axis=0)].T, dtype=np.float32)  # (image, seed)
     draws = rng.binomial(num_images, len(telling) / num_images, size=_RESAMPLES)
     sums = np.empty((_RESAMPLES, num_seeds), dtype=np.float32)  # of whole numbers far below 2^24, so they are exact
@@ -261,7 +261,7 @@ def _resampled_means(difference: FloatArray) -> FloatArray:
 def vote(predictions: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The class that most seeds predict, image by image; of tied classes the one that the earliest seed predicts.
 
-    A tie goes by the seeds' order and not by the classes', so that no digit is favoured.
+    The order of the seeds breaks ties and not that of the classes, so that no digit is favoured.
 
     Args:
         predictions: (seeds, images) predicted classes.

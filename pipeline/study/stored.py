@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,29 +10,35 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import UserError
-from pipeline.study.files import CURVES, LATER_CURVES, REPEATED, TIMINGS, CommitFiles, described, locate
+from pipeline.study.files import CURVES, LATER_CURVES, REPEATED, TIMINGS, CommitFiles, described, in_order, locate
 from pipeline.study.git import Repository
 from pipeline.study.study import Study
 from pipeline.study.training import Training
 from pipeline.tracking import SeedRun, newest_runs
-from pipeline.tracking.store import database_path, display_name, sqlite_uri
+from pipeline.tracking.store import database_path, display_name, sqlite_uri, store_uri
 
 _KEYS = {"seconds": "epoch_seconds"}  # of curves that MLflow's runs call otherwise
 _EVALUATION = "evaluation."  # begins the names of what the evaluation found
 
 
 class _Untimed(CommitFiles):
-    """The files at a commit but for its timings: no run holds them."""
+    """The files at a commit without its timings, which no run holds."""
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
         return super().read(path for path in paths if not path.endswith(TIMINGS.as_posix()))
+
+
+def address(folder: Path) -> str:
+    """Of the folder's own store, as build/preview has one, unless MLFLOW_TRACKING_URI names another; else of the working directory's."""
+    own = folder / "mlflow.db"
+    return store_uri(sqlite_uri(own) if own.is_file() and "MLFLOW_TRACKING_URI" not in os.environ else None)
 
 
 def read(repository: Repository, revision: str, folder: str | None, store: str) -> Study:
     """The newest finished runs of a commit, as `newest_runs` finds them.
 
     Args:
-        folder: as for `load`; where it tells the data set, runs on others are left out.
+        folder: as for `load`; where its params.yaml names the data set, runs on others are left out.
         store: address of an MLflow store, or a SQLite file.
 
     Raises:
@@ -54,8 +61,8 @@ def read(repository: Repository, revision: str, folder: str | None, store: str) 
     for run in runs:
         by_variant[run.variant].append(run)
     trainings, left_out = {}, {}
-    for variant in sorted(by_variant, key=lambda variant: (order.index(variant) if variant in order else len(order), variant)):
-        training = _training(variant, by_variant[variant])
+    for variant, seeds in in_order(by_variant, order).items():
+        training = _training(variant, seeds)
         if training is None:
             left_out[variant] = "not all epochs in MLflow"
         else:

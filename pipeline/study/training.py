@@ -1,4 +1,4 @@
-"""One trained variant as a user holds it, whatever its results are read from."""
+"""One trained variant, whatever its results are read from."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Training:
 
     @property
     def id(self) -> str | None:
-        """What tells it from every other training, or None where not recorded."""
+        """The identifier of this training, or None where not recorded."""
         return str(self.record["training_id"]) if self.record.get("training_id") else None
 
     @cached_property

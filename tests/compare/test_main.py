@@ -60,7 +60,7 @@ def test_the_command_works_in_a_folder_below(trained: Study, monkeypatch: pytest
     assert "`base`" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("folder", ["reports/preview", "./reports/preview/", "reports/preview/runs"])
+@pytest.mark.parametrize("folder", ["reports/preview", "./reports/preview/"])
 def test_the_folder_can_be_named(
     make_study: Callable[..., Study], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: str
 ) -> None:

@@ -15,8 +15,9 @@ import yaml
 
 from pipeline.compare.changes import compare
 from pipeline.compare.page import render
-from pipeline.compare.predictions import Cache, Evaluated
-from pipeline.compare.sides import read_revision, read_working_tree
+from pipeline.compare.predictions import Cache, with_predictions
+from pipeline.compare.sides import Side, read_revision, read_working_tree
+from pipeline.errors import UserError
 from pipeline.study.git import Repository
 from pipeline.study.statistics import hierarchical_bootstrap
 
@@ -81,6 +82,11 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory, study_class: type[Study]
 Evaluation = tuple["Study", list[str], list[dict[str, np.ndarray]]]
 
 
+def found(side: Side, root: Path, variant: str) -> np.ndarray | None:
+    """(seeds, images), where the predictions that are found are right."""
+    return with_predictions(side.study, Cache(root)).trainings[variant].correct
+
+
 def test_both_commits_predictions_give_an_interval_over_images(evaluated: Evaluation) -> None:
     study, commits, truths = evaluated
     repository = Repository(study.root)
@@ -96,51 +102,41 @@ def test_a_cache_that_is_configured_elsewhere_is_used(evaluated: Evaluation, tmp
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", str(study.root), str(clone)], check=True)
     side = read_revision(Repository(clone), commits[0])
-    assert Evaluated(side.study, Cache(clone)).of("new") is None
+    assert found(side, clone, "new") is None
     subprocess.run([sys.executable, "-m", "dvc", "cache", "dir", "--local", str(study.root / ".dvc" / "cache")], cwd=clone, check=True)
-    found = Evaluated(side.study, Cache(clone)).of("new")
-    assert found is not None
-    assert (found.correct == truths[0]["new"]).all()
+    np.testing.assert_array_equal(found(side, clone, "new"), truths[0]["new"])
 
 
 def test_a_damaged_or_foreign_cache_file_is_passed_over(evaluated: Evaluation, tmp_path: Path) -> None:
     study, commits, _ = evaluated
     copy = tmp_path / "copy"
     shutil.copytree(study.root, copy)
-    side = read_revision(Repository(copy), commits[0])
-    assert Evaluated(side.study, Cache(copy)).of("old") is not None
+    sides = [read_revision(Repository(copy), commit) for commit in commits]
+    assert found(sides[0], copy, "old") is not None
     for path in (copy / ".dvc" / "cache" / "files" / "md5").rglob("*"):
         if path.is_file():
             path.chmod(0o644)
             path.write_bytes(b"PK\3\4 not a zip file any more")
-    assert Evaluated(side.study, Cache(copy)).of("new") is None
-    assert Evaluated(side.study, Cache(copy)).of("old") is None
+    assert [change.images for change in compare(*sides, Cache(copy)).common] == [None, None]
     (copy / "dvc.lock").write_text("schema: '2.0'\nstages: {evaluate: {outs: [{path: predictions, md5: ../../etc/passwd.dir}]}}\n")
-    assert Evaluated(read_working_tree(Repository(copy)).study, Cache(copy)).of("new") is None
+    assert found(read_working_tree(Repository(copy)), copy, "new") is None
 
 
 def test_a_working_trees_own_files_are_used(study: Study) -> None:
     correct = write_predictions(study.root / "predictions" / "base.npz", 0.9, start=1)
     study.train("base", correct.mean(axis=1).tolist())
-    side = read_working_tree(Repository(study.root))
-    found = Evaluated(side.study, Cache(study.root)).of("base")
-    assert found is not None
-    assert (found.correct == correct).all()
+    np.testing.assert_array_equal(found(read_working_tree(Repository(study.root)), study.root, "base"), correct)
 
 
 def test_predictions_of_another_training_are_not_used(study: Study) -> None:
     correct = write_predictions(study.root / "predictions" / "base.npz", 0.9, start=1)
     accuracy = correct.mean(axis=1)
-    repository, cache = Repository(study.root), Cache(study.root)
     study.train("base", (accuracy + 1 / IMAGES).tolist())
-    assert Evaluated(read_working_tree(repository).study, cache).of("base") is None
+    with pytest.raises(UserError, match="is of another training"):
+        found(read_working_tree(Repository(study.root)), study.root, "base")
     study.train("base", dict(zip((0, 1, 3), accuracy.tolist(), strict=True)))
-    assert Evaluated(read_working_tree(repository).study, cache).of("base") is None
-    study.train("base", dict(zip((2, 0, 1), accuracy[[2, 0, 1]].tolist(), strict=True)))
-    found = Evaluated(read_working_tree(repository).study, cache).of("base")
-    assert found is not None
-    assert found.seeds == (2, 0, 1)
-    assert (found.correct == correct[[2, 0, 1]]).all()
+    with pytest.raises(UserError, match="do not fit the seeds"):
+        found(read_working_tree(Repository(study.root)), study.root, "base")
 
 
 def test_a_profiles_cache_in_build_is_used(evaluated: Evaluation, make_study: Callable[..., Study]) -> None:
@@ -152,6 +148,4 @@ def test_a_profiles_cache_in_build_is_used(evaluated: Evaluation, make_study: Ca
     (study.root / "reports" / "preview" / "dvc.lock").write_text(lock)
     (study.root / ".gitignore").write_text("/build/\n")
     side = read_revision(Repository(study.root), study.commit())
-    found = Evaluated(side.study, Cache(study.root)).of("new")
-    assert found is not None
-    assert (found.correct == truths[0]["new"]).all()
+    np.testing.assert_array_equal(found(side, study.root, "new"), truths[0]["new"])

@@ -1,0 +1,114 @@
+"""Reading commits: whatever names, bytes and clones there are, and without a trace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import UserError
+from pipeline.study.git import Repository
+
+
+class Clone(Repository):
+    """A repository of somebody, whatever git is configured with here."""
+
+    def git(self, *arguments: str) -> str:
+        who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org", "-c", "core.autocrlf=false")
+        environment = os.environ | {f"GIT_{name}_DATE": "2026-01-02T03:04:05+02:00" for name in ("AUTHOR", "COMMITTER")}
+        return subprocess.run(["git", *who, *arguments], cwd=self.root, env=environment, check=True, capture_output=True, text=True).stdout
+
+    def add(self, message: str = "results") -> str:
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "--allow-empty-message", "--message", message)
+        return self.git("rev-parse", "HEAD").strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Clone:
+    made = Clone(tmp_path / "clone")
+    made.root.mkdir()
+    made.git("init", "--quiet", "--initial-branch", "main")
+    return made
+
+
+def test_a_commit_is_found_by_every_name_that_git_knows(repository: Clone) -> None:
+    first = repository.add("the first")
+    repository.git("tag", "v1")
+    repository.git("tag", "--annotate", "v1-signed", "--message", "a tag object")
+    second = repository.add("the second")
+    for name in (first, first[:8], "v1", "v1-signed", "main~1", "HEAD^", ":/the first"):
+        assert repository.commit(name).id == first
+    assert repository.commit("main").id == second
+    assert repository.commit("v1").subject == "the first"
+    assert repository.commit("v1").date == "2026-01-02T03:04:05+02:00"
+
+
+@pytest.mark.parametrize("subject", ["", "a | b `c` <d> @e #1", "čćž 🙂", "  spaced   out "])
+def test_any_subject_can_be_shown(repository: Clone, subject: str) -> None:
+    repository.add(subject)
+    assert repository.commit("HEAD").subject.split() == subject.split()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [
+        ("mian", "; the nearest is 'main'"),
+        ("v1.O", "; the nearest is 'v1.0'"),
+        ("zebra", ""),
+        ("main~7", "; the nearest is 'main'"),
+        ("-x", ""),
+    ],
+)
+def test_an_unknown_commit_is_answered_with_the_nearest_name(repository: Clone, wrong: str, nearest: str) -> None:
+    repository.add()
+    repository.git("tag", "v1.0")
+    with pytest.raises(UserError) as error:
+        repository.commit(wrong)
+    assert str(error.value) == f"There is no commit {wrong!r} here{nearest}."
+
+
+def test_a_file_is_not_a_commit(repository: Clone) -> None:
+    (repository.root / "a.txt").write_text("text")
+    repository.add()
+    with pytest.raises(UserError, match=r"There is no commit 'HEAD:a\.txt'"):
+        repository.commit("HEAD:a.txt")
+
+
+def test_a_shallow_clone_says_so(repository: Clone, tmp_path: Path) -> None:
+    first = repository.add("the first")
+    repository.add("the second")
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", repository.root.as_uri(), str(tmp_path / "shallow")], check=True)
+    with pytest.raises(UserError, match="this clone is shallow: run `git fetch --unshallow`"):
+        Repository(tmp_path / "shallow").commit(first)
+
+
+def test_files_of_any_name_and_content_are_read_as_they_were(repository: Clone) -> None:
+    contents = {"empty": b"", 'a b/č\n\t"x"': b"\0\xff\nmissing\n", "same": b"one", "also/same": b"one", "crlf": b"a\r\nb"}
+    for name, content in contents.items():
+        (repository.root / name).parent.mkdir(exist_ok=True)
+        (repository.root / name).write_bytes(content)
+    commit = repository.add()
+    for name in contents:
+        (repository.root / name).write_bytes(b"changed")
+    ids = repository.files(commit)
+    assert ids.keys() == contents.keys()
+    read = repository.contents(ids.values())
+    assert {name: read[ids[name]] for name in contents} == contents
+    assert repository.contents([]) == {}
+
+
+def test_a_folder_without_git_is_answered_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(UserError, match="is not in a git repository: run the command inside a clone"):
+        Repository.around(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="there is no git here: install it"):
+        Repository.around(tmp_path)
+
+
+def test_the_top_folder_is_found_from_below(repository: Clone) -> None:
+    (repository.root / "a" / "b").mkdir(parents=True)
+    assert Repository.around(repository.root / "a" / "b").root == repository.root.resolve()
