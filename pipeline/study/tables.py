@@ -97,52 +97,49 @@ def parse(contents: Mapping[str, bytes]) -> Iterator[Training]:
     """
     if lacking := [name for name in NAMES if name not in contents]:
         raise DamagedError(f"{lacking[0]} is missing")
-    epochs, seeds = (_by_variant(name, contents[name]) for name in NAMES[:2])
-    for row in _rows("variants.csv", contents["variants.csv"]):
-        variant = row.pop("variant")
-        record = _nested({name: _parsed(cell) for name, cell in row.items() if cell})
-        sizes = [record.pop(name, None) for name in ("parameters", "flops")]
-        if variant not in epochs or not isinstance(record.get("config"), dict):
-            raise DamagedError(f"variants.csv does not fit epochs.csv for the variant {variant}")
-        if not all(size is None or isinstance(size, int) for size in sizes):
-            raise DamagedError(f"variants.csv, variant {variant}: `parameters` or `flops` is not a number")
+    epochs, seeds, variants = (_by_variant(name, contents[name]) for name in NAMES)
+    for variant, (row, *_) in variants.items():
         try:
-            numbers, curves = curves_of(epochs[variant])
+            found = _training(variant, row, epochs[variant], seeds.get(variant))
         except DamagedError as fault:
             raise DamagedError(f"epochs.csv, variant {variant}: {fault}") from None
-        if not _origins_fit(record.get("trainings", []), numbers):
-            raise DamagedError(f"variants.csv, variant {variant}: `trainings` does not tell where each seed comes from")
-        evaluation = _evaluation(variant, numbers, seeds[variant]) if variant in seeds else None
-        yield Training(variant, {"variant": variant, **record}, numbers, curves, sizes[0], sizes[1], evaluation)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise DamagedError(f"the rows of the variant {variant} do not fit together") from None
+        yield found
 
 
-def _rows(name: str, content: bytes) -> list[dict[str, str]]:
-    try:
-        reader = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
-        rows = list(reader) if "variant" in (reader.fieldnames or ()) else [{}]
-    except (ValueError, csv.Error):
-        rows = [{}]
-    if any("variant" not in row or None in row or None in row.values() for row in rows):
-        raise DamagedError(f"{name} is not a table with a row per variant")
-    return rows
+def _training(variant: str, row: Mapping[str, str], epochs: list[dict[str, str]], evaluated: list[dict[str, str]] | None) -> Training:
+    record = _nested({name: _parsed(cell) for name, cell in row.items() if cell})
+    sizes = [None if (size := record.pop(name, None)) is None else int(size) for name in ("parameters", "flops")]
+    seeds, curves = curves_of(epochs)
+    of_seeds = [seed for group in record.get("trainings", ()) for seed in group["seeds"]]
+    if not record["config"].keys() or ("trainings" in record and not {*seeds} <= {*of_seeds}):
+        raise ValueError
+    evaluation = _evaluation(seeds, evaluated) if evaluated else None
+    return Training(variant, {"variant": variant, **record}, seeds, curves, sizes[0], sizes[1], evaluation)
 
 
 def _by_variant(name: str, content: bytes) -> dict[str, list[dict[str, str]]]:
     found: dict[str, list[dict[str, str]]] = {}
-    for row in _rows(name, content):
-        found.setdefault(row.pop("variant"), []).append(row)
+    try:
+        reader = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
+        if "variant" not in (reader.fieldnames or ()):
+            raise ValueError
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError
+            found.setdefault(row.pop("variant"), []).append(row)
+    except (ValueError, csv.Error):
+        raise DamagedError(f"{name} is not a table with a row per variant") from None
     return found
 
 
-def _evaluation(variant: str, seeds: tuple[int, ...], rows: list[dict[str, str]]) -> dict[str, FloatArray]:
+def _evaluation(seeds: tuple[int, ...], rows: list[dict[str, str]]) -> dict[str, FloatArray]:
     """The columns (seeds,) that the variant has."""
-    try:
-        if tuple(int(row.pop("seed")) for row in rows) != seeds:
-            raise ValueError
-        columns = [name for name in rows[0] if name not in REPEATED and any(row[name] for row in rows)]
-        return {name: np.array([float(row[name]) for row in rows]) for name in columns}
-    except (KeyError, ValueError):
-        raise DamagedError(f"seeds.csv has not one row of numbers for every seed of the variant {variant}") from None
+    if tuple(int(row.pop("seed")) for row in rows) != seeds:
+        raise ValueError
+    columns = [name for name in rows[0] if name not in REPEATED and any(row[name] for row in rows)]
+    return {name: np.array([float(row[name]) for row in rows]) for name in columns}
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,15 +150,5 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
         place = nested
         for part in path:
             place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                raise DamagedError(f"variants.csv has a column {key} below one that holds a value")
         place[last] = value
     return nested
-
-
-def _origins_fit(trainings: Any, seeds: tuple[int, ...]) -> bool:
-    """Whether the groups of a record, if it has any, hold every seed."""
-    try:
-        return not trainings or set(seeds) <= {seed for group in trainings for seed in group["seeds"]}
-    except (TypeError, KeyError):
-        return False

@@ -157,25 +157,17 @@ HEADER = "seed,epoch,train_loss,test_loss,test_accuracy,gradient_norm,seconds"
         ("epochs.csv", f"{HEADER}\n0,1,1,1,nan,1,1\n".encode(), "not between 0 and 1"),
         ("epochs.csv", f"{HEADER}\n0,1,1,1,90.5,1,1\n".encode(), "not between 0 and 1"),
         ("run.json", b"{", "not a JSON object"),
-        ("run.json", b"[]", "not a JSON object"),
-        ("run.json", b"{}", "it lacks `config`"),
+        ("run.json", b"{}", "run.json lacks `config`"),
         ("metrics.json", b"<<<<<<< HEAD", "not a JSON object"),
     ],
 )
-def test_a_damaged_file_is_named_with_what_to_do(study: Study, file: str, content: bytes, fault: str) -> None:
+def test_a_damaged_file_is_one_sentence_with_what_to_do(study: Study, file: str, content: bytes, fault: str) -> None:
     study.train("base", [0.9])
     (study.directory("base") / file).write_bytes(content)
-    if file != "run.json":
-        study.seal("base")
-    repository = Repository(study.root)
-    with pytest.raises(
-        UserError,
-        match=rf"^runs/base/{file} of the working tree is damaged, .*{fault}.*: compare another commit, or restore it with `git checkout`",
-    ):
-        read_working_tree(repository)
     study.commit()
-    with pytest.raises(UserError, match=rf"^runs/base/{file} of the commit main is damaged, .*{fault}.*: compare another commit, or"):
-        read_revision(repository, "main")
+    sentence = rf"^runs/base of the commit main is damaged, .*{fault}.*: compare another commit, or restore it with `git checkout`"
+    with pytest.raises(UserError, match=sentence):
+        read_revision(Repository(study.root), "main")
 
 
 def test_an_unfinished_training_is_left_out_and_said(study: Study) -> None:

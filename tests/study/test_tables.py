@@ -87,23 +87,27 @@ def test_the_tables_by_hand() -> None:
     ("name", "content", "fault"),
     [
         ("epochs.csv", None, "epochs.csv is missing"),
-        ("variants.csv", b"", "variants.csv is not a table with a row per variant"),
         ("epochs.csv", b"\xff\xfe\0", "epochs.csv is not a table with a row per variant"),
         ("epochs.csv", b'variant,seed\nbase,"0\n', "epochs.csv is not a table with a row per variant"),
         ("epochs.csv", b"variant,seed\nbase,0,1\n", "epochs.csv is not a table with a row per variant"),
+        *(("variants.csv", content, "variants.csv is not a table with a row per variant") for content in (b"", b"parameters\n7\n")),
         ("epochs.csv", b"variant,seed,epoch\nbase,0,1\n", "epochs.csv, variant base: it is not a table of numbers"),
-        ("seeds.csv", b"variant,seed,test_accuracy\nbase,4,0.75\n", "seeds.csv has not one row of numbers for every seed"),
-        ("seeds.csv", b"variant,seed,shift_1\nbase,3,high\n", "seeds.csv has not one row of numbers for every seed"),
-        ("variants.csv", b"variant,parameters\nbase,7\n", "variants.csv does not fit epochs.csv for the variant base"),
-        (
-            "variants.csv",
-            b"variant,parameters,config.a\nbase,many,4\n",
-            "variants.csv, variant base: `parameters` or `flops` is not a number",
+        *(
+            ("seeds.csv", content, "the rows of the variant base do not fit together")
+            for content in (b"variant,seed,test_accuracy\nbase,4,0.75\n", b"variant,seed,shift_1\nbase,3,high\n")
         ),
-        ("variants.csv", b"variant,config,config.a\nbase,3,4\n", "variants.csv has a column config.a below one that holds a value"),
-        ("variants.csv", b'variant,config.a,trainings\nbase,4,"[{""seeds"": [5]}]"\n', "variants.csv, variant base: `trainings` does not"),
-        ("variants.csv", b"variant,config.a,trainings\nbase,4,7\n", "variants.csv, variant base: `trainings` does not"),
-        ("variants.csv", b"variant,config.model.patch\nother,4\n", "variants.csv does not fit epochs.csv for the variant other"),
+        *(
+            ("variants.csv", content, "the rows of the variant (base|other) do not fit together")
+            for content in (
+                b"variant,parameters\nbase,7\n",
+                b"variant,parameters,config.a\nbase,many,4\n",
+                b"variant,config,config.a\nbase,3,4\n",
+                b"variant,config\nbase,3\n",
+                b'variant,config.a,trainings\nbase,4,"[{""seeds"": [5]}]"\n',
+                b"variant,config.a,trainings\nbase,4,7\n",
+                b"variant,config.model.patch\nother,4\n",
+            )
+        ),
     ],
 )
 def test_a_damaged_table_is_told(name: str, content: bytes | None, fault: str) -> None:
