@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.errors import run_command
-from pipeline.measures import MEASURES, TIMING_RULES
+from pipeline.measures import TIMING_RULES
 from pipeline.params import ClaimSettings, ComparisonSettings, Params, load, nearest
 
 # A wider cell pushes the rest of its own line to the right and widens no other line.
@@ -84,9 +84,8 @@ def oddities(params: Params) -> list[str]:
     """What is valid but probably not meant, one sentence each."""
     found = []
     resolved = {variant: params.resolve(variant).images_shown for variant in params.variants}
-    timed = {name for name, measure in MEASURES.items() if measure.rule in TIMING_RULES}
     for claim, settings in params.claims.items():
-        trained = {name for part in settings.comparisons if part.measure not in timed for name in named(part)}
+        trained = {name for part in settings.comparisons if part.rule not in TIMING_RULES for name in named(part)}
         stepped = {name for part in settings.comparisons if part.rule == "ratio" for name in named(part)}
         for names, key, known in ((trained, "variants", params.variants), (stepped, "timing.subjects", params.timing.subjects)):
             found += [

@@ -192,7 +192,7 @@ def _outlines(paths: Iterator[Path]) -> Iterator[tuple[dict[str, Any], list[Fini
         try:
             run = results.read_run(path.parent)
             results.settings_of(run)
-            yield {**run, "variant": path.parent.name}, results.outline(path.parent)
+            yield {**run, "variant": path.parent.name}, results.outline(run)
         except (UserError, ValueError, KeyError):
             continue
 

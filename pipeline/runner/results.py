@@ -136,8 +136,9 @@ def load_seeds(directory: Path) -> list[Finished]:
     Raises:
         UserError: a file is missing or damaged, or of an older form.
     """
-    parts = outline(directory)
     run = read_run(directory)
+    if "epochs" not in run:
+        raise UserError(f"{directory / RUN} is of an older form.")
     weights = {f"model.{name}": value for name, value in _read_weights(directory, run, "np").items()}
     steps = directory / STEPS
     if not steps.exists() or sha256(steps) != run["outputs"][STEPS]:
@@ -147,19 +148,12 @@ def load_seeds(directory: Path) -> list[Finished]:
         step = stored["step"]
     return [
         replace(part, tensors={name: value[i] for name, value in (weights | trace).items()} | {"trace.step": step})
-        for i, part in enumerate(parts)
+        for i, part in enumerate(outline(run))
     ]
 
 
-def outline(directory: Path) -> list[Finished]:
-    """The finished seeds in `runs/VARIANT` by run.json alone, without tensors.
-
-    Raises:
-        UserError: run.json is missing or damaged, or of an older form.
-    """
-    run = read_run(directory)
-    if "epochs" not in run:
-        raise UserError(f"{directory / RUN} is of an older form.")
+def outline(run: Mapping[str, Any]) -> list[Finished]:
+    """The finished seeds of what run.json says, without tensors. Raises KeyError where it is of an older form."""
     rows = epoch_rows(run)
     parts = []
     for seed in run["seeds"]:
