@@ -157,8 +157,6 @@ def _summary(comparison: Comparison, rows: int) -> list[str]:
         reach = text.at_least(max(interval.reach for interval in intervals))
         apart = sum(interval.excludes_zero for interval in intervals)
         lines.append(f"95 % intervals, each alone: {apart} of {len(intervals)} exclude 0, and all lie within ±{reach} points.")
-    if resized := [change.variant for change in common if _resized(change)]:
-        lines.append(f"Parameters or FLOPs changed: {_names(resized, most)}.")
     if edited := [change.variant for change in common if not change.retrained and not change.identical]:
         lines.append(f"**The same training with other numbers, so a file was changed afterwards: {_names(edited, most)}.**")
     for word, side in (("base", comparison.base), ("head", comparison.head)):
@@ -391,8 +389,3 @@ def _number(value: int | None) -> str:
 
 def _pair(before: int | None, after: int | None) -> str:
     return _number(after) if before == after else f"{_number(before)} → {_number(after)}"
-
-
-def _resized(change: Change) -> bool:
-    pairs = (change.base.parameters, change.head.parameters), (change.base.flops, change.head.flops)
-    return any(None not in pair and pair[0] != pair[1] for pair in pairs)

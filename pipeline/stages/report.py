@@ -10,7 +10,6 @@ from pipeline.params import load
 from pipeline.report import pages
 from pipeline.report.figures import curves
 from pipeline.study import Training
-from pipeline.study.files import CHECKPOINTS, RUNS
 from pipeline.study.results import load_current
 
 
@@ -24,14 +23,12 @@ def main(argv: list[str]) -> None:
 
 def track(trainings: Iterable[Training]) -> None:
     """Completes the MLflow store: evaluations, pictures, and trainings that were too short to open it."""
-    from pipeline.stages.sync import sync
+    from pipeline.stages.sync import PICTURES, sync
 
-    pictures = CHECKPOINTS / "figures"
-    pictures.mkdir(parents=True, exist_ok=True)
     for run in trainings:
-        curves.draw_variant(run, pictures / f"{run.variant}.png")
+        curves.draw_variant(run, PICTURES / f"{run.variant}.png")
     try:
-        sync(RUNS, figures=pictures)
+        sync()
     except UserError as error:  # tracking never stops the pages, which are written
         print(f"MLflow is not up to date: {error}", flush=True)
 
