@@ -12,6 +12,6 @@ FloatArray = npt.NDArray[np.float64]
 SHIFTS = (1, 2, 3, 4)  # pixels
 
 
-def is_diverged(train_loss: npt.ArrayLike, classes: int) -> npt.NDArray[np.bool_]:
-    """Whether last train losses are not finite, or no better than that of a guess among the classes."""
-    return ~(np.asarray(train_loss) < math.log(classes))
+def is_diverged(train_loss: npt.ArrayLike, choices: int) -> npt.NDArray[np.bool_]:
+    """Whether last train losses are not finite, or no better than that of a guess among the choices."""
+    return ~(np.asarray(train_loss) < math.log(choices))

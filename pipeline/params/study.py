@@ -61,6 +61,11 @@ class VariantSettings(Settings):
         return ARCHITECTURES[self.model.architecture].stackable
 
     @property
+    def choices(self) -> int:
+        """What a network chooses from: the classes, or the words of the next place."""
+        return self.model.shape.words if self.scenes else self.model.shape.classes
+
+    @property
     def images_shown(self) -> int:
         """Training images, or scenes, that a seed is shown in all its epochs, each as often as it is shown."""
         return self.train.epochs * self.epoch_examples

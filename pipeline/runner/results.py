@@ -59,7 +59,7 @@ def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished],
         np.savez_compressed(file, seeds=np.array(seeds), **trace)  # type: ignore[arg-type]
     rows = [row for part in parts for row in part.rows]
     last = [row for row in rows if row.epoch == settings.train.epochs]
-    diverged = is_diverged([row.train_loss for row in last], settings.model.shape.classes)
+    diverged = is_diverged([row.train_loss for row in last], settings.choices)
     metrics: dict[str, Any] = {"n": len(last), "diverged": int(diverged.sum())}
     for name in ("test_accuracy", "test_loss", "train_loss"):
         values = [value for row in last if math.isfinite(value := float(getattr(row, name)))]

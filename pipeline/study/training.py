@@ -140,13 +140,9 @@ class Training:
         return self.test_accuracy[:, -1]
 
     @property
-    def classes(self) -> int:
-        return self.settings.model.shape.classes
-
-    @property
     def diverged(self) -> int:
         """Seeds whose last train loss is not finite or no better than a guess."""
-        return int(is_diverged(self.train_loss[:, -1], self.classes).sum())
+        return int(is_diverged(self.train_loss[:, -1], self.settings.choices).sum())
 
     @property
     def grid(self) -> int:
