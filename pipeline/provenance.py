@@ -41,12 +41,15 @@ STAGE_CODE = {
     "evaluate": (*EVALUATION_CODE, "study/files.py", "study/tables.py", "study/training.py"),
     "timing": ("kernels", "models", "params/architectures.py", "training", *TIMING_CODE, "stages/timing.py"),
     "report": (
+        "captioning/data.py",
+        "captioning/grammar.py",
         "measures",
         "study",
         "report",
         "timing/power_law.py",
         "timing/results.py",
         "timing/subjects.py",
+        "training/tasks.py",
         "stages/report.py",
     ),
 }

@@ -248,6 +248,7 @@ DRAWN = {
     "measure": ("draw_measure",),
     "scaling": ("draw_data_size", "draw_shifts"),
     "attention": ("draw_rollouts", "draw_heads"),
+    "captions": ("draw_captions", "draw_gaze", "draw_budget"),
     "timing": ("draw_profile", "draw_growth"),
 }
 

@@ -110,7 +110,8 @@ def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarra
     from pipeline.captioning import decoding
     from pipeline.captioning.grammar import grammar_of
     from pipeline.captioning.model import CaptionModel
-    from pipeline.evaluation.captions import BEAM, LENGTH_NORMALISATION
+    from pipeline.evaluation.captions import LENGTH_NORMALISATION
+    from pipeline.measures.definitions import BEAM_WIDTH
     from pipeline.training.classification import pixels
     from pipeline.training.engine import set_reproducible
     from pipeline.training.stack import Stack
@@ -124,7 +125,7 @@ def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarra
     assert isinstance(stack.module, CaptionModel)
     grammar, images = grammar_of(settings.data.dataset), pixels(torch.from_numpy(picture.copy())[None], 1)
     greedy = decoding.greedy(stack.module, images)[0]
-    beam, score = decoding.beam(stack.module, images, BEAM, LENGTH_NORMALISATION)
+    beam, score = decoding.beam(stack.module, images, BEAM_WIDTH, LENGTH_NORMALISATION)
     return " ".join(grammar.decode(greedy.tolist())), " ".join(grammar.decode(beam[0].tolist())), math.exp(score.item())
 
 

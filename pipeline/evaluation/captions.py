@@ -17,10 +17,11 @@ from pipeline.captioning.learning import EVALUATION_BATCH, evaluate, scenes_righ
 from pipeline.captioning.model import CaptionModel
 from pipeline.captioning.scenes import Split, compose
 from pipeline.evaluation.inference import Result, Task
+from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.training.classification import pixels
 from pipeline.training.stack import Stack
 
-BEAM, LENGTH_NORMALISATION = 5, 0.0  # the width of Cornia et al. 2020, section 4.2
+LENGTH_NORMALISATION = 0.0
 EXAMPLES = 8  # scenes on the pages
 
 
@@ -31,7 +32,8 @@ def measure(task: Task, data: SceneData, make_stack: Callable[..., Stack], devic
     `pipeline.captioning.metrics.summarise` gives for either: of all scenes `greedy_scene_accuracy` and so on, of groups the scene
     accuracy, `greedy_scene_accuracy_4_digits`, not finite where there is none, and the share of each phrasing and of the commonest,
     `greedy_share_rows`. Shared are the classes of all scenes, the first scenes with their references and vocabulary, and where the
-    first seed's decoder looks as it describes them: `attention` (block, level, scene, place, token), none of a network without.
+    first seed's decoder looks as it describes them: `attention` (block, level, scene, place, token), none of a network without; and
+    `cider_d_ceiling` (phrasing,), what correct captions score.
     """
     (seed,) = task.seeds  # captioners are not stacked
     model = make_stack(seed).module
@@ -53,6 +55,7 @@ def measure(task: Task, data: SceneData, make_stack: Callable[..., Stack], devic
         "cells": test.labels,
         "references": test.captions[:EXAMPLES],
         "words": np.array(data.scenes.words),
+        "cider_d_ceiling": metrics.CiderD(test.captions).ceiling(),
     }
     if isinstance(model, Captioner):
         words = torch.from_numpy(arrays["greedy"][0, :EXAMPLES]).long().to(device)
@@ -62,7 +65,7 @@ def measure(task: Task, data: SceneData, make_stack: Callable[..., Stack], devic
 
 _SEARCHES: dict[str, Callable[[CaptionModel, Tensor], Tensor]] = {
     "greedy": decoding.greedy,
-    "beam": lambda model, images: decoding.beam(model, images, BEAM, LENGTH_NORMALISATION)[0],
+    "beam": lambda model, images: decoding.beam(model, images, BEAM_WIDTH, LENGTH_NORMALISATION)[0],
 }
 
 

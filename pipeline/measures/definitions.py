@@ -1,4 +1,4 @@
-"""What makers of results go by, too: the shifts that an evaluation tests, and when a training has diverged."""
+"""What makers of results go by, too: the shifts and the beam that an evaluation tests, and when a training has diverged."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 
 SHIFTS = (1, 2, 3, 4)  # pixels
+BEAM_WIDTH = 5  # captions that a beam search keeps, as in Cornia et al. 2020, section 4.2
 
 
 def is_diverged(train_loss: npt.ArrayLike, choices: int) -> npt.NDArray[np.bool_]:

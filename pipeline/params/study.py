@@ -101,7 +101,9 @@ if TYPE_CHECKING:
 else:
     Measure = Literal[tuple(MEASURES)]
 Rule = Literal["equivalent", "less", "more", "at least", "resembles", "ratio", "exponent"]
-Figure = Literal["curves", "epoch_time", "position_similarity", "measure", "data_size", "shifts", "attention_maps"]
+Figure = Literal[
+    "curves", "epoch_time", "position_similarity", "measure", "data_size", "shifts", "attention_maps", "captions", "gaze", "budget"
+]  # fmt: skip
 
 
 class ComparisonSettings(Settings):
@@ -363,6 +365,11 @@ def parse(raw: Any) -> Params:
     # First those that others start from, so that a fault names the variant in which it is written.
     for variant in sorted(params.variants, key=lambda name: len(params.ancestry(name))):
         params.resolve(variant)
+    for name, experiment in params.experiments.items():
+        if len({params.resolve(variant).task for variant in experiment.variants}) > 1:
+            raise UserError(
+                f"experiments.{name}.variants are captioners and classifiers, which have no measure in common; make an experiment of each."
+            )
     for subject in params.timing.subjects:
         params.timing.model(subject, params.base)
     return params

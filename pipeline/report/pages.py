@@ -10,14 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.captioning.data import SCENES
 from pipeline.files import replacing
+from pipeline.measures import MEASURES
+from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import DATASETS, ExperimentSettings, Params
-from pipeline.report import curves, experiment, text, timing
+from pipeline.report import captions, curves, experiment, text, timing
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
+from pipeline.study.files import ARRAYS
 from pipeline.study.results import load_dataset
 from pipeline.study.statistics import Summary
 from pipeline.timing.results import load as load_timings
+from pipeline.training.tasks import data_digest
 
 REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage
@@ -65,7 +70,8 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         files |= timing.render(params, timings, timed)
     for name, settings in params.experiments.items():
         own = [judgements[id] for id in params.claims if id in settings.claims]
-        files |= experiment.render(params, name, runs, own, train_images=train_images, timed=timings is not None)
+        kind = captions if params.resolve(settings.baseline).task == "captioning" else experiment
+        files |= kind.render(params, name, runs, own, train_images=train_images, timed=timings is not None)
     common: dict[str, Any] = {
         "preview": params.preview,
         "profile": params.profile,
@@ -88,8 +94,10 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         without_experiment=[judgement for id, judgement in judgements.items() if id not in places],
         timed=timings is not None,
         groups=_groups(params, runs),
+        classifiers=sum(run.settings.task == "classification" for run in runs.values()),
         data=data,
-        data_changed=[name for name, run in runs.items() if data and run.record.get("data_digest") != data["digest"]],
+        data_changed=_data_changed(runs, data),
+        scenes=params.scenes if any(params.resolve(variant).task == "captioning" for variant in params.variants) else None,
         samples=SAMPLES if (REPORTS / SAMPLES).exists() else None,
         provenance=_recorded(runs, _PROVENANCE),
         label=str,
@@ -104,7 +112,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         timings=None if timings is None else timings.raw,
     )
     files["curves.csv"] = curves.table(runs)
-    files["glossary.md"] = text.page("glossary.md.j2", preview=params.preview, level=statistics.LEVEL)
+    files["glossary.md"] = text.page("glossary.md.j2", preview=params.preview, level=statistics.LEVEL, beam_width=BEAM_WIDTH)
     return files
 
 
@@ -138,12 +146,23 @@ def _tally(judgements: Sequence[Judgement]) -> list[str]:
     return found
 
 
+def _data_changed(runs: Mapping[str, Training], data: Mapping[str, Any] | None) -> list[str]:
+    """The variants that were trained on other data than lie here. A captioner's are the scenes."""
+    digests = {"classification": data["digest"]} if data else {}
+    if ARRAYS.with_name(SCENES).joinpath("scenes.json").exists():
+        digests["captioning"] = data_digest("captioning", ARRAYS)
+    return [name for name, run in runs.items() if digests.get(run.settings.task, own := run.record.get("data_digest")) != own]
+
+
 # --- the variants, by experiment ---
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A variant in the list of all: its place by mean accuracy among those trained; None where it was not."""
+    """A variant in the list of all: its place by mean accuracy among those trained for the same; None where it was not.
+
+    Of a captioner the accuracy is the scene accuracy of its greedy captions, None where they were not evaluated.
+    """
 
     variant: str
     changes: str
@@ -163,9 +182,11 @@ class Group:
 
 
 def _groups(params: Params, runs: Mapping[str, Training]) -> list[Group]:
-    accuracy = {name: statistics.summarize(run.test_accuracy[:, -1]) for name, run in runs.items()}
+    measures = {name: "scene accuracy" if run.settings.task == "captioning" else "accuracy" for name, run in runs.items()}
+    values = {name: MEASURES[measures[name]].per_seed(run) for name, run in runs.items()}
+    accuracy = {name: statistics.summarize(found) for name, found in values.items() if found is not None}
     order = sorted(accuracy, key=lambda name: -accuracy[name].mean)  # equal means stay in the order of params
-    place = {name: i for i, name in enumerate(order, 1)}
+    place = {name: i for measure in set(measures.values()) for i, name in enumerate((n for n in order if measures[n] == measure), 1)}
     left = dict.fromkeys(params.variants)
     groups = []
     for name, settings in (*params.experiments.items(), ("", None)):

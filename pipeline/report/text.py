@@ -182,6 +182,11 @@ def differs(params: Params, variant: str, baseline: str | None = None) -> str:
     return to_baseline if len(to_baseline) < len(to_base) else to_base
 
 
+def changes(params: Params, variant: str, baseline: str) -> str:
+    """The options of a variant that its experiment's baseline does not have, or has otherwise."""
+    return "-" if variant == baseline else _changes(options(params, variant), options(params, baseline))
+
+
 def tokens(model: Any) -> str:
     """How many tokens the encoder reads, the class token included; a dash for a network without tokens."""
     return str(model.num_tokens) if isinstance(model, ModelSettings) else "-"

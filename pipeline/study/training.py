@@ -21,7 +21,7 @@ from pipeline.study.files import PREDICTIONS, RUNS, mend
 # Entries of run.json that decide a result, besides settings and versions.
 CAUSES = ("code_hash", "data_digest", "device", "device_name", "attention")
 Arrays = dict[str, npt.NDArray[Any]]
-_CAPTIONS = ("words", "cells", "greedy", "beam", "scenes", "references")  # of a captioner's predictions
+_CAPTIONS = ("words", "cells", "greedy", "beam", "scenes", "references", "cider_d_ceiling")  # of a captioner's predictions
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Captions:
         greedy, beam: (seed, scene, place) ids.
         scenes: the first ones, (example, height, width) in [0, 1], the mean over channels; `references` (example, phrasing, place) are
             theirs.
+        cider_d_ceiling: (phrasing,), the mean CIDEr-D of the test scenes' own references.
         attention: (block, level, example, place, token): where the first seed's decoder looks before it writes the word at a place of
             its greedy caption, tokens row by row; None for a network that does not look.
     """
@@ -64,6 +65,7 @@ class Captions:
     beam: npt.NDArray[np.uint8]
     scenes: FloatArray
     references: npt.NDArray[np.uint8]
+    cider_d_ceiling: FloatArray
     attention: FloatArray | None
 
 
@@ -222,7 +224,7 @@ class Training:
         """What a captioner wrote of the test scenes; None where that is not here. Raises UserError where it is damaged."""
         if self._arrays is None or "greedy" not in self._arrays:
             return None
-        words, cells, greedy, beam, scenes, references = (self._arrays[name] for name in _CAPTIONS)
+        words, cells, greedy, beam, scenes, references, ceiling = (self._arrays[name] for name in _CAPTIONS)
         attention = self._arrays.get("attention")
         return Captions(
             words=tuple(words.tolist()),
@@ -231,6 +233,7 @@ class Training:
             beam=beam,
             scenes=scenes.reshape(len(scenes), -1, *scenes.shape[-2:]).astype(np.float64).mean(1) / 255,
             references=references,
+            cider_d_ceiling=ceiling,
             attention=None if attention is None else attention.astype(np.float64),
         )
 

@@ -51,17 +51,18 @@ def _panels(lines: Sequence[Line]) -> str:
 @figure("curves")
 def curves(material: Material) -> list[Drawing]:
     lines = _lines(material)
+    tested, accuracy = _tested(lines)
     final = {line.label: float(line.run.test_accuracy[:, -1].mean()) for line in lines}
     worst, best = min(final, key=lambda k: final[k]), max(final, key=lambda k: final[k])
     cut = cut_epochs(max(run.settings.train.epochs for run in material.runs))
     alt = (
-        f"Curves over {_epochs(material)} of {listed(list(final))}: train and test loss, and "
-        f"test accuracy, which ends between {percent(final[worst])} % ({worst}) and {percent(final[best])} % ({best})."
+        f"Curves over {_epochs(material)} of {listed(list(final))}: train and {tested} loss, and "
+        f"{accuracy}, which ends between {percent(final[worst])} % ({worst}) and {percent(final[best])} % ({best})."
     )
     caption = (
-        "Train loss (dashed) and test loss (solid), and test accuracy, after each epoch. "
+        f"Train loss (dashed) and {tested} loss (solid), and {accuracy}, after each epoch. "
         f"{_panels(lines)}{bands(material.runs)} Train loss is averaged while the epoch goes on, so it can lie above "
-        "the test loss. The loss axis is logarithmic"
+        f"the {tested} loss. The loss axis is logarithmic"
         + (f" and ends at {TOP_LOSS:g} nats, above which some losses lie" if exceeds_loss_axis(lines) else "")
         + ", the accuracy axis spaced by the logarithm of the error"
         + (f"; what of the first {f'{cut} epochs' if cut > 1 else 'epoch'} lies below its edge is cut off." if cut else ".")
@@ -76,7 +77,26 @@ def curves(material: Material) -> list[Drawing]:
             f" Losses that are not finite are left out ({listed(list(gaps.values()))}): their means are of the other seeds, and a line "
             "ends where no seed is left."
         )
+    if critical := [line.label for line in lines if _self_critical(line.run)]:
+        caption += f" The self-critical epochs of {listed(critical)} have no train loss, as what they minimise is no cross-entropy."
     return [Drawing(alt, caption, lambda theme: draw_curves(lines, theme))]
+
+
+def _tested(lines: Sequence[Line]) -> tuple[str, str]:
+    """What is tested after an epoch, and the name of its accuracy. A captioner is tested on validation scenes."""
+    captioners = any("scenes.train" in line.run.options for line in lines)
+    return ("validation", "scene accuracy on validation scenes") if captioners else ("test", "test accuracy")
+
+
+def _self_critical(run: Training) -> int:
+    """The last epochs, whose train loss is no cross-entropy."""
+    return int(run.options.get("train.self_critical_epochs", 0))
+
+
+def _train_loss(run: Training) -> FloatArray:
+    """(seeds, epochs), NaN where it is no cross-entropy."""
+    epochs = run.train_loss.shape[1]
+    return np.where(np.arange(epochs) < epochs - _self_critical(run), run.train_loss, np.nan)
 
 
 def _epochs(material: Material) -> str:
@@ -89,8 +109,8 @@ def _epochs(material: Material) -> str:
 
 def draw_curves(lines: Sequence[Line], theme: Theme) -> bytes:
     """PNG: train and test loss by epoch, and test accuracy."""
-    loss = _Block("Loss (nats, log scale)", lambda run: run.test_loss, _loss_axis, lambda run: run.train_loss)
-    accuracy = _Block("Test accuracy (%)", lambda run: run.test_accuracy, _accuracy_axis)
+    loss = _Block("Loss (nats, log scale)", lambda run: run.test_loss, _loss_axis, _train_loss)
+    accuracy = _Block(f"{_tested(lines)[1].capitalize()} (%)", lambda run: run.test_accuracy, _accuracy_axis)
     return _by_epoch(lines, (loss, accuracy), theme, 3.9)
 
 
@@ -106,7 +126,7 @@ def _accuracy_axis(axes: Axes, lines: Sequence[Line]) -> None:
 
 def exceeds_loss_axis(lines: Sequence[Line]) -> bool:
     """Whether part of a mean loss lies above the top of the figure's axis."""
-    means = np.concatenate([centre(loss) for line in lines for loss in (line.run.train_loss, line.run.test_loss)])
+    means = np.concatenate([centre(loss) for line in lines for loss in (_train_loss(line.run), line.run.test_loss)])
     return bool((means > TOP_LOSS).any())
 
 
@@ -201,7 +221,7 @@ def _by_epoch(lines: Sequence[Line], blocks: Sequence[_Block], theme: Theme, hei
         if any(block.dashed for block in blocks):
             handles += [
                 Line2D([], [], color=MUTED[theme], linestyle=DASHES, linewidth=1.3, label="train (dashed)"),
-                Line2D([], [], color=MUTED[theme], linewidth=1.8, label="test (solid)"),
+                Line2D([], [], color=MUTED[theme], linewidth=1.8, label=f"{_tested(lines)[0]} (solid)"),
             ]
         legend_below(drawn, handles, handlelength=2.2)
         return png(drawn)

@@ -1,0 +1,165 @@
+"""The page of an experiment whose variants are captioners: what they write of the test scenes, and what that says of the claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from pipeline.captioning.grammar import PHRASINGS
+from pipeline.measures import MEASURES
+from pipeline.measures.definitions import BEAM_WIDTH
+from pipeline.params import ExperimentSettings, Params
+from pipeline.report import text
+from pipeline.report.experiment import Effect, effects
+from pipeline.report.figures import Material, drawings
+from pipeline.report.text import interval, percent, points
+from pipeline.study import Training
+from pipeline.study.claims import Judgement, adjusted_p
+from pipeline.study.statistics import Summary
+
+_OPEN = ("captions",)  # figures that stand open besides the first
+# What the line says behind which the others are folded.
+_FOLDED = {
+    "budget": "scene accuracy by epochs", "curves": "learning curves", "epoch_time": "recorded times", "gaze": "where the decoder looks",
+    "measure": "seed by seed",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant's row in the tables. `greedy` and `beam` are of its scene accuracy, a fraction; `measure` is the experiment's."""
+
+    variant: str
+    label: str
+    is_baseline: bool
+    changes: str
+    run: Training | None
+    greedy: Effect
+    beam: Effect
+    measure: Effect
+
+    def mean(self, column: str) -> float | None:
+        """Of a column of the evaluation, over the seeds that have a finite value there; None where there is none."""
+        if self.run is None or self.run.evaluation is None or column not in self.run.evaluation:
+            return None
+        values = self.run.evaluation[column]
+        finite = values[np.isfinite(values)]
+        return float(finite.mean()) if finite.size else None
+
+    def last(self, curve: str) -> float | None:
+        """Of a curve after the last epoch, mean over the seeds where all are finite."""
+        values = self.run.curves[curve][:, -1] if self.run else np.array([np.nan])
+        return float(values.mean()) if np.isfinite(values).all() else None
+
+
+def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Training]) -> list[Row]:
+    greedy, beam, measure = (
+        effects(experiment, runs, name) for name in ("scene accuracy", "scene accuracy by beam search", experiment.measure)
+    )
+    return [
+        Row(
+            variant,
+            experiment.label(variant),
+            variant == experiment.baseline,
+            text.changes(params, variant, experiment.baseline),
+            runs.get(variant),
+            *(found.get(variant, Effect()) for found in (greedy, beam, measure)),
+        )
+        for variant in experiment.variants
+    ]
+
+
+def answer(row: Row, baseline: Row, name: str) -> str:
+    """What a list says of a variant: its scene accuracy and its paired difference to the baseline, each with its interval.
+
+    Args:
+        name: the experiment's measure, which follows where it is another.
+    """
+    line, measure = _scene_accuracy(row, baseline), MEASURES[name]
+    own, difference = row.measure.summary, row.measure.difference
+    if name == "scene accuracy" or own is None:
+        return line
+    line += f"; {name} {text.value(measure, own.mean)} {measure.of_value}".rstrip()
+    if difference is None:
+        return line
+    return f"{line}, {text.estimate(difference.mean, difference.interval, partial(text.difference, measure))}"
+
+
+def _scene_accuracy(row: Row, baseline: Row) -> str:
+    summary, difference = row.greedy.summary, row.greedy.difference
+    if summary is None:
+        return f"**{row.label}**: {'not evaluated' if row.run else 'not run'}"
+    line = f"**{row.label}**: {percent(summary.mean)} %"
+    if difference is None:
+        return f"{line}, with nothing to compare it with, as {baseline.label} was not run"
+    line += f", {points(difference.mean)} points"
+    if difference.interval is None:
+        return f"{line}; one seed says nothing of other seeds"
+    if difference.sd == 0:
+        return f"{line} with every seed"
+    line += f" [{interval(difference.interval, points)}]"
+    return f"{line}, which leaves open whether there is a difference" if _is_open(difference) else line
+
+
+def _is_open(difference: Summary) -> bool:
+    """Whether the seeds leave it open if there is any difference. Equal values have no spread to tell it from."""
+    return difference.interval is not None and difference.sd > 0 and not difference.interval.excludes_zero
+
+
+def render(
+    params: Params,
+    name: str,
+    runs: Mapping[str, Training],
+    judgements: Sequence[Judgement],
+    *,
+    train_images: int | None,
+    timed: bool,
+) -> dict[str, bytes]:
+    """The page and its pictures, by their path inside `reports/`; arguments as of `pipeline.report.experiment.render`."""
+    experiment = params.experiments[name]
+    material = Material(name, experiment, [runs[variant] for variant in experiment.variants if variant in runs], train_images)
+    drawn = [(kind, drawing) for kind in experiment.figures for drawing in drawings(kind, material)]
+    files = {path: content for _, drawing in drawn for path, content in drawing.files("experiments/figures").items()}
+    table = rows(params, experiment, runs)
+    present = [row for row in table if row.run is not None]
+    baseline = next(row for row in table if row.is_baseline)
+    measure = MEASURES[experiment.measure]
+    ceilings = [captions.cider_d_ceiling for row in present if row.run and (captions := row.run.captions) is not None]
+    page = text.page(
+        "captioning.md.j2",
+        preview=params.preview,
+        profile=params.profile,
+        dataset=params.data.source.label,
+        scenes=params.scenes,
+        train=params.train,
+        other_seeds=text.other_seeds(params, list(experiment.variants)),
+        experiment=experiment,
+        baseline=baseline,
+        settings=text.differs(params, experiment.baseline),
+        rows=table,
+        present=present,
+        absent=[row.variant for row in table if row.run is None],
+        answers=[answer(row, baseline, experiment.measure) for row in table if not row.is_baseline and row.run],
+        short=any(judgement.verdict == "short run" for judgement in judgements),
+        beam_width=BEAM_WIDTH,
+        phrasings=PHRASINGS,
+        ceiling=ceilings[0] if ceilings else None,
+        measured=experiment.measure != "scene accuracy",
+        measure=measure,
+        value=partial(text.value, measure),
+        difference=partial(text.difference, measure),
+        tested=any(row.measure.p is not None for row in table),
+        undecided=[row for row in table if row.greedy.difference and _is_open(row.greedy.difference)],
+        shown=[drawing for place, (kind, drawing) in enumerate(drawn) if not place or kind in _OPEN],
+        folded=[drawing for place, (kind, drawing) in enumerate(drawn) if place and kind not in _OPEN],
+        folded_kinds=list(dict.fromkeys(_FOLDED.get(kind, kind) for place, (kind, _) in enumerate(drawn) if place and kind not in _OPEN)),
+        judgements=judgements,
+        adjusted=adjusted_p(judgements),
+        commits=sorted({str(row.run.record["git_commit"]) for row in present if row.run and row.run.record.get("git_commit")}),
+        dirty=any(row.run.record.get("git_dirty") for row in present if row.run),
+        label=experiment.label,
+    )
+    return files | {f"experiments/{name}.md": page}

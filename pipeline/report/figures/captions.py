@@ -1,0 +1,361 @@
+"""What captioners write of the first test scenes, where they look meanwhile, and what longer training gains."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from pipeline.captioning.grammar import Grammar, Words, grammar_of
+from pipeline.measures import MEASURES
+from pipeline.measures.definitions import BEAM_WIDTH, FloatArray
+from pipeline.params import ARCHITECTURES
+from pipeline.report.figures.drawing import Drawing, Material, figure
+from pipeline.report.figures.lines import accuracy_axis, band, band_kind, numbers
+from pipeline.report.figures.style import (
+    COLOURS,
+    DASHES,
+    INK,
+    MUTED,
+    PAGE,
+    WIDTH,
+    Theme,
+    legend_below,
+    line_styles,
+    plain_numbers,
+    png,
+    style,
+    tidy,
+)
+from pipeline.report.text import counted, listed, percent
+from pipeline.study import Training
+from pipeline.study.training import Captions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MAX_SCENES, MAX_WRITTEN = 6, 24  # scenes and captions in a figure: of many models, fewer scenes
+MIN_DIGITS = 3  # of a scene in which it can be seen where a decoder looks
+
+Kind = Literal["right", "wrong", "missing"]
+
+
+def grammar_of_run(run: Training) -> Grammar:
+    return grammar_of(run.settings.data.dataset)
+
+
+# --- what is written ---
+
+
+@dataclass(frozen=True)
+class Written:
+    """A caption beside its scene: whether it is true and complete, and its words beside those of the nearest reference."""
+
+    label: str
+    right: bool
+    words: tuple[tuple[str, Kind], ...]
+
+
+@figure("captions")
+def captions(material: Material) -> list[Drawing]:
+    found = [(run, written) for run in material.runs if (written := run.captions) is not None]
+    if not found:
+        return []
+    first = found[0][1]
+    count = max(1, min(len(first.scenes), MAX_SCENES, MAX_WRITTEN // len(found)))
+    rows = [[_written(material.label(run), grammar_of_run(run), one, scene) for run, one in found] for scene in range(count)]
+    spoken = listed([f"{row[0].label} {sum(one.right for one in row)}" for row in zip(*rows, strict=True)])
+    alt = f"The first {counted(count, 'test scene')} and what each model writes of them. Of {count} are true and complete: {spoken}."
+    caption = (
+        f"The first {counted(count, 'test scene')}, which nothing but their place has chosen, and the greedy caption that the first seed "
+        "of each model writes of them. A tick: true and complete, in whatever words. In a wrong caption the coloured words are not those "
+        "of the nearest reference, which has the words in brackets there."
+    )
+    return [Drawing(alt, caption, lambda theme: draw_captions(first.scenes[:count], rows, theme))]
+
+
+def _written(label: str, grammar: Grammar, found: Captions, scene: int) -> Written:
+    words = grammar.decode(found.greedy[0, scene].tolist())
+    right = grammar.parse(words) == tuple(None if cell < 0 else int(cell) for cell in found.cells[scene])
+    references = [grammar.decode(reference) for reference in found.references[scene].tolist()]
+    return Written(label, right, tuple((word, "right") for word in words) if right else compared(words, references))
+
+
+def compared(words: Words, references: Sequence[Words]) -> tuple[tuple[str, Kind], ...]:
+    """A caption's words, those that the nearest reference does not have at that place as wrong, and those that it has there, missing."""
+    matchers = [SequenceMatcher(None, words, reference, autojunk=False) for reference in references]
+    _, reference, matcher = max(
+        zip((matcher.ratio() for matcher in matchers), references, matchers, strict=True), key=lambda candidate: candidate[0]
+    )
+    marked: list[tuple[str, Kind]] = []
+    for same, start, end, from_, to in matcher.get_opcodes():
+        marked += [(word, "right" if same == "equal" else "wrong") for word in words[start:end]]
+        marked += [(word, "missing") for word in reference[from_:to] if same != "equal"]
+    return tuple(marked)
+
+
+def draw_captions(scenes: FloatArray, rows: Sequence[Sequence[Written]], theme: Theme) -> bytes:
+    """PNG: a row for each scene, its picture and beside it the captions, one under the other.
+
+    Args:
+        scenes: (scene, height, width), in [0, 1].
+        rows: of each scene.
+    """
+    named = min(24, max(len(one.label) for one in rows[0]))
+    side, line, gap, said = 1.0, 0.185, 0.2, 1.52 + 0.074 * named  # inches; `said`: where the captions start
+    places = int((WIDTH - said - 0.02) / _MONOSPACED)
+    laid = [[(textwrap.wrap(one.label, named), one, _lines(one.words, places)) for one in row] for row in rows]
+    counts = [[max(len(label), len(lines)) for label, _, lines in row] for row in laid]
+    written = [line * sum(count) + 0.04 * (len(count) - 1) for count in counts]
+    heights = [max(side, tall) for tall in written]
+    height = 0.1 + sum(heights) + gap * (len(rows) - 1)
+    with style(theme):
+        drawn = Figure(figsize=(WIDTH, height))
+        right, wrong = COLOURS[theme][2], COLOURS[theme][1]
+        colours = {"right": INK[theme], "wrong": wrong, "missing": MUTED[theme]}
+
+        def write(x: float, y: float, text: str, colour: str, **options: Any) -> None:
+            drawn.text(x / WIDTH, y / height, text, color=colour, fontsize=9, va="center", **options)
+
+        top = height - 0.05
+        for scene, row, tall, used in zip(scenes, laid, heights, written, strict=True):
+            _picture(drawn.add_axes((0.02 / WIDTH, (top - side) / height, side / WIDTH, side / height)), scene, theme)
+            y = top - (tall - used + line) / 2
+            for label, one, lines in row:
+                write(1.17, y, "\N{CHECK MARK}" if one.right else "\N{BALLOT X}", right if one.right else wrong, fontweight="bold")
+                for number, part in enumerate(label):
+                    write(1.4, y - number * line, part, MUTED[theme])
+                for number, words in enumerate(lines):
+                    for place, word, kind in words:
+                        weight = "bold" if kind == "wrong" else "normal"
+                        x = said + place * _MONOSPACED
+                        write(x, y - number * line, word, colours[kind], family="DejaVu Sans Mono", fontweight=weight)
+                y -= line * max(len(label), len(lines)) + 0.04
+            top -= tall + gap
+        return png(drawn)
+
+
+_MONOSPACED = 9 * 0.602 / 72  # inches that a letter of DejaVu Sans Mono takes at 9 points
+
+
+def _lines(words: Sequence[tuple[str, Kind]], places: int) -> list[list[tuple[int, str, Kind]]]:
+    """(place of its first letter, word, kind), line by line of so many letters; neighbouring missing words in one pair of brackets."""
+    lines: list[list[tuple[int, str, Kind]]] = [[]]
+    at = 0
+    for number, (word, kind) in enumerate(words):
+        if kind == "missing":
+            before, after = (0 <= i < len(words) and words[i][1] == "missing" for i in (number - 1, number + 1))
+            word = f"{'' if before else '['}{word}{'' if after else ']'}"
+        if at + len(word) > places and lines[-1]:
+            lines.append([])
+            at = 0
+        lines[-1].append((at, word, kind))
+        at += len(word) + 1
+    return lines
+
+
+def _picture(axes: Axes, scene: FloatArray, theme: Theme) -> None:
+    """A scene with the edges of its cells."""
+    axes.imshow(scene, cmap=_greys(theme), vmin=0, vmax=1, interpolation="nearest")
+    _bare(axes, theme)
+    middle = scene.shape[1] / 2 - 0.5
+    axes.axvline(middle, color=MUTED[theme], linewidth=0.6)
+    axes.axhline(middle, color=MUTED[theme], linewidth=0.6)
+
+
+def _bare(axes: Axes, theme: Theme) -> None:
+    axes.set(xticks=[], yticks=[])
+    axes.grid(False)
+    for spine in axes.spines.values():
+        spine.set(color=MUTED[theme], linewidth=0.6)
+
+
+def _greys(theme: Theme) -> LinearSegmentedColormap:
+    return LinearSegmentedColormap.from_list("ink", [PAGE[theme], INK[theme]])
+
+
+# --- where a decoder looks ---
+
+
+@dataclass(frozen=True)
+class Look:
+    """A scene (height, width), the words written of it, then "end", and where the decoder looks before each: (level, word, grid, grid)."""
+
+    scene: FloatArray
+    words: tuple[str, ...]
+    maps: FloatArray
+
+
+@figure("gaze")
+def gaze(material: Material) -> list[Drawing]:
+    looking = [run for run in material.runs if (found := run.captions) is not None and found.attention is not None]
+    plain = sorted((run for run in looking if _levels(run) == 1), key=material.is_baseline, reverse=True)
+    meshed = [run for run in looking if _levels(run) > 1]
+    return [_gaze(material.label(run), run) for run in (*plain[:1], *meshed[:1])]
+
+
+def _levels(run: Training) -> int:
+    assert run.captions is not None
+    assert run.captions.attention is not None
+    return int(run.captions.attention.shape[1])
+
+
+def _gaze(label: str, run: Training) -> Drawing:
+    found = run.captions
+    assert found is not None
+    levels = _levels(run)
+    digits = (found.cells[: len(found.scenes)] >= 0).sum(1)
+    chosen = np.flatnonzero(digits >= min(MIN_DIGITS, digits.max()))[: 1 if levels > 1 else 2].tolist()
+    looks = [_look(found, grammar_of_run(run), scene) for scene in chosen]
+    strongest = max(float(look.maps.max()) for look in looks)
+    said = "; ".join(f'"{" ".join(look.words[:-1])}"' for look in looks)
+    alt = f"{label}: maps of where the decoder looks in {counted(len(looks), 'test scene')} before each word of its caption: {said}."
+    of = "The first test scene" if len(looks) == 1 else f"The first {len(looks)} test scenes"
+    caption = (
+        f"{label}, seed {run.seeds[0]}: where the decoder looks before it writes each word. {of} of {digits[chosen].min()} digits or more, "
+        f"with the greedy caption. A map has {looks[0].maps[0, 0].size} places and is the mean over the decoder's blocks and heads"
+        + (f", a row for each of the encoder's {levels} levels, the last the deepest" if levels > 1 else "")
+        + f"; from 0 (the page's colour) to {strongest:.2f}; its weights sum to 1. The line is the edge of the digits."
+    )
+    return Drawing(alt, caption, lambda theme: draw_gaze(looks, theme), run.variant)
+
+
+def _look(found: Captions, grammar: Grammar, scene: int) -> Look:
+    assert found.attention is not None
+    words = (*grammar.decode(found.greedy[0, scene].tolist()), "end")[: found.attention.shape[3]]
+    weights = np.nan_to_num(found.attention.mean(0)[:, scene, : len(words)])  # (level, word, token)
+    side = round(weights.shape[-1] ** 0.5)
+    return Look(found.scenes[scene], words, weights.reshape(*weights.shape[:2], side, side))
+
+
+def draw_gaze(looks: Sequence[Look], theme: Theme) -> bytes:
+    """PNG: scene by scene, its picture, and behind it a map for each word over the scene's edges; meshed levels below each other."""
+    across, gap, titled = 9, 0.06, 0.24  # inches, but for the number of maps in a line
+    levels = len(looks[0].maps)
+    left = 0.6 if levels > 1 else 0.02
+    cell = (WIDTH - left - 0.02 - (across - 1) * gap) / across
+    lines = [-(-(1 + len(look.words)) // across) for look in looks]
+    tall = titled + levels * (cell + gap)
+    height = sum(lines) * tall + 0.12 * (len(looks) - 1) + 0.02
+    strongest = max(float(look.maps.max()) for look in looks)
+    with style(theme):
+        drawn = Figure(figsize=(WIDTH, height))
+        strong = ("#BFDDF0", "#3498CF", "#003B5C") if theme == "light" else ("#12405C", "#56B4E9", "#E2F3FD")
+        palette = LinearSegmentedColormap.from_list("attention", [PAGE[theme], *strong])
+        top = height
+        for look, count in zip(looks, lines, strict=True):
+            extent = (0, look.scene.shape[1], look.scene.shape[0], 0)
+            pixels = np.arange(len(look.scene)) + 0.5
+            for tile, word in enumerate(("the scene", *look.words)):
+                line, column = divmod(tile, across)
+                for level in range(levels if tile else 1):
+                    upper = top - line * tall - titled - level * (cell + gap)
+                    corner = ((left + column * (cell + gap)) / WIDTH, (upper - cell) / height)
+                    axes = drawn.add_axes((*corner, cell / WIDTH, cell / height))
+                    if tile:
+                        shown = look.maps[level, tile - 1]
+                        axes.imshow(shown, cmap=palette, vmin=0, vmax=strongest, interpolation="nearest", extent=extent)
+                        axes.contour(pixels, pixels, look.scene, levels=[0.4], colors=[INK[theme]], linewidths=0.5, alpha=0.9)
+                        _bare(axes, theme)
+                    else:
+                        _picture(axes, look.scene, theme)
+                    if not level:
+                        axes.set_title(word, fontsize=9.5, fontweight="normal" if not tile else "bold", loc="center", pad=3)
+                    if levels > 1 and (tile == 1 or (tile and not column)):
+                        drawn.text(0.02, (upper - cell / 2) / height, f"level {level + 1}", fontsize=9, va="center")
+            top -= count * tall + 0.12
+        return png(drawn)
+
+
+# --- scene accuracy against training ---
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One network's scene accuracies (seeds,) after other numbers of epochs, greedy and by beam search."""
+
+    label: str
+    epochs: tuple[int, ...]
+    greedy: tuple[FloatArray, ...]
+    beam: tuple[FloatArray, ...]
+    is_baseline: bool = False
+
+
+@figure("budget")
+def budget(material: Material) -> list[Drawing]:
+    runs = [run for run in material.runs if _accuracies(run) is not None]
+    groups: dict[str, list[Training]] = {}
+    for run in runs:
+        # The same network, trained the same way, is one line.
+        train = run.settings.train.model_copy(update={"epochs": 1, "seeds": (0,)})
+        groups.setdefault(run.settings.model_copy(update={"train": train}).to_json(), []).append(run)
+    ordered = [sorted(members, key=lambda run: run.settings.train.epochs) for members in groups.values()]
+    if not any(len(members) > 1 for members in ordered):
+        return []
+    lines = []
+    for members in ordered:
+        # Labels such as "transformer, 6 epochs" have the line's own name in common.
+        names = {material.label(run).split(",")[0] for run in members}
+        label = names.pop() if len(names) == 1 else ARCHITECTURES[members[0].settings.model.architecture].label
+        greedy, beam = zip(*(found for run in members if (found := _accuracies(run)) is not None), strict=True)
+        epochs = tuple(run.settings.train.epochs for run in members)
+        lines.append(Budget(label, epochs, greedy, beam, any(material.is_baseline(run) for run in members)))
+    spoken = []
+    for line in lines:
+        steps = zip(line.epochs, line.greedy, line.beam, strict=True)
+        said = listed([f"{epochs} epochs {percent(greedy.mean())} and {percent(beam.mean())} %" for epochs, greedy, beam in steps])
+        spoken.append(f"{line.label}: {said}")
+    alt = f"Scene accuracy against the number of epochs, greedy and by beam search. {'; '.join(spoken)}."
+    kinds = sorted({band_kind(len(run.seeds)) for run in runs} - {""})
+    caption = (
+        f"Scene accuracy on the test scenes against the number of epochs, each a training of its own, of greedy captions and of a beam of "
+        f"{BEAM_WIDTH}. Mean over n = {numbers(runs)} seeds"
+        + (f"; bars: {', or with few seeds '.join(kinds)}. " if kinds else ". ")
+        + "Bars of the two searches stand a little apart. Both axes are logarithmic, the accuracy axis in the error."
+    )
+    return [Drawing(alt, caption, lambda theme: draw_budget(lines, theme))]
+
+
+def _accuracies(run: Training) -> tuple[FloatArray, FloatArray] | None:
+    """Scene accuracies (seeds,), greedy and by beam search."""
+    greedy, beam = (MEASURES[name].per_seed(run) for name in ("scene accuracy", "scene accuracy by beam search"))
+    return None if greedy is None or beam is None else (greedy, beam)
+
+
+def draw_budget(lines: Sequence[Budget], theme: Theme) -> bytes:
+    """PNG: scene accuracy against the number of epochs, on logarithmic axes."""
+    with style(theme):
+        drawn = Figure(figsize=(WIDTH, 3.9), layout="constrained")
+        axes = drawn.subplots()
+        styles = line_styles([line.is_baseline for line in lines], theme)
+        for line, own in zip(lines, styles, strict=True):
+            for values, aside, dash in ((line.greedy, 0.99, DASHES), (line.beam, 1.01, "-")):
+                ends = np.array([[float(edge[0]) for edge in band(one[:, None])] for one in values])
+                means = np.array([one.mean() for one in values])
+                x = np.array(line.epochs) * aside
+                axes.plot(x, means, **own, linestyle=dash, linewidth=1.6, markersize=5.5, markeredgewidth=0)
+                axes.vlines(x, *ends.T, color=own["color"], linewidth=1.4, alpha=0.7, zorder=own["zorder"])
+        every = [one[:, None] for line in lines for one in (*line.greedy, *line.beam)]
+        accuracy_axis(axes, every, every)
+        axes.set_title("Scene accuracy on the test scenes (%)")
+        axes.set_xlabel("epochs (log scale)")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(FixedLocator(sorted({epochs for line in lines for epochs in line.epochs})))
+        axes.xaxis.set_minor_locator(NullLocator())
+        plain_numbers(axes, "x", ",.0f")
+        tidy(axes)
+        handles = [Line2D([], [], **own, label=line.label, markeredgewidth=0) for line, own in zip(lines, styles, strict=True)]
+        handles += [
+            Line2D([], [], color=MUTED[theme], linewidth=1.6, label=f"beam of {BEAM_WIDTH} (solid)"),
+            Line2D([], [], color=MUTED[theme], linestyle=DASHES, linewidth=1.6, label="greedy (dashed)"),
+        ]
+        legend_below(drawn, handles, handlelength=2.2)
+        return png(drawn)
