@@ -59,10 +59,11 @@ class Runs:
     attention_entropy: np.ndarray | None = None
     ink_correlation: np.ndarray | None = None
     vote_correct: np.ndarray | None = None
+    captions: dict[str, np.ndarray] = field(default_factory=dict)  # columns of a captioner's evaluation
 
     @property
     def evaluation(self) -> dict[str, np.ndarray]:
-        columns = {"attention_entropy": self.attention_entropy, "ink_correlation": self.ink_correlation}
+        columns = {"attention_entropy": self.attention_entropy, "ink_correlation": self.ink_correlation, **self.captions}
         if self.shift_accuracy is not None:
             columns |= {f"shift_{i + 1}": column for i, column in enumerate(self.shift_accuracy.T)}
         return {name: column for name, column in columns.items() if column is not None}
@@ -83,6 +84,15 @@ class Runs:
     @property
     def gradient_norm(self) -> np.ndarray:
         return np.stack([self.first_norm, *[np.full(len(self.seeds), 0.01)] * (self.epochs - 1)], axis=1)
+
+
+_CAPTIONS = {
+    "greedy_scene_accuracy": 0.93,
+    "beam_scene_accuracy": 0.95,
+    "greedy_exact_match": 0.92,
+    "greedy_share_commonest": 0.22,
+    "greedy_cider_d": 4.2,
+}
 
 
 def runs(mean: float = 0.97, *, n: int = 10, noise: float = 0.001, seed: int = 0, evaluated: bool = False, **changes: Any) -> Runs:
@@ -106,6 +116,7 @@ def runs(mean: float = 0.97, *, n: int = 10, noise: float = 0.001, seed: int = 0
             ink_correlation=0.3 + 0.05 * rng.normal(size=n),
             vote_correct=rng.uniform(size=1000) < mean,
             patch_positions=_vectors(n, 0.2, seed),
+            captions={name: level + noise * rng.normal(size=n) for name, level in _CAPTIONS.items()},
         )
     return replace(made, **changes)
 
