@@ -71,9 +71,9 @@ test-fast: $(STAMP) ## the tests that take seconds
 lint: $(STAMP) ## ruff and mypy
 	@ruff check . && ruff format --check . && mypy
 
-bench: $(STAMP) ## this project beside its peers, overheads, growth, accuracy, into benchmarks/results (one and a half hours on a quiet machine)
+bench: $(STAMP) ## this project beside its peers, overheads, growth, accuracy, captions, into benchmarks/results (one and a half hours on a quiet machine)
 	@uv pip install --quiet --require-hashes -r requirements-bench.lock
-	@python -m benchmarks --growth --accuracy
+	@python -m benchmarks --growth --accuracy --captions
 
 lock: $(STAMP) ## rewrite the locks from pyproject.toml
 	@uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \

@@ -3,6 +3,7 @@
     python -m benchmarks                  the table, the profile and the overheads
     python -m benchmarks --growth         the same, then how time grows with seeds, tokens, images and variants
     python -m benchmarks --accuracy       the same, and whether the fast path moves the accuracy
+    python -m benchmarks --captions       the same, and how fast captioners learn and write
     python -m benchmarks --only ours-10,timm-preloaded --rounds 3
     python -m benchmarks --page           writes the page again from the last run's files
 
@@ -92,6 +93,12 @@ def main(argv: list[str]) -> None:
         facts["accuracy"] = accuracy.measure(options, _say, quick=arguments.quick)
         _stamp(facts, "accuracy")
         write_json(base.with_suffix(".json"), facts)
+    if arguments.captions:
+        from benchmarks import captions
+
+        facts["captions"] = captions.measure(options, _say, rounds=2 if arguments.quick else arguments.rounds)
+        _stamp(facts, "captions")
+        write_json(base.with_suffix(".json"), facts)
     _write_page(base, facts)
 
 
@@ -107,6 +114,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--no-overheads", dest="overheads", action="store_false", help="leave the overheads as they are")
     parser.add_argument("--growth", action="store_true", help="measure growth with seeds, tokens, images and variants, too")
     parser.add_argument("--accuracy", action="store_true", help="train 5 seeds for 3 epochs with the fast path and with plain torch, too")
+    parser.add_argument("--captions", action="store_true", help="time captioners, too")
     parser.add_argument("--page", action="store_true", help="measure nothing; write the page again from the last run's files")
     parser.add_argument("--skip-missing", action="store_true", help="do without peers that are not installed")
     parser.add_argument(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any
 
-from benchmarks import images, results
+from benchmarks import captions, images, results
 from benchmarks.accuracy import STEPS
 from benchmarks.loops import EPOCH_STEPS, LOADER_PROCESSES
 from benchmarks.measure import FULL, IMPLEMENTATIONS, epoch_flops
@@ -74,6 +74,7 @@ def render(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
         _overheads(summaries, facts),
         _accuracy(facts),
         _growth(name, facts),
+        _captions(facts),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -236,6 +237,19 @@ def _overhead_text(entry: Mapping[str, Any]) -> str:
     if entry["unit"] == "share":
         return f"{middle:.2%} [{low:.2%} .. {high:.2%}]"
     return f"{middle:.2f} {entry['unit']} [{low:.2f} .. {high:.2f}]"
+
+
+def _captions(facts: Mapping[str, Any]) -> str:
+    measured = facts.get("captions")
+    if not measured:
+        return ""
+    header = ("variant", "training step, ms", "greedy, scenes/s", "beam of 5, scenes/s")
+    text = (
+        "One process, on the CPU one thread; untrained models, captions of the greatest length. A step has 128 scenes; "
+        f"{captions.SCENES} scenes are written at once. Median over the rounds, least and most in brackets; "
+        "timed in turn, in a new random order each round."
+    )
+    return "\n".join(["## Captions", "", *_run_of("captions", facts), text, "", *_grid(header, captions.table(measured))])
 
 
 def _accuracy(facts: Mapping[str, Any]) -> str:

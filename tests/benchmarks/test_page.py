@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import growth, page
+from benchmarks import captions, growth, page
 from benchmarks.results import Row
 
 FACTS: dict[str, Any] = {
@@ -106,3 +106,18 @@ def test_growth_picture_is_drawn(tmp_path: Any) -> None:
 def test_a_lost_matrix_rate_leaves_its_cells_empty(rates: list[float]) -> None:
     text = page.render("some-cpu", _rows(), FACTS | {"matrix_rates": rates})
     assert bool(_line(text[text.index("## Time of") :], "ours, 10 seeds")[-1]) == bool(rates)
+
+
+def test_captions_are_told_per_step_and_per_second() -> None:
+    """Five steps in 0.4, 0.5 and 0.6 s; 500 scenes in 2, 4 and 5 s; of the last variant nothing counts."""
+    seconds = {"step": [0.5, 0.4, 0.6], "greedy": [2.0, 4.0, 5.0], "beam": [10.0]}
+    measured = [
+        {"variant": variant, "kind": kind, "seconds": [] if variant == captions.VARIANTS[-1] else seconds[kind], "scenes": 500}
+        for variant in captions.VARIANTS
+        for kind in captions.KINDS
+    ]
+    text = page.render("some-cpu", _rows(), FACTS | {"captions": measured})
+    table = text[text.index("## Captions") :]
+    assert _line(table, "caption-m2")[1:] == ["100 [80 .. 120]", "125 [100 .. 250]", "50 [50 .. 50]"]
+    assert _line(table, captions.VARIANTS[-1])[1:] == ["not measured undisturbed"] * 3
+    assert "## Captions" not in page.render("some-cpu", _rows(), FACTS)
