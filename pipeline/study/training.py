@@ -157,7 +157,7 @@ class Training:
         arrays = self.stored()
         if arrays is None:
             return None
-        captions = self.settings.task == "captioning"
+        captions = "greedy" in arrays
         outcome, of = ("greedy", "cells") if captions else ("predictions", "labels")
         if lacking := {outcome, of, "seeds", *(_CAPTIONS if captions else ["positions"])} - arrays.keys():
             raise self._damaged(f"it lacks {', '.join(sorted(lacking))}")
