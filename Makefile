@@ -50,8 +50,8 @@ list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml
 plan: $(STAMP) ## what make repro would train, and how long that takes here; of a profile with IN=build/preview
 	@cd $(or $(IN),.) && python -m pipeline.commands.plan
 
-caption: $(STAMP) ## a trained captioner's captions of IMAGE=scene.png or of the test scene SCENE=n: [VARIANT=name] [SEED=n]
-	@python -m pipeline.commands.caption --image="$$IMAGE" --scene="$$SCENE" --variant="$$VARIANT" --seed="$$SEED"
+caption: $(STAMP) ## a trained captioner's captions of IMAGE=scene.png or of the test scene SCENE=n: [CAPTION=words] [VARIANT=name] [SEED=n]
+	@python -m pipeline.commands.caption --image="$$IMAGE" --scene="$$SCENE" --caption="$$CAPTION" --variant="$$VARIANT" --seed="$$SEED"
 
 compare: $(STAMP) ## what changed between two commits: BASE=rev [HEAD=rev] [SOURCE=mlflow] [IN=reports/preview]
 	@python -m pipeline.compare '$(BASE)' $(if $(HEAD),'$(HEAD)') $(if $(SOURCE),--source '$(SOURCE)') $(if $(IN),--in '$(IN)')

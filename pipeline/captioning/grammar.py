@@ -10,7 +10,7 @@ from itertools import product
 from typing import Literal, get_args
 
 from pipeline.errors import UserError
-from pipeline.params import DATASETS
+from pipeline.params import DATASETS, nearest
 
 PAD, BOS, EOS = 0, 1, 2  # the first words of every vocabulary: after the end, before the start, the end
 MAX_WORDS = 17  # of a caption, without these
@@ -101,11 +101,12 @@ class Grammar:
         """A caption's ids, then `EOS`, then `PAD` up to `MAX_WORDS` + 1 ids.
 
         Raises:
-            ValueError: the caption is too long, or a word is not in the vocabulary.
+            UserError: the caption is too long, or a word is not in the vocabulary.
         """
-        unknown = [word for word in words if word not in self._ids]
-        if unknown or len(words) > MAX_WORDS:
-            raise ValueError(f"a caption has at most {MAX_WORDS} words of the vocabulary, not {' '.join(words)!r}")
+        if unknown := [word for word in words if word not in self._ids]:
+            raise UserError(f"{unknown[0]!r} is not a word of these captions{nearest(unknown[0], self.words[3:])}.")
+        if len(words) > MAX_WORDS:
+            raise UserError(f"A caption has at most {MAX_WORDS} words, and {' '.join(words)!r} has {len(words)}.")
         return (*(self._ids[word] for word in words), EOS, *(PAD,) * (MAX_WORDS - len(words)))
 
     def decode(self, ids: Sequence[int]) -> Words:

@@ -16,6 +16,7 @@ from pipeline.params import Params, VariantSettings, load, nearest
 from pipeline.runner import results
 from pipeline.study.files import ARRAYS, RUNS
 
+_FAINTEST = 64  # of 255; the brightest pixel of any digit is far above
 _SHADES = " .:-=+*#%@"  # from 0 to 255
 
 
@@ -25,6 +26,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--scene", default="", metavar="N", help="a test scene by its number, instead of a picture")
     parser.add_argument("--variant", default="", help="a trained captioner of params.yaml; caption unless said otherwise")
     parser.add_argument("--seed", default="", help="one of its seeds; the first unless said otherwise")
+    parser.add_argument("--caption", default="", metavar="WORDS", help="a caption of your own, to be told whether it is right")
     arguments = parser.parse_args(argv)
     params = load()
     variant = arguments.variant or "caption"
@@ -32,6 +34,8 @@ def main(argv: list[str]) -> None:
     seed = _number("SEED", arguments.seed, settings.train.seeds) if arguments.seed else settings.train.seeds[0]
     if bool(arguments.image) == bool(arguments.scene):
         raise UserError("Give a picture or the number of a test scene: `make caption IMAGE=scene.png` or `make caption SCENE=12`.")
+    if arguments.caption and not arguments.scene:
+        raise UserError("A caption of your own is judged beside a test scene: `make caption SCENE=12 CAPTION='a three at the top left'`.")
     # What takes seconds, after the input is known to be sound.
     truth: list[str] = []
     if arguments.image:
@@ -41,6 +45,8 @@ def main(argv: list[str]) -> None:
     greedy, beam, probability = describe(settings, RUNS / variant, seed, picture)
     print(drawn(picture))
     print(f"\n{variant}, seed {seed}\n  greedy     {greedy}\n  beam       {beam}  (probability {probability:.2f})")
+    if arguments.caption:
+        print(f"  yours      {arguments.caption}  ({_judged(settings, arguments.caption.split(), truth[0].split())})")
     for reference in truth:
         print(f"  {'reference' if reference == truth[0] else '':11}{reference}")
 
@@ -60,11 +66,22 @@ def _number(name: str, text: str, choices: range | tuple[int, ...]) -> int:
     return int(text)
 
 
+def _judged(settings: VariantSettings, words: list[str], reference: list[str]) -> str:
+    """Whether a caption says what a reference of its scene says. Raises UserError where it has an unknown word or too many."""
+    from pipeline.captioning.grammar import grammar_of
+
+    grammar = grammar_of(settings.data.dataset)
+    grammar.encode(words)
+    if (meant := grammar.parse(words)) is None:
+        return "not a whole sentence of this grammar"
+    return "true and complete" if meant == grammar.parse(reference) else "not what the scene holds"
+
+
 def read(path: Path, side: int, channels: int) -> np.ndarray:
     """A picture of a scene, uint8 (side, side), or with several channels (channel, side, side).
 
     Raises:
-        UserError: it cannot be read, or has another size.
+        UserError: it cannot be read, has another size, or is empty.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -79,6 +96,8 @@ def read(path: Path, side: int, channels: int) -> np.ndarray:
         raise UserError(
             f"{path} has {size[0]} x {size[1]} pixels, but a scene has {side} x {side}: four cells of {side // 2} x {side // 2}."
         )
+    if pixels.max() < _FAINTEST:
+        raise UserError(f"{path} holds no digit: a scene has one to four, light on dark.")
     return pixels if channels == 1 else pixels.transpose(2, 0, 1)
 
 
@@ -101,7 +120,7 @@ def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarra
     """The greedy caption, that of beam search, and the probability of the latter.
 
     Raises:
-        UserError: the weights are missing or damaged.
+        UserError: the weights are missing or damaged, or of other settings or another vocabulary.
     """
     import math
 
@@ -116,7 +135,14 @@ def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarra
     from pipeline.training.engine import set_reproducible
     from pipeline.training.stack import Stack
 
+    if results.read_run(run)["config"] != settings.model_dump(mode="json"):
+        raise UserError(f"{run} was trained with other settings than params.yaml has: run `dvc repro train@{run.name}`.")
     weights = results.load_weights(run, settings)
+    known, words = weights["head.weight"].shape[1], settings.model.shape.words
+    if known != words:
+        raise UserError(
+            f"The weights in {run} know {known} words, but the captions of {settings.data.dataset} have {words}: train them anew."
+        )
     device = torch.device("cpu")
     set_reproducible(device)
     stack = Stack(settings.model, [seed], device)

@@ -168,9 +168,10 @@ def test_ids(grammar: Grammar) -> None:
     assert grammar.decode(ids) == grammar.decode(ids[:4]) == caption
     assert grammar.decode([BOS, PAD, EOS, 5]) == ("<bos>", "<pad>")
     assert grammar.encode(["a"] * MAX_WORDS)[-1] == EOS
-    for wrong in (["a"] * (MAX_WORDS + 1), ["dog"]):
-        with pytest.raises(ValueError, match="at most 17 words of the vocabulary"):
-            grammar.encode(wrong)
+    with pytest.raises(UserError, match="^A caption has at most 17 words, and 'a a .* has 18.$"):
+        grammar.encode(["a"] * (MAX_WORDS + 1))
+    with pytest.raises(UserError, match="^'eigth' is not a word of these captions; the nearest is 'eight'.$"):
+        grammar.encode(["eigth"])
 
 
 def test_a_data_set_without_nouns_has_no_captions(monkeypatch: pytest.MonkeyPatch) -> None:

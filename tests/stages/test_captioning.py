@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pipeline import params
 from pipeline.captioning import data, metrics
 from pipeline.captioning.grammar import PHRASINGS, grammar_of
 from pipeline.commands import caption
@@ -128,9 +129,28 @@ def test_make_caption(captioned: Repository, tmp_path: Path, monkeypatch: pytest
             line.split() == f"{search} {words}".split() or line.startswith(f"  {search:<10} {words}  (") for line in said.splitlines()
         )
     assert said.count("reference") == 1
+    reference = said.split("reference  ")[1].splitlines()[0]
+    assert f"{reference}  (true and complete)" in captioned.succeed(*command, "--scene=5", f"--caption={reference}")
+    assert "(not what the scene holds)" in captioned.succeed(*command, "--scene=4", f"--caption={reference}")
+    assert "(not a whole sentence of this grammar)" in captioned.succeed(*command, "--scene=4", "--caption=a two")
     Image.fromarray((captions.scenes[5] * 255).round().astype(np.uint8)).save(tmp_path / "scene.png")
     shown = captioned.succeed(*command, f"--image={tmp_path / 'scene.png'}")
     assert shown.strip() in said
+
+
+def test_weights_of_another_vocabulary_or_training_are_refused(captioned: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(captioned.path)
+    settings = params.load().resolve("caption")
+    picture = np.full((56, 56), 255, np.uint8)
+    object.__setattr__(settings.model, "_shape", settings.model.shape._replace(words=37))
+    with pytest.raises(
+        UserError, match=r"^The weights in runs/caption know 35 words, but the captions of digits have 37: train them anew\.$"
+    ):
+        caption.describe(settings, Path("runs/caption"), 0, picture)
+    with pytest.raises(
+        UserError, match=r"^runs/meshed was trained with other settings than params\.yaml has: run `dvc repro train@meshed`\.$"
+    ):
+        caption.describe(settings, Path("runs/meshed"), 0, picture)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +164,10 @@ def test_make_caption(captioned: Repository, tmp_path: Path, monkeypatch: pytest
         (["--scene=1", "--variant=meshd"], "The variant meshd is not in params.yaml; the nearest is 'meshed'."),
         (["--image=params.yaml"], "params.yaml is not a picture that can be read; give a PNG of 56 x 56 pixels."),
         (["--image=none.png"], "none.png is not there."),
+        (["--image=empty.png"], "empty.png holds no digit: a scene has one to four, light on dark."),
+        (["--image=none.png", "--caption=a two"], "A caption of your own is judged beside a test scene: "),
+        (["--scene=1", "--caption=a sevn at the top left"], "'sevn' is not a word of these captions; the nearest is 'seven'."),
+        (["--scene=1", f"--caption={'a two and ' * 6}"], "A caption has at most 17 words, and "),
         (["--image=."], ". is not a picture that can be read; give a PNG of 56 x 56 pixels."),
         (["--image=reports/scenes/samples.png"], "reports/scenes/samples.png has "),
     ],
@@ -152,6 +176,8 @@ def test_a_wrong_request_gets_one_sentence(
     captioned: Repository, options: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(captioned.path)
+    if "--image=empty.png" in options:
+        Image.new("L", (56, 56)).save("empty.png")
     with pytest.raises(UserError) as caught:
         caption.main(options)
     assert str(caught.value).startswith(sentence)
