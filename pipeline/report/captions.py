@@ -64,12 +64,21 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
             variant,
             experiment.label(variant),
             variant == experiment.baseline,
-            text.changes(params, variant, experiment.baseline),
+            _changes(params, variant, experiment),
             runs.get(variant),
             *(found.get(variant, Effect()) for found in (greedy, beam, measure)),
         )
         for variant in experiment.variants
     ]
+
+
+def _changes(params: Params, variant: str, experiment: ExperimentSettings) -> str:
+    """What a variant has otherwise than the baseline; of another architecture, than the first variant that has it, too."""
+    architecture = {name: params.resolve(name).model.architecture for name in experiment.variants}
+    alike = next(name for name in (experiment.baseline, *experiment.variants) if architecture[name] == architecture[variant])
+    if alike in (variant, experiment.baseline):
+        return text.changes(params, variant, experiment.baseline)
+    return f"as {experiment.label(alike)}, but {text.changes(params, variant, alike)}"
 
 
 def answer(row: Row, baseline: Row, name: str) -> str:

@@ -40,11 +40,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "meshed": {"from": "plain", "meshed": True},
     "critical": {"from": "longer", "self_critical_epochs": 1},
     "lstm": {"architecture": "cnn_lstm", "widths": [8, 16], "clip_norm": 1.0},
+    "lstm-1": {"from": "lstm", "epochs": 1},
     "unborn": {"from": "plain", "memory": 2},
 }
-TRAINED = [name for name in VARIANTS if name != "unborn"]
+TRAINED = [name for name in VARIANTS if name not in ("lstm-1", "unborn")]
 CAPTIONERS = TRAINED[1:]
-COMPARED = ["plain", "longer", "meshed", "critical", "lstm", "unborn"]
+COMPARED = ["plain", "longer", "meshed", "critical", "lstm", "lstm-1", "unborn"]
 
 
 def make_params(raw_params: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +169,7 @@ def test_the_answer_stands_first_with_its_interval(root: Path) -> None:
     difference = (accuracy["lstm"] - accuracy["plain"]).mean()
     said = f"- **lstm**: {100 * accuracy['lstm'].mean():.2f} %, {100 * difference:+.2f} points"
     assert f"{said} [{100 * interval.low:+.2f} to {100 * interval.high:+.2f}]" in top
-    assert "**Not run: unborn.**" in top
+    assert "**Not run: lstm-1 and unborn.**" in top
     assert '- W1, "It does.": **' in top
     assert "![" not in top
     assert top.count("<picture>") == 1
@@ -203,6 +204,7 @@ def test_numbers_are_those_of_the_evaluation(root: Path) -> None:
     changes = table(page, "| scenes shown |")
     assert changes["meshed"] == ["meshed: true", "512", "12,345", "67.9 k"]
     assert changes["lstm"][0] == "architecture: cnn_lstm, widths: [8, 16]"
+    assert changes["lstm-1"][0] == "as lstm, but epochs: 1"
 
 
 def test_curves_are_said_to_be_of_validation_scenes(root: Path) -> None:

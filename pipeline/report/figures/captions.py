@@ -110,8 +110,8 @@ def draw_captions(scenes: FloatArray, rows: Sequence[Sequence[Written]], theme: 
         rows: of each scene.
     """
     named = min(24, max(len(one.label) for one in rows[0]))
-    side, line, gap, said = 1.0, 0.185, 0.2, 1.52 + 0.074 * named  # inches; `said`: where the captions start
-    places = int((WIDTH - said - 0.02) / _MONOSPACED)
+    side, line, gap, said = 1.0, 0.185, 0.2, 1.5 + 0.068 * named  # inches; `said`: where the captions start
+    places = int((WIDTH - said - 0.08) / _MONOSPACED)
     laid = [[(textwrap.wrap(one.label, named), one, _lines(one.words, places)) for one in row] for row in rows]
     counts = [[max(len(label), len(lines)) for label, _, lines in row] for row in laid]
     written = [line * sum(count) + 0.04 * (len(count) - 1) for count in counts]
@@ -238,7 +238,7 @@ def _look(found: Captions, grammar: Grammar, scene: int) -> Look:
 
 def draw_gaze(looks: Sequence[Look], theme: Theme) -> bytes:
     """PNG: scene by scene, its picture, and behind it a map for each word over the scene's edges; meshed levels below each other."""
-    across, gap, titled = 9, 0.06, 0.24  # inches, but for the number of maps in a line
+    across, gap, titled = 10, 0.06, 0.24  # inches, but for the number of maps in a line
     levels = len(looks[0].maps)
     left = 0.6 if levels > 1 else 0.02
     cell = (WIDTH - left - 0.02 - (across - 1) * gap) / across
