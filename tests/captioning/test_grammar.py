@@ -168,9 +168,9 @@ def test_ids(grammar: Grammar) -> None:
     assert grammar.decode(ids) == grammar.decode(ids[:4]) == caption
     assert grammar.decode([BOS, PAD, EOS, 5]) == ("<bos>", "<pad>")
     assert grammar.encode(["a"] * MAX_WORDS)[-1] == EOS
-    with pytest.raises(UserError, match="^A caption has at most 17 words, and 'a a .* has 18.$"):
+    with pytest.raises(UserError, match=r"^A caption has at most 17 words, and 'a a .* has 18\.$"):
         grammar.encode(["a"] * (MAX_WORDS + 1))
-    with pytest.raises(UserError, match="^'eigth' is not a word of these captions; the nearest is 'eight'.$"):
+    with pytest.raises(UserError, match=r"^'eigth' is not a word of these captions; the nearest is 'eight'\.$"):
         grammar.encode(["eigth"])
 
 
