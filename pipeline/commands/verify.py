@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.captioning.data import SCENES
 from pipeline.commands.repro import reproduce
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation import inference
@@ -130,8 +131,8 @@ def bring(trained: Sequence[str]) -> None:
     pull = [sys.executable, "-m", "dvc", "pull", "--allow-missing", "--quiet"]
     if not all(path.exists() for path in outputs) and subprocess.run(pull).returncode:
         raise UserError("`dvc pull --allow-missing` failed; the lines above say why.", status=1)
-    if not (ARRAYS / "dataset.json").exists():
-        reproduce(Path(), ["--quiet", "prepare"])
+    if not ((ARRAYS / "dataset.json").exists() and ARRAYS.with_name(SCENES).exists()):
+        reproduce(Path(), ["--quiet", "scenes"])  # and what they are made of
 
 
 # --- the stored weights, tested anew ---
