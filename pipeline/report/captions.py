@@ -20,10 +20,10 @@ from pipeline.study import Training
 from pipeline.study.claims import Judgement, adjusted_p
 from pipeline.study.statistics import Summary
 
-_OPEN = ("captions",)  # figures that stand open besides the first
+_OPEN = ("captions", "budget")  # figures that stand open besides the first
 # What the line says behind which the others are folded.
 _FOLDED = {
-    "budget": "scene accuracy by epochs", "curves": "learning curves", "epoch_time": "recorded times", "gaze": "where the decoder looks",
+    "curves": "learning curves", "epoch_time": "recorded times", "gaze": "where the decoder looks",
     "measure": "seed by seed",
 }  # fmt: skip
 

@@ -162,9 +162,9 @@ def test_the_answer_stands_first_with_its_interval(root: Path) -> None:
     top = page[: page.index("## What came out")]
     accuracy = {name: runs[name].evaluation["greedy_scene_accuracy"] for name in CAPTIONERS}
     low, high = stats.t.interval(0.95, 1, loc=accuracy["plain"].mean(), scale=stats.sem(accuracy["plain"]))
-    headline = f"**plain | 2 describes {100 * accuracy['plain'].mean():.2f} % of 60 test scenes truly and completely**"
-    assert headline in top
-    assert f"completely** [{100 * low:.2f} to {100 * high:.2f}]; against it, with the same seeds:" in top
+    headline = f"**plain | 2: {100 * accuracy['plain'].mean():.2f} % of 60 test scenes are described truly and completely**"
+    assert f"{headline} [{100 * low:.2f} to {100 * high:.2f}], gain of beam search " in top
+    assert ". Against it, with the same seeds:\n\n- **plain | 2, longer**: " in top
     interval = stats.ttest_rel(accuracy["lstm"], accuracy["plain"]).confidence_interval(0.95)
     difference = (accuracy["lstm"] - accuracy["plain"]).mean()
     said = f"- **lstm**: {100 * accuracy['lstm'].mean():.2f} %, {100 * difference:+.2f} points"
