@@ -110,7 +110,7 @@ def draw_captions(scenes: FloatArray, rows: Sequence[Sequence[Written]], theme: 
         rows: of each scene.
     """
     named = min(24, max(len(one.label) for one in rows[0]))
-    side, line, gap, said = 1.0, 0.185, 0.2, 1.5 + 0.068 * named  # inches; `said`: where the captions start
+    side, line, gap, said = 1.0, 0.185, 0.2, 1.5 + 0.072 * named  # inches; `said`: where the captions start
     places = int((WIDTH - said - 0.08) / _MONOSPACED)
     laid = [[(textwrap.wrap(one.label, named), one, _lines(one.words, places)) for one in row] for row in rows]
     counts = [[max(len(label), len(lines)) for label, _, lines in row] for row in laid]
