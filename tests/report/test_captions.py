@@ -235,6 +235,7 @@ def test_without_trained_captioners_nothing_was_run(root: Path) -> None:
     assert "None of its variants was run yet." in page
     assert "<picture>" not in page
     assert table(page, "greedy (%)")["unborn (baseline)"][0] == "not run"
+    assert all(block.count("\n") > 2 for block in re.findall(r"(?:^\|.*\n)+", page, flags=re.MULTILINE))
     page = read(root, "experiments/later.md")
     assert "**unborn was not run**, so the others have nothing to be compared with." in page
     assert "- **lstm**: " in page

@@ -203,6 +203,8 @@ def write_dataset(root: Path) -> None:
     )  # fmt: skip
     (root / "reports/data").mkdir(parents=True)
     Image.new("L", (8, 8)).save(root / "reports/data/samples.png")
+    (root / "reports/scenes").mkdir()
+    (root / "reports/scenes/README.md").write_text("[All results](../README.md)\n")  # the scenes stage writes it
 
 
 SMALL: dict[str, Any] = {
