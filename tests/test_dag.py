@@ -134,8 +134,8 @@ def test_a_change_of_code_costs_what_it_changes(repository: Repository) -> None:
     assert training["replays"][0]["code_hash"] != training["code_hash"]
 
     # The last tenth of a schedule, long after the steps that a replay takes: trained anew, with the sentence.
-    line = "return settings.learning_rate * torch.tensor(shares, dtype=torch.float64)"
-    change = line.replace("return", "rates =") + "\n    rates[-len(rates) // 10 :] *= 0.5\n    return rates"
+    line = "rates = settings.learning_rate * torch.tensor(shares, dtype=torch.float64)"
+    change = line + "\n    rates[-len(rates) // 10 :] *= 0.5"
     replace(repository, "pipeline/training/schedules.py", line, change)
     assert "train@base" in repository.repro("train@base")
     assert "base  trained anew, because the code computes something else: the learning rates are others" in repository.output
