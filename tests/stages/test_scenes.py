@@ -10,6 +10,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from pipeline import params
 from pipeline.captioning.scenes import load
 from pipeline.commands import profiles
 from pipeline.data import datasets
@@ -37,19 +38,21 @@ def test_scenes_and_their_page(study: Path, capsys: pytest.CaptureFixture[str]) 
     scenes.main([])
     drawn = load()
     assert (drawn.dataset, drawn.data_digest) == ("digits", datasets.data_digest())
-    assert [len(split) for split in (drawn.train, drawn.validation, drawn.test)] == [2000, 200, 400]
-    assert capsys.readouterr().out == f"2,000 train, 200 validation, 400 test scenes, digest {drawn.digest[:12]}\n"
+    sizes = params.load().scenes
+    train, validation, test = sizes.train, sizes.validation, sizes.test
+    assert [len(split) for split in (drawn.train, drawn.validation, drawn.test)] == [train, validation, test]
+    assert capsys.readouterr().out == f"{train:,} train, {validation:,} validation, {test:,} test scenes, digest {drawn.digest[:12]}\n"
 
     files = {path.name: path.read_bytes() for path in (study / "reports/scenes").iterdir()}
     assert sorted(files) == ["README.md", "samples-dark.png", "samples.png"]
     page = files["README.md"].decode()
     assert page.startswith("# Scenes to describe\n\n> DEMO on scikit-learn's 1,797 digits")
     assert "one to four images of scikit-learn's digits in four cells" in page
-    sizes = (drawn.test.cells >= 0).sum(1)
-    counts = " | ".join(str((sizes == size).sum()) for size in (1, 2, 3, 4))
+    occupied = (drawn.test.cells >= 0).sum(1)
+    counts = " | ".join(str((occupied == count).sum()) for count in (1, 2, 3, 4))
     repeated = sum(len(set(row[row >= 0])) < (row >= 0).sum() for row in drawn.test.labels)
     images = len(set(drawn.test.cells.ravel().tolist()) - {-1})
-    assert f"| test | {counts} | 400 | {repeated} ({repeated / 4:.1f} %) | {images} test images |\n" in page
+    assert f"| test | {counts} | {test:,} | {repeated} ({100 * repeated / test:.1f} %) | {images} test images |\n" in page
     assert "has 35 words, `<pad>`, `<bos>` and `<eos>` included; the longest reference\nhas 17. " in page
     assert drawn.digest in page
     assert "None" not in page
