@@ -15,6 +15,7 @@ from pipeline.compare.predictions import Cache, with_predictions
 from pipeline.compare.sides import Side
 from pipeline.errors import UserError
 from pipeline.study import Training, statistics
+from pipeline.study.effects import contrast
 from pipeline.study.statistics import Interval, Summary
 from pipeline.study.training import CAUSES
 
@@ -191,7 +192,8 @@ def _identical(base: Training, head: Training) -> bool:
 def _test(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64], *, paired: bool) -> tuple[float, Interval | None, float | None]:
     """Difference of the means, its interval, and p."""
     if not paired:
-        return statistics.unpaired_difference(after, before)
+        estimate = contrast(after, before)
+        return estimate.mean, estimate.interval(), estimate.p
     summary = statistics.paired_difference(after, before)
     return summary.mean, summary.interval, statistics.sign_flip_p(after, before) if summary.n > 1 else None
 

@@ -6,7 +6,7 @@ A new measure is one entry. params.yaml, claims, tables and figures find it here
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -72,6 +72,8 @@ class Measure:
         by_epoch: the curve whose last value it is; empty where it has no value after every epoch.
         probe: what the evaluation has to do for it, besides testing.
         rule: the one rule of claims that judges it; None for any that judges differences.
+        ratio: its effects are ratios of geometric means, not differences: what counts is by which factor it is larger.
+        series: (seeds,) of two curves, each of several trainings, in place of `values`; gets both and the seeds. Raises NotFormed.
         phrase: what a comparison calls it, where not by its name.
     """
 
@@ -86,6 +88,8 @@ class Measure:
     probe: Probe | None = None
     rule: str | None = None
     phrase: str = ""
+    ratio: bool = False
+    series: Callable[[Sequence[Trained], Sequence[Trained], Sequence[int]], FloatArray] | None = None
 
     def per_seed(self, training: Trained) -> FloatArray | None:
         """(seeds,), which may hold values that are not finite; None where the training does not give the measure."""

@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     Measure = str
 else:
     Measure = Literal[tuple(MEASURES)]
-Rule = Literal["equivalent", "less", "more", "at least", "resembles", "ratio", "exponent"]
+Rule = Literal["equivalent", "less", "more", "at least", "ratio", "exponent"]
 Figure = Literal[
     "curves", "epoch_time", "position_similarity", "measure", "data_size", "shifts", "attention_maps", "captions", "gaze", "budget"
 ]  # fmt: skip
@@ -111,8 +111,10 @@ class ComparisonSettings(Settings):
 
     Attributes:
         minus: a second pair (variant, reference), whose difference is taken from the first pair's: a difference of differences.
-        bound: the margin, in the measure's own unit (accuracy as a fraction).
+        bound: the margin, in the measure's own unit (accuracy as a fraction); of a measure whose effects are ratios a factor.
         between: the claim's two ends, for `ratio` and `exponent`.
+        paired: whether a seed of one side belongs to that of the other: their trainings share their images, or their first epochs.
+        pairs: of a measure of two curves (variant, reference) at each point, in rising order; `variant` and `reference` are the last.
     """
 
     rule: Rule
@@ -122,14 +124,16 @@ class ComparisonSettings(Settings):
     minus: Annotated[tuple[str, str], Field(strict=False)] | None = None
     bound: Annotated[float, Field(allow_inf_nan=False)] | None = None
     between: Annotated[tuple[float, float], Field(strict=False)] | None = None
+    paired: bool = False
+    pairs: Annotated[tuple[Annotated[tuple[str, str], Field(strict=False)], ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
     def _possible(self) -> ComparisonSettings:
-        if (self.reference is None) != (self.rule == "at least"):
+        measure = MEASURES[self.measure]
+        if (self.reference is None) != (self.rule == "at least" and measure.series is None):
             raise ValueError(f"reference: {'at least compares with its bound alone' if self.reference else f'{self.rule} needs one'}")
         if self.variant == self.reference:
             raise ValueError(f"reference: {self.reference} cannot be compared with itself")
-        own = MEASURES[self.measure].rule
         if self.rule in TIMING_RULES:
             if self.bound is not None:
                 raise ValueError(f"bound: {self.rule} has none; give the two ends between which it has to lie")
@@ -137,22 +141,28 @@ class ComparisonSettings(Settings):
                 raise ValueError(f"between: {self.rule} needs two ends in rising order, for example [1.0, .inf]")
         elif self.between is not None:
             raise ValueError(f"between: {self.rule} has none; give a bound instead")
-        if own is not None and self.rule != own:
-            raise ValueError(f"rule: {self.rule} is not for {self.measure}; use {own}")
-        if self.rule in (*TIMING_RULES, "resembles") and own != self.rule:
+        if measure.rule is not None and self.rule != measure.rule:
+            raise ValueError(f"rule: {self.rule} is not for {self.measure}; use {measure.rule}")
+        if self.rule in TIMING_RULES and measure.rule != self.rule:
             judged = " or ".join(name for name, measure in MEASURES.items() if measure.rule == self.rule)
             raise ValueError(f"measure: {self.rule} judges {judged}, not {self.measure}")
-        if self.rule in ("equivalent", "at least", "resembles") and self.bound is None:
+        if self.rule in ("equivalent", "at least") and self.bound is None:
             raise ValueError(f"bound: {self.rule} needs one")
-        if self.rule == "equivalent" and self.bound is not None and self.bound <= 0:
-            raise ValueError("bound: equivalent needs one above 0")
+        if self.bound is not None and measure.ratio and self.bound <= 0:
+            raise ValueError(f"bound: effects on the {self.measure} are ratios, so it has to be above 0")
+        if self.rule == "equivalent" and self.bound is not None and self.bound <= float(measure.ratio):
+            raise ValueError(f"bound: equivalent needs one above {int(measure.ratio)}")
         if self.minus is not None and self.rule not in ("equivalent", "less", "more"):
             raise ValueError(f"minus: {self.rule} compares one pair only")
+        if bool(self.pairs) != (measure.series is not None) or (self.pairs and self.pairs[-1] != (self.variant, self.reference)):
+            raise ValueError(f"pairs: {'ends with variant and reference' if measure.series else f'{self.measure} has none'}")
         return self
 
     @property
     def variants(self) -> tuple[str, ...]:
         """All that it compares, in order."""
+        if self.pairs:
+            return tuple(name for pair in self.pairs for name in pair)
         return tuple(name for name in (self.variant, self.reference, *(self.minus or ())) if name is not None)
 
 
@@ -160,16 +170,20 @@ class ClaimSettings(Settings):
     """A sentence somebody wrote, and what would show it right or wrong.
 
     Attributes:
+        quote: the source's own words, in its language; None where no source says it.
         measured: what the comparisons measure, in words.
         margin: why the bounds are what they are.
+        any: whether it says that one of its comparisons holds; else it says that all of them do.
         images_shown: training images that each side has to be shown before the claim is judged; None is the study's own number.
     """
 
     source: Annotated[str, Field(min_length=1)]
+    quote: Annotated[str, Field(min_length=1)] | None = None
     sentence: Annotated[str, Field(min_length=1)]
     measured: Annotated[str, Field(min_length=1)]
     margin: Annotated[str, Field(min_length=1)]
     comparisons: Annotated[tuple[ComparisonSettings, ...], Field(min_length=1, strict=False)]
+    any: bool = False
     images_shown: Annotated[int, Field(ge=1)] | None = None
 
 

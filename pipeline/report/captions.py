@@ -17,8 +17,8 @@ from pipeline.report.experiment import Effect, effects
 from pipeline.report.figures import Material, drawings
 from pipeline.report.text import interval, percent, points
 from pipeline.study import Training
-from pipeline.study.claims import Judgement, adjusted_p
-from pipeline.study.statistics import Summary
+from pipeline.study.claims import Judgement
+from pipeline.study.effects import look_level
 
 _OPEN = ("captions", "budget")  # figures that stand open besides the first
 # What the line says behind which the others are folded.
@@ -57,7 +57,7 @@ class Row:
 
 def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Training]) -> list[Row]:
     greedy, beam, measure = (
-        effects(experiment, runs, name) for name in ("scene accuracy", "scene accuracy by beam search", experiment.measure)
+        effects(experiment, runs, name, look_level(params.looks)) for name in ("scene accuracy", "scene accuracy by beam search", experiment.measure)
     )
     return [
         Row(
@@ -82,7 +82,7 @@ def _changes(params: Params, variant: str, experiment: ExperimentSettings) -> st
 
 
 def answer(row: Row, baseline: Row, name: str) -> str:
-    """What a list says of a variant: its scene accuracy and its paired difference to the baseline, each with its interval.
+    """What a list says of a variant: its scene accuracy and its difference to the baseline, each with its interval.
 
     Args:
         name: the experiment's measure, which follows where it is another.
@@ -94,7 +94,7 @@ def answer(row: Row, baseline: Row, name: str) -> str:
     line += f"; {name} {text.value(measure, own.mean)} {measure.of_value}".rstrip()
     if difference is None:
         return line
-    return f"{line}, {text.estimate(difference.mean, difference.interval, partial(text.difference, measure))}"
+    return f"{line}, {text.estimate(difference.mean, difference.interval, partial(text.change, measure))}"
 
 
 def _scene_accuracy(row: Row, baseline: Row) -> str:
@@ -107,15 +107,10 @@ def _scene_accuracy(row: Row, baseline: Row) -> str:
     line += f", {points(difference.mean)} points"
     if difference.interval is None:
         return f"{line}; one seed says nothing of other seeds"
-    if difference.sd == 0:
+    if difference.interval.low == difference.interval.high:
         return f"{line} with every seed"
     line += f" [{interval(difference.interval, points)}]"
-    return f"{line}, which leaves open whether there is a difference" if _is_open(difference) else line
-
-
-def _is_open(difference: Summary) -> bool:
-    """Whether the seeds leave it open if there is any difference. Equal values have no spread to tell it from."""
-    return difference.interval is not None and difference.sd > 0 and not difference.interval.excludes_zero
+    return f"{line}, which leaves open whether there is a difference" if difference.is_open else line
 
 
 def render(
@@ -159,14 +154,12 @@ def render(
         measured=experiment.measure != "scene accuracy",
         measure=measure,
         value=partial(text.value, measure),
-        difference=partial(text.difference, measure),
-        tested=any(row.measure.p is not None for row in table),
-        undecided=[row for row in table if row.greedy.difference and _is_open(row.greedy.difference)],
+        difference=partial(text.change, measure),
+        level=100 * look_level(params.looks),
         shown=[drawing for place, (kind, drawing) in enumerate(drawn) if not place or kind in _OPEN],
         folded=[drawing for place, (kind, drawing) in enumerate(drawn) if place and kind not in _OPEN],
         folded_kinds=list(dict.fromkeys(_FOLDED.get(kind, kind) for place, (kind, _) in enumerate(drawn) if place and kind not in _OPEN)),
         judgements=judgements,
-        adjusted=adjusted_p(judgements),
         commits=sorted({str(row.run.record["git_commit"]) for row in present if row.run and row.run.record.get("git_commit")}),
         dirty=any(row.run.record.get("git_dirty") for row in present if row.run),
         label=experiment.label,

@@ -1,7 +1,8 @@
-"""The page of one experiment: what was asked, how, what came out, what it means for the claims, what is not known."""
+"""The page of one experiment: its answer in a sentence, a figure, what became of the claims, a table; the rest folded."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,17 +14,41 @@ import numpy.typing as npt
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ExperimentSettings, Params, TrainSettings
-from pipeline.params.train import MAX_SEEDS
 from pipeline.report import text
 from pipeline.report.figures import Material, drawings
 from pipeline.report.figures.positions import nearness_rows
-from pipeline.report.text import at_least, counted, differs, interval, points
+from pipeline.report.text import counted, differs, interval, percent, points
 from pipeline.study import Training, statistics
-from pipeline.study.claims import Judgement, adjusted_p, is_timed
-from pipeline.study.statistics import LEVEL, Interval, Summary
+from pipeline.study.claims import Judgement, is_timed
+from pipeline.study.effects import contrast, look_level
+from pipeline.study.statistics import Interval, Summary
 
 Array = npt.NDArray[Any]
-MIN_SEEDS = statistics.seeds_for_p(1 - LEVEL)  # the fewest with which a sign-flip p can fall below 0.05
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of two variants' means, or of a measure whose effects are ratios the ratio of their geometric means.
+
+    Attributes:
+        interval: None where a side has one seed only.
+        n: the fewest seeds of a side.
+        no_effect: 0, or 1 of a ratio.
+    """
+
+    mean: float
+    interval: Interval | None
+    n: int
+    no_effect: float
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the seeds leave it open if there is any. Equal values have no spread to tell it from."""
+        return self.interval is not None and self.interval.low < self.interval.high and not self.excludes_none
+
+    @property
+    def excludes_none(self) -> bool:
+        return self.interval is not None and not self.interval.low <= self.no_effect <= self.interval.high
 
 
 @dataclass(frozen=True)
@@ -32,20 +57,17 @@ class Effect:
 
     Attributes:
         summary: of its finite values; None where there is none. `left_out` values are not finite.
-        difference: to the baseline on the seeds that both have. None for the baseline itself, and where one of these values is not
-            finite: a pair less would be a choice.
-        p: sign-flip p of the difference, adjusted over the experiment's variants; None with too few seeds for one.
+        difference: to the baseline. None for the baseline itself, and where a value is not finite.
     """
 
     summary: Summary | None = None
     left_out: int = 0
-    difference: Summary | None = None
-    p: float | None = None
+    difference: Difference | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """A variant's row in the tables; accuracies are fractions. `hierarchical` is of the difference of accuracy."""
+    """A variant's row in the tables; accuracies are fractions. `hierarchical` is of the difference of accuracy after the last epoch."""
 
     variant: str
     label: str
@@ -53,15 +75,12 @@ class Row:
     changes: str
     run: Training | None
     accuracy: Effect
+    error: Effect
+    last: Effect
     test_loss: Effect
     train_loss: Summary | None
     hierarchical: Interval | None
     measure: Effect
-
-    @property
-    def difference(self) -> Summary | None:
-        """Of accuracy."""
-        return self.accuracy.difference
 
 
 def _finite_summary(values: FloatArray) -> Summary | None:
@@ -69,41 +88,47 @@ def _finite_summary(values: FloatArray) -> Summary | None:
     return statistics.summarize(finite) if finite.size else None
 
 
-def _of_common_seeds(run: Training, baseline: Training, ours: Array, theirs: Array) -> tuple[Array, Array]:
-    """The rows of each side, (seeds, ...), that belong to seeds which both have, in one order."""
-    seeds = [seed for seed in run.seeds if seed in baseline.seeds]
-    return ours[[run.seeds.index(seed) for seed in seeds]], theirs[[baseline.seeds.index(seed) for seed in seeds]]
+def effects(experiment: ExperimentSettings, runs: Mapping[str, Training], measure: str, level: float) -> dict[str, Effect]:
+    """Of each variant that was trained and has the measure.
 
-
-def effects(experiment: ExperimentSettings, runs: Mapping[str, Training], measure: str) -> dict[str, Effect]:
-    """Of each variant that was trained and has the measure."""
+    Args:
+        level: of the differences' intervals.
+    """
     values = {v: found for v in experiment.variants if v in runs and (found := MEASURES[measure].per_seed(runs[v])) is not None}
-    pairs = {}
-    if experiment.baseline in values:
-        for variant in values.keys() - {experiment.baseline}:
-            baseline = experiment.baseline
-            pair = _of_common_seeds(runs[variant], runs[baseline], values[variant], values[baseline])
-            if len(pair[0]) and np.isfinite(pair).all():
-                pairs[variant] = pair
-    raw = {v: statistics.sign_flip_p(*pairs[v]) for v in values if v in pairs and len(pairs[v][0]) >= MIN_SEEDS}
-    adjusted = dict(zip(raw, statistics.holm(list(raw.values())), strict=True))
+    baseline = values.get(experiment.baseline)
     return {
         v: Effect(
             _finite_summary(found),
             int((~np.isfinite(found)).sum()),
-            statistics.paired_difference(*pairs[v]) if v in pairs else None,
-            adjusted.get(v),
+            None if baseline is None or v == experiment.baseline else _difference(measure, found, baseline, level),
         )
         for v, found in values.items()
     }
 
 
+def _difference(measure: str, values: FloatArray, baseline: FloatArray, level: float) -> Difference | None:
+    ratio = MEASURES[measure].ratio
+    sides = [values, baseline]
+    if ratio:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sides = [np.log(side) for side in sides]
+    if not all(np.isfinite(side).all() for side in sides):
+        return None
+    show: Callable[[float], float] = math.exp if ratio else float
+    estimate = contrast(*sides)
+    ends = estimate.interval(level)
+    return Difference(
+        show(estimate.mean), ends and Interval(show(ends.low), show(ends.high), level), min(estimate.sizes), float(ratio)
+    )
+
+
 def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Training]) -> list[Row]:
-    accuracy, test_loss, measure = (effects(experiment, runs, name) for name in ("accuracy", "test loss", experiment.measure))
+    level = look_level(params.looks)
+    names = ("late accuracy", "late test error", "accuracy", "test loss", experiment.measure)
+    accuracy, error, last, test_loss, measure = (effects(experiment, runs, name, level) for name in names)
     table = []
     for variant in experiment.variants:
         run, nothing = runs.get(variant), Effect()
-        difference = accuracy.get(variant, nothing).difference
         table.append(
             Row(
                 variant,
@@ -112,57 +137,55 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
                 differs(params, variant, experiment.baseline),
                 run,
                 accuracy.get(variant, nothing),
+                error.get(variant, nothing),
+                last.get(variant, nothing),
                 test_loss.get(variant, nothing),
                 _finite_summary(run.train_loss[:, -1]) if run else None,
-                _hierarchical(run, runs[experiment.baseline]) if run and difference else None,
+                _hierarchical(run, runs[experiment.baseline], level) if run and accuracy[variant].difference else None,
                 measure.get(variant, nothing),
             )
         )
     return table
 
 
-def _hierarchical(run: Training, baseline: Training) -> Interval | None:
+def _hierarchical(run: Training, baseline: Training, level: float) -> Interval | None:
     ours, theirs = run.correct, baseline.correct
-    if ours is None or theirs is None or ours.shape[1] != theirs.shape[1] or ours.shape[1] < 2:
+    seeds = [seed for seed in run.seeds if seed in baseline.seeds]
+    if ours is None or theirs is None or ours.shape[1] != theirs.shape[1] or ours.shape[1] < 2 or not seeds:
         return None
-    return statistics.hierarchical_bootstrap(*_of_common_seeds(run, baseline, ours, theirs))
+    ours, theirs = (side[[of.seeds.index(seed) for seed in seeds]] for side, of in ((ours, run), (theirs, baseline)))
+    return statistics.hierarchical_bootstrap(ours, theirs, level=level)
 
 
-def outcome(row: Row, baseline: str) -> str:
-    """What the paired difference says, never without its bound."""
-    if row.run is None:
-        return "not run"
-    difference = row.difference
-    if difference is None:
-        return f"has nothing to be compared with, as {baseline} was not run"
-    lost = f"; {row.run.diverged} of its {counted(difference.n, 'seed')} diverged" if row.run.diverged else ""
-    if difference.n == 1:
-        return f"{points(difference.mean)} points against {baseline} with one seed, which says nothing of other seeds{lost}"
-    assert difference.interval is not None
-    if difference.sd == 0:
-        apart = f"exactly {points(difference.mean)} points from" if difference.mean else "at the same accuracy as"
-        return f"every seed ends {apart} {baseline}{lost}"
-    spread = f"{points(difference.mean)} points, 95 % interval {interval(difference.interval, points)}"
-    if difference.interval.excludes_zero:
-        return f"{'higher' if difference.mean > 0 else 'lower'} than {baseline} ({spread}){lost}"
-    return f"no detectable difference of {at_least(difference.interval.reach)} points or more from {baseline} ({spread}){lost}"
+def headline(table: Sequence[Row]) -> str:
+    """The experiment's answer as a sentence or three: where the baseline ends, and who ends elsewhere."""
+    baseline = next(row for row in table if row.is_baseline)
+    others = [row for row in table if not row.is_baseline and row.accuracy.summary]
+    if baseline.accuracy.summary is None:
+        return f"{baseline.label} was not run, so the others have nothing to be compared with." if others else ""
+    start = f"{baseline.label} ends at {percent(baseline.accuracy.summary.mean)} %"
+    if not others:
+        return f"{start}; nothing else was run yet."
+    apart = sorted(
+        (row for row in others if row.accuracy.difference and row.accuracy.difference.excludes_none),
+        key=lambda row: -abs(row.accuracy.difference.mean if row.accuracy.difference else 0),
+    )
+    parts = []
+    for word, sign in (("more", 1), ("less", -1)):
+        found = [(row.label, d) for row in apart if (d := row.accuracy.difference) and sign * d.mean > 0]
+        if found:
+            named = text.listed([f"{label} ({points(d.mean)} points)" for label, d in found[:3]])
+            rest = f" and {len(found) - 3} more" if len(found) > 3 else ""
+            parts.append(f"{named}{rest} reach{'es' if len(found) == 1 else ''} {word}")
+    left = [row.label for row in others if row not in apart]
+    if left:
+        whom = text.listed(left) if len(left) <= 4 else f"{len(left)} others"
+        parts.append(f"{whom} cannot be told from it with so few seeds")
+    return f"{start}. " + "; ".join(parts)[:1].upper() + "; ".join(parts)[1:] + "."
 
 
 def _length(train: TrainSettings) -> tuple[int, int | None]:
     return train.epochs, train.epoch_images
-
-
-def _is_open(difference: Summary) -> bool:
-    """Whether the seeds leave it open if there is any difference. Equal values have no spread to tell it from."""
-    return difference.interval is not None and difference.sd > 0 and not difference.interval.excludes_zero
-
-
-def _unresolved(difference: Summary) -> str:
-    """How many seeds would probably show a difference of this size to be none of zero, as the end of a sentence."""
-    needed = statistics.seeds_to_decide(difference, (0.0, np.inf) if difference.mean >= 0 else (-np.inf, 0.0))
-    if needed is None:
-        return f"so small a difference would take more than {MAX_SEEDS:,} seeds"
-    return f"if mean and spread stay as they are, about {max(needed, difference.n + 1):,} seeds would"
 
 
 def render(
@@ -186,11 +209,7 @@ def render(
     drawn = [drawing for kind in experiment.figures for drawing in drawings(kind, material)]
     files = {path: content for drawing in drawn for path, content in drawing.files("experiments/figures").items()}
     table = rows(params, experiment, runs)
-    label: Callable[[str], str] = experiment.label
     present = [row for row in table if row.run is not None]
-    compared = [row for row in present if row.difference is not None]
-    pairs = sorted({row.difference.n for row in compared if row.difference is not None}) or [len(params.train.seeds)]
-    n = pairs[-1]
     measure = MEASURES[experiment.measure]
     page = text.page(
         "experiment.md.j2",
@@ -198,39 +217,33 @@ def render(
         profile=params.profile,
         dataset=params.data.source.label,
         train=params.train,
-        n=n,
-        pairs=text.listed([str(number) for number in pairs]),
         experiment=experiment,
-        baseline=label(experiment.baseline),
+        baseline=experiment.label(experiment.baseline),
         rows=table,
         present=present,
-        paired=compared,
+        compared=[row for row in present if row.accuracy.difference],
         absent=[row.variant for row in table if row.run is None],
-        outcome=outcome,
+        headline=headline(table),
         images_shown=params.images_shown,
         short=[row.label for row in present if row.run is not None and row.run.images_shown < params.images_shown],
         other_seeds=text.other_seeds(params, [variant for variant in experiment.variants if variant in params.variants]),
         other_length=any(_length(params.resolve(v).train) != _length(params.train) for v in experiment.variants),
+        level=100 * look_level(params.looks),
         lost_losses=[row.label for row in present if row.run is not None and not np.isfinite(row.run.test_loss[:, -1]).all()],
-        permutation=n >= MIN_SEEDS,
-        smallest_p=statistics.smallest_p(n),
-        smallest_adjusted_p=min(1.0, len(compared) * statistics.smallest_p(n)),
         predicted=any(row.hierarchical for row in table),
         measured=experiment.measure != "accuracy" and any(row.measure.summary or row.measure.left_out for row in table),
-        measure_note=measure.note,
+        measure=measure,
         value=partial(text.value, measure),
-        difference=partial(text.difference, measure),
+        difference=partial(text.change, measure),
         nearness=nearness_rows(material) if "position_similarity" in experiment.figures else [],
         correlation=lambda value: text.signed(value, 3),
         nats=lambda value: text.signed(value, 4),
+        ratio=text.digits,
         figures=drawn,
         judgements=judgements,
-        adjusted=adjusted_p(judgements),
-        undecided=[row for row in compared if row.difference and _is_open(row.difference)],
-        unresolved=_unresolved,
         commits=sorted({str(row.run.record["git_commit"]) for row in present if row.run and row.run.record.get("git_commit")}),
         dirty=any(row.run.record.get("git_dirty") for row in present if row.run),
         timed=timed and any(is_timed(judgement.claim) for judgement in judgements),
-        label=label,
+        label=experiment.label,
     )
     return files | {f"experiments/{name}.md": page}

@@ -15,18 +15,20 @@ from pipeline.files import replacing
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import DATASETS, ExperimentSettings, Params
-from pipeline.report import captions, curves, experiment, text, timing
+from pipeline.report import captions, curves, experiment, method, text, timing
+from pipeline.report.figures.verdicts import forest
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
 from pipeline.study.files import ARRAYS
 from pipeline.study.results import load_dataset
-from pipeline.study.statistics import Summary
+from pipeline.study.effects import look_level
+from pipeline.study.statistics import LEVEL, Summary
 from pipeline.timing.results import load as load_timings
 from pipeline.training.tasks import data_digest
 
 REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage
-_OWN = ("timing.md", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")  # what old reports may have left
+_OWN = ("timing.md", "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")  # what old reports may have left
 
 
 def write(params: Params, runs: Mapping[str, Training]) -> None:
@@ -72,6 +74,8 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         own = [judgements[id] for id in params.claims if id in settings.claims]
         kind = captions if params.resolve(settings.baseline).task == "captioning" else experiment
         files |= kind.render(params, name, runs, own, train_images=train_images, timed=timings is not None)
+    overview = forest(list(judgements.values()))
+    judged = sum(judgement.verdict in ("supported", "contradicted", "not decided") for judgement in judgements.values())
     common: dict[str, Any] = {
         "preview": params.preview,
         "profile": params.profile,
@@ -101,8 +105,14 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         samples=SAMPLES if (REPORTS / SAMPLES).exists() else None,
         provenance=_recorded(runs, _PROVENANCE),
         label=str,
-        adjusted={},
+        level=100 * look_level(params.looks),
+        verdicts=overview,
+        false_expected=f"{(1 - LEVEL) * judged:.1f}",
+        judged=judged,
     )
+    if overview is not None:
+        files |= overview.files("figures")
+    files["method.md"] = method.render(params)
     files["hardware.md"] = text.page(
         "hardware.md.j2",
         **common,
@@ -112,7 +122,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         timings=None if timings is None else timings.raw,
     )
     files["curves.csv"] = curves.table(runs)
-    files["glossary.md"] = text.page("glossary.md.j2", preview=params.preview, level=statistics.LEVEL, beam_width=BEAM_WIDTH)
+    files["glossary.md"] = text.page("glossary.md.j2", preview=params.preview, level=LEVEL, beam_width=BEAM_WIDTH)
     return files
 
 
@@ -182,7 +192,7 @@ class Group:
 
 
 def _groups(params: Params, runs: Mapping[str, Training]) -> list[Group]:
-    measures = {name: "scene accuracy" if run.settings.task == "captioning" else "accuracy" for name, run in runs.items()}
+    measures = {name: "scene accuracy" if run.settings.task == "captioning" else "late accuracy" for name, run in runs.items()}
     values = {name: MEASURES[measures[name]].per_seed(run) for name, run in runs.items()}
     accuracy = {name: statistics.summarize(found) for name, found in values.items() if found is not None}
     order = sorted(accuracy, key=lambda name: -accuracy[name].mean)  # equal means stay in the order of params

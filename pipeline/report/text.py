@@ -9,9 +9,9 @@ from typing import Any
 
 import jinja2
 
-from pipeline.measures import MEASURES, TIMING_RULES, Measure
+from pipeline.measures import MEASURES, Measure
 from pipeline.params import ComparisonSettings, ModelSettings, Params
-from pipeline.study.claims import Finding, Judgement
+from pipeline.study.claims import Finding, Judgement, is_ratio
 from pipeline.study.claims import listed as listed
 from pipeline.study.statistics import Interval
 
@@ -112,33 +112,49 @@ def difference(measure: Measure, number: float) -> str:
     return f"{'+' if number > 0 else ''}{three_decimals(number)}".replace("-", MINUS)
 
 
+def change(measure: Measure, number: float) -> str:
+    """A difference of two values of the measure, with its sign; of a measure whose effects are ratios the ratio."""
+    return digits(number) if measure.ratio else difference(measure, number)
+
+
 def effect(finding: Finding) -> str:
-    """The effect of a comparison with its interval and unit, or a dash."""
+    """The effect of a comparison with its interval and unit, or a dash; of a ratio of trainings the difference, too."""
     if finding.effect is None:
         return "-"
     measure = MEASURES[finding.comparison.measure]
-    alone = finding.comparison.rule in ("at least", "resembles", "ratio", "exponent")
-    show, name = (partial(value, measure), measure.of_value) if alone else (partial(difference, measure), measure.of_difference)
-    return f"{show(finding.effect)} {name}".rstrip() + (f" [{interval(finding.interval, show)}]" if finding.interval else "")
+    unit = measure.of_difference
+    if is_ratio(finding.comparison):
+        show, unit = digits, "times"
+    elif finding.comparison.rule in ("at least", "exponent"):
+        show, unit = partial(value, measure), measure.of_value
+    else:
+        show = partial(difference, measure)
+    said = f"{show(finding.effect)} {unit}".rstrip() + (f" [{interval(finding.interval, show)}]" if finding.interval else "")
+    if finding.plain is not None:
+        said += f", {difference(measure, finding.plain[0])} {measure.of_difference}".rstrip()
+    return said
 
 
 def compared(comparison: ComparisonSettings, label: Callable[[str], str] = str) -> str:
-    """What was compared, in words: `first patch - cls, accuracy`."""
+    """What was compared, in words: `first patch / cls, test error`."""
     measure = MEASURES[comparison.measure].phrase or comparison.measure
     if comparison.reference is None:
         return f"{label(comparison.variant)}, {measure}"
-    join = {"resembles": " against ", "exponent": " against ", "ratio": " / "}.get(comparison.rule, f" {MINUS} ")
+    join = " against " if comparison.rule == "exponent" or comparison.pairs else " / " if is_ratio(comparison) else f" {MINUS} "
     pair = f"{label(comparison.variant)}{join}{label(comparison.reference)}"
     if comparison.minus is not None:
-        pair = f"({pair}) {MINUS} ({label(comparison.minus[0])} {MINUS} {label(comparison.minus[1])})"
+        pair = f"({pair}) {join.strip()} ({label(comparison.minus[0])}{join}{label(comparison.minus[1])})"
     return f"{pair}, {measure}"
 
 
 def needed(finding: Finding) -> str:
     """What would decide a comparison that is not decided, in few words."""
-    if finding.seeds_needed is None:
-        return finding.seeds_note
-    return f"about {finding.seeds_needed:,} {'rounds' if finding.comparison.rule in TIMING_RULES else 'seeds'}"
+    return finding.seeds_note.removesuffix(" would probably decide it, if its mean stays as it is")
+
+
+def sizes(finding: Finding) -> str:
+    """How many seeds (rounds) it rests on: one number, or one for each side."""
+    return " and ".join(map(str, dict.fromkeys(finding.sizes))) or "-"
 
 
 def rules(judgement: Judgement) -> dict[str, str]:
@@ -213,7 +229,7 @@ def page(template: str, **values: Any) -> bytes:
 def environment(package: str) -> jinja2.Environment:
     """The templates of a package, with the functions of this module that they use."""
     made = jinja2.Environment(loader=jinja2.PackageLoader(package), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (cell, quote, percent, points, count, effect, p_value, at_least, listed, digits)
+    filters = (cell, quote, percent, points, count, effect, p_value, listed, digits, sizes)
     made.filters |= {function.__name__: function for function in filters}
     calls = (interval, percent, points, signed, compared, counted, needed, seed_list, rules, tokens)
     made.globals |= {"MINUS": MINUS, "NBSP": NBSP} | {function.__name__: function for function in calls}

@@ -8,7 +8,8 @@ from pipeline.params import Params
 from pipeline.report import text
 from pipeline.report.figures import timing as figures
 from pipeline.report.text import NBSP, digits, estimate
-from pipeline.study.claims import MIN_ROUNDS, Judgement
+from pipeline.study.claims import Judgement
+from pipeline.study.effects import MIN_ROUNDS
 from pipeline.timing.results import MIN_TOKENS, Timings
 from pipeline.timing.subjects import WAYS, Way
 
@@ -33,8 +34,8 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
         return f"{middle} ({low} to {high})".replace(" ", NBSP)
 
     def exponent(measure: str, way: Way) -> str:
-        found = timings.exponent_summary(measure, way)
-        return estimate(found.mean, found.interval, lambda value: f"{value:.2f}") if found else "-"
+        found = timings.exponent_estimate(measure, way)
+        return estimate(found.mean, found.interval(), lambda value: f"{value:.2f}") if found else "-"
 
     page = text.page(
         "timing.md.j2",
@@ -49,7 +50,6 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
         fewest=MIN_ROUNDS,
         least_tokens=MIN_TOKENS,
         judgements=judgements,
-        adjusted={},
         figures={drawing.name: drawing for drawing in drawn},
         ways=WAYS,
         way_labels=figures.WAY_LABELS,

@@ -1,66 +1,52 @@
 """The rules that judge the claims of params.yaml.
 
-A claim is one or more comparisons, and each rule puts the effect of a comparison into a region: the difference within a
-margin, the mean above a bound. A comparison is judged from its interval, never from a point: "supported" when the whole
-interval lies inside the region, "contradicted" when no part of it does, else "not decided"; "not run" when what it
-compares was not trained, evaluated or timed. Two things are exact and have no interval: a count of bytes, and the difference of
-two trainings that are the same to the last bit.
+A claim is one or more comparisons, and each rule puts the effect of a comparison into a region: the ratio within a factor, the mean
+above a bound. A comparison is judged from its interval, never from a point: "supported" when the whole interval lies inside the
+region, "contradicted" when no part of it does, else "not decided"; "not run" when what it compares was not trained, evaluated or
+timed. A count of bytes is exact and has no interval.
 
-A claim is supported when all its comparisons are, each on its own 95 % interval: an intersection-union test needs no
-adjustment (Berger 1982). It is contradicted when one is. As any one suffices for that, contradiction is read off the wider interval
-that covers all of the claim's comparisons at once (Bonferroni), which holds false contradictions at 5 % per claim. Of several
-verdicts the first of `PRECEDENCE` is the claim's: a claim with a comparison that was not run is not supported.
+A claim is supported when all its comparisons are, each on its own interval: an intersection-union test needs no adjustment (Berger
+1982). It is contradicted when one is. As any one suffices for that, contradiction is read off the wider interval that covers all of
+the claim's comparisons at once (Bonferroni), which holds false contradictions at 5 % per claim. Of several verdicts the first of
+`PRECEDENCE` is the claim's: a claim with a comparison that was not run is not supported. A claim that says that something holds in
+`any` of its comparisons is judged the other way round: one supports it, in the wider interval (the first step of Holm 1979), and all
+contradict it.
 
-A comparison of trainings is judged when each of them was shown as many images as the claim speaks of ("short run" if not), and when
-its effect has settled ("not settled" if not, see `_moved`). Else its effect and interval are an observation and no verdict. So only
-trainings of full length contradict. One such comparison contradicts the claim even where another is a short run, because the
+The gate: a comparison of trainings is judged when each of them was shown as many images as the claim speaks of ("short run" if not),
+and when its effect has settled ("not settled" if not, see `_moved`). Else its effect and interval are an observation and no verdict.
+So only trainings of full length contradict. One such comparison contradicts the claim even where another is a short run, because the
 claim asserts all of its comparisons. Where none contradicts, one short run keeps the claim from every verdict.
 
-A comparison takes the seeds that all its sides have: the first k of them, k the largest of the declared looks that they reach
-(all of them before the first look, or without looks).
-
-Each claim keeps its own 5 %. A reader who picks the most striking line of an experiment's page picks from all of them;
-`adjusted_p` is for that reader.
+The looks: each side of a comparison counts its first k seeds, k the largest of the declared looks that it reaches. Before the first
+look there is no verdict. Without looks all seeds count. The intervals have the level at which all looks together err with 5 %.
 
 Claims about accuracy speak of trainings, and their unit is the seed. Claims about speed speak of the timing stage's interleaved
-rounds, and their unit is the round; recorded times of trainings judge nothing. A vote of all seeds is one model, and its unit is
-the test image.
+rounds, and their unit is the round; recorded times of trainings judge nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
 from pipeline.params.train import MAX_SEEDS
-from pipeline.study.statistics import (
-    LEVEL,
-    Interval,
-    Summary,
-    difference_of_differences,
-    holm,
-    image_interval,
-    paired_difference,
-    seeds_to_decide,
-    sign_flip_p,
-    smallest_p,
-    summarize,
-)
+from pipeline.study.effects import Estimate, RankEstimate, contrast, look_level, paired_contrast, seeds_to_decide, vote_estimate
+from pipeline.study.statistics import LEVEL, Interval
 from pipeline.study.training import Training
 
 Verdict = Literal["contradicted", "not run", "short run", "not settled", "not decided", "supported"]
 PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
 OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
-MIN_ROUNDS = 3  # two rounds have an interval, too, but one that a single slow round makes up
 FIFTH = 5  # an effect is compared between the last fifth of the epochs and the fifth before
+OUTLIER = 5.0  # in deviations: a seed so far from the median of its side is named. The deviation is 1.4826 median |x - median|
+MIN_FOR_OUTLIERS = 5  # seeds of a side
 
 
 class Timings(Protocol):
@@ -84,28 +70,37 @@ class Finding:
         observed: of an observation, what the interval would have said, as the end of a sentence; else empty.
         missing: of an observation, what a verdict would take, in few words; else empty.
         rule_text: the rule in words, the same whatever the data say.
-        n: how many seeds (rounds, test images) it rests on: of seeds the first so many that all sides have.
-        effect: in the measure's unit; None where nothing could be formed.
-        interval: of the effect, at 95 %.
-        region: where the claim puts the effect, in its unit; an end may be infinite.
-        p: two-sided sign-flip p of the effect being at the bound; of `less` and `more` with at least six seeds, and no observation.
-        seeds_needed: how many seeds (rounds) would probably decide it; None where it is decided, or none would.
-        seeds_note: that number, or why there is none, as a clause; empty where it is decided or not run.
+        sizes: how many seeds each side brings: the first ones, as far as its largest look. Of timings the number of rounds.
+        effect: in the measure's unit, or a ratio; None where nothing could be formed.
+        interval: of the effect, at the level of the rule.
+        region: where the claim puts the effect; an end may be infinite.
+        plain: of a ratio of trainings, the difference in the measure's own unit with its interval; else None.
+        seeds_needed: between how many seeds (None: more than can be) a side would probably decide it; None where it is decided, or none
+            would.
+        seeds_note: that, or why there is none, as a clause; empty where it is decided or not run.
+        notes: what a reader has to know besides, as sentences: seeds far from the others, a verdict that hangs on one seed, too little
+            power to support.
     """
 
     comparison: ComparisonSettings
     verdict: Verdict
     why: str
     rule_text: str
-    n: int = 0
+    sizes: tuple[int, ...] = ()
     effect: float | None = None
     interval: Interval | None = None
     region: tuple[float, float] | None = None
-    p: float | None = None
-    seeds_needed: int | None = None
+    plain: tuple[float, Interval | None] | None = None
+    seeds_needed: tuple[int, int | None] | None = None
     seeds_note: str = ""
     observed: str = ""
     missing: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n(self) -> int:
+        """The fewest seeds (rounds) of a side."""
+        return min(self.sizes, default=0)
 
 
 @dataclass(frozen=True)
@@ -158,12 +153,24 @@ def _outside(finding: Finding) -> bool:
 
 
 def _seeds_needed(finding: Finding) -> float:
-    return math.inf if finding.seeds_needed is None else finding.seeds_needed
+    return math.inf if finding.seeds_needed is None else finding.seeds_needed[0]
 
 
 def is_timed(claim: ClaimSettings) -> bool:
     """Whether the claim is judged on the timing stage's results."""
     return all(comparison.rule in TIMING_RULES for comparison in claim.comparisons)
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """Levels of the intervals: the one that has to lie inside, and the one of which no part may."""
+
+    inside: float
+    outside: float
+
+    @property
+    def shown(self) -> float:
+        return min(self.inside, self.outside)
 
 
 def judge(
@@ -179,30 +186,32 @@ def judge(
 
     Args:
         images_shown: training images that each side has to be shown, where the claim does not say it itself.
-        looks: numbers of seeds at which claims are judged, rising; without any all common seeds count.
+        looks: numbers of seeds at which claims are judged, rising; without any all seeds count.
     """
-    wide = 1 - (1 - LEVEL) / len(claim.comparisons)
     length = claim.images_shown or images_shown
-    findings = tuple(_finding(comparison, evidence, timings, wide, length, looks) for comparison in claim.comparisons)
-    verdicts = {finding.verdict for finding in findings}
-    verdict = next(verdict for verdict in PRECEDENCE if verdict in verdicts)
-    return Judgement(id, claim, verdict, findings) if is_timed(claim) else Judgement(id, claim, verdict, findings, length, tuple(looks))
+    findings = []
+    for comparison in claim.comparisons:
+        timed = comparison.rule in TIMING_RULES
+        narrow = LEVEL if timed else look_level(tuple(looks))
+        wide = 1 - (1 - narrow) / len(claim.comparisons)
+        levels = _Levels(wide, narrow) if claim.any else _Levels(narrow, wide)
+        rule = _rule_text(comparison, levels)
+        findings.append(
+            _of_timings(comparison, timings, rule, levels)
+            if timed
+            else _of_trainings(comparison, evidence, rule, levels, length, tuple(looks))
+        )
+    verdict = _together(claim, {finding.verdict for finding in findings})
+    if is_timed(claim):
+        return Judgement(id, claim, verdict, tuple(findings))
+    return Judgement(id, claim, verdict, tuple(findings), length, tuple(looks))
 
 
-def adjusted_p(judgements: Iterable[Judgement]) -> dict[ComparisonSettings, float]:
-    """Holm-adjusted p over all directional comparisons of one experiment, whatever claims they belong to.
-
-    At most 5 % of experiments without any effect hold a value of 0.05 or less. The verdicts rest on intervals and not on these.
-
-    Args:
-        judgements: those of the experiment's claims.
-
-    Returns:
-        By comparison, one that two claims share once. Without an entry: rules other than `less` and `more`, and comparisons over fewer
-        than six seeds, whose p cannot reach 0.05.
-    """
-    raw = {finding.comparison: finding.p for judgement in judgements for finding in judgement.findings if finding.p is not None}
-    return dict(zip(raw, holm(list(raw.values())), strict=True))
+def _together(claim: ClaimSettings, verdicts: set[Verdict]) -> Verdict:
+    order: Sequence[Verdict] = PRECEDENCE
+    if claim.any:
+        order = ("supported", *PRECEDENCE[1:-1], "contradicted")
+    return next(verdict for verdict in order if verdict in verdicts)
 
 
 # --- measures ---
@@ -213,7 +222,7 @@ def measure_values(measure: Measure, evidence: Training, *, seeds: Sequence[int]
 
     Args:
         seeds: those wanted, in this order; None for all.
-        epochs: the mean over these in place of the last epoch, of a measure that has a value after every epoch.
+        epochs: the mean over these in place of the measure's own, of a measure that has a value after every epoch.
 
     Returns:
         (seeds,), finite; accuracies as fractions.
@@ -226,44 +235,57 @@ def measure_values(measure: Measure, evidence: Training, *, seeds: Sequence[int]
     if entry.values is None:
         raise NotFormed(f"{measure} is not a measure of each seed")
     values = entry.values(evidence) if epochs is None else getattr(evidence, entry.by_epoch)[:, epochs].mean(axis=1)
-    values = values[_places(evidence, chosen)]
-    bad = [str(seed) for seed, value in zip(chosen, values, strict=True) if not math.isfinite(value)]
-    if bad:
-        raise NotFormed(f"the {measure} of seed{'s' if len(bad) > 1 else ''} {listed(bad)} was not finite")
+    values = values[[evidence.seeds.index(seed) for seed in chosen]]
+    _refuse_infinite(values, chosen, f"the {measure}")
     return values
 
 
-def _places(evidence: Training, seeds: Sequence[int]) -> list[int]:
-    """Where these seeds stand among the evidence's own."""
-    return [evidence.seeds.index(seed) for seed in seeds]
+def _refuse_infinite(values: FloatArray, seeds: Sequence[int], what: str) -> None:
+    bad = [str(seed) for seed, value in zip(seeds, values, strict=True) if not math.isfinite(value)]
+    if bad:
+        raise NotFormed(f"{what} of seed{'s' if len(bad) > 1 else ''} {listed(bad)} was not finite")
 
 
 # --- rules ---
 
 
-def rule_text(comparison: ComparisonSettings, wide: float = LEVEL) -> str:
-    """The rule in words, for example "supported if the whole 95 % interval lies below 0; contradicted if no part of it does".
-
-    Args:
-        wide: level of the interval that contradicts, 1 - 0.05 / (number of the claim's comparisons).
-    """
+def _rule_text(comparison: ComparisonSettings, levels: _Levels) -> str:
+    """The rule in words, for example "supported if the whole 95 % interval lies below 0; contradicted if no part of it does"."""
     where = _region_text(comparison)
     if comparison.measure == "saved bytes":
         return f"supported if the exact figure lies {where}, contradicted if not"
-    of = "of it" if wide == LEVEL else f"of the {_percent(wide)} interval"
-    return f"supported if the whole {_percent(LEVEL)} interval lies {where}; contradicted if no part {of} does"
+    of = "of it" if levels.inside == levels.outside else f"of the {_percent(levels.outside)} interval"
+    return f"supported if the whole {_percent(levels.inside)} interval lies {where}; contradicted if no part {of} does"
+
+
+def region(comparison: ComparisonSettings) -> tuple[float, float]:
+    """Where the claim puts the effect: a ratio, or in the measure's unit. An end may be infinite."""
+    if comparison.between is not None:
+        return comparison.between
+    ratio = is_ratio(comparison)
+    bound = comparison.bound if comparison.bound is not None else float(ratio)
+    if comparison.rule == "equivalent":
+        return (1 / bound, bound) if ratio else (-bound, bound)
+    if comparison.rule == "less":
+        return (0.0 if ratio else -math.inf, bound)
+    return (bound, math.inf)
+
+
+def is_ratio(comparison: ComparisonSettings) -> bool:
+    """Whether the effect is a ratio: of the geometric means of two variants, or of the medians of two timings."""
+    return comparison.rule == "ratio" or (MEASURES[comparison.measure].ratio and comparison.rule not in TIMING_RULES)
 
 
 def _region_text(comparison: ComparisonSettings) -> str:
     """Where the claim puts the effect, as in "it lies ..."."""
-    bound = comparison.bound or 0.0
-    if comparison.between is not None:
-        low, high = comparison.between
-        return f"above {low:.4g}" if math.isinf(high) else f"between {low:.4g} and {high:.4g}"
-    if comparison.rule == "resembles":
-        return f"above {100 * bound:g} % of {comparison.reference}'s"
+    low, high = region(comparison)
+    if comparison.between is not None or is_ratio(comparison):
+        if math.isinf(high):
+            return f"above {low:.4g}"
+        return f"between {low:.4g} and {high:.4g}" if low > 0 else f"below {high:.4g}"
     measure = MEASURES[comparison.measure]
-    size = f"{measure.factor * bound:.6g}".replace("-", "\N{MINUS SIGN}")
+    bound = high if comparison.rule == "less" else low
+    size = f"{measure.factor * (high if comparison.rule == 'equivalent' else bound):.6g}".replace("-", "\N{MINUS SIGN}")
     if comparison.rule == "at least":
         return f"above {size} {measure.of_value}".rstrip()
     if comparison.rule == "equivalent":
@@ -279,56 +301,143 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+# --- samples ---
+
+
 @dataclass(frozen=True)
 class _Sample:
-    """What an effect is the mean of, and the region that the claim puts it in.
+    """What an effect is formed from, on the scale on which it is judged: of a ratio on logarithms.
 
     Attributes:
-        at: the effect with its interval of a level.
-        where: the region in words.
-        unit: what the values are of, one each.
-        show: from the values' scale to the effect's.
-        p: sign-flip p of the effect being at the bound; None where the rule has no direction or the values are too few.
+        parts: the sides' values.
+        seeds: of each side, which seeds these are; empty where the values are not of seeds.
+        form: the estimate of the parts.
+        region: where the claim puts the effect, on that scale.
+        show: from that scale to the effect's.
+        plain: as `Finding.plain`, at a level.
     """
 
-    at: Callable[[float], Summary]
+    parts: tuple[FloatArray, ...]
+    seeds: tuple[tuple[int, ...], ...]
+    form: Callable[..., Estimate | RankEstimate]
     region: tuple[float, float]
-    where: str
-    unit: Literal["seeds", "rounds", "test images"] = "seeds"
     show: Callable[[float], float] = float
-    p: float | None = None
+    plain: Callable[[float], tuple[float, Interval | None] | None] = lambda level: None
+
+    @property
+    def estimate(self) -> Estimate | RankEstimate:
+        return self.form(*self.parts)
+
+    @property
+    def paired(self) -> bool:
+        return self.form is paired_contrast
+
+    def without(self, side: int, place: int) -> _Sample:
+        """Without one seed of one side; of pairs without it on all sides."""
+        drop = range(len(self.parts)) if self.paired else (side,)
+        parts = tuple(np.delete(part, place) if i in drop else part for i, part in enumerate(self.parts))
+        seeds = tuple(tuple(np.delete(of, place)) if i in drop else of for i, of in enumerate(self.seeds))
+        return replace(self, parts=parts, seeds=seeds)
 
 
-def _finding(
-    comparison: ComparisonSettings,
-    evidence: Mapping[str, Training],
-    timings: Timings | None,
-    wide: float,
-    images_shown: int,
-    looks: Sequence[int],
-) -> Finding:
-    rule = rule_text(comparison, wide)
-    if comparison.rule not in TIMING_RULES:
-        return _of_trainings(comparison, evidence, rule, wide, images_shown, looks)
-    try:
-        if timings is None:
-            raise NotMeasured("not timed: it needs the interleaved timings that `dvc repro timing` takes")
-        return _timed(comparison, timings, rule, wide)
-    except (NotMeasured, LookupError) as error:
-        return Finding(comparison, "not run", str(error.args[0]), rule)
+def _scale(comparison: ComparisonSettings) -> tuple[Callable[[FloatArray], FloatArray], Callable[[float], float]]:
+    """To the scale on which the effect is judged, and back."""
+    return (_log, math.exp) if is_ratio(comparison) else (lambda values: values, float)
+
+
+def _log(values: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore", invalid="ignore"):  # of 0: refused as not finite where it matters
+        logs: FloatArray = np.log(values)
+    return logs
+
+
+def _trained(comparison: ComparisonSettings, sides: Mapping[str, Training], looks: tuple[int, ...], *, epochs: bool = False) -> _Sample:
+    """What the comparison is about, of the seeds that count.
+
+    Args:
+        epochs: over the fifth of the epochs before the last fifth, in place of the measure's own.
+
+    Raises:
+        NotFormed: there is nothing to compare.
+    """
+    scale, show = _scale(comparison)
+    low, high = (float(scale(np.array(end))) for end in region(comparison))
+    if comparison.measure == "ensemble accuracy":
+        side = sides[comparison.variant]
+        seeds = _counted(side.seeds, looks)
+        votes = side.predictions
+        if votes is None:
+            raise NotMeasured(f"{comparison.variant}: its predictions are not there")
+        predictions, labels = votes[0][[side.seeds.index(seed) for seed in seeds]], votes[1]
+        return _Sample((np.zeros(len(seeds)),), (seeds,), lambda part: vote_estimate(predictions, labels), (low, high))
+
+    entry = MEASURES[comparison.measure]
+    if entry.series is not None:
+        seeds = _counted(_common({name: sides[name].seeds for name in comparison.variants}), looks)
+        ours, theirs = zip(*(tuple(sides[name] for name in pair) for pair in comparison.pairs), strict=True)
+        values = scale(entry.series(ours, theirs, seeds))
+        _refuse_infinite(values, seeds, f"the {comparison.measure}")
+        return _Sample((values,), (seeds,), contrast, (low, high), show)
+
+    of_sides = {name: sides[name].seeds for name in comparison.variants}
+    if comparison.paired:
+        of_sides = dict.fromkeys(of_sides, _common(of_sides))
+    counted = {name: _counted(seeds, looks) for name, seeds in of_sides.items()}
+
+    def values_of(name: str) -> FloatArray:
+        window = None
+        if epochs:
+            total = sides[name].test_accuracy.shape[1]
+            length = max(1, total // FIFTH)
+            window = slice(total - 2 * length, total - length)
+        try:
+            return measure_values(comparison.measure, sides[name], seeds=counted[name], epochs=window)
+        except NotFormed as error:
+            raise type(error)(f"{name}: {error}") from None
+
+    raw = tuple(values_of(name) for name in comparison.variants)
+    parts = tuple(scale(values) for values in raw)
+    for name, part in zip(comparison.variants, parts, strict=True):
+        _refuse_infinite(part, counted[name], f"{name}: the logarithm of the {comparison.measure}")
+    form = paired_contrast if comparison.paired else contrast
+
+    def plain(level: float) -> tuple[float, Interval | None] | None:
+        if show is float:
+            return None
+        difference = form(*raw)
+        return difference.mean, difference.interval(level)
+
+    return _Sample(parts, tuple(counted[name] for name in comparison.variants), form, (low, high), show, plain)
+
+
+def _counted(seeds: tuple[int, ...], looks: tuple[int, ...]) -> tuple[int, ...]:
+    """The first of these as far as their largest look; all before the first look, and without looks."""
+    return seeds[: max((look for look in looks if look <= len(seeds)), default=len(seeds))]
+
+
+def _common(seeds: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """The seeds that all have, in the first one's order. Raises NotFormed where there are none."""
+    first, *others = seeds.values()
+    common = tuple(seed for seed in first if all(seed in other for other in others))
+    if not common:
+        raise NotFormed(f"{listed(list(seeds))} have no seed in common, so they cannot be paired")
+    return common
+
+
+# --- verdicts ---
 
 
 def _of_trainings(
-    comparison: ComparisonSettings, evidence: Mapping[str, Training], rule: str, wide: float, images_shown: int, looks: Sequence[int]
+    comparison: ComparisonSettings, evidence: Mapping[str, Training], rule: str, levels: _Levels, images_shown: int, looks: tuple[int, ...]
 ) -> Finding:
     """The finding, which is an observation and no verdict where a training is too short or the effect still moves."""
     sides = {name: evidence[name] for name in comparison.variants if name in evidence}
+    sample = None
     try:
         if lacking := [name for name in dict.fromkeys(comparison.variants) if name not in sides]:
             raise NotMeasured(f"there are no results of {listed(lacking)}")
-        seeds = _judged_seeds(sides, looks)
-        sample = _trained(comparison, sides, seeds)
-        finding = _same_training(comparison, sides, seeds, sample, rule) or _decide(comparison, sample, rule, wide)
+        sample = _trained(comparison, sides, looks)
+        finding = _decide(comparison, sample, rule, levels, looks)
     except NotMeasured as error:
         return Finding(comparison, "not run", str(error), rule)
     except NotFormed as error:
@@ -338,209 +447,175 @@ def _of_trainings(
         who = f"{listed(list(short))} {'was' if len(short) == 1 else 'were'}"
         why = f"{who} shown {counts} training images, and the claim speaks of {images_shown:,}"
         return _observation(finding, "short run", why, f"trainings that are shown {images_shown:,} images")
-    if not MEASURES[comparison.measure].by_epoch or finding.interval is None:
+    if sample is None or finding.interval is None:
         return finding
-    moved = _moved(comparison, sides, seeds, finding, wide)
-    return _observation(finding, "not settled", moved, "a longer training") if moved else finding
+    if MEASURES[comparison.measure].by_epoch and (moved := _moved(comparison, sides, sample, finding, levels, looks)):
+        return _observation(finding, "not settled", moved, "a longer training")
+    return replace(finding, notes=_notes(comparison, sample, finding, levels))
 
 
 def _observation(finding: Finding, verdict: Verdict, why: str, missing: str) -> Finding:
     """The finding as an observation; one without an effect observed nothing, and says why."""
     observed, why = (finding.why, why) if finding.effect is not None else ("", f"{why}; {finding.why}")
-    return replace(finding, verdict=verdict, why=why, p=None, seeds_needed=None, seeds_note="", observed=observed, missing=missing)
+    return replace(finding, verdict=verdict, why=why, seeds_needed=None, seeds_note="", observed=observed, missing=missing)
 
 
-def _judged_seeds(sides: Mapping[str, Training], looks: Sequence[int]) -> tuple[int, ...]:
-    """The seeds that all sides have, in the first one's order, as far as the largest look that they reach.
-
-    Raises:
-        NotFormed: they have none in common.
-    """
-    first, *others = sides.values()
-    common = tuple(seed for seed in first.seeds if all(seed in other.seeds for other in others))
-    if not common:
-        raise NotFormed(f"{listed(list(sides))} have no seed in common, so they cannot be paired")
-    return common[: max((look for look in looks if look <= len(common)), default=len(common))]
-
-
-def _moved(comparison: ComparisonSettings, sides: Mapping[str, Training], seeds: Sequence[int], finding: Finding, wide: float) -> str:
+def _moved(
+    comparison: ComparisonSettings,
+    sides: Mapping[str, Training],
+    sample: _Sample,
+    finding: Finding,
+    levels: _Levels,
+    looks: tuple[int, ...],
+) -> str:
     """Why the effect has not settled, as the end of a sentence; empty where it has.
 
-    The effect is formed once from each seed's mean over the last fifth of its epochs and once from the fifth before. It has settled
-    where it moved by less than the claim's margin and both give one verdict, which is also that of the last epoch if that one
-    supports or contradicts: what only the last epoch shows is the noise of the moment at which training stopped.
+    The effect of the late epochs is compared with that of the fifth of the epochs before the last fifth. It has settled where it moved
+    by less than the claim's margin and both give one verdict.
 
-    The margin is that of `equivalent`, and that of `less` and `more` where it is not 0. A bound of 0, and the bound of `at least`,
-    say on which side of a value the effect lies and not what is small. There the effect may move by half the half-width of its
-    interval, which other seeds move it by, or by a fifth of its distance from the bound: at that pace it would take the whole
-    training once more to reach it. The larger of the two counts.
+    The margin is the bound's distance from no effect. A bound of no effect, and the bound of `at least`, say on which side of a value
+    the effect lies and not what is small. So there, and wherever it is more, the effect of a claim with a direction may move by half
+    the half-width of its interval, which other seeds move it by, or by a fifth of its distance from the bound: at that pace it would
+    take the whole training once more to reach it.
     """
-
-    def found(which: int) -> tuple[float, Finding]:
-        sample = _trained(comparison, sides, seeds, fifth=which)
-        return sample.at(LEVEL).mean, _decide(comparison, sample, "", wide)
-
-    measure = MEASURES[comparison.measure]
-    if any(getattr(side, measure.by_epoch).shape[1] < 2 for side in sides.values()):
+    if any(side.test_accuracy.shape[1] < 2 for side in sides.values()):
         return "one epoch does not show whether the effect has settled"
     try:
-        (before, earlier), (late, later) = found(2), found(1)
+        before = _trained(comparison, sides, looks, epochs=True)
     except NotFormed as error:
-        return f"over the last two fifths of the epochs {error}"
-    assert finding.interval is not None
-    assert finding.effect is not None
-    bound = comparison.bound or 0.0
-    if comparison.rule != "at least" and bound:
-        allowed = abs(bound)
-    else:
-        allowed = max((finding.interval.high - finding.interval.low) / 4, abs(finding.effect - bound) / FIFTH)
-    if abs(late - before) >= allowed:
-        by, most = (f"{measure.factor * value:.3g}" for value in (abs(late - before), allowed))
-        unit = measure.of_difference
-        return f"between the last two fifths of the epochs the effect moved by {by} {unit}, and less than {most} would be settled"
-    if earlier.verdict != later.verdict:
+        return f"over the fifth of the epochs before the last {error}"
+    earlier = _decide(comparison, before, "", levels, looks)
+    low, high = sample.region
+    late, bound = sample.estimate, high if math.isinf(low) else low
+    interval = late.interval(levels.shown)
+    assert interval is not None
+    allowed = abs(bound) if comparison.rule != "at least" else 0.0
+    if comparison.rule != "equivalent":
+        allowed = max(allowed, (interval.high - interval.low) / 4, abs(late.mean - bound) / FIFTH)
+    by = abs(late.mean - before.estimate.mean)
+    if by >= allowed:
+        if is_ratio(comparison):
+            return (
+                f"between the last two fifths of the epochs the ratio moved by a factor of {math.exp(by):.3f}, "
+                f"and less than {math.exp(allowed):.3f} would be settled"
+            )
+        measure = MEASURES[comparison.measure]
+        was, most = (f"{measure.factor * value:.3g}" for value in (by, allowed))
+        return (
+            f"between the last two fifths of the epochs the effect moved by {was} {measure.of_difference}, "
+            f"and less than {most} would be settled"
+        )
+    if earlier.verdict != finding.verdict:
         return "the last two fifths of the epochs differ in where their intervals lie"
-    if finding.verdict not in ("not decided", later.verdict):
-        return "the last epoch's interval lies elsewhere than that of the last fifth of the epochs"
     return ""
 
 
-def _trained(comparison: ComparisonSettings, sides: Mapping[str, Training], seeds: Sequence[int], *, fifth: int | None = None) -> _Sample:
-    """What the comparison is about, of these seeds.
-
-    Args:
-        fifth: in place of the last epoch the mean over a fifth of the epochs: 1 for the last, 2 for the one before.
-
-    Raises:
-        NotFormed: there is nothing to compare.
-    """
-    names = comparison.variants
-    bound, where = comparison.bound or 0.0, _region_text(comparison)
+def _notes(comparison: ComparisonSettings, sample: _Sample, finding: Finding, levels: _Levels) -> tuple[str, ...]:
+    """What a reader has to know of a judged comparison besides its verdict."""
     if comparison.measure == "ensemble accuracy":
-        votes = sides[comparison.variant].vote_correct
-        if votes is None:
-            raise NotMeasured(f"{comparison.variant}: its predictions are not there")
-        return _Sample(lambda level: _share(votes, level), (bound, math.inf), where, "test images")
-
-    def values(name: str) -> FloatArray:
-        epochs = None
-        if fifth is not None:
-            total = sides[name].test_accuracy.shape[1]
-            length = max(1, total // FIFTH)
-            epochs = slice(total - fifth * length, total - (fifth - 1) * length)
-        try:
-            return measure_values(comparison.measure, sides[name], seeds=seeds, epochs=epochs)
-        except NotFormed as error:
-            raise type(error)(f"{name}: {error}") from None
-
-    if comparison.rule == "resembles":
-        own, table = values(names[0]), float(values(names[1]).mean())
-        if bound * table <= 0:
-            raise NotFormed(f"{names[1]}'s own vectors correlate with nearness by {table:.2f} only")
-        where = f"above {bound * table:.3f}, {100 * bound:g} % of {names[1]}'s {table:.3f}"
-        return _Sample(lambda level: summarize(own, level=level), (bound * table, math.inf), where)
-
-    parts = [values(name) for name in names]
-    p = None
-    if comparison.rule in ("less", "more") and fifth is None and smallest_p(len(parts[0])) <= 1 - LEVEL:
-        effects = parts[0] - parts[1] - (parts[2] - parts[3] if comparison.minus else 0.0)
-        p = sign_flip_p(effects, np.full(len(effects), bound))
-    region = {"equivalent": (-bound, bound), "less": (-math.inf, bound)}.get(comparison.rule, (bound, math.inf))
-    return _Sample(lambda level: _paired(parts, level), region, where, p=p)
+        return ()
+    notes = []
+    names = comparison.variants if len(sample.parts) > 1 else (f"the {comparison.measure}",)
+    flips = []
+    for i, (name, part, seeds) in enumerate(zip(names, sample.parts, sample.seeds, strict=True)):
+        distance = np.abs(part - np.median(part))
+        deviation = 1.4826 * float(np.median(distance))
+        place = int(distance.argmax())
+        if len(part) >= MIN_FOR_OUTLIERS and distance[place] > OUTLIER * deviation > 0:
+            notes.append(f"Seed {seeds[place]} of {name} lies far from its others.")
+        if finding.verdict in ("supported", "contradicted") and len(part) > 2:
+            without = _decide(comparison, sample.without(i, place), "", levels, ())
+            if without.verdict != finding.verdict:
+                flips.append(f"seed {seeds[place]} of {name}")
+    if flips:
+        notes.append(f"Without {' or without '.join(flips)} it would not be {finding.verdict}.")
+    estimate = sample.estimate
+    if comparison.rule == "equivalent" and isinstance(estimate, Estimate):
+        half, margin = estimate.half_width(levels.inside), sample.region[1]
+        shown = f"{math.exp(half):.3g}" if is_ratio(comparison) else f"{MEASURES[comparison.measure].factor * half:.3g}"
+        if half >= margin:
+            notes.append(f"Half of its interval is {shown} wide, more than the margin: it could not have been supported with so few seeds.")
+    return tuple(notes)
 
 
-def _same_training(
-    comparison: ComparisonSettings, sides: Mapping[str, Training], seeds: Sequence[int], sample: _Sample, rule: str
-) -> Finding | None:
-    """The finding where both trainings are one to the last bit: then the difference is zero, and nothing of it is estimated.
-
-    Accuracies of a few test images can be equal by chance. The losses of several seeds in every epoch cannot.
-    """
-    if comparison.reference is None or comparison.minus is not None or comparison.rule == "resembles":
-        return None
-    ours, theirs = sides[comparison.variant], sides[comparison.reference]
-    difference = sample.at(LEVEL)
-    if difference.n < 2 or difference.mean != 0 or difference.sd != 0:
-        return None
-    for curve in ("train_loss", "test_loss", "test_accuracy"):
-        values, others = (getattr(side, curve)[_places(side, seeds)] for side in (ours, theirs))
-        if not (np.isfinite(values).all() and np.array_equal(values, others)):
-            return None
-    inside = sample.region[0] < 0 < sample.region[1]
-    why = "both trainings are the same to the last bit, in every loss of every epoch and seed: the difference is zero, and not an estimate"
-    return Finding(comparison, "supported" if inside else "contradicted", why, rule, difference.n, 0.0, region=sample.region)
+def _of_timings(comparison: ComparisonSettings, timings: Timings | None, rule: str, levels: _Levels) -> Finding:
+    try:
+        if timings is None:
+            raise NotMeasured("not timed: it needs the interleaved timings that `dvc repro timing` takes")
+        return _timed(comparison, timings, rule, levels)
+    except (NotMeasured, LookupError) as error:
+        return Finding(comparison, "not run", str(error.args[0]), rule)
 
 
-def _paired(parts: Sequence[FloatArray], level: float) -> Summary:
-    """Of one variant's values, of the difference of two, or of the difference of two differences."""
-    if len(parts) == 1:
-        return summarize(parts[0], level=level)
-    if len(parts) == 2:
-        return paired_difference(*parts, level=level)
-    return difference_of_differences(*parts, level=level)
-
-
-def _share(correct: npt.NDArray[np.bool_], level: float) -> Summary:
-    summary = summarize(correct.astype(np.float64))
-    return replace(summary, interval=image_interval(correct, level=level))
-
-
-def _timed(comparison: ComparisonSettings, timings: Timings, rule: str, wide: float) -> Finding:
+def _timed(comparison: ComparisonSettings, timings: Timings, rule: str, levels: _Levels) -> Finding:
     """Ratios are judged on their logarithm, so that a ratio and its inverse are one. Raises LookupError where nothing was timed."""
-    assert comparison.between is not None
     assert comparison.reference is not None
-    low, high = comparison.between
-    where = _region_text(comparison)
-    show: Callable[[float], float] = float
+    scale, show = _scale(comparison)
     if comparison.rule == "ratio":
-        values, show = np.log(timings.ratio(comparison.variant, comparison.reference)), math.exp
-        low, high = (math.log(end) if end > 0 else -math.inf for end in (low, high))
+        values = timings.ratio(comparison.variant, comparison.reference)
     else:
         values = timings.exponent(comparison.measure)
     if comparison.measure == "saved bytes":
         (exact,) = values
+        low, high = region(comparison)
         inside = bool(low <= exact <= high)
-        why = f"an exact count, {'' if inside else 'not '}{where}"
-        return Finding(comparison, "supported" if inside else "contradicted", why, rule, 1, float(exact), region=comparison.between)
-    if len(values) < MIN_ROUNDS:
-        why = f"only {len(values)} undisturbed rounds of timings, where {MIN_ROUNDS} are the fewest that may judge"
-        note = "more rounds, on a machine without other work, would decide it"
-        return Finding(comparison, "not decided", why, rule, len(values), region=comparison.between, seeds_note=note)
-    return _decide(comparison, _Sample(lambda level: summarize(values, level=level), (low, high), where, "rounds", show), rule, wide)
+        why = f"an exact count, {'' if inside else 'not '}{_region_text(comparison)}"
+        return Finding(comparison, "supported" if inside else "contradicted", why, rule, (1,), float(exact), region=(low, high))
+    low, high = (float(scale(np.array(end))) for end in region(comparison))
+    if not len(values):
+        note = "rounds on a machine without other work would decide it"
+        return Finding(comparison, "not decided", "no round was undisturbed", rule, region=region(comparison), seeds_note=note)
+    sample = _Sample((scale(values),), (), lambda part: RankEstimate(tuple(part.tolist())), (low, high), show)
+    return _decide(comparison, sample, rule, levels, ())
 
 
-def _decide(comparison: ComparisonSettings, sample: _Sample, rule: str, wide: float) -> Finding:
+def _decide(comparison: ComparisonSettings, sample: _Sample, rule: str, levels: _Levels, looks: tuple[int, ...]) -> Finding:
     """The verdict, from where the interval lies: inside, outside or across an end of the region."""
-    summary, show = sample.at(LEVEL), sample.show
-    interval, wider = summary.interval, sample.at(wide).interval
-    low, high = sample.region
-    finding = Finding(comparison, "not decided", "", rule, summary.n, show(summary.mean), region=(show(low), show(high)))
-    if interval is None or wider is None:
-        note = "one seed does not show how many would decide it"
-        return replace(finding, why="one seed gives no interval", seeds_note=note)
-    if interval.low == interval.high:
-        why = f"all {summary.n} {sample.unit} give the same value, so their spread, and with it an interval, is not known"
-        return replace(finding, why=why, seeds_note=f"without a spread it is not known how many {sample.unit} would decide it")
+    estimate, show = sample.estimate, sample.show
+    sizes = tuple(len(part) for part in sample.parts)
+    (low, high), where = sample.region, _region_text(comparison)
+    unit = "seeds" if sample.seeds else "rounds"
+    finding = Finding(comparison, "not decided", "", rule, sizes, show(estimate.mean), region=(show(low), show(high)))
+    inner, outer = estimate.interval(levels.inside), estimate.interval(levels.outside)
+    if inner is None or outer is None:
+        few = min(sizes)
+        why = f"{few} {unit if few != 1 else unit[:-1]} give{'s' if few == 1 else ''} no interval at this level"
+        return replace(finding, why=why, seeds_note=f"more {unit} may decide it")
+    if inner.low == inner.high:
+        why = f"all {min(sizes)} {unit} give the same value, so their spread, and with it an interval, is not known"
+        return replace(finding, why=why, seeds_note=f"without a spread it is not known how many {unit} would decide it")
 
-    finding = replace(finding, interval=Interval(show(interval.low), show(interval.high)), p=sample.p)
-    if low < interval.low and interval.high < high:
-        return replace(finding, verdict="supported", why=f"the whole interval lies {sample.where}")
-    outside, clear = (i.low > high or i.high < low for i in (interval, wider))
-    if clear:
-        return replace(finding, verdict="contradicted", why=f"no part of the interval lies {sample.where}")
-    why = f"only a part of the interval lies {sample.where}"
-    if outside:
-        why = f"no part of the interval lies {sample.where}, but some of the {_percent(wide)} interval of several comparisons"
-    needed, note = _outlook(summary, sample, wide)
+    shown = inner if levels.inside <= levels.outside else outer
+    finding = replace(finding, interval=Interval(show(shown.low), show(shown.high), shown.level), plain=sample.plain(levels.shown))
+    if sample.seeds and looks and min(sizes) < looks[0]:
+        why = f"it has {min(sizes)} seeds, and the first look is at {looks[0]}"
+        return replace(finding, why=why, seeds_note=f"the first look is at {looks[0]} seeds")
+    if low < inner.low and inner.high < high:
+        return replace(finding, verdict="supported", why=f"the whole interval lies {where}")
+    if outer.low > high or outer.high < low:
+        return replace(finding, verdict="contradicted", why=f"no part of the interval lies {where}")
+    why = f"only a part of the interval lies {where}"
+    if inner.low > high or inner.high < low:
+        why = f"no part of the interval lies {where}, but some of the {_percent(levels.outside)} interval of several comparisons"
+    elif low < outer.low and outer.high < high:
+        why = f"the interval lies {where}, but not the whole {_percent(levels.inside)} interval of several comparisons"
+    needed, note = _outlook(estimate, sample.region, unit, levels)
     return replace(finding, why=why, seeds_needed=needed, seeds_note=note)
 
 
-def _outlook(summary: Summary, sample: _Sample, wide: float) -> tuple[int | None, str]:
-    """How many seeds, or rounds, would probably decide what these do not, and that as a clause."""
-    if sample.unit == "test images":
-        return None, f"its interval is over the {summary.n:,} test images, and more seeds add none"
-    needed = seeds_to_decide(summary, sample.region, level=LEVEL, outside_level=wide)
+def _outlook(
+    estimate: Estimate | RankEstimate, region: tuple[float, float], unit: str, levels: _Levels
+) -> tuple[tuple[int, int | None] | None, str]:
+    """How many seeds would probably decide what these do not, and that as a clause."""
+    if isinstance(estimate, RankEstimate):
+        return None, "more rounds may decide it"
+    needed = seeds_to_decide(estimate, region, level=levels.inside, outside_level=levels.outside)
     if needed is None:
-        return None, f"it lies too near to the edge of what is claimed for {MAX_SEEDS:,} {sample.unit} to decide it"
-    needed = max(needed, summary.n + 1)  # where an interval touches the edge, rounding may count it as decided
-    return needed, f"about {needed:,} {sample.unit} would probably decide it, if its mean and spread stay as they are"
+        return None, f"it lies too near to the edge of what is claimed for {MAX_SEEDS:,} {unit} to decide it"
+    fewest, most = (None if n is None else max(n, min(estimate.sizes) + 1) for n in needed)  # rounding may count a touch as decided
+    assert fewest is not None
+    if most is None:
+        said = f"{fewest:,} {unit} or many more"
+    else:
+        said = f"{fewest:,} to {most:,} {unit}" if most > fewest else f"about {most:,} {unit}"
+    return (fewest, most), f"{said} would probably decide it, if its mean stays as it is"

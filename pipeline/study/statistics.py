@@ -1,25 +1,21 @@
-"""Summaries over seeds, paired differences and the tests that go with them.
+"""Summaries over seeds, and the differences and tests with which two commits are compared.
 
-The seed is the unit: one value per training run. Verdicts rest on Student's t interval of the mean, for pairs on that of the
-differences of runs that share a seed. It speaks of training again on the same test images; `hierarchical_bootstrap` of other
-test images of the same kind, too. The same values always give the same numbers: resamples are enumerated, or drawn from a
+The seed is the unit: one value per training run. Intervals over seeds speak of training again on the same test images;
+`hierarchical_bootstrap` of other test images of the same kind, too. What verdicts rest on stands in `effects`. The same values always give the same numbers: resamples are enumerated, or drawn from a
 generator with a fixed start.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
 from pipeline.measures.definitions import FloatArray
-from pipeline.params.train import MAX_SEEDS
 
 LEVEL = 0.95
 EXACT_SIGN_FLIPS = 20  # largest n whose 2^n sign patterns are all looked at (half a million sums by symmetry)
@@ -85,53 +81,7 @@ def paired_difference(variant: Sequence[float] | FloatArray, baseline: Sequence[
     return _summary(_row(_differences(variant, baseline)), _size(variant, baseline), level)
 
 
-def difference_of_differences(
-    a: Sequence[float] | FloatArray,
-    b: Sequence[float] | FloatArray,
-    c: Sequence[float] | FloatArray,
-    d: Sequence[float] | FloatArray,
-    *,
-    level: float = LEVEL,
-) -> Summary:
-    """Summary of `(a - b) - (c - d)`, seed by seed: by how much more a beats b than c beats d (the interaction of a 2 x 2 design).
-
-    Raises:
-        ValueError: the lengths differ, or as `summarize`.
-    """
-    return _summary(_row(_differences(_differences(a, b), _differences(c, d))), _size(a, b, c, d), level)
-
-
-class Welch(NamedTuple):
-    """Difference of the means; interval and two-sided p where both samples have two values or more, p only where they spread."""
-
-    mean: float
-    interval: Interval | None
-    p: float | None
-
-
-def unpaired_difference(variant: Sequence[float] | FloatArray, baseline: Sequence[float] | FloatArray, *, level: float = LEVEL) -> Welch:
-    """`mean(variant) - mean(baseline)` of independent samples with variances of their own (Welch 1947).
-
-    Args:
-        variant, baseline: (n1,) and (n2,) finite numbers, one per seed.
-
-    Raises:
-        ValueError: as `summarize`.
-    """
-    first, second = summarize(variant), summarize(baseline)
-    difference = first.mean - second.mean
-    if min(first.n, second.n) < 2:
-        return Welch(difference, None, None)
-    if first.sd == second.sd == 0:
-        return Welch(difference, Interval(difference, difference, level), None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # scipy takes a side of equal values for one that lost its precision
-        test = stats.ttest_ind(variant, baseline, equal_var=False)
-    low, high = test.confidence_interval(level)
-    return Welch(difference, Interval(float(low), float(high), level), float(test.pvalue))
-
-
-def _student(p: float, freedom: npt.ArrayLike) -> FloatArray:
+def student(p: float, freedom: npt.ArrayLike) -> FloatArray:
     """Quantile of Student's t: `stats.t.ppf` without its checks of the arguments, which take a hundred times as long."""
     quantile: FloatArray = special.stdtrit(freedom, p)
     return quantile
@@ -162,7 +112,7 @@ def _summary(array: FloatArray, size: float, level: float) -> Summary:
         mean, sd = float(array.mean()), float(array.std(ddof=1))
     interval = None
     if n > 1:
-        half = float(_student((1 + level) / 2, n - 1)) * sd / n**0.5
+        half = float(student((1 + level) / 2, n - 1)) * sd / n**0.5
         interval = Interval(mean - half, mean + half, level)
     return Summary(n, mean, sd, float(array.min()), float(array.max()), interval)
 
@@ -217,7 +167,7 @@ def hierarchical_bootstrap(variant_correct: npt.ArrayLike, baseline_correct: npt
     if variance == 0:
         return Interval(observed, observed, level)
     tails = [(1 - level) / 2, (1 + level) / 2]
-    stretch = _student(tails[1], freedom) / stats.norm.ppf(tails[1]) * math.sqrt(variance / resampled_variance)
+    stretch = student(tails[1], freedom) / stats.norm.ppf(tails[1]) * math.sqrt(variance / resampled_variance)
     low, high = observed + stretch * (np.quantile(_resampled_means(difference), tails) - observed)
     return Interval(float(low), float(high), level)
 
@@ -297,40 +247,6 @@ def image_interval(correct: npt.ArrayLike, *, level: float = LEVEL) -> Interval:
         raise ValueError("holds something other than 0 and 1: compare the predictions with the labels first")
     low, high = stats.binomtest(int(array.sum()), array.size).proportion_ci(level, method="wilson")
     return Interval(float(low), float(high), level)
-
-
-def seeds_to_decide(
-    summary: Summary, claimed: tuple[float, float], *, level: float = LEVEL, outside_level: float | None = None
-) -> int | None:
-    """How many seeds would probably decide whether the effect lies in the claimed region: the smallest n at which
-    mean ± t(n - 1) sd / √n, with the mean and sd observed, lies wholly inside it or wholly outside.
-
-    If the observed mean and sd are the true ones, so many seeds decide with a chance a little above one half: it is a size, not a promise.
-
-    Args:
-        summary: of the effect, as `summarize`, `paired_difference` or `difference_of_differences` give it.
-        claimed: low and high end of the claimed effects; `-math.inf` and `math.inf` for a region that is open to a side.
-        level: of the interval that has to lie inside.
-        outside_level: of the interval that has to lie outside, where that one is wider; None: the same.
-
-    Returns:
-        2 to `MAX_SEEDS` (at most `summary.n` where the observed interval decides already). None where no such number does, as the
-        mean is too near to an end of the region; and where the spread is not known (a single seed, or equal values).
-
-    Raises:
-        ValueError: the region's ends are not in rising order.
-    """
-    low, high = claimed
-    if not low < high:
-        raise ValueError(f"the claimed region needs its ends in rising order, not {low} and {high}")
-    if summary.sd == 0:
-        return None
-    inside = low < summary.mean < high
-    room = min(abs(summary.mean - low), abs(summary.mean - high))
-    n = np.arange(2, MAX_SEEDS + 1)
-    used = level if inside or outside_level is None else outside_level
-    enough = n[_student((1 + used) / 2, n - 1) * summary.sd / np.sqrt(n) < room]
-    return int(enough[0]) if enough.size else None
 
 
 def seeds_for_p(alpha: float, comparisons: int = 1) -> int:

@@ -177,21 +177,18 @@ class Training:
         return UserError(f"{self._predictions} is damaged, {fault}: {mend('evaluate')}.")
 
     @property
-    def correct(self) -> npt.NDArray[np.bool_] | None:
-        """(seeds, images): whether a seed's prediction of a test image is right; None without predictions."""
+    def predictions(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]] | None:
+        """(seeds, images) predicted classes and (images,) labels of the test images; None where they are not here."""
         if self._arrays is None or "predictions" not in self._arrays:
             return None
-        right: npt.NDArray[np.bool_] = self._arrays["predictions"] == self._arrays["labels"]
-        return right
+        return self._arrays["predictions"], self._arrays["labels"]
 
     @property
-    def vote_correct(self) -> npt.NDArray[np.bool_] | None:
-        """(images,): whether the vote of all seeds is right about the test image; None without predictions."""
-        if self._arrays is None or "predictions" not in self._arrays:
+    def correct(self) -> npt.NDArray[np.bool_] | None:
+        """(seeds, images): whether a seed's prediction of a test image is right; None without predictions."""
+        if (known := self.predictions) is None:
             return None
-        from pipeline.study.statistics import vote
-
-        right: npt.NDArray[np.bool_] = vote(self._arrays["predictions"]) == self._arrays["labels"]
+        right: npt.NDArray[np.bool_] = known[0] == known[1]
         return right
 
     @property

@@ -20,7 +20,8 @@ from pipeline.errors import UserError
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params
 from pipeline.study.files import TIMINGS
-from pipeline.study.statistics import Interval, Summary, summarize
+from pipeline.study.effects import RankEstimate
+from pipeline.study.statistics import Interval
 from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.subjects import WAYS, Kind, Way, entries
 
@@ -73,13 +74,13 @@ class Timings:
         return float(np.median(self.seconds(name)))
 
     def relative(self, slower: str, faster: str) -> tuple[float, Interval | None] | None:
-        """By what factor one measurement takes longer than another: geometric mean over the rounds, with Student's t interval on the
-        logarithms; None where one of them is missing."""
+        """By what factor one measurement takes longer than another: Hodges and Lehmann's estimate over the rounds, on logarithms, with its
+        distribution-free interval; None where one of them is missing."""
         if not {slower, faster} <= self.measurements.keys():
             return None
-        logs = summarize(np.log(self.seconds(slower) / self.seconds(faster)))
-        ends = logs.interval and Interval(math.exp(logs.interval.low), math.exp(logs.interval.high))
-        return math.exp(logs.mean), ends
+        logs = RankEstimate(tuple(np.log(self.seconds(slower) / self.seconds(faster)).tolist()))
+        ends = logs.interval()
+        return math.exp(logs.mean), ends and Interval(math.exp(ends.low), math.exp(ends.high), ends.level)
 
     def contrast(self, way: Way, slower: str, faster: str) -> Contrast | None:
         """How the profiled steps of two subjects differ; None where one was not profiled in this way."""
@@ -90,13 +91,13 @@ class Timings:
         part = max(one["groups"], key=lambda group: abs(one["groups"][group] - other["groups"][group]))
         return Contrast(way, (slower, faster), part, (one, other))
 
-    def exponent_summary(self, measure: str, way: Way) -> Summary | None:
+    def exponent_estimate(self, measure: str, way: Way) -> RankEstimate | None:
         """Of `exponent`; None where it cannot be formed."""
         try:
             values = self.exponent(measure, way)
         except LookupError:
             return None
-        return summarize(values) if len(values) else None
+        return RankEstimate(tuple(values.tolist())) if len(values) else None
 
     def exponent(self, measure: str, way: Way = "published") -> FloatArray:
         """(rounds,) of "attention time" and "step time", (1,) of "saved bytes": fitted from 49 tokens on."""

@@ -1,0 +1,126 @@
+"""All verdicts at a glance: the deciding effect of each claim in units of its margin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from pipeline.report.figures.drawing import Drawing
+from pipeline.report.figures.style import COLOURS, INK, MUTED, PAGE, WIDTH, Theme, legend_below, png, style, tidy
+from pipeline.report.text import compared, listed
+from pipeline.study.claims import OBSERVATIONS, Finding, Judgement, Verdict, is_ratio, region
+
+REACH = 4.0  # margins shown to either side; what lies beyond stands at the edge as an arrow
+_MAX_LABEL = 58  # characters
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A claim's deciding comparison. `effect`, the interval's ends and the region's ends are in margins."""
+
+    label: str
+    verdict: Verdict
+    effect: float
+    low: float
+    high: float
+    region: tuple[float, float]
+
+
+def _in_margins(finding: Finding) -> tuple[float, float, float, tuple[float, float]] | None:
+    """Effect, ends of the interval and of the region, in units of the claim's margin; None where there is no interval.
+
+    The margin is the distance from no effect to the bound. Between two ends it is half of their distance, counted from their middle.
+    A bound of no effect, or of a value itself, has none: there the unit is half the interval's width, and the bound stands at 1.
+    """
+    if finding.effect is None or finding.interval is None:
+        return None
+    scale = (lambda x: math.log(x) if x > 0 else -math.inf) if is_ratio(finding.comparison) else float
+    effect, low, high = (scale(x) for x in (finding.effect, finding.interval.low, finding.interval.high))
+    ends = tuple(scale(x) for x in region(finding.comparison))
+    bound = ends[0] if math.isfinite(ends[0]) else ends[1]
+    if all(map(math.isfinite, ends)):
+        start, unit = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
+    elif finding.comparison.rule in ("less", "more") and bound:
+        start, unit = 0.0, abs(bound)
+    else:
+        unit = (high - low) / 2 or 1.0
+        start = bound - unit if math.isfinite(ends[0]) else bound + unit
+    effect, low, high, *ends = ((x - start) / unit for x in (effect, low, high, *ends))
+    return effect, low, high, (ends[0], ends[1])
+
+
+def _lines(judgements: Sequence[Judgement]) -> list[_Line]:
+    lines = []
+    for judgement in judgements:
+        placed = _in_margins(judgement.deciding)
+        if placed is not None:
+            text = f"{judgement.id}  {compared(judgement.deciding.comparison)}"
+            label = text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"
+            lines.append(_Line(label, judgement.verdict, *placed))
+    return lines
+
+
+def _colours(theme: Theme) -> dict[Verdict, str]:
+    blue, orange, *_ = COLOURS[theme]
+    return {"supported": blue, "contradicted": orange, "not decided": INK[theme], "not settled": MUTED[theme], "short run": MUTED[theme]}
+
+
+def forest(judgements: Sequence[Judgement]) -> Drawing | None:
+    """A forest plot of the claims that have an effect; None where none has."""
+    lines = _lines(judgements)
+    if not lines:
+        return None
+
+    def draw(theme: Theme) -> bytes:
+        colours = _colours(theme)
+        with style(theme):
+            drawn = Figure(figsize=(WIDTH, 0.9 + 0.215 * len(lines)), layout="constrained")
+            axes = drawn.add_subplot()
+            for place, line in enumerate(lines):
+                start, end = (min(max(x, -REACH), REACH) for x in line.region)
+                axes.barh(place, end - start, 0.86, left=start, color=COLOURS[theme][2], alpha=0.16, linewidth=0)
+                colour = colours[line.verdict]
+                low, high = (min(max(x, -REACH), REACH) for x in (line.low, line.high))
+                axes.plot([low, high], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3)
+                for edge, inside, marker in ((-REACH, line.low >= -REACH, "<"), (REACH, line.high <= REACH, ">")):
+                    if not inside:
+                        axes.plot([edge], [place], marker=marker, color=colour, markersize=6, clip_on=False, zorder=4)
+                if abs(line.effect) <= REACH:
+                    face = PAGE[theme] if line.verdict in OBSERVATIONS else colour
+                    axes.plot([line.effect], [place], marker="o", color=colour, markerfacecolor=face, markersize=5.5, zorder=5)
+            for x in (-1, 0, 1):
+                axes.axvline(x, color=MUTED[theme], linewidth=0.9, linestyle=":" if x else "-", zorder=1)
+            axes.set_yticks(range(len(lines)), [line.label for line in lines])
+            axes.tick_params(axis="y", labelsize=8.5)
+            axes.set_ylim(len(lines) - 0.4, -0.6)
+            axes.set_xlim(-REACH, REACH)
+            axes.set_xticks(range(-int(REACH), int(REACH) + 1), [f"{x}".replace("-", "\N{MINUS SIGN}") for x in range(-4, 5)])
+            axes.set_xlabel("effect, in margins of its claim")
+            tidy(axes, grid="x")
+            axes.grid(False)
+            present = [verdict for verdict in colours if verdict in {line.verdict for line in lines}]
+            handles = [
+                Line2D(
+                    [], [], color=colours[verdict], marker="o", linewidth=2.2, label=verdict,
+                    markerfacecolor=PAGE[theme] if verdict in OBSERVATIONS else colours[verdict],
+                )
+                for verdict in present if verdict != "short run" or "not settled" not in present
+            ]  # fmt: skip
+            if {"not settled", "short run"} <= set(present):
+                handles[-1].set_label("observed: not settled, or a short run")
+            legend_below(drawn, handles)
+            return png(drawn)
+
+    counts = [f"{sum(line.verdict == v for line in lines)} {v}" for v in _colours("light") if any(line.verdict == v for line in lines)]
+    return Drawing(
+        alt=f"Effects of {len(lines)} claims in units of their margins: {listed(counts)}.",
+        caption="The deciding effect of each claim with its interval, in units of the claim's margin. Green: where the claim puts it. "
+        "A claim is supported when its whole line lies in the green, contradicted when none of it does. Open circles are observations, "
+        f"which decide nothing. Arrows: beyond {REACH:g} margins. A bound without a margin stands at 1, and the unit is half the interval.",
+        draw=draw,
+        name="verdicts",
+    )

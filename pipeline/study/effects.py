@@ -1,0 +1,265 @@
+"""Effects, with the intervals that verdicts rest on.
+
+The seed is the unit: one value per training. Two networks are compared as independent samples (Welch 1947), because the trainings of
+one seed share nothing but the order of the images: the correlation of a seed of one with the same seed of the other has a median of
+0.05 in this study. Trainings that share their subset of the data, or their first epochs, are compared in pairs. Rounds of
+interleaved timings have stragglers, so their ratios are judged by ranks (Hodges and Lehmann 1963).
+
+Seeds are added in looks that are declared beforehand. All looks share one level, at which all of them together err with 5 %
+(Pocock 1977).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special
+
+from pipeline.measures.definitions import FloatArray
+from pipeline.params.train import MAX_SEEDS
+from pipeline.study.statistics import LEVEL, Interval, student, vote
+
+_ROUNDING = 1e-12  # share of the numbers' own size: a spread below it is their rounding
+_NODES = 200  # of the quadrature over the paths that have not yet crossed: the level is then exact to ten digits
+MIN_ROUNDS = 6  # the signed-rank test of fewer values cannot reject at 5 %
+_SUBSETS = 1000  # of the voters, drawn where there are more
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An effect whose interval is mean ± t(freedom) · error.
+
+    Attributes:
+        error: standard error of the mean; 0.0 where the values do not differ, nan where a side has one value only.
+        freedom: degrees of freedom of the error (Welch 1947; Satterthwaite 1946); nan with it.
+        variances: (sides,), of one value of each side.
+        sizes: values of each side.
+    """
+
+    mean: float
+    error: float
+    freedom: float
+    variances: tuple[float, ...]
+    sizes: tuple[int, ...]
+
+    def interval(self, level: float = LEVEL) -> Interval | None:
+        """Of the mean; None where a side has one value only."""
+        if math.isnan(self.error):
+            return None
+        half = self.half_width(level)
+        return Interval(self.mean - half, self.mean + half, level)
+
+    def half_width(self, level: float) -> float:
+        return float(student((1 + level) / 2, self.freedom)) * self.error if self.error else 0.0
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided, of the mean being 0; None where the values have no spread."""
+        return float(2 * special.stdtr(self.freedom, -abs(self.mean) / self.error)) if self.error > 0 else None
+
+
+@dataclass(frozen=True)
+class RankEstimate:
+    """The centre of values that may have stragglers: the median of the means of all pairs (Hodges and Lehmann 1963).
+
+    Attributes:
+        values: (n,), assumed symmetric about their centre.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.median(self._means()))
+
+    def interval(self, level: float = LEVEL) -> Interval | None:
+        """The values of the centre that the signed-rank test (Wilcoxon 1945) does not reject; free of any distribution.
+
+        Returns:
+            None where n is too small for the level: 95 % takes `MIN_ROUNDS` values.
+        """
+        n = len(self.values)
+        counts = np.ones(1)  # by sum of ranks, the number of the 2^n sign patterns
+        for rank in range(1, n + 1):
+            shifted = np.zeros(len(counts) + rank)
+            shifted[: len(counts)] += counts
+            shifted[rank:] += counts
+            counts = shifted
+        left_out = int(np.searchsorted(np.cumsum(counts) / 2.0**n, (1 - level) / 2, side="right"))
+        if not left_out:
+            return None
+        means = np.sort(self._means())
+        return Interval(float(means[left_out - 1]), float(means[-left_out]), level)
+
+    def _means(self) -> FloatArray:
+        values = np.asarray(self.values)
+        first, second = np.triu_indices(len(values))
+        means: FloatArray = (values[first] + values[second]) / 2
+        return means
+
+
+def contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
+    """Of one side its mean, of two the first's minus the second's, of four the first difference minus the second; sides independent.
+
+    With the variances s² and sizes n of the sides the error is √Σ s²/n, with (Σ s²/n)² / Σ (s²/n)²/(n - 1) degrees of freedom
+    (Welch 1947).
+
+    Args:
+        sides: (n,) finite numbers each, one per seed.
+
+    Raises:
+        ValueError: a side has no values, or one that is not finite.
+    """
+    rows = [np.asarray(side, dtype=np.float64) for side in sides]
+    if any(row.ndim != 1 or not row.size for row in rows):
+        raise ValueError("needs a row of one or more values a side")
+    if not all(np.isfinite(row).all() for row in rows):
+        raise ValueError("holds a value that is not a finite number")
+    mean = sum(sign * float(row.mean()) for sign, row in zip((1, -1, -1, 1), rows, strict=False))
+    sizes = tuple(row.size for row in rows)
+    size = max(float(np.abs(row).max()) for row in rows)
+    # Accuracies are shares of images: values that are equal on paper may differ in their last bits.
+    mean = 0.0 if abs(mean) <= _ROUNDING * size else mean
+    if min(sizes) < 2:
+        return Estimate(mean, math.nan, math.nan, (math.nan,) * len(rows), sizes)
+    variances = tuple(0.0 if np.ptp(row) <= _ROUNDING * size else float(row.var(ddof=1)) for row in rows)
+    return _of_variances(mean, variances, sizes)
+
+
+def _of_variances(mean: float, variances: tuple[float, ...], sizes: tuple[int, ...]) -> Estimate:
+    shares = [variance / n for variance, n in zip(variances, sizes, strict=True)]
+    squared = sum(shares)
+    if not squared:
+        return Estimate(mean, 0.0, math.inf, variances, sizes)
+    freedom = squared**2 / sum(share**2 / (n - 1) for share, n in zip(shares, sizes, strict=True))
+    return Estimate(mean, math.sqrt(squared), freedom, variances, sizes)
+
+
+def paired_contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
+    """As `contrast`, of the differences seed by seed; entry i of all sides has to be of the same seed.
+
+    Raises:
+        ValueError: the lengths differ, or as `contrast`.
+    """
+    rows = [np.asarray(side, dtype=np.float64) for side in sides]
+    if len({row.shape for row in rows}) > 1:
+        raise ValueError(f"a pairing needs the same seeds on all sides, not shapes {' and '.join(str(row.shape) for row in rows)}")
+    differences = sum(sign * row for sign, row in zip((1, -1, -1, 1), rows, strict=False))
+    size = max(float(np.abs(row).max(initial=0.0)) for row in rows)
+    return contrast(np.where(np.abs(differences) <= _ROUNDING * size, 0.0, differences))
+
+
+def vote_estimate(predictions: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> Estimate:
+    """Accuracy of the vote of all seeds on these test images, with the error that other seeds would give.
+
+    The error is that of the delete-d jackknife (Shao and Wu 1989) with half of the seeds left out: a vote is not smooth in a single
+    voter. With S seeds, votes θ of all subsets of S - d, and θ' their mean: error² = (S - d) / d · mean (θ - θ')².
+
+    Args:
+        predictions: (seeds, images) predicted classes; labels: (images,).
+    """
+    seeds = len(predictions)
+    accuracy = float((vote(predictions) == labels).mean())
+    if seeds < 2:
+        return Estimate(accuracy, math.nan, math.nan, (math.nan,), (seeds,))
+    d = seeds // 2
+    if math.comb(seeds, d) <= _SUBSETS:
+        subsets = [list(kept) for kept in itertools.combinations(range(seeds), seeds - d)]
+    else:
+        rng = np.random.default_rng(0)
+        subsets = [sorted(rng.choice(seeds, seeds - d, replace=False)) for _ in range(_SUBSETS)]
+    votes = np.array([(vote(predictions[kept]) == labels).mean() for kept in subsets])
+    error = math.sqrt((seeds - d) / d * float(votes.var()))
+    return Estimate(accuracy, error, seeds - 1, (seeds * error**2,), (seeds,))
+
+
+# --- looks ---
+
+
+@cache
+def look_level(looks: tuple[int, ...]) -> float:
+    """Level of the intervals at each look, so that all looks together cover the truth with `LEVEL` (Pocock 1977).
+
+    Each side of a comparison counts up to its own largest look. So from the first look to the last one side may lead by a look, and
+    the information about a difference, n₁n₂ / (n₁ + n₂), grows in twice as many steps as there are looks after the first. The level
+    is that of all these steps. The chance that a random walk stays below c √information at every step is integrated step by step
+    (Armitage, McPherson and Rowe 1969).
+
+    Args:
+        looks: numbers of seeds, rising; one number or none is no repetition.
+    """
+    path = [(k, k) for k in looks[:1]]
+    for k in looks[1:]:
+        path += [(path[-1][0], k), (k, k)]
+    information = [a * b / (a + b) for a, b in path]
+    if len(information) < 2:
+        return LEVEL
+
+    def stays(bound: float) -> float:
+        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+        density = places = held = np.empty(0)
+        before = 0.0
+        for amount in information:
+            reach, step = bound * math.sqrt(amount), math.sqrt(amount - before)
+            places, former = nodes * reach, places
+            density = _normal(places / step) / step if not before else _normal((places[:, None] - former) / step) / step @ held
+            held, before = density * weights * reach, amount
+        return float(held.sum())
+
+    bound = optimize.brentq(lambda bound: stays(bound) - LEVEL, 1.0, 6.0)
+    return float(1 - 2 * special.ndtr(-bound))
+
+
+def _normal(x: FloatArray) -> FloatArray:
+    density: FloatArray = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    return density
+
+
+# --- how many seeds it takes ---
+
+
+def seeds_to_decide(
+    estimate: Estimate, claimed: tuple[float, float], *, level: float = LEVEL, outside_level: float | None = None
+) -> tuple[int, int | None] | None:
+    """How many seeds a side would probably decide whether the effect lies in the claimed region, if its mean stays as it is.
+
+    The smallest n at which the interval lies wholly inside the region or wholly outside. A few seeds hardly know the spread: its
+    square is freedom / χ²(freedom) times the observed one. So the answer is the range between the spreads that are exceeded in 90 %
+    and in 10 % of cases.
+
+    Args:
+        claimed: low and high end of the claimed effects; `-math.inf` and `math.inf` for a region that is open to a side.
+        level: of the interval that has to lie inside.
+        outside_level: of the interval that has to lie outside; None: the same.
+
+    Returns:
+        Numbers from 2 to `MAX_SEEDS`, the second None where it is larger. None where both are, as the mean is too near to an end of
+        the region, and where the spread is not known.
+
+    Raises:
+        ValueError: the region's ends are not in rising order.
+    """
+    low, high = claimed
+    if not low < high:
+        raise ValueError(f"the claimed region needs its ends in rising order, not {low} and {high}")
+    if not estimate.error > 0:
+        return None
+    used = level if low < estimate.mean < high or outside_level is None else outside_level
+    room = min(abs(estimate.mean - low), abs(estimate.mean - high))
+    n = np.arange(2, MAX_SEEDS + 1)
+    variance = sum(estimate.variances)
+    freedom = variance**2 / sum(one**2 for one in estimate.variances) * (n - 1)
+
+    def enough(quantile: float) -> int | None:
+        spread = math.sqrt(variance * estimate.freedom / special.chdtri(estimate.freedom, 1 - quantile))
+        found = n[student((1 + used) / 2, freedom) * spread / np.sqrt(n) < room]
+        return int(found[0]) if found.size else None
+
+    fewest = enough(0.9)
+    return None if fewest is None else (fewest, enough(0.1))
