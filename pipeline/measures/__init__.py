@@ -12,11 +12,13 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from pipeline.measures.definitions import SHIFTS, FloatArray
+from pipeline.measures.definitions import SHIFTS, FloatArray, is_diverged
 
 Probe = Literal["shifts", "attention"]
 
+LATE_EPOCHS = 5
 STEADY_EPOCHS = 10  # late epochs only: the first ones climb, which is learning and not unsteadiness
+MIN_STEADY_EPOCHS = 12
 
 
 class NotFormed(ValueError):
@@ -36,11 +38,18 @@ class Trained(Protocol):
     @property
     def test_accuracy(self) -> FloatArray: ...
     @property
+    def test_error(self) -> FloatArray: ...
+    @property
     def test_loss(self) -> FloatArray: ...
     @property
     def train_loss(self) -> FloatArray: ...
     @property
     def gradient_norm(self) -> FloatArray: ...
+    @property
+    def choices(self) -> int:
+        """What the network chooses from: the classes, or the words of the next place."""
+        ...
+
     @property
     def evaluation(self) -> Mapping[str, FloatArray] | None:
         """(seeds,) each, by the columns that the evaluation has; None without it."""
@@ -69,7 +78,7 @@ class Measure:
         digits: decimals; None where values differ so much in size that they depend on it.
         values: (seeds,) of a training, which may hold values that are not finite; None where the measure is not one of each seed.
             Raises NotFormed.
-        by_epoch: the curve whose last value it is; empty where it has no value after every epoch.
+        by_epoch: the curve whose last value, or mean over the late epochs, it is; empty where it has no value after every epoch.
         probe: what the evaluation has to do for it, besides testing.
         rule: the one rule of claims that judges it; None for any that judges differences.
         ratio: its effects are ratios of geometric means, not differences: what counts is by which factor it is larger.
@@ -147,24 +156,46 @@ def _nearness(training: Trained) -> FloatArray:
     return np.array([nearness_correlation(one, training.grid) if np.isfinite(one).all() else math.nan for one in vectors])
 
 
-def unsteadiness(accuracy: FloatArray) -> FloatArray:
-    """Standard deviation of the changes of accuracy from epoch to epoch, per seed, over the last `STEADY_EPOCHS` epochs.
+def late(curve: FloatArray) -> FloatArray:
+    """The mean over the late epochs, per seed: the last `LATE_EPOCHS`, of runs too short for that the last fifth, at least one epoch.
+
+    At a constant learning rate a single epoch's value is noise of the moment at which training stopped.
 
     Args:
-        accuracy: (seeds, epochs); of a run of `STEADY_EPOCHS` epochs or fewer all but the first count.
+        curve: (seeds, epochs).
+
+    Returns:
+        (seeds,).
+    """
+    mean: FloatArray = curve[:, -min(LATE_EPOCHS, max(1, curve.shape[1] // 5)) :].mean(axis=1)
+    return mean
+
+
+def unsteadiness(accuracy: FloatArray) -> FloatArray:
+    """Standard deviation of the accuracy around its own straight line over the last `STEADY_EPOCHS` epochs, per seed.
+
+    The line, by least squares, takes out that accuracy still rises. It takes two degrees of freedom, so the sum of the squared
+    residuals is divided by the number of epochs minus 2, which makes its mean the variance of epochs that scatter independently.
+
+    Args:
+        accuracy: (seeds, epochs).
 
     Returns:
         (seeds,), in the unit of `accuracy`.
 
     Raises:
-        NotFormed: fewer than four epochs leave fewer than two changes.
+        NotFormed: fewer than `MIN_STEADY_EPOCHS` epochs, in which the climb of the first ones is no straight line.
     """
-    window = accuracy[:, 1:][:, -STEADY_EPOCHS:]
-    if window.shape[1] < 3:
-        raise NotFormed("it was trained for fewer than the four epochs that unsteadiness takes")
-    deviation: FloatArray = np.diff(window, axis=1).std(axis=1, ddof=1)
+    if accuracy.shape[1] < MIN_STEADY_EPOCHS:
+        raise NotFormed(f"it was trained for fewer than the {MIN_STEADY_EPOCHS} epochs that unsteadiness takes")
+    window = accuracy[:, -STEADY_EPOCHS:] - accuracy[:, -STEADY_EPOCHS:].mean(axis=1, keepdims=True)
+    epoch = np.arange(STEADY_EPOCHS) - (STEADY_EPOCHS - 1) / 2
+    slope = window @ epoch / (epoch @ epoch)
+    deviation: FloatArray = np.sqrt(((window - slope[:, None] * epoch) ** 2).sum(axis=1) / (STEADY_EPOCHS - 2))
     return deviation
 
+
+_LATE = f"mean over the last {LATE_EPOCHS} epochs (the last fifth of fewer than {5 * LATE_EPOCHS})"
 
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure(
@@ -175,11 +206,28 @@ MEASURES: dict[str, Measure] = {
         "Test loss after the last epoch", "Mean cross-entropy on the test images after the last epoch, in nats.", "nats", "nats", 1, 4,
         lambda training: training.test_loss[:, -1], by_epoch="test_loss",
     ),
+    "late accuracy": Measure(
+        "Test accuracy over the last epochs", f"Test accuracy, {_LATE}, in %.", "%", "points", 100, 2,
+        lambda training: late(training.test_accuracy), by_epoch="test_accuracy",
+    ),
+    "late test error": Measure(
+        "Test error over the last epochs", f"Share of the test images that are classified wrongly, {_LATE}, in %.", "%", "points", 100, 2,
+        lambda training: late(training.test_error), by_epoch="test_error",
+    ),
+    "late test loss": Measure(
+        "Test loss over the last epochs", f"Mean cross-entropy on the test images, {_LATE}, in nats.", "nats", "nats", 1, 4,
+        lambda training: late(training.test_loss), by_epoch="test_loss",
+    ),
     "unsteadiness": Measure(
         "Unsteadiness of test accuracy over the last epochs",
-        "Unsteadiness: standard deviation of the changes of test accuracy from one epoch to the next over the last "
-        f"{STEADY_EPOCHS} epochs (all but the first of a shorter run), in points.",
+        "Unsteadiness: standard deviation of test accuracy around the straight line that fits its last "
+        f"{STEADY_EPOCHS} epochs best, in points; of trainings of at least {MIN_STEADY_EPOCHS} epochs.",
         "points", "points", 100, 3, lambda training: unsteadiness(training.test_accuracy), phrase="unsteadiness of accuracy",
+    ),
+    "diverged": Measure(
+        "Diverged seeds",
+        "Share of the seeds whose train loss in the last epoch is not finite, or no better than that of a guess; a seed counts 0 or 100 %.",
+        "%", "points", 100, 0, lambda training: is_diverged(training.train_loss[:, -1], training.choices).astype(np.float64),
     ),
     "first-epoch loss": Measure(
         "Train loss of the first epoch", "Mean cross-entropy on the training images in the first epoch, in nats.", "nats", "nats", 1, 4,

@@ -121,6 +121,10 @@ class Training:
         return self.curves["test_accuracy"]
 
     @property
+    def test_error(self) -> FloatArray:
+        return 1 - self.test_accuracy
+
+    @property
     def test_loss(self) -> FloatArray:
         return self.curves["test_loss"]
 
@@ -142,9 +146,14 @@ class Training:
         return self.test_accuracy[:, -1]
 
     @property
+    def choices(self) -> int:
+        """What the network chooses from: the classes, or the words of the next place."""
+        return self.settings.choices
+
+    @property
     def diverged(self) -> int:
         """Seeds whose last train loss is not finite or no better than a guess."""
-        return int(is_diverged(self.train_loss[:, -1], self.settings.choices).sum())
+        return int(is_diverged(self.train_loss[:, -1], self.choices).sum())
 
     @property
     def grid(self) -> int:

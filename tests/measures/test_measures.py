@@ -1,0 +1,62 @@
+"""Measures of a training's curves, worked out by hand; each in a case that has to come out zero, too."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.measures import MEASURES, NotFormed, late, unsteadiness
+
+
+def values_of(measure: str, **training: Any) -> list[float]:
+    form = MEASURES[measure].values
+    assert form is not None
+    return form(SimpleNamespace(**training)).tolist()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("epochs", "length"), [(1, 1), (4, 1), (5, 1), (9, 1), (10, 2), (12, 2), (24, 4), (25, 5), (30, 5), (60, 5)])
+def test_late_epochs_are_the_last_five_or_the_last_fifth(epochs: int, length: int) -> None:
+    curve = np.stack([np.arange(1.0, epochs + 1), np.full(epochs, 7.0)])
+    assert late(curve) == pytest.approx([epochs - (length - 1) / 2, 7.0])
+
+
+def test_late_accuracy_error_and_loss_by_hand() -> None:
+    accuracy = np.array([[0.5] * 8 + [0.75, 1.0], [0.0] * 8 + [1.0, 1.0]])  # ten epochs: the last two count
+    assert values_of("late accuracy", test_accuracy=accuracy) == [0.875, 1.0]
+    assert values_of("late test error", test_error=1 - accuracy) == [0.125, 0.0]
+    assert values_of("late test loss", test_loss=1 - accuracy) == [0.125, 0.0]
+
+
+def test_unsteadiness_by_hand() -> None:
+    """+1 and -1 in turns over the epochs -4.5 to 4.5: slope -5 / 82.5, and sum of squares 10 - 25 / 82.5 around the line."""
+    waves = np.tile([1.0, -1.0], 5)
+    accuracy = np.concatenate([np.array([9.0, -9.0]), waves])  # what came before the last ten does not count
+    expected = math.sqrt((10 - 25 / 82.5) / 8)
+    rising = accuracy + 0.3 * np.arange(12)
+    assert unsteadiness(np.stack([accuracy, rising])) == pytest.approx([expected, expected])
+
+
+def test_a_straight_line_is_steady() -> None:
+    assert unsteadiness(np.linspace(0.9, 1.0, 12)[None]) == pytest.approx([0.0], abs=1e-15)
+    assert unsteadiness(np.full((2, 30), 0.5)).tolist() == [0.0, 0.0]
+
+
+def test_unsteadiness_is_the_scatter_of_independent_epochs() -> None:
+    accuracy = np.random.default_rng(0).normal(0.9, 0.01, size=(4000, 12)) + 0.02 * np.arange(12)
+    assert (unsteadiness(accuracy) ** 2).mean() == pytest.approx(0.01**2, rel=0.03)  # divided by 10 it would be 20 % less
+
+
+def test_unsteadiness_takes_twelve_epochs() -> None:
+    with pytest.raises(NotFormed, match="fewer than the 12 epochs"):
+        unsteadiness(np.full((2, 11), 0.5))
+
+
+def test_diverged_seeds_count_one_each() -> None:
+    last = np.array([math.nan, math.inf, math.log(10), 0.05])
+    curves = np.stack([np.zeros(4), last], axis=1)
+    assert values_of("diverged", train_loss=curves, choices=10) == [1.0, 1.0, 1.0, 0.0]
+    assert values_of("diverged", train_loss=np.zeros((3, 2)), choices=10) == [0.0, 0.0, 0.0]
