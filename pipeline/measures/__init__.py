@@ -208,21 +208,21 @@ MEASURES: dict[str, Measure] = {
     ),
     "late accuracy": Measure(
         "Test accuracy over the last epochs", f"Test accuracy, {_LATE}, in %.", "%", "points", 100, 2,
-        lambda training: late(training.test_accuracy), by_epoch="test_accuracy",
+        lambda training: late(training.test_accuracy), by_epoch="test_accuracy", phrase="accuracy",
     ),
     "late test error": Measure(
         "Test error over the last epochs", f"Share of the test images that are classified wrongly, {_LATE}, in %.", "%", "points", 100, 2,
-        lambda training: late(training.test_error), by_epoch="test_error",
+        lambda training: late(training.test_error), by_epoch="test_error", phrase="test error", ratio=True,
     ),
     "late test loss": Measure(
         "Test loss over the last epochs", f"Mean cross-entropy on the test images, {_LATE}, in nats.", "nats", "nats", 1, 4,
-        lambda training: late(training.test_loss), by_epoch="test_loss",
+        lambda training: late(training.test_loss), by_epoch="test_loss", phrase="test loss",
     ),
     "unsteadiness": Measure(
         "Unsteadiness of test accuracy over the last epochs",
         "Unsteadiness: standard deviation of test accuracy around the straight line that fits its last "
         f"{STEADY_EPOCHS} epochs best, in points; of trainings of at least {MIN_STEADY_EPOCHS} epochs.",
-        "points", "points", 100, 3, lambda training: unsteadiness(training.test_accuracy), phrase="unsteadiness of accuracy",
+        "points", "points", 100, 3, lambda training: unsteadiness(training.test_accuracy), phrase="unsteadiness of accuracy", ratio=True,
     ),
     "diverged": Measure(
         "Diverged seeds",
@@ -231,12 +231,12 @@ MEASURES: dict[str, Measure] = {
     ),
     "first-epoch loss": Measure(
         "Train loss of the first epoch", "Mean cross-entropy on the training images in the first epoch, in nats.", "nats", "nats", 1, 4,
-        lambda training: training.train_loss[:, 0],
+        lambda training: training.train_loss[:, 0], ratio=True,
     ),
     "gradient norm": Measure(
         "Gradient norm, mean over the first epoch's steps",
         "L2 norm of a seed's gradient before clipping, mean over the first epoch's steps.",
-        digits=None, values=lambda training: training.gradient_norm[:, 0],
+        digits=None, values=lambda training: training.gradient_norm[:, 0], ratio=True,
     ),
     "accuracy lost to shifts": Measure(
         f"Accuracy lost to shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels",
@@ -257,7 +257,7 @@ MEASURES: dict[str, Measure] = {
     "nearness correlation": Measure(
         "Rank correlation of position similarity with nearness",
         "Spearman's rank correlation, over all pairs of patches, of the cosine similarity of their position vectors with their nearness.",
-        values=_nearness, rule="resembles",
+        values=_nearness,
     ),
     "scene accuracy": _of_captions(
         "greedy_scene_accuracy", "Scene accuracy", "Share of the test scenes whose greedy caption is true and complete"

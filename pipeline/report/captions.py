@@ -57,7 +57,8 @@ class Row:
 
 def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Training]) -> list[Row]:
     greedy, beam, measure = (
-        effects(experiment, runs, name, look_level(params.looks)) for name in ("scene accuracy", "scene accuracy by beam search", experiment.measure)
+        effects(experiment, runs, name, look_level(params.looks))
+        for name in ("scene accuracy", "scene accuracy by beam search", experiment.measure)
     )
     return [
         Row(

@@ -17,7 +17,7 @@ from pipeline.params import ExperimentSettings, Params, TrainSettings
 from pipeline.report import text
 from pipeline.report.figures import Material, drawings
 from pipeline.report.figures.positions import nearness_rows
-from pipeline.report.text import counted, differs, interval, percent, points
+from pipeline.report.text import differs, percent, points
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, is_timed
 from pipeline.study.effects import contrast, look_level
@@ -117,9 +117,7 @@ def _difference(measure: str, values: FloatArray, baseline: FloatArray, level: f
     show: Callable[[float], float] = math.exp if ratio else float
     estimate = contrast(*sides)
     ends = estimate.interval(level)
-    return Difference(
-        show(estimate.mean), ends and Interval(show(ends.low), show(ends.high), level), min(estimate.sizes), float(ratio)
-    )
+    return Difference(show(estimate.mean), ends and Interval(show(ends.low), show(ends.high), level), min(estimate.sizes), float(ratio))
 
 
 def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Training]) -> list[Row]:

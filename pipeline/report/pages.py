@@ -19,9 +19,9 @@ from pipeline.report import captions, curves, experiment, method, text, timing
 from pipeline.report.figures.verdicts import forest
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
+from pipeline.study.effects import look_level
 from pipeline.study.files import ARRAYS
 from pipeline.study.results import load_dataset
-from pipeline.study.effects import look_level
 from pipeline.study.statistics import LEVEL, Summary
 from pipeline.timing.results import load as load_timings
 from pipeline.training.tasks import data_digest

@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -324,7 +325,7 @@ class _Sample:
     show: Callable[[float], float] = float
     plain: Callable[[float], tuple[float, Interval | None] | None] = lambda level: None
 
-    @property
+    @cached_property
     def estimate(self) -> Estimate | RankEstimate:
         return self.form(*self.parts)
 
@@ -551,10 +552,8 @@ def _timed(comparison: ComparisonSettings, timings: Timings, rule: str, levels: 
     """Ratios are judged on their logarithm, so that a ratio and its inverse are one. Raises LookupError where nothing was timed."""
     assert comparison.reference is not None
     scale, show = _scale(comparison)
-    if comparison.rule == "ratio":
-        values = timings.ratio(comparison.variant, comparison.reference)
-    else:
-        values = timings.exponent(comparison.measure)
+    timed = comparison.rule == "ratio"
+    values = timings.ratio(comparison.variant, comparison.reference) if timed else timings.exponent(comparison.measure)
     if comparison.measure == "saved bytes":
         (exact,) = values
         low, high = region(comparison)

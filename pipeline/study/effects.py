@@ -11,6 +11,7 @@ Seeds are added in looks that are declared beforehand. All looks share one level
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Sequence
@@ -116,16 +117,28 @@ def contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
     Raises:
         ValueError: a side has no values, or one that is not finite.
     """
-    rows = [np.asarray(side, dtype=np.float64) for side in sides]
-    if any(row.ndim != 1 or not row.size for row in rows):
-        raise ValueError("needs a row of one or more values a side")
-    if not all(np.isfinite(row).all() for row in rows):
-        raise ValueError("holds a value that is not a finite number")
+    rows = [_row(side) for side in sides]
     mean = sum(sign * float(row.mean()) for sign, row in zip((1, -1, -1, 1), rows, strict=False))
-    sizes = tuple(row.size for row in rows)
-    size = max(float(np.abs(row).max()) for row in rows)
-    # Accuracies are shares of images: values that are equal on paper may differ in their last bits.
+    return _estimate(mean, rows, max(float(np.abs(row).max()) for row in rows))
+
+
+def _row(side: Sequence[float] | FloatArray) -> FloatArray:
+    row = np.asarray(side, dtype=np.float64)
+    if row.ndim != 1 or not row.size:
+        raise ValueError("needs a row of one or more values a side")
+    if not np.isfinite(row).all():
+        raise ValueError("holds a value that is not a finite number")
+    return row
+
+
+def _estimate(mean: float, rows: Sequence[FloatArray], size: float) -> Estimate:
+    """Of rows that were computed from numbers of at most `size`.
+
+    Accuracies are shares of images, so values that are equal on paper often differ in their last bits. That is no spread, and a tiny
+    interval made of it would decide what no data decide.
+    """
     mean = 0.0 if abs(mean) <= _ROUNDING * size else mean
+    sizes = tuple(row.size for row in rows)
     if min(sizes) < 2:
         return Estimate(mean, math.nan, math.nan, (math.nan,) * len(rows), sizes)
     variances = tuple(0.0 if np.ptp(row) <= _ROUNDING * size else float(row.var(ddof=1)) for row in rows)
@@ -147,12 +160,11 @@ def paired_contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
     Raises:
         ValueError: the lengths differ, or as `contrast`.
     """
-    rows = [np.asarray(side, dtype=np.float64) for side in sides]
+    rows = [_row(side) for side in sides]
     if len({row.shape for row in rows}) > 1:
         raise ValueError(f"a pairing needs the same seeds on all sides, not shapes {' and '.join(str(row.shape) for row in rows)}")
-    differences = sum(sign * row for sign, row in zip((1, -1, -1, 1), rows, strict=False))
-    size = max(float(np.abs(row).max(initial=0.0)) for row in rows)
-    return contrast(np.where(np.abs(differences) <= _ROUNDING * size, 0.0, differences))
+    differences: FloatArray = np.sum([sign * row for sign, row in zip((1, -1, -1, 1), rows, strict=False)], axis=0)
+    return _estimate(float(differences.mean()), [differences], max(float(np.abs(row).max()) for row in rows))
 
 
 def vote_estimate(predictions: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> Estimate:
@@ -252,14 +264,17 @@ def seeds_to_decide(
         return None
     used = level if low < estimate.mean < high or outside_level is None else outside_level
     room = min(abs(estimate.mean - low), abs(estimate.mean - high))
-    n = np.arange(2, MAX_SEEDS + 1)
     variance = sum(estimate.variances)
-    freedom = variance**2 / sum(one**2 for one in estimate.variances) * (n - 1)
+    per_seed = variance**2 / sum(one**2 for one in estimate.variances)  # degrees of freedom of each further seed a side
 
     def enough(quantile: float) -> int | None:
         spread = math.sqrt(variance * estimate.freedom / special.chdtri(estimate.freedom, 1 - quantile))
-        found = n[student((1 + used) / 2, freedom) * spread / np.sqrt(n) < room]
-        return int(found[0]) if found.size else None
+
+        def decides(n: int) -> bool:
+            return bool(student((1 + used) / 2, per_seed * (n - 1)) * spread / math.sqrt(n) < room)
+
+        found = 2 + bisect.bisect_left(range(2, MAX_SEEDS + 1), True, key=decides)  # intervals shrink as seeds are added
+        return found if found <= MAX_SEEDS else None
 
     fewest = enough(0.9)
     return None if fewest is None else (fewest, enough(0.1))

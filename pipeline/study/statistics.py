@@ -1,8 +1,8 @@
 """Summaries over seeds, and the differences and tests with which two commits are compared.
 
 The seed is the unit: one value per training run. Intervals over seeds speak of training again on the same test images;
-`hierarchical_bootstrap` of other test images of the same kind, too. What verdicts rest on stands in `effects`. The same values always give the same numbers: resamples are enumerated, or drawn from a
-generator with a fixed start.
+`hierarchical_bootstrap` of other test images of the same kind, too. What verdicts rest on stands in `effects`. The same values always
+give the same numbers: resamples are enumerated, or drawn from a generator with a fixed start.
 """
 
 from __future__ import annotations

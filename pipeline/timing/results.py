@@ -19,8 +19,8 @@ import numpy as np
 from pipeline.errors import UserError
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params
-from pipeline.study.files import TIMINGS
 from pipeline.study.effects import RankEstimate
+from pipeline.study.files import TIMINGS
 from pipeline.study.statistics import Interval
 from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.subjects import WAYS, Kind, Way, entries

@@ -19,7 +19,6 @@ from pipeline.study.statistics import (
     holm,
     image_interval,
     paired_difference,
-    seeds_to_decide,
     sign_flip_p,
     summarize,
 )
@@ -146,17 +145,3 @@ def test_holm_keeps_false_alarms_in_a_family_at_its_level() -> None:
         adjusted += min(holm(p)) <= 0.05
     assert adjusted / 800 <= 0.05 + _error(0.05, 800)
     assert alone / 800 > 0.1
-
-
-def test_so_many_seeds_decide_with_about_even_chance_and_half_as_many_with_less() -> None:
-    summary = summarize([0.0, 1.0, 2.0])  # mean 1, sd 1
-    n = seeds_to_decide(summary, (0.4, math.inf))
-    assert n is not None
-    samples = np.random.default_rng(9).normal(summary.mean, summary.sd, size=(2000, n))
-
-    def decided(fewer: int) -> float:
-        intervals = [summarize(sample[: n - fewer]).interval for sample in samples]
-        return float(np.mean([interval is not None and interval.low > 0.4 for interval in intervals]))
-
-    assert decided(0) == pytest.approx(0.55, abs=0.07)
-    assert decided(n // 2) < 0.4

@@ -14,19 +14,15 @@ from scipy import stats
 
 from pipeline.study import statistics
 from pipeline.study.statistics import (
-    MAX_SEEDS,
     Interval,
-    difference_of_differences,
     hierarchical_bootstrap,
     holm,
     image_interval,
     paired_difference,
     seeds_for_p,
-    seeds_to_decide,
     sign_flip_p,
     smallest_p,
     summarize,
-    unpaired_difference,
     vote,
 )
 
@@ -156,25 +152,6 @@ def test_differences_that_are_equal_on_paper_have_no_spread() -> None:
     difference = paired_difference(variant, baseline)
     assert difference.sd == 0
     assert difference.interval == Interval(difference.mean, difference.mean)
-
-
-def test_difference_of_differences_of_hand_worked_numbers() -> None:
-    # (5 - 1) - (4 - 2) = 2, (7 - 2) - (3 - 2) = 4, (9 - 2) - (2 - 1) = 6: the summary of 2, 4, 6.
-    assert difference_of_differences([5, 7, 9], [1, 2, 2], [4, 3, 2], [2, 2, 1]) == summarize([2.0, 4.0, 6.0])
-
-
-def test_difference_of_differences_that_is_zero_on_paper_is_zero() -> None:
-    a, b, c, d = [0.9631, 0.9731], [0.9602, 0.9702], [0.9731, 0.9731], [0.9702, 0.9702]
-    assert np.any(np.subtract(a, b) - np.subtract(c, d))  # what would otherwise come out
-    summary = difference_of_differences(a, b, c, d)
-    assert (summary.mean, summary.sd, summary.interval) == (0, 0, Interval(0, 0))
-
-
-@pytest.mark.parametrize("short", range(4))
-def test_difference_of_differences_refuses_other_numbers_of_seeds(short: int) -> None:
-    rows = [BASELINE[: 6 if place == short else 7] for place in range(4)]
-    with pytest.raises(ValueError, match="same seeds"):
-        difference_of_differences(*rows)
 
 
 def _right(rng: np.random.Generator, num_seeds: int, num_images: int, accuracy: float = 0.9) -> np.ndarray:
@@ -323,52 +300,6 @@ def test_image_interval_refuses_what_is_no_row_of_answers(bad: list[object], mat
         image_interval(np.array(bad))
 
 
-def _of(mean: float, sd: float, n: int) -> list[float]:
-    """n values with this mean and standard deviation."""
-    line = np.arange(n) - (n - 1) / 2
-    return list(mean + sd * line / line.std(ddof=1))
-
-
-def test_seeds_to_decide_of_hand_worked_numbers() -> None:
-    # Mean 1 and sd 1 against 0: t(0.975, 5) / √6 = 2.5706 / 2.4495 > 1, and t(0.975, 6) / √7 = 2.4469 / 2.6458 < 1.
-    assert seeds_to_decide(summarize([0.0, 1.0, 2.0]), (0, math.inf)) == 7
-    assert seeds_to_decide(summarize([0.0, 1.0, 2.0]), (-math.inf, 0)) == 7  # as many to show it wrong
-    # 0.5 from the nearer end of the claimed region: t(0.975, 17) / √18 = 2.1098 / 4.2426 < 0.5 < t(0.975, 16) / √17 = 2.1199 / 4.1231.
-    assert seeds_to_decide(summarize([0.0, 1.0, 2.0]), (-4, 1.5)) == 18
-
-
-@given(
-    mean=st.floats(-1, 1),
-    sd=st.floats(0.05, 2),
-    claimed=st.sampled_from([(-math.inf, 0.0), (0.0, math.inf), (-0.5, 0.5), (0.2, 0.9), (-math.inf, -0.3)]),
-)
-def test_so_many_seeds_decide_and_one_fewer_does_not(mean: float, sd: float, claimed: tuple[float, float]) -> None:
-    """Judged as a claim is, on values made to have that mean and sd: inside by the 95 % interval, outside by the wider 99 %."""
-
-    def decided(n: int) -> bool:
-        interval, wider = (summarize(_of(mean, sd, n), level=level).interval for level in (0.95, 0.99))
-        assert interval is not None
-        assert wider is not None
-        inside = claimed[0] < interval.low and interval.high < claimed[1]
-        return inside or wider.low > claimed[1] or wider.high < claimed[0]
-
-    n = seeds_to_decide(summarize(_of(mean, sd, 3)), claimed, outside_level=0.99)
-    if n is None:
-        assert not decided(MAX_SEEDS)
-    else:
-        assert decided(n)
-        assert n == 2 or not decided(n - 1)
-
-
-def test_no_number_of_seeds_decides_an_effect_on_the_margin_or_one_without_spread() -> None:
-    assert seeds_to_decide(summarize([0.0, 1.0, 2.0]), (1.0, math.inf)) is None
-    assert seeds_to_decide(summarize([0.0, 1.0, 2.0]), (1.01, math.inf)) is None  # some 38,000
-    assert seeds_to_decide(summarize([1.0, 1.0, 1.0]), (0.0, math.inf)) is None
-    assert seeds_to_decide(summarize([1.0]), (0.0, math.inf)) is None
-    with pytest.raises(ValueError, match="rising"):
-        seeds_to_decide(summarize([0.0, 1.0]), (1.0, -1.0))
-
-
 @pytest.mark.parametrize(("alpha", "comparisons", "expected"), [(0.05, 1, 6), (0.05, 20, 10), (0.05, 5, 8), (0.01, 1, 8), (0.25, 1, 3)])
 def test_seeds_for_p_is_where_the_best_result_first_passes_holm(alpha: float, comparisons: int, expected: int) -> None:
     def passes(n: int) -> bool:
@@ -378,35 +309,3 @@ def test_seeds_for_p_is_where_the_best_result_first_passes_holm(alpha: float, co
     assert seeds_for_p(alpha, comparisons) == expected
     assert passes(expected)
     assert not passes(expected - 1)
-
-
-@given(
-    sizes=st.tuples(st.integers(2, 12), st.integers(2, 12)),
-    spread=st.tuples(st.floats(1e-3, 10), st.floats(1e-3, 10)),
-    shift=st.floats(-5, 5),
-    level=st.floats(0.5, 0.999),
-    start=st.integers(0, 2**32 - 1),
-)
-def test_welch_is_scipy_s(sizes: tuple[int, int], spread: tuple[float, float], shift: float, level: float, start: int) -> None:
-    rng = np.random.default_rng(start)
-    first, second = (rng.normal(size=n) * s for n, s in zip(sizes, spread, strict=True))
-    first = first + shift
-    ours = unpaired_difference(first, second, level=level)
-    theirs = stats.ttest_ind(first, second, equal_var=False)
-    ends = theirs.confidence_interval(level)
-    assert ours.interval is not None
-    assert ours.p == pytest.approx(theirs.pvalue, rel=1e-9)
-    assert (ours.interval.low, ours.interval.high) == pytest.approx((ends.low, ends.high), rel=1e-9, abs=1e-12)
-    assert ours.mean == pytest.approx(first.mean() - second.mean(), abs=1e-12)
-    assert ours.interval.level == level
-
-
-def test_welch_of_one_value_on_a_side_has_neither_interval_nor_p() -> None:
-    assert unpaired_difference([0.5], [0.25, 0.5]) == (0.125, None, None)
-
-
-def test_welch_without_any_spread_there_is_no_test() -> None:
-    mean, interval, p = unpaired_difference([0.5, 0.5, 0.5], [0.25, 0.25])
-    assert (mean, p) == (0.25, None)
-    assert interval is not None
-    assert (interval.low, interval.high) == (0.25, 0.25)

@@ -49,8 +49,8 @@ def _in_margins(finding: Finding) -> tuple[float, float, float, tuple[float, flo
     else:
         unit = (high - low) / 2 or 1.0
         start = bound - unit if math.isfinite(ends[0]) else bound + unit
-    effect, low, high, *ends = ((x - start) / unit for x in (effect, low, high, *ends))
-    return effect, low, high, (ends[0], ends[1])
+    effect, low, high, first, last = ((x - start) / unit for x in (effect, low, high, *ends))
+    return effect, low, high, (first, last)
 
 
 def _lines(judgements: Sequence[Judgement]) -> list[_Line]:

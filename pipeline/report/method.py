@@ -1,0 +1,36 @@
+"""The page on method: when a claim is judged, and how often a verdict is wrong."""
+
+from __future__ import annotations
+
+from pipeline.params import Params
+from pipeline.report import text
+from pipeline.study import error_rates
+from pipeline.study.effects import look_level
+from pipeline.study.statistics import LEVEL
+
+
+def render(params: Params) -> bytes:
+    """A pure function of params.yaml, the template and the table of simulated error rates."""
+    rows: dict[str, dict[str, dict[str, str]]] = {}
+    power = []
+    for row in error_rates.read():
+        claim, _, spread = row["scenario"].partition(", ")
+        if row["kind"] == "error":
+            rows.setdefault(spread, {})[claim] = row
+        else:
+            power.append(row)
+    return text.page(
+        "method.md.j2",
+        preview=params.preview,
+        images_shown=params.images_shown,
+        looks=params.looks,
+        level=100 * look_level(params.looks),
+        overall=100 * (1 - LEVEL),
+        simulated=error_rates.LOOKS,
+        rows=rows,
+        claims=list(dict.fromkeys(claim for found in rows.values() for claim in found)),
+        worst=max(float(row["false"]) for found in rows.values() for row in found.values()),
+        power=power,
+        trials=int(power[0]["trials"]),
+        share=lambda value: f"{100 * float(value):.1f}",
+    )

@@ -1,0 +1,182 @@
+"""How often verdicts are wrong, counted on simulated trainings whose truth is known.
+
+`python -m pipeline.study.error_rates` counts, and writes the table that the method page shows. Every simulation has a fixed start, so
+the table is the same wherever it is made. Each trial adds seeds as a study does that goes on until it is decided: both sides six, one
+ten, both ten, one twenty, both twenty. A verdict at any of these counts, and later ones do not take it back.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from pipeline.measures.definitions import FloatArray
+from pipeline.params import ClaimSettings, ComparisonSettings
+from pipeline.study.claims import judge
+from pipeline.study.training import Training
+
+TABLE = Path(__file__).with_suffix(".csv")
+LOOKS = (6, 10, 20)
+TRIALS = 2000
+_EPOCHS = 10
+_MARGIN, _RELEVANT = 1.25, 1.05  # of "as well as", and of "better"
+_ERROR = 0.025  # test error about which the trainings lie
+
+Draw = Callable[[np.random.Generator, int], FloatArray]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Trainings that end at given errors and have not moved for a while: all that a claim asks of a training."""
+
+    seeds: tuple[int, ...]
+    errors: FloatArray
+    images_shown: int = 1
+    evaluation: None = None
+
+    @property
+    def test_error(self) -> FloatArray:
+        return np.repeat(self.errors[:, None], _EPOCHS, axis=1)
+
+    @property
+    def test_accuracy(self) -> FloatArray:
+        return 1 - self.test_error
+
+    def first(self, n: int) -> Simulated:
+        return replace(self, seeds=self.seeds[:n], errors=self.errors[:n])
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A claim about two networks, and how their errors spread over seeds.
+
+    Attributes:
+        name: in words.
+        rule, bound: of the claim.
+        ratio: true ratio of the geometric means of the errors.
+        variant, reference: draw logarithms of errors about 0.
+        false: the verdicts that are wrong.
+    """
+
+    name: str
+    rule: str
+    bound: float
+    ratio: float
+    variant: Draw
+    reference: Draw
+    false: tuple[str, ...]
+
+
+def _normal(spread: float) -> Draw:
+    return lambda rng, n: rng.normal(0, spread, n)
+
+
+def _skewed(rng: np.random.Generator, n: int) -> FloatArray:
+    """A long tail towards large errors: exponential, with the mean taken off."""
+    drawn: FloatArray = 0.15 * (rng.exponential(size=n) - 1)
+    return drawn
+
+
+def _collapsing(rng: np.random.Generator, n: int) -> FloatArray:
+    """One seed in ten learns nothing: nine of ten images wrong."""
+    drawn: FloatArray = np.where(rng.uniform(size=n) < 0.1, math.log(0.9 / _ERROR), rng.normal(0, 0.15, n))
+    return drawn
+
+
+_SPREADS: dict[str, tuple[Draw, Draw]] = {
+    "normal": (_normal(0.15), _normal(0.15)),
+    "one side spreads three times as far": (_normal(0.3), _normal(0.1)),
+    "skewed": (_skewed, _skewed),
+    "one side skewed": (_skewed, _normal(0.15)),
+    "one seed in ten collapses": (_collapsing, _collapsing),
+}
+
+
+def scenarios() -> Iterator[Scenario]:
+    for spread, (variant, reference) in _SPREADS.items():
+        of = f", {spread}"
+        yield Scenario("as well as; no difference" + of, "equivalent", _MARGIN, 1.0, variant, reference, ("contradicted",))
+        yield Scenario("as well as; on the margin" + of, "equivalent", _MARGIN, _MARGIN, variant, reference, ("supported", "contradicted"))
+        yield Scenario("better; no difference" + of, "less", 1 / _RELEVANT, 1.0, variant, reference, ("supported",))
+        on_bound = ("supported", "contradicted")
+        yield Scenario("better; on the bound" + of, "less", 1 / _RELEVANT, 1 / _RELEVANT, variant, reference, on_bound)
+
+
+def power() -> Iterator[Scenario]:
+    """Of true claims: what share is supported. `false` names nothing."""
+    for spread in (0.1, 0.2):
+        draw = _normal(spread)
+        of = f", spread {spread:g}"
+        yield Scenario("as well as; no difference" + of, "equivalent", _MARGIN, 1.0, draw, draw, ())
+        yield Scenario("better; a fifth fewer errors" + of, "less", 1 / _RELEVANT, 0.8, draw, draw, ())
+
+
+@cache
+def _claim(rule: str, bound: float) -> ClaimSettings:
+    comparison = ComparisonSettings.model_validate(
+        {"rule": rule, "measure": "late test error", "variant": "a", "reference": "b", "bound": bound}
+    )
+    return ClaimSettings(source="-", sentence="-", measured="-", margin="-", comparisons=(comparison,))
+
+
+def path(looks: tuple[int, ...] = LOOKS) -> list[tuple[int, int]]:
+    """Numbers of seeds of both sides, at each time at which a verdict may change."""
+    sizes = [(looks[0], looks[0])]
+    for look in looks[1:]:
+        sizes += [(sizes[-1][0], look), (look, look)]
+    return sizes
+
+
+def verdicts(scenario: Scenario, rng: np.random.Generator) -> list[str]:
+    """Of one trial, at each step of `path`."""
+    seeds = tuple(range(LOOKS[-1]))
+
+    def side(draw: Draw, ratio: float) -> Simulated:
+        return Simulated(seeds, np.minimum(_ERROR * ratio * np.exp(draw(rng, len(seeds))), 0.95))
+
+    a, b = side(scenario.variant, scenario.ratio), side(scenario.reference, 1.0)
+    found = []
+    for n, m in path():
+        evidence = {"a": cast(Training, a.first(n)), "b": cast(Training, b.first(m))}
+        found.append(str(judge("-", _claim(scenario.rule, scenario.bound), evidence, images_shown=1, looks=LOOKS).verdict))
+    return found
+
+
+def rates(scenario: Scenario, trials: int) -> tuple[float, float, float]:
+    """Shares of trials: with a false verdict at some look, supported at the first look, decided at some look."""
+    rng = np.random.default_rng(0)
+    counts = np.zeros(3)
+    for _ in range(trials):
+        found = verdicts(scenario, rng)
+        decided = next((verdict for verdict in found if verdict in ("supported", "contradicted")), None)
+        counts += (decided in scenario.false, found[0] == "supported", decided is not None)
+    wrong, supported, decided_share = (float(count) / trials for count in counts)
+    return wrong, supported, decided_share
+
+
+def read() -> list[dict[str, str]]:
+    """The table as it was last counted: kind (error or power), scenario, false, first look, decided; shares of trials."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def main() -> None:
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["kind", "scenario", "false", "first", "decided", "trials"])
+        for kind, of in (("error", scenarios()), ("power", power())):
+            for scenario in of:
+                row = rates(scenario, TRIALS)
+                writer.writerow([kind, scenario.name, *(f"{share:.4f}" for share in row), TRIALS])
+                print(f"{kind:5}  {scenario.name:70} false {row[0]:.3f}, supported at the first look {row[1]:.3f}, decided {row[2]:.3f}")
+
+
+if __name__ == "__main__":
+    main()

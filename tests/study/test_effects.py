@@ -1,0 +1,245 @@
+"""Effects and their intervals against independent computations: scipy's own tests, enumeration, simulation of a random walk."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from pipeline.params.train import MAX_SEEDS
+from pipeline.study.effects import (
+    MIN_ROUNDS,
+    Estimate,
+    RankEstimate,
+    contrast,
+    look_level,
+    paired_contrast,
+    seeds_to_decide,
+    vote_estimate,
+)
+from pipeline.study.error_rates import path
+from pipeline.study.statistics import vote
+
+
+@given(
+    sizes=st.tuples(st.integers(2, 12), st.integers(2, 12)),
+    spread=st.tuples(st.floats(0.01, 3), st.floats(0.01, 3)),
+    shift=st.floats(-2, 2),
+    level=st.floats(0.5, 0.999),
+    start=st.integers(0, 100),
+)
+@settings(deadline=None, max_examples=60)
+def test_two_sides_are_scipys_welch_test(
+    sizes: tuple[int, int], spread: tuple[float, float], shift: float, level: float, start: int
+) -> None:
+    rng = np.random.default_rng(start)
+    ours, theirs = rng.normal(shift, spread[0], sizes[0]), rng.normal(0, spread[1], sizes[1])
+    found, test = contrast(ours, theirs), stats.ttest_ind(ours, theirs, equal_var=False)
+    interval = found.interval(level)
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx(tuple(test.confidence_interval(level)))
+    assert found.p == pytest.approx(test.pvalue)
+    assert found.freedom == pytest.approx(test.df)
+    assert found.sizes == sizes
+    mirrored = contrast(theirs, ours)
+    assert (mirrored.mean, mirrored.error) == pytest.approx((-found.mean, found.error))
+
+
+def test_one_side_is_scipys_t_interval_of_the_mean() -> None:
+    values = [1.0, 2.0, 4.0, 9.0]
+    interval = contrast(values).interval(0.98)
+    low, high = stats.t.interval(0.98, 3, loc=np.mean(values), scale=stats.sem(values))
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((low, high))
+
+
+def test_four_sides_worked_by_hand() -> None:
+    """Means 2, 4, 1, 6: (2 - 4) - (1 - 6) = 3. Variances 1, 4, 1, 16 over 3, 3, 3, 3: 22 / 3, freedom (22/3)² / (Σ (v/3)² / 2)."""
+    found = contrast([1, 2, 3], [2, 4, 6], [0, 1, 2], [2, 6, 10])
+    assert (found.mean, found.error) == pytest.approx((3.0, math.sqrt(22 / 3)))
+    assert found.freedom == pytest.approx((22 / 3) ** 2 / ((1 + 16 + 1 + 256) / 9 / 2))
+
+
+@given(st.lists(st.tuples(*[st.floats(-5, 5)] * 4), min_size=2, max_size=10))
+def test_pairs_are_the_t_interval_of_their_differences(rows: list[tuple[float, ...]]) -> None:
+    a, b, c, d = (np.array(side) for side in zip(*rows, strict=True))
+    for sides, differences in (((a, b), a - b), ((a, b, c, d), a - b - (c - d))):
+        found = paired_contrast(*sides)
+        assert found.mean == pytest.approx(differences.mean(), abs=1e-9)
+        if np.ptp(differences) > 1e-6:
+            assert found.error == pytest.approx(stats.sem(differences), rel=1e-6)
+            assert found.freedom == len(rows) - 1
+    with pytest.raises(ValueError, match="same seeds on all sides"):
+        paired_contrast(a, b[:-1])
+
+
+def test_differences_that_are_equal_on_paper_have_no_spread() -> None:
+    ours, theirs = np.array([0.9631, 0.9731, 0.9502]), np.array([0.9602, 0.9702, 0.9473])
+    assert np.ptp(ours - theirs) > 0
+    assert paired_contrast(ours, theirs).error == 0
+    same = contrast([0.97, 0.97], [0.97, 0.97])
+    assert (same.mean, same.error, same.p) == (0.0, 0.0, None)
+    interval = same.interval()
+    assert interval is not None
+    assert (interval.low, interval.high) == (0.0, 0.0)
+
+
+def test_one_value_on_a_side_has_neither_interval_nor_p() -> None:
+    found = contrast([1.0], [2.0, 3.0])
+    assert (found.mean, found.interval(), found.p) == (-1.5, None, None)
+
+
+@pytest.mark.parametrize("bad", [[], [[1.0, 2.0]], [1.0, math.nan], [math.inf]])
+def test_refuses_what_is_no_row_of_numbers(bad: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"row of one or more|not a finite"):
+        contrast([1.0, 2.0], bad)
+
+
+# --- ranks ---
+
+
+@given(st.lists(st.integers(-1000, 1000), min_size=MIN_ROUNDS, max_size=12, unique=True), st.sampled_from([0.95, 0.9]))
+@settings(deadline=None, max_examples=40)
+def test_the_rank_interval_holds_what_scipys_signed_rank_test_does_not_reject(values: list[int], level: float) -> None:
+    rows = np.array(values) + np.random.default_rng(0).uniform(0, 0.4, len(values))  # no ties
+    found = RankEstimate(tuple(rows.tolist()))
+    interval = found.interval(level)
+    assert interval is not None
+    means = sorted((a + b) / 2 for a, b in itertools.combinations_with_replacement(rows, 2))
+    assert found.mean == pytest.approx(np.median(means))
+    for end, inside in ((interval.low, 1e-7), (interval.high, -1e-7)):
+        assert stats.wilcoxon(rows - end - inside, method="exact").pvalue > 1 - level
+        assert stats.wilcoxon(rows - end + inside, method="exact").pvalue <= 1 - level
+
+
+def test_one_straggler_moves_ranks_little_and_the_mean_much() -> None:
+    """The rounds of claim T4 on one machine: eleven between 1.05 and 1.17, and one of 1.79."""
+    steady = np.linspace(1.05, 1.17, 11)
+    found = RankEstimate((*steady, 1.79))
+    interval = found.interval()
+    assert interval is not None
+    assert abs(found.mean - RankEstimate(tuple(steady)).mean) < 0.012 < abs(np.mean([*steady, 1.79]) - steady.mean())
+    assert interval.high < 1.2
+
+
+def test_fewer_rounds_than_the_level_takes_give_no_interval() -> None:
+    """2 of 2^n sign patterns are as far out as all of one sign: n = 5 gives 93.75 %."""
+    assert RankEstimate((1.0, 2.0, 3.0, 4.0, 5.0)).interval(0.95) is None
+    assert RankEstimate((1.0, 2.0, 3.0, 4.0, 5.0)).interval(0.93) is not None
+    assert RankEstimate((1.0, 2.0, 3.0, 4.0, 5.0, 6.0)).interval(0.95) is not None
+    assert MIN_ROUNDS == 6
+
+
+# --- looks ---
+
+
+def test_equal_looks_have_pococks_level() -> None:
+    """Pocock 1977, table 1: with two, three and five looks at 5 % together 0.0294, 0.0221 and 0.0158 each. Here the steps are unequal."""
+    assert look_level(()) == look_level((6,)) == 0.95
+
+    def simulated(looks: tuple[int, ...], level: float) -> float:
+        """How often some look's interval misses a true mean of zero, sides known to spread by 1, in a million steps of a random walk."""
+        rng = np.random.default_rng(0)
+        trials, missed = 200_000, np.zeros(200_000, dtype=bool)
+        sums, counts = np.zeros((2, trials)), [0, 0]
+        for sizes in path(looks):
+            for side, size in enumerate(sizes):
+                if size > counts[side]:
+                    sums[side] += rng.normal(0, math.sqrt(size - counts[side]), trials)
+                    counts[side] = size
+            z = (sums[0] / counts[0] - sums[1] / counts[1]) / math.sqrt(1 / counts[0] + 1 / counts[1])
+            missed |= np.abs(z) > stats.norm.ppf((1 + level) / 2)
+        return float(missed.mean())
+
+    for looks in ((6, 10, 20), (6, 10), (3, 6, 12, 24)):
+        assert simulated(looks, look_level(looks)) == pytest.approx(0.05, abs=0.002)
+    assert 0.9787 < look_level((6, 10, 20)) < 0.985  # stricter than Pocock's for three looks, as one side may lead
+
+
+# --- the vote ---
+
+
+def test_the_votes_error_is_the_delete_half_jackknife_by_hand() -> None:
+    """Four voters, two left out: the votes of the six pairs, of which the earlier one decides."""
+    predictions = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=np.uint8)
+    labels = np.ones(4, dtype=np.uint8)
+    found = vote_estimate(predictions, labels)
+    assert found.mean == (vote(predictions) == labels).mean()
+    pairs = [(vote(predictions[list(kept)]) == labels).mean() for kept in itertools.combinations(range(4), 2)]
+    assert found.error == pytest.approx(np.std(pairs))  # (S - d) / d = 1
+    assert (found.freedom, found.sizes) == (3, (4,))
+    assert math.isnan(vote_estimate(predictions[:1], labels).error)
+
+
+def test_the_votes_interval_covers_what_other_seeds_give() -> None:
+    """Voters that know each image with a chance of its own; the truth is the mean vote of as many other voters."""
+    rng = np.random.default_rng(1)
+    chance = rng.beta(3, 1.2, 300)
+
+    def predictions(seeds: int) -> np.ndarray:
+        wrong: np.ndarray = (rng.uniform(size=(seeds, 300)) > chance).astype(np.uint8)
+        return wrong
+
+    labels = np.zeros(300, dtype=np.uint8)
+    truth = np.mean([(vote(predictions(9)) == labels).mean() for _ in range(400)])
+    covered = 0
+    for _ in range(100):
+        interval = vote_estimate(predictions(9), labels).interval(0.95)
+        assert interval is not None
+        covered += interval.low <= truth <= interval.high
+    assert covered >= 90
+
+
+# --- how many seeds ---
+
+
+def _of(mean: float, sd: float, n: int) -> Estimate:
+    line = np.arange(n) - (n - 1) / 2
+    return contrast(mean + sd * line / line.std(ddof=1))
+
+
+def test_the_range_of_seeds_is_the_first_n_of_a_small_and_of_a_large_spread() -> None:
+    estimate, claimed = _of(1.0, 1.0, 6), (0.4, math.inf)
+    found = []
+    for quantile in (0.9, 0.1):
+        sd = math.sqrt(5 / stats.chi2.ppf(quantile, 5))
+        found.append(next(n for n in range(2, 500) if stats.t.ppf(0.975, n - 1) * sd / math.sqrt(n) < 0.6))
+    assert seeds_to_decide(estimate, claimed) == tuple(found)
+    assert found[0] < found[1]
+    wide = seeds_to_decide(_of(0.0, 1.0, 6), claimed, outside_level=0.99)
+    narrow = seeds_to_decide(_of(0.0, 1.0, 6), claimed)
+    assert wide is not None
+    assert narrow is not None
+    assert wide[0] > narrow[0]
+
+
+def test_two_sides_need_as_many_seeds_each_as_their_variances_together() -> None:
+    rng = np.random.default_rng(3)
+    ours, theirs = rng.normal(1, 1, 6), rng.normal(0, 2, 10)
+    estimate = contrast(ours, theirs)
+    found = seeds_to_decide(estimate, (0.1, math.inf))
+    assert found is not None
+    s1, s2 = ours.var(ddof=1), theirs.var(ddof=1)
+    stretch = estimate.freedom / stats.chi2.ppf(0.9, estimate.freedom)
+
+    def decides(n: int) -> bool:
+        freedom = (s1 + s2) ** 2 / (s1**2 + s2**2) * (n - 1)
+        return bool(stats.t.ppf(0.975, freedom) * math.sqrt((s1 + s2) * stretch / n) < abs(estimate.mean - 0.1))
+
+    assert found[0] == next(n for n in range(2, 1000) if decides(n))
+
+
+def test_no_number_of_seeds_decides_an_effect_on_the_margin_or_one_without_spread() -> None:
+    assert seeds_to_decide(_of(0.4, 1.0, 6), (0.4, math.inf)) is None
+    assert seeds_to_decide(_of(0.4, 0.0, 6), (0.0, math.inf)) is None
+    assert seeds_to_decide(contrast([1.0], [2.0, 3.0]), (0.0, math.inf)) is None
+    fewest, most = seeds_to_decide(_of(0.5, 1.0, 6), (0.4, math.inf)) or (0, 0)
+    assert fewest < MAX_SEEDS
+    assert most is None
+    with pytest.raises(ValueError, match="rising order"):
+        seeds_to_decide(_of(0.4, 1.0, 6), (1.0, 0.0))
