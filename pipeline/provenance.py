@@ -18,7 +18,15 @@ PACKAGE = Path(__file__).parent
 TRAINING_CODE = ("data/datasets.py", "kernels", "models", "params/architectures.py", "training")
 CAPTIONING_CODE = ("captioning",)
 # The code that decides what an evaluation of stored weights finds.
-EVALUATION_CODE = (*TRAINING_CODE, *CAPTIONING_CODE, "evaluation", "measures/definitions.py", "study/statistics.py", "stages/evaluate.py")
+EVALUATION_CODE = (
+    *TRAINING_CODE,
+    *CAPTIONING_CODE,
+    "evaluation",
+    "measures/definitions.py",
+    "measures/traces.py",
+    "study/statistics.py",
+    "stages/evaluate.py",
+)
 # The code that decides what the timing stage measures; its other modules read what it left.
 TIMING_CODE = tuple(f"timing/{name}.py" for name in ("load", "measure", "profile", "published", "rounds", "steps", "subjects"))
 # All code of a stage, which DVC runs again when it changes. DVC sees it as the file code-hashes/STAGE.txt.

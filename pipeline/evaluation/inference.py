@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 
 from pipeline.errors import UserError
 from pipeline.measures.definitions import FloatArray
+from pipeline.measures.traces import loss_spikes, steps_to_loss
 from pipeline.params import VariantSettings
 from pipeline.runner import results, workers
 from pipeline.training import tasks
@@ -126,4 +128,15 @@ def measure(task: Task) -> Result:
         return made
 
     found: Result = resolve_name(_MEASURES[task.settings.task])(task, data, stack, device)
-    return found
+    return replace(found, columns=found.columns | trace_columns(task)) if "trace" in task.probes else found
+
+
+def trace_columns(task: Task) -> dict[str, FloatArray]:
+    """`loss_spikes` and `steps_to_loss` of a group's seeds, see `pipeline.measures.traces`. Raises UserError as `measure`."""
+    settings, parts = task.settings, {part.seed: part.tensors for part in results.load_seeds(task.run)}
+    num_steps = settings.train.epochs * math.ceil(settings.epoch_examples / settings.train.batch_size)
+    chosen = [(parts[seed]["trace.step"], parts[seed]["trace.loss"]) for seed in task.seeds]
+    return {
+        "loss_spikes": np.array([float(loss_spikes(loss)) for _, loss in chosen]),
+        "steps_to_loss": np.array([float(steps_to_loss(step, loss, num_steps)) for step, loss in chosen]),
+    }

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.files import replacing, sha256, write_changed
+from pipeline.measures import PROBES
 from pipeline.params import Params
 from pipeline.provenance import EVALUATION_CODE, code_hash, versions
 from pipeline.runner import results
@@ -60,7 +61,7 @@ class Records:
             UserError: the arrays are not there, or a training's record is damaged.
         """
         shared = {"code": code_hash(EVALUATION_CODE), "torch": versions()["torch"]}
-        probed = {probe: params.probed(probe) for probe in ("shifts", "attention")}
+        probed = {probe: params.probed(probe) for probe in PROBES}
         wanted = {}
         trained = [variant for variant in params.variants if (self.runs / variant / results.RUN).exists()]
         if missing := [variant for variant in params.variants if variant not in trained]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
 from pipeline.measures.definitions import SHIFTS, FloatArray, is_diverged
+from pipeline.measures.traces import REACHED_LOSS, REACHED_STEPS, SPIKE_HEIGHT, SPIKE_STEPS
 
-Probe = Literal["shifts", "attention"]
+Probe = Literal["shifts", "attention", "trace"]
+PROBES: tuple[Probe, ...] = get_args(Probe)
 
 LATE_EPOCHS = 5
 STEADY_EPOCHS = 10  # late epochs only: the first ones climb, which is learning and not unsteadiness
@@ -119,6 +121,7 @@ def _evaluated(column: str, lacking: str) -> Callable[[Trained], FloatArray]:
 
 
 _NO_CAPTIONS = "its captions were not evaluated"
+_NO_TRACE = "its trace was not evaluated"
 
 
 def _of_captions(column: str, title: str, note: str) -> Measure:
@@ -228,6 +231,18 @@ MEASURES: dict[str, Measure] = {
         "Diverged seeds",
         "Share of the seeds whose train loss in the last epoch is not finite, or no better than that of a guess; a seed counts 0 or 100 %.",
         "%", "points", 100, 0, lambda training: is_diverged(training.train_loss[:, -1], training.choices).astype(np.float64),
+    ),
+    "loss spikes": Measure(
+        "Loss spikes",
+        f"Recorded steps (all to the 500th, then each tenth) whose training loss exceeds the median of the {SPIKE_STEPS} recorded steps "
+        f"before by more than {SPIKE_HEIGHT:g} nat, or is not finite.",
+        "steps", "steps", 1, 2, _evaluated("loss_spikes", _NO_TRACE), "", "trace",
+    ),
+    "steps to a train loss of 0.5": Measure(
+        f"Steps to a train loss of {REACHED_LOSS}",
+        f"The first step at which the mean training loss of the last {REACHED_STEPS} recorded steps (all to the 500th, then each tenth) is "
+        f"{REACHED_LOSS} nats or less; one more than all steps where it never is, which is the least that it can be.",
+        "steps", "steps", 1, 0, _evaluated("steps_to_loss", _NO_TRACE), "", "trace",
     ),
     "first-epoch loss": Measure(
         "Train loss of the first epoch", "Mean cross-entropy on the training images in the first epoch, in nats.", "nats", "nats", 1, 4,

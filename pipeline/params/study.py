@@ -337,8 +337,8 @@ class Params(Settings):
         return [subject for subject in shared if self.timing.model(subject, self.base) != self.resolve(subject).model]
 
     def probed(self, probe: Probe) -> tuple[str, ...]:
-        """The variants, in order, whose trained models an experiment or a claim wants tested under shifts, or for their attention."""
-        figure = {"shifts": "shifts", "attention": "attention_maps"}[probe]
+        """The variants, in order, of which an experiment or a claim wants what the probe finds, and that have it."""
+        figure = {"shifts": "shifts", "attention": "attention_maps"}.get(probe)
         named: set[str] = set()
         for experiment in self.experiments.values():
             if figure in experiment.figures or MEASURES[experiment.measure].probe == probe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pipeline.training.records import EpochRow
 from pipeline.training.stack import Stack
 
 SEEDS = [4, 2, 7]
+TRACES = {4: np.repeat([2.0, 0.0], [7, 33]), 2: np.full(40, 2.0), 7: np.where(np.arange(40) == 30, 9.0, 0.0)}
 MODELS: dict[str, dict[str, Any]] = {"tiny": {}, "net": {"architecture": "mlp", "widths": [8]}}
 
 
@@ -44,13 +46,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory, settings_of: dict[str, params
 
     directory = tmp_path_factory.mktemp("runs")
     for variant, settings in settings_of.items():
-        trace = {f"trace.{name}": np.zeros(1, np.float32) for name in ("loss", "gradient_norm", "step")}
         origin = dict.fromkeys(("code_hash", "git_commit", "git_dirty", "device", "device_name", "attention", "versions"))
         origin |= {"started": "", "finished": "", "stack": [], "tables": {}, "replays": [], "parameters": 1, "flops": 1}
         parts = []
         for seed in SEEDS:
             state = Stack(settings.model, [seed], torch.device("cpu")).state()
-            tensors = {f"model.{name}": value[0].detach().numpy() for name, value in state.items()} | trace
+            tensors = {f"model.{name}": value[0].detach().numpy() for name, value in state.items()}
+            loss = TRACES[seed].astype(np.float32)
+            tensors |= {"trace.loss": loss, "trace.gradient_norm": loss, "trace.step": np.arange(1, 41)}
             parts.append(Finished(seed, tensors, (EpochRow(seed, 1, 2.0, 2.0, 0.1, 1.0, 1.0),), origin))
         results.write(directory / variant, settings, parts, {"seeds": SEEDS})
     return directory
@@ -146,6 +149,17 @@ def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], 
             assert np.array_equal(found.shared["maps"], expected.maps)
     assert (found.shared["maps"].dtype, found.shared["maps"].shape) == (np.float16, (10, 1, 8, 5))
     assert (found.arrays["rollout"].dtype, found.arrays["rollout"].shape) == (np.float32, (2, 10, 5))
+
+
+def test_the_trace_of_each_seed_in_the_order_of_the_task(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
+    """Seven losses of 2 among twenty fall to five at step 22; one that never falls is censored after the 12 steps of the digits' epoch."""
+    found = measure(make_task(settings_of["net"], runs / "net", arrays, seeds=(7, 4, 2), probes=("trace",))).columns
+    assert {name: column.tolist() for name, column in found.items()} == {"loss_spikes": [1, 0, 0], "steps_to_loss": [20, 22, 13]}
+    damaged = runs.parent / "damaged" / "net"
+    shutil.copytree(runs / "net", damaged)
+    (damaged / results.STEPS).write_bytes(b"")
+    with pytest.raises(UserError, match=r"steps.npz is missing or damaged: run `dvc repro train@net`"):
+        measure(make_task(settings_of["net"], damaged, arrays, probes=("trace",)))
 
 
 def test_weights_that_are_not_here(settings_of: dict[str, params.VariantSettings], tmp_path: Path, arrays: Path) -> None:

@@ -178,6 +178,14 @@ def test_a_flipped_bit_in_the_weights_is_looked_into(evaluated: Study) -> None:
     assert evaluated.look() == (["tiny", "net"], ["mean"])
 
 
+def test_a_measure_that_is_asked_for_later_makes_stale_what_lacks_it(evaluated: Study) -> None:
+    experiment = {"title": "A title", "question": "Why?", "source": "a test", "baseline": "tiny", "variants": ["tiny", "net"]}
+    evaluated.raw["experiments"] = {"steady": experiment | {"measure": "loss spikes"}}
+    assert evaluated.look() == (["mean"], ["tiny", "net"])
+    evaluated.evaluate("tiny")
+    assert evaluated.look() == (["tiny", "mean"], ["net"])
+
+
 def test_variants_that_are_gone(evaluated: Study) -> None:
     """A claim that still names one asks for the probes of the others, and what a kill left goes with it."""
     comparison = {"rule": "less", "measure": "accuracy lost to shifts", "variant": "tiny", "reference": "net"}

@@ -1,0 +1,45 @@
+"""What the trace of a training tells: every step's loss to the 500th step, then each tenth (`runner/finished.py`).
+
+So a spike between two recorded steps is not seen, and a window of recorded steps is ten times as long after the 500th.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from pipeline.measures.definitions import FloatArray
+
+SPIKE_STEPS = 50  # recorded ones, whose median a spike stands out from
+SPIKE_HEIGHT = 1.0  # nats
+REACHED_LOSS = 0.5  # nats
+REACHED_STEPS = 20  # recorded ones; the loss of a single batch scatters too much
+
+
+def loss_spikes(loss: FloatArray) -> int:
+    """How many steps have a loss that exceeds the median of the `SPIKE_STEPS` steps before by more than `SPIKE_HEIGHT`.
+
+    A step with fewer before it is compared with those there are, the first with none. A loss that is not finite is a spike.
+
+    Args:
+        loss: (step,), of the recorded steps in order.
+    """
+    loss = np.where(np.isfinite(loss), np.asarray(loss, dtype=np.float64), np.inf)
+    padded = np.concatenate([np.full(SPIKE_STEPS - 1, np.nan), loss])
+    before = np.nanmedian(sliding_window_view(padded, SPIKE_STEPS)[:-1], axis=1)  # of each step after the first
+    return int(np.isinf(loss).sum() + (np.isfinite(loss[1:]) & (loss[1:] > before + SPIKE_HEIGHT)).sum())
+
+
+def steps_to_loss(step: FloatArray, loss: FloatArray, num_steps: int) -> int:
+    """The first step at which the mean over the last `REACHED_STEPS` recorded losses is `REACHED_LOSS` or less.
+
+    A training in which it never is has the value `num_steps` + 1. That is censored: the training would have taken that long at least.
+
+    Args:
+        step, loss: (recorded steps,) in order, steps counted from 1.
+        num_steps: of the whole training.
+    """
+    if len(loss) < REACHED_STEPS:
+        return num_steps + 1
+    reached = sliding_window_view(np.asarray(loss, dtype=np.float64), REACHED_STEPS).mean(axis=1) <= REACHED_LOSS
+    return int(step[REACHED_STEPS - 1 + int(reached.argmax())]) if reached.any() else num_steps + 1
