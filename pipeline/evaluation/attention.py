@@ -6,6 +6,7 @@ token, come last on the key axis. The class token, if there is one, is token 0; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 NUM_IMAGES = 1000  # test images, the first ones, that entropy and ink correlation are means over
+BLANKED = 0.2  # share of the patches that deletion blanks
+DRAWS = 3  # of random patches, beside those that are looked at most
 MAX_CLASSES_MAPPED = 10  # as many maps stand side by side on a page
 _WEIGHTS_AT_ONCE = 2**23  # attention weights held at a time, 64 MiB as float64
 
@@ -30,7 +33,8 @@ class Probe:
 
     Attributes:
         entropy: nats; see `entropy`.
-        ink_correlation: mean over the images; see `ink_correlation`.
+        ink_correlation, own_ink_correlation: means over the images; see the functions of these names.
+        deletion: see `deletion`.
         maps: weights on the ten digits from what the head reads, (digit, block, head, token) float16; see `source_row`. Memory slots
             are left out, so a row sums to the share of attention that stays on tokens.
         rollout: of the ten digits, (digit, token) float32; see `source_row`.
@@ -38,6 +42,8 @@ class Probe:
 
     entropy: float
     ink_correlation: float
+    own_ink_correlation: float
+    deletion: float
     maps: npt.NDArray[np.float16]
     rollout: npt.NDArray[np.float32]
 
@@ -120,12 +126,95 @@ def ink_correlation(looked: FloatArray, ink: FloatArray) -> FloatArray:
     Returns:
         (image,) in [-1, 1]; 0 where either is the same for all patches, so that there is nothing to order; NaN for NaN.
     """
-    # Patches that are equal on paper have to tie; in float32 they differ by about 1e-8.
-    ranks = [stats.rankdata(np.round(values, 7), axis=1) for values in (looked, ink)]
-    first, second = (rank - rank.mean(1, keepdims=True) for rank in ranks)
-    scale = np.sqrt((first**2).sum(1) * (second**2).sum(1))
-    result: FloatArray = (first * second).sum(1) / np.where(scale == 0, 1.0, scale)
+    return (_ranks(looked) * _ranks(ink)).sum(1)
+
+
+def own_ink_correlation(looked: FloatArray, ink: FloatArray) -> FloatArray:
+    """How much better a rollout goes with the ink of its own image than with that of the others, on average.
+
+    Digits have their ink in the middle, so a map that is the same for all images correlates with ink, too. The mean over the images
+    of what this gives is 0 for such a map.
+
+    Args:
+        looked, ink: as `ink_correlation`, of two images or more.
+
+    Returns:
+        (image,): the rank correlation with the own ink minus the mean of those with the ink of every other image.
+    """
+    correlation = _ranks(looked) @ _ranks(ink).T  # (rollout's image, ink's image)
+    own = np.diagonal(correlation)
+    result: FloatArray = own - (correlation.sum(1) - own) / (len(own) - 1)
     return result
+
+
+def _ranks(values: FloatArray) -> FloatArray:
+    """Ranks within each row, with mean 0 and length 1; zeros where all values are equal, NaN for NaN."""
+    # Patches that are equal on paper have to tie; in float32 they differ by about 1e-8.
+    ranks = stats.rankdata(np.round(values, 7), axis=1)
+    ranks -= ranks.mean(1, keepdims=True)
+    length = np.linalg.norm(ranks, axis=1, keepdims=True)
+    result: FloatArray = ranks / np.where(length == 0, 1.0, length)
+    return result
+
+
+def most_looked_at(looked: FloatArray, order: FloatArray) -> npt.NDArray[np.intp]:
+    """The places of the share `BLANKED` of each image's patches, at least one, with the largest values.
+
+    Args:
+        looked: (image, patch); of equal values that with the smaller `order`, of the same shape, counts as larger.
+
+    Returns:
+        (image, number).
+    """
+    places: npt.NDArray[np.intp] = np.lexsort((order, -np.round(looked, 7)), axis=1)
+    return places[:, : max(1, round(BLANKED * looked.shape[1]))]
+
+
+def blank(images: npt.NDArray[np.uint8], places: npt.NDArray[np.intp], grid: int) -> npt.NDArray[np.uint8]:
+    """Images with some of their patches set to the background, which is 0.
+
+    Args:
+        images: as for `patch_ink`.
+        places: (image, number) of the patches, row by row.
+        grid: patches along one side.
+    """
+    kept = np.ones((len(images), grid**2), np.uint8)
+    np.put_along_axis(kept, places, 0, axis=1)
+    side = images.shape[-1] // grid
+    mask = kept.reshape(len(images), grid, grid).repeat(side, axis=1).repeat(side, axis=2)
+    blanked: npt.NDArray[np.uint8] = images * (mask if images.ndim == 3 else mask[:, None])
+    return blanked
+
+
+def deletion(
+    predict: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.int64]],
+    images: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.uint8],
+    looked: FloatArray,
+    grid: int,
+) -> float:
+    """Accuracy lost when the patches that are looked at most are blanked, minus that lost when as many random ones are.
+
+    Both are means over `DRAWS` fixed draws; of the former a draw decides between patches that are looked at alike. So a map that is
+    the same for all patches comes out as 0.
+
+    Args:
+        predict: images uint8 to classes (image,).
+        labels: (image,), the true ones.
+        looked: rollout on patches (image, patch).
+        grid: patches along one side.
+
+    Returns:
+        A difference of fractions, above 0 where what is looked at matters more than the rest; NaN where `looked` is not finite.
+    """
+    if not np.isfinite(looked).all():
+        return float("nan")
+
+    def right(looked: FloatArray, order: FloatArray) -> float:
+        return float((predict(blank(images, most_looked_at(looked, order), grid)) == labels).mean())
+
+    draws = np.random.default_rng(0).random((DRAWS, *looked.shape))
+    return float(np.mean([right(np.zeros_like(looked), order) - right(looked, order) for order in draws]))
 
 
 def first_of_each_class(labels: npt.NDArray[np.uint8]) -> list[int]:
@@ -133,32 +222,54 @@ def first_of_each_class(labels: npt.NDArray[np.uint8]) -> list[int]:
     return [int(np.argmax(labels == digit)) for digit in range(MAX_CLASSES_MAPPED) if (labels == digit).any()]
 
 
-def probe(module: nn.Module, settings: ModelSettings, images: npt.NDArray[np.uint8], digits: npt.NDArray[np.uint8]) -> Probe:
+def probe(
+    module: nn.Module,
+    settings: ModelSettings,
+    images: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.uint8],
+    digits: npt.NDArray[np.uint8],
+) -> Probe:
     """Measures the attention of one trained model.
 
     Args:
         module: a vision transformer with weights in place; it is put into eval mode.
         settings: its options.
-        images: uint8, as `Dataset` has them, for entropy and ink correlation.
-        digits: the same, for the maps.
+        images: uint8, as `Dataset` has them, for all but the maps; `labels` (image,) are their classes.
+        digits: images for the maps.
     """
     module.eval()
     keys = settings.num_tokens + settings.memory
     batch = max(1, _WEIGHTS_AT_ONCE // (settings.blocks * settings.heads * settings.num_tokens * keys))
-    uncertainty, correlation = [], []
+    uncertainty, rows = [], []
     for start in range(0, len(images), batch):
         chosen = images[start : start + batch]
         weights = _weights(module, chosen)
         row = source_row(rollout(weights), has_cls=settings.has_cls)
         uncertainty.append(entropy(weights).mean((0, 2, 3)))  # (image,)
-        correlation.append(ink_correlation(row[:, int(settings.has_cls) :], patch_ink(chosen, settings.grid)))
+        rows.append(row[:, int(settings.has_cls) :])
+    looked, ink = np.concatenate(rows), patch_ink(images, settings.grid)
     weights = np.concatenate([_weights(module, digits[start : start + batch]) for start in range(0, len(digits), batch)], axis=1)
     return Probe(
         entropy=float(np.concatenate(uncertainty).mean()),
-        ink_correlation=float(np.concatenate(correlation).mean()),
+        ink_correlation=float(ink_correlation(looked, ink).mean()),
+        own_ink_correlation=float(own_ink_correlation(looked, ink).mean()),
+        deletion=deletion(lambda blanked: _predictions(module, blanked), images, labels, looked, settings.grid),
         maps=source_row(weights, has_cls=settings.has_cls)[..., : settings.num_tokens].swapaxes(0, 1).astype(np.float16),
         rollout=source_row(rollout(weights), has_cls=settings.has_cls).astype(np.float32),
     )
+
+
+def _predictions(module: nn.Module, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Images uint8, as `Dataset` has them, to classes (image,)."""
+    import torch
+
+    from pipeline.training.classification import EVALUATION_BATCH, pixels
+
+    device = next(module.parameters()).device
+    with torch.no_grad():
+        batches = torch.from_numpy(images).to(device).split(EVALUATION_BATCH)
+        classes: npt.NDArray[np.int64] = torch.cat([module(pixels(batch, 1)).argmax(1) for batch in batches]).cpu().numpy()
+    return classes
 
 
 def _weights(module: nn.Module, images: npt.NDArray[np.uint8]) -> FloatArray:

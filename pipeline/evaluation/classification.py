@@ -25,7 +25,8 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
 
     Its arrays are `predictions` (seed, image) uint8 and `positions`, the vectors added to the tokens (seed, token, dim) float32, or
     (seed, 0, 0) where there are none; with attention also `rollout`. The labels of the test images are shared. Columns are
-    `shift_N`, accuracy under shifts of N pixels, mean over the directions; `attention_entropy`; `ink_correlation`.
+    `shift_N`, accuracy under shifts of N pixels, mean over the directions; `attention_entropy`, `ink_correlation`,
+    `own_ink_correlation` and `deletion`, see `pipeline.evaluation.attention`.
     """
     num_seeds = len(task.seeds)
     stack = make_stack(*task.seeds)
@@ -55,10 +56,13 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
         places = first_of_each_class(dataset.test_labels)
         digits, looked_at = dataset.test_images[places], dataset.test_images[:NUM_IMAGES]
         # The maps are read from plain modules.
-        probes = [probe(make_stack(seed).module, task.settings.model, looked_at, digits) for seed in task.seeds]
+        truth = dataset.test_labels[:NUM_IMAGES]
+        probes = [probe(make_stack(seed).module, task.settings.model, looked_at, truth, digits) for seed in task.seeds]
         columns |= {
             "attention_entropy": np.array([one.entropy for one in probes]),
             "ink_correlation": np.array([one.ink_correlation for one in probes]),
+            "own_ink_correlation": np.array([one.own_ink_correlation for one in probes]),
+            "deletion": np.array([one.deletion for one in probes]),
         }
         arrays["rollout"] = np.stack([one.rollout for one in probes])
         shared |= {"images": digits, "image_labels": dataset.test_labels[places], "maps": probes[0].maps}

@@ -121,6 +121,7 @@ def _evaluated(column: str, lacking: str) -> Callable[[Trained], FloatArray]:
 
 
 _NO_CAPTIONS = "its captions were not evaluated"
+_NO_ATTENTION = "its attention was not evaluated"
 _NO_TRACE = "its trace was not evaluated"
 
 
@@ -261,13 +262,25 @@ MEASURES: dict[str, Measure] = {
     "attention entropy": Measure(
         "Entropy of attention",
         "Entropy of the trained model's attention weights, mean over tokens, heads and blocks, in nats.",
-        "nats", "nats", values=_evaluated("attention_entropy", "its attention was not evaluated"), probe="attention",
+        "nats", "nats", values=_evaluated("attention_entropy", _NO_ATTENTION), probe="attention",
     ),
     "ink correlation": Measure(
         "Rank correlation of the class token's attention rollout with the ink",
         "Spearman's rank correlation, over the patches of a test image, of the attention rollout with the ink in a patch; "
         "mean over the test images looked at.",
-        values=_evaluated("ink_correlation", "its attention was not evaluated"), probe="attention",
+        values=_evaluated("ink_correlation", _NO_ATTENTION), probe="attention",
+    ),
+    "own-image ink correlation": Measure(
+        "Rank correlation of the attention rollout with its own image's ink, minus that with other images' ink",
+        "Spearman's rank correlation of the attention rollout with the ink of its own image, over the patches, minus the mean of those "
+        "with the ink of the other images; mean over the test images looked at. A map that is the same for all images has 0.",
+        values=_evaluated("own_ink_correlation", _NO_ATTENTION), probe="attention",
+    ),
+    "deletion": Measure(
+        "Accuracy lost by deletion",
+        "Accuracy lost when the fifth of an image's patches with the largest attention rollout is blanked, minus that lost when as many "
+        "random patches are, in points. A map that is the same for all patches has 0.",
+        "points", "points", 100, 2, _evaluated("deletion", _NO_ATTENTION), probe="attention",
     ),
     "nearness correlation": Measure(
         "Rank correlation of position similarity with nearness",

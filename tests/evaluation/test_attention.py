@@ -104,6 +104,55 @@ def test_ink_correlation_of_what_does_not_vary() -> None:
     assert math.isnan(found[3])
 
 
+def test_own_ink_correlation_by_loops() -> None:
+    rng = np.random.default_rng(8)
+    looked, ink = rng.random((6, 9)), rng.random((6, 9))
+    rank = [[stats.spearmanr(a, b).statistic for b in ink] for a in looked]
+    expected = [rank[i][i] - sum(rank[i][j] for j in range(6) if j != i) / 5 for i in range(6)]
+    np.testing.assert_allclose(attention.own_ink_correlation(looked, ink), expected, atol=1e-12)
+
+
+def test_a_map_that_is_blind_for_the_image_has_no_correlation_of_its_own() -> None:
+    ink = np.random.default_rng(9).random((50, 16)) + np.linspace(0, 1, 16)
+    blind = np.tile(np.linspace(0, 1, 16), (50, 1))
+    assert attention.ink_correlation(blind, ink).mean() > 0.5
+    assert attention.own_ink_correlation(blind, ink).mean() == pytest.approx(0.0, abs=1e-15)
+    assert attention.own_ink_correlation(ink, ink).mean() > 0.4
+    assert attention.own_ink_correlation(np.full((50, 16), 0.1), ink).tolist() == [0.0] * 50
+
+
+def test_the_patches_looked_at_most_and_their_blanking_by_hand() -> None:
+    looked = np.array([[0.1, 0.4, 0.1, 0.3, 0.1, 0.0, 0.0, 0.0, 0.0], [0.2] * 9])
+    order = np.array([[9.0, 8, 7, 6, 5, 4, 3, 2, 1]] * 2)
+    places = attention.most_looked_at(looked, order)  # a fifth of nine is two
+    assert places.tolist() == [[1, 3], [8, 7]]
+    images = np.arange(1, 73, dtype=np.uint8).reshape(2, 6, 6)
+    found = attention.blank(images, places, 3)
+    gone = np.zeros((2, 6, 6), bool)
+    gone[0, 0:2, 2:4] = gone[0, 2:4, 0:2] = gone[1, 4:6, 4:6] = gone[1, 4:6, 2:4] = True
+    assert np.array_equal(found, np.where(gone, 0, images))
+    coloured = np.stack([images, images], axis=1)
+    assert np.array_equal(attention.blank(coloured, places, 3), np.stack([found, found], axis=1))
+
+
+def test_deletion_by_hand() -> None:
+    """A network that sees one patch of five by five: blanking that one costs all, blanking five of 25 at random a fifth."""
+    rng = np.random.default_rng(10)
+    images, labels = np.full((2000, 5, 5), 7, np.uint8), np.full(2000, 7, np.uint8)
+    seen = rng.integers(0, 25, 2000)
+
+    def predict(blanked: np.ndarray) -> np.ndarray:
+        return blanked.reshape(2000, 25)[np.arange(2000), seen]
+
+    looked = np.zeros((2000, 25))
+    assert attention.deletion(predict, images, labels, looked, 5) == 0.0  # looks everywhere alike
+    assert attention.deletion(predict, images, labels, rng.random((2000, 25)), 5) == pytest.approx(0.0, abs=0.03)
+    looked[np.arange(2000), seen] = 1.0
+    assert attention.deletion(predict, images, labels, looked, 5) == pytest.approx(0.8, abs=0.02)
+    assert attention.deletion(predict, images, labels, 1 - looked, 5) == pytest.approx(-0.2, abs=0.02)
+    assert math.isnan(attention.deletion(predict, images, labels, looked * math.nan, 5))
+
+
 def test_the_first_image_of_each_class() -> None:
     labels = np.array([7, 2, 1, 0, 4, 1, 4, 9, 5, 9, 0, 6, 9, 8, 3], dtype=np.uint8)
     assert attention.first_of_each_class(labels) == [3, 2, 1, 14, 4, 8, 11, 0, 13, 7]
@@ -135,10 +184,11 @@ def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: di
     rng = np.random.default_rng(5)
     images = rng.integers(0, 256, (7, 28, 28), dtype=np.uint8)
     digits = images[4:6]
+    labels = rng.integers(0, 10, 7, dtype=np.uint8)
     monkeypatch.setattr(
         attention, "_WEIGHTS_AT_ONCE", 2 * settings.blocks * settings.heads * settings.num_tokens * (settings.num_tokens + settings.memory)
     )
-    found = attention.probe(module, settings, images, digits)
+    found = attention.probe(module, settings, images, labels, digits)
 
     with torch.no_grad():
         weights = attention_maps(module.eval(), torch.from_numpy(images).float()[:, None] / 255).double().numpy()
@@ -154,6 +204,13 @@ def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: di
     patches = np.array(rows)[:, int(settings.has_cls) :]
     correlations = [stats.spearmanr(np.round(a, 7), b).statistic for a, b in zip(patches, ink, strict=True)]
     assert found.ink_correlation == pytest.approx(np.mean(correlations), abs=1e-6)
+    assert found.own_ink_correlation == pytest.approx(attention.own_ink_correlation(patches, ink).mean(), abs=1e-6)
+
+    def predict(blanked: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return module(torch.from_numpy(blanked).float()[:, None] / 255).argmax(1).numpy()
+
+    assert found.deletion == pytest.approx(attention.deletion(predict, images, labels, patches, 4))
     assert found.maps.shape == (2, settings.blocks, settings.heads, tokens)
     assert found.maps.dtype == np.float16
     own = weights[:, 4:6, :, 0] if settings.has_cls else weights[:, 4:6].mean(3)
@@ -175,9 +232,9 @@ def test_a_model_that_looks_everywhere_alike(raw_params: dict[str, Any]) -> None
             if "qkv" in name:
                 parameter[: 2 * settings.dim] = 0.0
     images = np.random.default_rng(6).integers(0, 256, (3, 28, 28), dtype=np.uint8)
-    found = attention.probe(module, settings, images, images[:1])
+    found = attention.probe(module, settings, images, np.arange(3, dtype=np.uint8), images[:1])
     assert found.entropy == pytest.approx(math.log(16), abs=1e-6)
-    assert found.ink_correlation == 0.0
+    assert (found.ink_correlation, found.own_ink_correlation, found.deletion) == (0.0, 0.0, 0.0)
     np.testing.assert_allclose(found.rollout, 1 / 16, atol=1e-7)
 
 
@@ -192,7 +249,6 @@ def test_a_diverged_model(raw_params: dict[str, Any]) -> None:
         for parameter in module.parameters():
             parameter.fill_(math.nan)
     images = np.zeros((3, 28, 28), dtype=np.uint8)
-    found = attention.probe(module, settings, images, images[:1])
-    assert math.isnan(found.entropy)
-    assert math.isnan(found.ink_correlation)
+    found = attention.probe(module, settings, images, np.zeros(3, dtype=np.uint8), images[:1])
+    assert np.isnan([found.entropy, found.ink_correlation, found.own_ink_correlation, found.deletion]).all()
     assert np.isnan(found.maps).all()

@@ -142,8 +142,12 @@ def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], 
     for i, place in enumerate((0, 2)):
         stack = Stack(model, [SEEDS[place]], torch.device("cpu"))
         stack.load({name: value[[place]] for name, value in weights.items()})
-        expected = attention.probe(stack.module, model, data.test_images, digits)
-        assert (found.columns["attention_entropy"][i], found.columns["ink_correlation"][i]) == (expected.entropy, expected.ink_correlation)
+        expected = attention.probe(stack.module, model, data.test_images, data.test_labels, digits)
+        columns = {name: column[i] for name, column in found.columns.items()}
+        assert columns == {
+            "attention_entropy": expected.entropy, "ink_correlation": expected.ink_correlation,
+            "own_ink_correlation": expected.own_ink_correlation, "deletion": expected.deletion,
+        }  # fmt: skip
         assert np.array_equal(found.arrays["rollout"][i], expected.rollout)
         if i == 0:
             assert np.array_equal(found.shared["maps"], expected.maps)

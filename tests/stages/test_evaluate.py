@@ -212,7 +212,8 @@ def test_progress_lines(evaluated: Path) -> None:
 def test_only_what_is_asked_for_is_probed(evaluated: Path) -> None:
     columns = {variant: list(table(evaluated, "seeds.csv", variant)[0]) for variant in VARIANTS}
     plain, shifts = ["variant", "seed", "test_accuracy", "test_loss"], ["shift_1", "shift_2", "shift_3", "shift_4"]
-    assert columns == {"tiny": [*plain, *shifts, "attention_entropy", "ink_correlation"], "mean": plain, "net": [*plain, *shifts]}
+    attention = ["attention_entropy", "ink_correlation", "own_ink_correlation", "deletion"]
+    assert columns == {"tiny": [*plain, *shifts, *attention], "mean": plain, "net": [*plain, *shifts]}
 
 
 def test_one_process_and_two_write_the_same_bytes(project: Path, evaluated: Path, in_process: Counter[str]) -> None:
@@ -277,8 +278,8 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
     )
     found = inference.measure(task)  # as one stack, where the stage tested seed by seed
     rows = table(evaluated, "seeds.csv", "tiny")
-    assert [float(row["attention_entropy"]) for row in rows] == found.columns["attention_entropy"].tolist()
-    assert [float(row["ink_correlation"]) for row in rows] == found.columns["ink_correlation"].tolist()
+    for name in ("attention_entropy", "ink_correlation", "own_ink_correlation", "deletion"):
+        assert [float(row[name]) for row in rows] == found.columns[name].tolist()
     for i, row in enumerate(rows):
         shifted = [found.columns[f"shift_{distance}"][i] for distance in SHIFTS]
         assert [float(row[f"shift_{distance}"]) for distance in SHIFTS] == pytest.approx(shifted, abs=2 / 360)
