@@ -6,16 +6,17 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from pipeline.data.datasets import Dataset
+from pipeline.evaluation import saturation
 from pipeline.evaluation.attention import NUM_IMAGES, first_of_each_class, probe
 from pipeline.evaluation.inference import Result, Task
 from pipeline.measures.definitions import SHIFTS
 from pipeline.params import ModelSettings
 from pipeline.training.classification import evaluate
-from pipeline.training.stack import Stack
+from pipeline.training.stack import Stack, initial_model
 
 _DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left and right, as (rows, columns)
 
@@ -26,7 +27,8 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
     Its arrays are `predictions` (seed, image) uint8 and `positions`, the vectors added to the tokens (seed, token, dim) float32, or
     (seed, 0, 0) where there are none; with attention also `rollout`. The labels of the test images are shared. Columns are
     `shift_N`, accuracy under shifts of N pixels, mean over the directions; `attention_entropy`, `ink_correlation`,
-    `own_ink_correlation` and `deletion`, see `pipeline.evaluation.attention`.
+    `own_ink_correlation` and `deletion`, see `pipeline.evaluation.attention`; `saturated_attention` and `score_gradient`, see
+    `pipeline.evaluation.saturation`, with `_start` of the untrained models.
     """
     num_seeds = len(task.seeds)
     stack = make_stack(*task.seeds)
@@ -67,8 +69,23 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
         arrays["rollout"] = np.stack([one.rollout for one in probes])
         shared |= {"images": digits, "image_labels": dataset.test_labels[places], "maps": probes[0].maps}
         shared["has_cls"] = np.array(int(task.settings.model.has_cls))
+    if "saturation" in task.probes:
+        model, chosen = task.settings.model, slice(saturation.NUM_IMAGES)
+        assert isinstance(model, ModelSettings)
+        for end, modules in _ends(task, make_stack, device).items():
+            found = [saturation.measure(module, model, dataset.test_images[chosen], dataset.test_labels[chosen]) for module in modules]
+            columns[f"saturated_attention{end}"] = np.array([one.share for one in found])
+            columns[f"score_gradient{end}"] = np.array([one.gradient_ratio for one in found])
     accuracies = (arrays["predictions"] == dataset.test_labels).mean(1)
     return Result(losses.cpu().numpy(), accuracies, len(labels), columns, arrays, shared)
+
+
+def _ends(task: Task, make_stack: Callable[..., Stack], device: torch.device) -> dict[str, list[nn.Module]]:
+    """The plain modules of the task's seeds: untrained, by the ending of their columns' names, and trained, by none."""
+    return {
+        "_start": [initial_model(task.settings.model, seed).to(device) for seed in task.seeds],
+        "": [make_stack(seed).module for seed in task.seeds],
+    }
 
 
 def shift(images: Tensor, down: int, right: int) -> Tensor:

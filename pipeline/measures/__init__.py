@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
 from pipeline.measures.definitions import SHIFTS, FloatArray, is_diverged
 from pipeline.measures.traces import REACHED_LOSS, REACHED_STEPS, SPIKE_HEIGHT, SPIKE_STEPS
 
-Probe = Literal["shifts", "attention", "trace"]
+Probe = Literal["shifts", "attention", "saturation", "trace"]
 PROBES: tuple[Probe, ...] = get_args(Probe)
 
 LATE_EPOCHS = 5
@@ -201,6 +201,16 @@ def unsteadiness(accuracy: FloatArray) -> FloatArray:
 
 _LATE = f"mean over the last {LATE_EPOCHS} epochs (the last fifth of fewer than {5 * LATE_EPOCHS})"
 
+
+def _of_both_ends(name: str, column: str, title: str, note: str, *rest: Any, lacking: str, probe: Probe) -> dict[str, Measure]:
+    """A measure of the trained model and the same of the untrained one, by name; `rest` as for `Measure`, from `of_value` on."""
+    ends = {name: ("", "after training"), f"{name} at the start": ("_start", "before training")}
+    return {
+        one: replace(Measure(f"{title}, {when}", f"{note}, {when}.", *rest), values=_evaluated(column + end, lacking), probe=probe)
+        for one, (end, when) in ends.items()
+    }
+
+
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure(
         "Test accuracy after the last epoch", "Test accuracy after the last epoch, in %.", "%", "points", 100, 2,
@@ -281,6 +291,19 @@ MEASURES: dict[str, Measure] = {
         "Accuracy lost when the fifth of an image's patches with the largest attention rollout is blanked, minus that lost when as many "
         "random patches are, in points. A map that is the same for all patches has 0.",
         "points", "points", 100, 2, _evaluated("deletion", _NO_ATTENTION), probe="attention",
+    ),
+    **_of_both_ends(
+        "saturated attention", "saturated_attention",
+        "Rows of attention weights with one above 0.9",
+        "Share of the rows of attention weights, over test images, blocks, heads and tokens, whose largest weight exceeds 0.9, in %",
+        "%", "points", 100, 2, lacking="whether its attention is saturated was not evaluated", probe="saturation",
+    ),
+    **_of_both_ends(
+        "gradient at scores over values", "score_gradient",
+        "Gradient at the attention scores over that at the values",
+        "L2 norm of the test loss's gradient at the attention scores, which softmax takes, over that at the values; over test images and "
+        "blocks, in float64",
+        lacking="the gradient at its attention scores was not evaluated", probe="saturation",
     ),
     "nearness correlation": Measure(
         "Rank correlation of position similarity with nearness",

@@ -347,10 +347,12 @@ class Params(Settings):
             for comparison in claim.comparisons:
                 if MEASURES[comparison.measure].probe == probe:
                     named |= set(comparison.variants)
-        chosen = (variant for variant in self.variants if variant in named)
-        if probe == "attention":
-            return tuple(variant for variant in chosen if isinstance(self.resolve(variant).model, ModelSettings))
-        return tuple(chosen)
+        return tuple(variant for variant in self.variants if variant in named and _has(self.resolve(variant), probe))
+
+
+def _has(settings: VariantSettings, probe: Probe) -> bool:
+    """Whether the network has what the probe looks at."""
+    return probe in ("shifts", "trace") or isinstance(settings.model, ModelSettings)
 
 
 def load(path: str | Path = "params.yaml") -> Params:

@@ -12,7 +12,7 @@ import pytest
 from pipeline import params
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
-from pipeline.evaluation import attention
+from pipeline.evaluation import attention, saturation
 from pipeline.evaluation.classification import shift
 from pipeline.evaluation.inference import Task, measure
 from pipeline.runner import results
@@ -153,6 +153,20 @@ def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], 
             assert np.array_equal(found.shared["maps"], expected.maps)
     assert (found.shared["maps"].dtype, found.shared["maps"].shape) == (np.float16, (10, 1, 8, 5))
     assert (found.arrays["rollout"].dtype, found.arrays["rollout"].shape) == (np.float32, (2, 10, 5))
+
+
+def test_saturation_of_each_seed_at_both_ends(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
+    """The weights of these runs are the initial ones, so both ends are one."""
+    from pipeline.training.stack import initial_model
+
+    model, data = settings_of["tiny"].model, load(arrays)
+    assert isinstance(model, params.ModelSettings)
+    found = measure(make_task(settings_of["tiny"], runs / "tiny", arrays, seeds=(7, 4), probes=("saturation",))).columns
+    expected = [saturation.measure(initial_model(model, seed), model, data.test_images[:256], data.test_labels[:256]) for seed in (7, 4)]
+    for end in ("_start", ""):
+        assert found[f"saturated_attention{end}"].tolist() == [one.share for one in expected]
+        assert found[f"score_gradient{end}"].tolist() == [one.gradient_ratio for one in expected]
+    assert len(found) == 4
 
 
 def test_the_trace_of_each_seed_in_the_order_of_the_task(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:

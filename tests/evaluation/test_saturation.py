@@ -1,0 +1,138 @@
+"""Saturation and gradients of attention: two tokens by hand, autograd on the model itself, and attention that is all on one key."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from pipeline.evaluation import saturation
+from pipeline.models import attention_maps, build
+from pipeline.models.attention import FullAttention
+from pipeline.params import ModelSettings
+
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"memory": 3, "score_scale": False},
+    {"attention": "full", "heads": 2, "pool": "mean", "cls_insert": "none", "attention_dropout": 0.5, "dropout": 0.5},
+]
+
+
+def settings_of(raw_params: dict[str, Any], **change: Any) -> ModelSettings:
+    return ModelSettings.model_validate(raw_params["base"] | {"patch": 7, "blocks": 2} | change)
+
+
+def made(settings: ModelSettings) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return build(settings)
+
+
+def examples() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (7, 28, 28), dtype=np.uint8), rng.integers(0, 10, 7, dtype=np.uint8)
+
+
+def test_two_tokens_by_hand() -> None:
+    """Tokens 1 and 3, q = x, k = x, v = 2x, scale 1; of the first token's output o = 2p + 6(1 - p), p the weight on itself.
+
+    Scores 1 and 3, so p = 1 / (1 + e^2). Gradient of o at the scores: p(1 - p)(2 - 6) and its negative; at the values p and 1 - p.
+    """
+    attention = FullAttention(1, 1)
+    with torch.no_grad():
+        for parameter, value in zip(attention.parameters(), ([1.0, 1.0, 2.0], [0.0] * 3, [1.0], [0.0]), strict=True):
+            parameter.copy_(torch.tensor(value).view_as(parameter))
+    explicit = saturation.ExplicitAttention(attention.double())
+    output = explicit(torch.tensor([[[1.0], [3.0]]], dtype=torch.float64))
+    p = 1 / (1 + math.exp(2))
+    assert output[0, 0, 0].item() == pytest.approx(2 * p + 6 * (1 - p), abs=1e-12)
+    scores, values = torch.autograd.grad(output[0, 0, 0], [explicit.scores, explicit.values])
+    slope = p * (1 - p) * 4
+    assert scores[0, 0].tolist() == [pytest.approx([-slope, slope]), [0.0, 0.0]]
+    assert values[0, 0].flatten().tolist() == pytest.approx([p, 1 - p])
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_explicit_model_is_the_model(change: dict[str, Any], raw_params: dict[str, Any]) -> None:
+    module, (images, _) = made(settings_of(raw_params, **change)), examples()
+    inputs = torch.from_numpy(images).float()[:, None] / 255
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    model, attentions = saturation.explicit(module)
+    with torch.no_grad():
+        torch.testing.assert_close(model(inputs.double()).float(), module.eval()(inputs), rtol=1e-4, atol=1e-5)
+    weights = torch.stack([attention.scores.softmax(-1) for attention in attentions])
+    torch.testing.assert_close(weights.float(), attention_maps(module, inputs), rtol=1e-4, atol=1e-6)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_gradients_are_those_at_what_is_added(change: dict[str, Any], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In batches of two; against zeros that are added to the scores or the values of one block, through torch's own attention."""
+    settings, (images, labels) = settings_of(raw_params, **change), examples()
+    module = made(settings)
+    whole = saturation.measure(module, settings, images, labels)
+    of_one = settings.blocks * settings.heads * settings.num_tokens * (settings.num_tokens + settings.memory)
+    monkeypatch.setattr(saturation, "_SCORES_AT_ONCE", 2 * of_one)
+    assert saturation.measure(module, settings, images, labels) == pytest.approx(whole, rel=1e-10)
+
+    model, attentions = saturation.explicit(module)
+    inputs, classes = torch.from_numpy(images).double()[:, None] / 255, torch.from_numpy(labels).long()
+    squares = {"scores": 0.0, "values": 0.0}
+    for attention in attentions:
+        for name in squares:
+            model(inputs)
+            added = torch.zeros_like(getattr(attention, name), requires_grad=True)
+            (gradient,) = torch.autograd.grad(F.cross_entropy(_shifted(model, attention, inputs, name, added), classes), added)
+            squares[name] += float((gradient**2).sum())
+    assert whole.gradient_ratio == pytest.approx(math.sqrt(squares["scores"] / squares["values"]), rel=1e-6)
+    largest = attention_maps(module, inputs.float()).amax(-1)
+    assert whole.share == pytest.approx(float((largest > saturation.SATURATED).double().mean()))
+
+
+def _shifted(
+    model: torch.nn.Module, attention: saturation.ExplicitAttention, inputs: torch.Tensor, name: str, change: torch.Tensor
+) -> torch.Tensor:
+    """Logits with a change added to the scores or the values of one attention, by torch's own attention with a mask."""
+    own = attention.attention
+
+    def forward(tokens: torch.Tensor) -> torch.Tensor:
+        query, key, value = own._heads(tokens).transpose(1, 3).unbind(2)  # (batch, head, token, channel)
+        mask, value = (change, value) if name == "scores" else (None, value + change)
+        heads = F.scaled_dot_product_attention(query[:, :, : tokens.shape[1]], key, value, attn_mask=mask, scale=own.scale)
+        heads = heads.transpose(1, 2).flatten(2)
+        return own.out(heads) if isinstance(own, FullAttention) else heads
+
+    usual, attention.forward = attention.forward, forward  # type: ignore[method-assign]
+    try:
+        return model(inputs)
+    finally:
+        attention.forward = usual  # type: ignore[method-assign]
+
+
+def test_all_attention_on_one_key_lets_no_gradient_through(raw_params: dict[str, Any]) -> None:
+    settings, (images, labels) = settings_of(raw_params), examples()
+    module = made(settings)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name.endswith("attention.weight"):
+                parameter[:2] *= 1e6
+    found = saturation.measure(module, settings, images, labels)
+    assert found.share > 0.99
+    assert found.gradient_ratio == pytest.approx(0.0, abs=1e-3)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if ".attention." in name:
+                parameter[:2] = 0.0  # all keys alike
+    assert saturation.measure(module, settings, images, labels).share == 0.0
+
+
+def test_a_diverged_model_has_neither(raw_params: dict[str, Any]) -> None:
+    settings, (images, labels) = settings_of(raw_params), examples()
+    module = made(settings)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(math.nan)
+    assert np.isnan(saturation.measure(module, settings, images, labels)).all()
