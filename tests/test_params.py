@@ -240,6 +240,11 @@ FAULTS = [
         {"position": "sincos2d", "dim": 6, "heads": 2},
         "variants.x.position: sincos2d needs a dim divisible by 4, and 6 is not; the nearest is 8.",
     ),
+    (
+        "variants/x",
+        {"position": "none", "position_std": 0.02},
+        "variants.x.position_std: 0.02 is of learned vectors, but position is none; set it to 1.0, or position to learned.",
+    ),
     ("variants/x", {"position": "sinusoidal", "dim": 7, "heads": 7}, "variants.x.position: sinusoidal needs a dim divisible by 2"),
     ("variants/a b", {}, "variants.a b: a name may hold letters, digits, '-' and '_' only; a-b would do."),
     ("variants/BASE", {}, "variants.BASE and variants.base differ in case only, which some file systems cannot tell apart."),

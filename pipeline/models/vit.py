@@ -43,8 +43,8 @@ class PatchEmbedding(nn.Module):
 class VisionTransformer(nn.Module):
     """ViT (Dosovitskiy et al. 2021) at the size of the thesis; `settings` says which choice is taken where.
 
-    Weights start as torch's layers start theirs; class token (unless `cls_init` says zeros), learned positions and the pooling query
-    from N(0, 1), as published.
+    Weights start as torch's layers start theirs; class token (unless `cls_init` says zeros) and the pooling query from N(0, 1), as
+    published, learned positions from N(0, `position_std`^2).
     """
 
     position: Tensor | None
@@ -57,7 +57,7 @@ class VisionTransformer(nn.Module):
         start = torch.zeros if settings.cls_init == "zeros" else torch.randn
         self.cls_token = nn.Parameter(start(1, dim)) if settings.has_cls else None
         if settings.position == "learned":
-            self.position = nn.Parameter(torch.randn(settings.num_tokens, dim))
+            self.position = nn.Parameter(settings.position_std * torch.randn(settings.num_tokens, dim))
         else:
             self.register_buffer("position", _table(settings), persistent=False)
         self.dropout = Dropout(settings.dropout)

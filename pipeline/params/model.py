@@ -36,6 +36,7 @@ class ModelSettings(NetworkSettings):
     mlp_dim: Annotated[int, Field(ge=1, le=16384)]
     attention: Literal["full", "sliced"]
     position: Literal["learned", "sinusoidal", "sincos2d", "none"]
+    position_std: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] = 1.0
     pool: Literal["cls", "first", "mean", "max", "attention"]
     cls_insert: Literal["expand", "loop", "none"]
     cls_init: Literal["normal", "zeros"]
@@ -80,6 +81,11 @@ class ModelSettings(NetworkSettings):
         if self.pool == "cls" and not self.has_cls:
             raise ValueError("pool: cls needs a class token, but cls_insert is none; set cls_insert to expand, or pool to first")
         _check_position(self.dim, self.position)
+        if self.position_std != 1 and self.position != "learned":
+            raise ValueError(
+                f"position_std: {self.position_std} is of learned vectors, but position is {self.position}; set it to 1.0, "
+                "or position to learned"
+            )
         if self.residual == "normalized" and self.norm != "pre":
             raise ValueError(f"residual: normalized starts from the norm before the MLP, but norm is {self.norm}; set norm to pre")
         return self

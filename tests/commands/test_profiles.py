@@ -65,9 +65,9 @@ def test_shipped_profiles_change_the_study_only_in_scale(name: str, study: param
         assert set(told.variants) == set(study.experiments[experiment].variants) & set(profile.variants)
 
 
-def test_the_preview_leaves_out_one_classifier(study: params.Params) -> None:
-    left_out = study.variants.keys() - profiles.read("preview")["variants"].keys()
-    assert [variant for variant in left_out if study.resolve(variant).task == "classification"] == ["lab-196"]
+def test_the_preview_looks_at_every_experiment_with_classifiers(study: params.Params) -> None:
+    left_out = study.experiments.keys() - profiles.read("preview")["experiments"].keys()
+    assert {study.resolve(study.experiments[name].baseline).task for name in left_out} == {"captioning"}
 
 
 def test_a_merge_replaces_lists_and_keeps_what_is_not_named(raw_params: dict[str, Any]) -> None:

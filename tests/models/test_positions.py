@@ -6,9 +6,11 @@ import math
 
 import torch
 from timm.layers import build_sincos2d_pos_embed
+from timm.models import VisionTransformer as TimmTransformer
 
 from pipeline.models import build
 from pipeline.models.positions import sincos2d_table, sinusoidal_table
+from pipeline.models.vit import PatchEmbedding
 from pipeline.params import ModelSettings, Params
 
 
@@ -33,3 +35,24 @@ def test_class_token_gets_no_place_on_the_grid(study: Params) -> None:
     model = build(ModelSettings.model_validate(study.base.model_dump() | {"position": "sincos2d"}))
     assert model.position.shape == (50, 32)
     assert not model.position[0].any()  # type: ignore[index]
+
+
+def test_learned_positions_start_with_the_deviation_asked_for(study: Params) -> None:
+    """0.02 is that of timm's; and scaling is all that is done to them, so that nothing else starts otherwise."""
+    starts = {}
+    for std in (1.0, 0.02):
+        torch.manual_seed(0)
+        starts[std] = build(ModelSettings.model_validate(study.base.model_dump() | {"position_std": std, "dim": 512})).state_dict()
+    theirs = TimmTransformer(img_size=28, patch_size=4, in_chans=1, embed_dim=512, depth=1, num_heads=8).pos_embed
+    assert abs(starts[0.02]["position"].std() / theirs.std() - 1) < 0.05
+    assert torch.equal(starts[0.02].pop("position"), 0.02 * starts[1.0].pop("position"))
+    assert all(torch.equal(value, starts[1.0][name]) for name, value in starts[0.02].items())
+
+
+def test_learned_positions_of_deviation_one_keep_every_bit(study: Params) -> None:
+    torch.manual_seed(3)
+    model = build(study.base)
+    torch.manual_seed(3)
+    PatchEmbedding(4, 32, conv=False)
+    torch.randn(1, 32)  # the class token
+    assert torch.equal(model.position, torch.randn(50, 32))
