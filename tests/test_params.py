@@ -91,6 +91,10 @@ def test_a_variant_trains_its_own_way(study: params.Params) -> None:
     assert best.seeds == study.train.seeds == tuple(range(6))
 
 
+def test_batch_norm_keeps_seeds_from_training_as_one_stack(study: params.Params) -> None:
+    assert [study.resolve(name).stackable for name in ("base", "batch-norm", "cnn")] == [True, False, False]
+
+
 def test_a_variant_may_have_its_own_number_of_seeds(raw_params: dict[str, Any]) -> None:
     raw = copy.deepcopy(raw_params)
     raw["variants"]["first"]["seeds"] = 10

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.models.dropout import Dropout
-from pipeline.models.encoder import EncoderBlock
+from pipeline.models.encoder import EncoderBlock, make_norm
 from pipeline.models.positions import sincos2d_table, sinusoidal_table
 from pipeline.params import ModelSettings
 
@@ -62,7 +62,7 @@ class VisionTransformer(nn.Module):
             self.register_buffer("position", _table(settings), persistent=False)
         self.dropout = Dropout(settings.dropout)
         self.blocks = nn.Sequential(*(EncoderBlock(settings) for _ in range(settings.blocks)))
-        self.norm = nn.LayerNorm(dim, eps=settings.norm_eps) if settings.final_norm else nn.Identity()
+        self.norm = make_norm(settings) if settings.final_norm else nn.Identity()
         self.pool_query = nn.Parameter(torch.randn(dim)) if settings.pool == "attention" else None
         self.head = nn.Linear(dim, settings.shape.classes)
 

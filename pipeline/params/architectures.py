@@ -18,7 +18,7 @@ class Architecture:
         num_widths: how many `widths` it takes; None for any number.
         task: what its models are trained for: to name an image's class, or to describe a scene of several images.
         stackable: whether the seeds of a GPU train together as one stack. Batch norm's running statistics and torch's recurrent layers
-            cannot be stacked; such models train seed by seed.
+            cannot be stacked; such models train seed by seed, a transformer with batch norm included.
     """
 
     label: str

@@ -41,6 +41,7 @@ class ModelSettings(NetworkSettings):
     cls_insert: Literal["expand", "loop", "none"]
     cls_init: Literal["normal", "zeros"]
     norm: Literal["pre", "post", "none"]
+    norm_kind: Literal["layer", "batch"] = "layer"
     norm_eps: Annotated[float, Field(gt=0, lt=1)]
     final_norm: bool
     residual: Literal["input", "normalized", "none"]

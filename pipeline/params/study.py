@@ -58,7 +58,8 @@ class VariantSettings(Settings):
     @property
     def stackable(self) -> bool:
         """Whether the seeds of a GPU train together as one stack."""
-        return ARCHITECTURES[self.model.architecture].stackable
+        has_batch_norm = isinstance(self.model, ModelSettings) and self.model.norm_kind == "batch"
+        return ARCHITECTURES[self.model.architecture].stackable and not has_batch_norm
 
     @property
     def choices(self) -> int:

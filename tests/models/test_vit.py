@@ -136,6 +136,42 @@ def test_block_follows_its_formula(study: Params, norm: str, residual: str) -> N
     torch.testing.assert_close(block(x), expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_batch_norm_is_over_the_tokens_of_a_batch(study: Params, norm: str) -> None:
+    """In training by the batch's own mean and variance, in a test by running ones, of which a batch counts for a tenth."""
+    torch.manual_seed(0)
+    block = EncoderBlock(settings(study, norm=norm, norm_kind="batch", norm_eps=0.01)).double()
+    batches = torch.randn(2, 3, 50, 32, dtype=torch.float64) * torch.rand(32, dtype=torch.float64) + 5
+    running = [(torch.zeros(32, dtype=torch.float64), torch.ones(32, dtype=torch.float64))] * 2
+
+    def expected(x: Tensor, *, training: bool) -> Tensor:
+        for place, f in enumerate((block.attention, block.mlp)):
+
+            def normed(x: Tensor, place: int = place) -> Tensor:
+                mean, variance = running[place]
+                if training:
+                    rows = x.reshape(150, 32)
+                    running[place] = (0.9 * mean + 0.1 * rows.mean(0), 0.9 * variance + 0.1 * rows.var(0))
+                    mean, variance = rows.mean(0), rows.var(0, correction=0)
+                return (x - mean) / (variance + 0.01).sqrt()
+
+            x = x + f(normed(x)) if norm == "pre" else normed(x + f(x))
+        return x
+
+    for batch in batches:
+        torch.testing.assert_close(block(batch), expected(batch, training=True), rtol=1e-10, atol=1e-12)
+    block.eval()
+    torch.testing.assert_close(block(batches[0]), expected(batches[0], training=False), rtol=1e-10, atol=1e-12)
+
+
+def test_the_final_norm_is_of_the_same_kind(study: Params) -> None:
+    for kind, expected in (("layer", nn.LayerNorm), ("batch", nn.BatchNorm1d)):
+        model = build(settings(study, norm_kind=kind, final_norm=True))
+        norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm | nn.BatchNorm1d)]
+        assert len(norms) == 7
+        assert all(isinstance(norm, expected) for norm in norms)
+
+
 def test_without_norms_a_block_has_no_weights_of_them(study: Params) -> None:
     with_norms, without = (count_parameters(build(settings(study, norm=norm))) for norm in ("pre", "none"))
     assert with_norms - without == 3 * 2 * 2 * 32  # blocks, norms, weight and bias

@@ -46,9 +46,10 @@ def trained(settings: VariantSettings, dataset: Dataset, seeds: list[int]) -> Tr
     return trainer
 
 
-def test_equals_a_plain_loop(study: Params, dataset: Dataset) -> None:
+@pytest.mark.parametrize("norm_kind", ["layer", "batch"])
+def test_equals_a_plain_loop(study: Params, dataset: Dataset, norm_kind: str) -> None:
     """The loop as anyone would write it: a module, Adam, the epoch's order cut into batches, the last one smaller."""
-    settings = variant(study, seeds=(3,))
+    settings = variant(study, seeds=(3,), norm_kind=norm_kind)
     model = initial_model(settings.model, 3)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     images, labels = torch.from_numpy(dataset.train_images), torch.from_numpy(dataset.train_labels).long()
@@ -56,12 +57,14 @@ def test_equals_a_plain_loop(study: Params, dataset: Dataset) -> None:
     expected = []
     for epoch in (1, 2, 3):
         losses = []
+        model.train()
         for index in epoch_order(3, epoch, len(labels)).split(64):
             loss = nn.functional.cross_entropy(model(images[index].unsqueeze(1) / 255), labels[index])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             losses.append((loss.item(), len(index)))
+        model.eval()
         with torch.no_grad():
             logits = model(test_images.unsqueeze(1) / 255)
         train_loss = sum(loss * count for loss, count in losses) / len(labels)
@@ -105,9 +108,9 @@ def test_every_option_runs_in_a_stack(study: Params, dataset: Dataset) -> None:
         assert stack.rows[1].train_loss == pytest.approx(alone.rows[0].train_loss, rel=1e-4), changes
 
 
-@pytest.mark.parametrize("seeds", [[0], [0, 1, 2]])
-def test_repeat_and_resume_are_bitwise(study: Params, dataset: Dataset, seeds: list[int]) -> None:
-    settings = variant(study, dropout=0.1)
+@pytest.mark.parametrize(("seeds", "norm_kind"), [([0], "layer"), ([0, 1, 2], "layer"), ([0], "batch")])
+def test_repeat_and_resume_are_bitwise(study: Params, dataset: Dataset, seeds: list[int], norm_kind: str) -> None:
+    settings = variant(study, dropout=0.1, norm_kind=norm_kind)
     unbroken, again = trained(settings, dataset, seeds), trained(settings, dataset, seeds)
     first = Trainer(settings, dataset, seeds, CPU)
     first.run_epoch()
