@@ -159,7 +159,7 @@ FAULTS = [
     ("base/dim", True, "base.dim is True, but has to be a whole number."),
     ("base/dim", 32.0, "base.dim is 32.0, but has to be a whole number."),
     ("variants/x", {"pool": "clss"}, "variants.x.pool is 'clss', which is not a choice; the nearest is 'cls'."),
-    ("variants/x", {"pool": 7}, "variants.x.pool is 7, which is not a choice; the choices are cls, first, mean, max, attention."),
+    ("variants/x", {"pool": 7}, "variants.x.pool is 7, which is not a choice; the choices are cls, first, mean, max, attention, concat."),
     ("variants/x", {"pol": "cls"}, "variants.x.pol is not an option of a variant; the nearest is 'pool'."),
     ("variants/x", {"epoch": 3}, "variants.x.epoch is not an option of a variant; the nearest is 'epochs'."),
     ("variants/x", {"epochs": 0}, "variants.x.epochs is 0, but has to be at least 1; the nearest valid value is 1."),

@@ -64,7 +64,7 @@ class VisionTransformer(nn.Module):
         self.blocks = nn.Sequential(*(EncoderBlock(settings) for _ in range(settings.blocks)))
         self.norm = make_norm(settings) if settings.final_norm else nn.Identity()
         self.pool_query = nn.Parameter(torch.randn(dim)) if settings.pool == "attention" else None
-        self.head = nn.Linear(dim, settings.shape.classes)
+        self.head = nn.Linear(settings.head_inputs, settings.shape.classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channel, height, width) in [0, 1] to logits (batch, class)."""
@@ -92,7 +92,7 @@ class VisionTransformer(nn.Module):
         return torch.cat([self.cls_token.expand(tokens.shape[0], 1, -1), tokens], dim=1)
 
     def _pool(self, tokens: Tensor) -> Tensor:
-        """(batch, token, dim) to what the head reads, (batch, dim)."""
+        """(batch, token, dim) to what the head reads, (batch, dim), or (batch, patch * dim) of `concat`."""
         if self.settings.pool == "cls":
             return tokens[:, 0]
         patches = tokens[:, 1:] if self.cls_token is not None else tokens
@@ -103,6 +103,8 @@ class VisionTransformer(nn.Module):
                 return patches.mean(1)
             case "max":
                 return patches.amax(1)
+            case "concat":
+                return patches.flatten(1)
             case _:
                 assert self.pool_query is not None
                 weight = (patches @ self.pool_query * patches.shape[-1] ** -0.5).softmax(-1)  # (batch, patch)
@@ -160,4 +162,4 @@ def multiply_adds(settings: ModelSettings) -> int:
     attention = 2 * tokens * (tokens + settings.memory) * dim  # scores, and their product with the values
     mlp = 2 * tokens * dim * settings.mlp_dim
     pooling = settings.grid**2 * dim if settings.pool == "attention" else 0
-    return embedding + settings.blocks * (projections + attention + mlp) + pooling + dim * settings.shape.classes
+    return embedding + settings.blocks * (projections + attention + mlp) + pooling + settings.head_inputs * settings.shape.classes

@@ -37,7 +37,7 @@ class ModelSettings(NetworkSettings):
     attention: Literal["full", "sliced"]
     position: Literal["learned", "sinusoidal", "sincos2d", "none"]
     position_std: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] = 1.0
-    pool: Literal["cls", "first", "mean", "max", "attention"]
+    pool: Literal["cls", "first", "mean", "max", "attention", "concat"]
     cls_insert: Literal["expand", "loop", "none"]
     cls_init: Literal["normal", "zeros"]
     norm: Literal["pre", "post", "none"]
@@ -61,6 +61,11 @@ class ModelSettings(NetworkSettings):
     def grid(self) -> int:
         """Patches along one side."""
         return self.shape.size // self.patch
+
+    @property
+    def head_inputs(self) -> int:
+        """Numbers that the head reads: a token's, or those of all patches side by side."""
+        return self.dim * (self.grid**2 if self.pool == "concat" else 1)
 
     @property
     def num_tokens(self) -> int:

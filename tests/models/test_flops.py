@@ -31,6 +31,7 @@ def counted(settings: AnyModelSettings) -> int:
         {},
         {"patch": 7},
         {"pool": "attention", "cls_insert": "none"},
+        {"pool": "concat", "cls_insert": "none"},
         {"mlp_dim": 64, "blocks": 2, "embed": "conv"},
         {"residual": "none", "norm": "none", "score_scale": False},
     ],

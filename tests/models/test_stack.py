@@ -34,6 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "zero class token, final norm": {"cls_init": "zeros", "final_norm": True, "norm_eps": 1e-6},
     "conv embedding": {"embed": "conv"},
     "attention pooling": {"pool": "attention", "cls_insert": "none", "position": "sincos2d"},
+    "all patches": {"pool": "concat"},
     "lenet": {"architecture": "lenet", "widths": (3, 7, 46, 34)},
     "mlp": {"architecture": "mlp", "widths": (13, 11)},
 }

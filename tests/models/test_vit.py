@@ -31,7 +31,7 @@ def test_published_configuration_has_the_published_size(study: Params) -> None:
         combination
         for combination in itertools.product(
             ["learned", "sinusoidal", "sincos2d", "none"],
-            ["cls", "first", "mean", "max", "attention"],
+            ["cls", "first", "mean", "max", "attention", "concat"],
             ["expand", "loop", "none"],
             ["full", "sliced"],
         )
@@ -235,6 +235,10 @@ def test_pooling_reads_what_it_says(study: Params) -> None:
     for pool, expected in {"first": tokens[:, 0], "mean": tokens.mean(1), "max": tokens.max(1).values}.items():
         model = build(settings(study, pool=pool, cls_insert="none"))
         torch.testing.assert_close(model._pool(tokens), expected)  # type: ignore[operator]
+    model = build(settings(study, pool="concat", cls_insert="none"))
+    weight = model.head.weight.view(10, 49, 32)  # of each class, patch and channel
+    logits = torch.einsum("bpd,cpd->bc", tokens, weight) + model.head.bias
+    torch.testing.assert_close(model.head(model._pool(tokens)), logits, rtol=0, atol=1e-5)  # type: ignore[operator]
     with_cls = torch.cat([torch.full((2, 1, 32), 100.0), tokens], 1)
     model = build(settings(study, pool="max"))
     torch.testing.assert_close(model._pool(with_cls), tokens.max(1).values)  # type: ignore[operator]
