@@ -664,7 +664,10 @@ def test_probed_are_the_variants_that_a_figure_or_claim_asks_about(raw_params: d
     assert set(study.probed("shifts")) == set(networks.variants)
     # Entropy of a claim, maps of an experiment, and only of transformers.
     assert {"heads-1-no-scale", *study.experiments["attention-maps"].variants} == set(study.probed("attention"))
+    assert set(study.probed("sizes")) == set(study.experiments["lengths"].variants)
     raw = copy.deepcopy(raw_params)
+    raw["experiments"]["lengths"]["variants"] += ["concat", "patch-7", "cnn"]  # whose weights read images of one size, or not of all
+    assert params.parse(raw).probed("sizes") == study.probed("sizes")
     raw["experiments"] = {"networks": raw["experiments"]["networks"] | {"figures": ["curves"], "measure": "accuracy", "claims": []}}
     raw["claims"] = {}
     assert params.parse(raw).probed("shifts") == params.parse(raw).probed("attention") == ()

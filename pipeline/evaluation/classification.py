@@ -1,4 +1,4 @@
-"""What classifiers do on the test images, as they are and shifted, and what they attend to."""
+"""What classifiers do on the test images, as they are, shifted and scaled, and what they attend to."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import interpolate, pad
 
 from pipeline.data.datasets import Dataset
 from pipeline.evaluation import saturation
 from pipeline.evaluation.attention import NUM_IMAGES, first_of_each_class, probe
 from pipeline.evaluation.inference import Result, Task
-from pipeline.measures.definitions import SHIFTS
+from pipeline.measures.definitions import SHIFTS, SIZES
+from pipeline.models.positions import interpolated
 from pipeline.params import ModelSettings
 from pipeline.training.classification import evaluate
 from pipeline.training.stack import Stack, initial_model
@@ -26,16 +27,16 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
 
     Its arrays are `predictions` (seed, image) uint8 and `positions`, the vectors added to the tokens (seed, token, dim) float32, or
     (seed, 0, 0) where there are none; with attention also `rollout`. The labels of the test images are shared. Columns are
-    `shift_N`, accuracy under shifts of N pixels, mean over the directions; `attention_entropy`, `ink_correlation`,
-    `own_ink_correlation` and `deletion`, see `pipeline.evaluation.attention`; `saturated_attention` and `score_gradient`, see
-    `pipeline.evaluation.saturation`, with `_start` of the untrained models.
+    `shift_N`, accuracy under shifts of N pixels, mean over the directions; `size_N`, on images scaled to a side of N pixels;
+    `attention_entropy`, `ink_correlation`, `own_ink_correlation` and `deletion`, see `pipeline.evaluation.attention`;
+    `saturated_attention` and `score_gradient`, see `pipeline.evaluation.saturation`, with `_start` of the untrained models.
     """
     num_seeds = len(task.seeds)
     stack = make_stack(*task.seeds)
     images = torch.from_numpy(dataset.test_images).to(device)
     labels = torch.from_numpy(dataset.test_labels).long().to(device)
 
-    def test(images: Tensor) -> tuple[Tensor, Tensor]:
+    def test(images: Tensor, stack: Stack = stack) -> tuple[Tensor, Tensor]:
         return evaluate(stack, images, labels, num_seeds=num_seeds)
 
     losses, predictions = test(images)
@@ -53,6 +54,10 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
                 _, predicted = test(shift(images, down * distance, across * distance))
                 right += (predicted == labels).double().mean(1)
             columns[f"shift_{distance}"] = (right / len(_DIRECTIONS)).cpu().numpy()
+    if "sizes" in task.probes:
+        for size in SIZES:
+            _, predicted = test(scale(images, size), at_size(stack, task, size, device))
+            columns[f"size_{size}"] = (predicted == labels).double().mean(1).cpu().numpy()
     if "attention" in task.probes:
         assert isinstance(task.settings.model, ModelSettings)
         places = first_of_each_class(dataset.test_labels)
@@ -91,3 +96,32 @@ def _ends(task: Task, make_stack: Callable[..., Stack], device: torch.device) ->
 def shift(images: Tensor, down: int, right: int) -> Tensor:
     """Images (..., height, width) moved by whole pixels, negative ones up and left; zeros move in."""
     return pad(images, (right, -right, down, -down))
+
+
+def scale(images: Tensor, size: int) -> Tensor:
+    """Images (image, height, width) or (image, channel, height, width) in [0, 255] scaled to a side of `size` pixels, float32.
+
+    Bilinear; of smaller images every pixel is the weighted mean of all that it covers.
+    """
+    channels = images.unsqueeze(1) if images.dim() == 3 else images
+    scaled = interpolate(channels.float(), (size, size), mode="bilinear", align_corners=False, antialias=True)
+    return scaled[:, 0] if images.dim() == 3 else scaled
+
+
+def at_size(stack: Stack, task: Task, size: int, device: torch.device) -> Stack:
+    """The trained models for images of another side: all weights as they are, and positions for more or fewer patches.
+
+    Sinusoids are continued to as many positions as there are tokens, those of rows and columns to as many as the grid has; learned
+    vectors are interpolated.
+
+    Args:
+        size: pixels, a multiple of the patch.
+    """
+    assert isinstance(task.settings.model, ModelSettings)
+    settings = task.settings.model.at_size(size)
+    state = stack.state()
+    if settings.position == "learned":
+        state["position"] = interpolated(state["position"], settings.grid, has_cls=settings.has_cls)
+    resized = Stack(settings, task.seeds, device)
+    resized.load(state)
+    return resized

@@ -12,10 +12,10 @@ from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
-from pipeline.measures.definitions import SHIFTS, FloatArray, is_diverged
+from pipeline.measures.definitions import SHIFTS, SIZES, FloatArray, is_diverged
 from pipeline.measures.traces import REACHED_LOSS, REACHED_STEPS, SPIKE_HEIGHT, SPIKE_STEPS
 
-Probe = Literal["shifts", "attention", "saturation", "trace"]
+Probe = Literal["shifts", "sizes", "attention", "saturation", "trace"]
 PROBES: tuple[Probe, ...] = get_args(Probe)
 
 LATE_EPOCHS = 5
@@ -139,9 +139,18 @@ def _gain_of_beam(training: Trained) -> FloatArray:
 
 def shift_accuracy(training: Trained) -> FloatArray | None:
     """(seeds, 4): accuracy under shifts of 1, 2, 3 and 4 pixels; None where that was not evaluated."""
-    columns = [(training.evaluation or {}).get(f"shift_{pixels}") for pixels in SHIFTS]
+    return _side_by_side(training, [f"shift_{pixels}" for pixels in SHIFTS])
+
+
+def size_accuracy(training: Trained) -> FloatArray | None:
+    """(seeds, 5): accuracy on test images scaled to each of `SIZES`; None where that was not evaluated."""
+    return _side_by_side(training, [f"size_{pixels}" for pixels in SIZES])
+
+
+def _side_by_side(training: Trained, names: Sequence[str]) -> FloatArray | None:
+    columns = [(training.evaluation or {}).get(name) for name in names]
     found = [column for column in columns if column is not None]
-    return np.stack(found, axis=1) if len(found) == len(SHIFTS) else None
+    return np.stack(found, axis=1) if len(found) == len(names) else None
 
 
 def _lost_to_shifts(training: Trained) -> FloatArray:
@@ -149,6 +158,14 @@ def _lost_to_shifts(training: Trained) -> FloatArray:
     if shifted is None:
         raise NotMeasured("it was not evaluated under shifts")
     return training.test_accuracy[:, -1] - shifted.mean(axis=1)
+
+
+def _at_other_sizes(training: Trained) -> FloatArray:
+    scaled = size_accuracy(training)
+    if scaled is None:
+        raise NotMeasured("it was not evaluated at other sizes of the image")
+    mean: FloatArray = scaled.mean(axis=1)
+    return mean
 
 
 def _nearness(training: Trained) -> FloatArray:
@@ -268,6 +285,12 @@ MEASURES: dict[str, Measure] = {
         f"Accuracy lost to shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels",
         f"Test accuracy minus its mean over shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels up, down, left and right, in points.",
         "points", "points", 100, 2, _lost_to_shifts, probe="shifts",
+    ),
+    "accuracy at another size": Measure(
+        "Test accuracy at other sizes of the image",
+        f"Test accuracy when the test images are scaled to sides of {', '.join(map(str, SIZES[:-1]))} and {SIZES[-1]} pixels, mean over "
+        "these sizes, in %.",
+        "%", "points", 100, 2, _at_other_sizes, probe="sizes",
     ),
     "attention entropy": Measure(
         "Entropy of attention",

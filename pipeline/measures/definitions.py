@@ -10,6 +10,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 
 SHIFTS = (1, 2, 3, 4)  # pixels
+SIZES = (20, 24, 32, 36, 40)  # pixels along a side; of patches of 4 pixels grids of 5 to 10, where 28 pixels give 7
 BEAM_WIDTH = 5  # captions that a beam search keeps, as in Cornia et al. 2020, section 4.2
 
 

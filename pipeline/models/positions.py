@@ -1,9 +1,12 @@
-"""Fixed position tables."""
+"""Fixed position tables, and learned ones for another number of patches."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def sinusoidal_table(num_positions: int, dim: int) -> Tensor:
@@ -33,3 +36,22 @@ def sincos2d_table(grid: int, dim: int) -> Tensor:
     row = half[:, None].expand(grid, grid, -1)
     column = half[None].expand(grid, grid, -1)
     return torch.cat([row, column], dim=-1).flatten(0, 1).float()
+
+
+def interpolated(position: Tensor, grid: int, *, has_cls: bool) -> Tensor:
+    """Learned vectors for another grid of patches: those between the trained ones, bilinearly (Dosovitskiy et al. 2021, section 3.2).
+
+    A patch's centre stays where it is in the image; beyond the outermost centres the vectors there hold.
+
+    Args:
+        position: (seed, token, dim), patches of a square grid row by row, after the class token's vector where there is one, which stays.
+        grid: patches along one side.
+
+    Returns:
+        (seed, token, dim).
+    """
+    own, patches = position[:, : int(has_cls)], position[:, int(has_cls) :]
+    side = math.isqrt(patches.shape[1])
+    square = patches.mT.unflatten(2, (side, side))  # (seed, dim, row, column)
+    scaled = F.interpolate(square, (grid, grid), mode="bilinear", align_corners=False)
+    return torch.cat([own, scaled.flatten(2).mT], dim=1)

@@ -76,6 +76,14 @@ class ModelSettings(NetworkSettings):
         """These settings with other values, checked anew. Raises pydantic's ValidationError."""
         return ModelSettings.model_validate({**self.model_dump(), **difference}, context={"shape": self.shape})
 
+    def at_size(self, size: int) -> ModelSettings:
+        """These settings for images of another side, in pixels. Raises pydantic's ValidationError where patches do not fit it."""
+        return ModelSettings.model_validate(self.model_dump(), context={"shape": self.shape._replace(size=size)})
+
+    def serves(self, size: int) -> bool:
+        """Whether the same weights can read images of this side, in pixels; a head of all patches has weights for each of them."""
+        return self.pool != "concat" and size % self.patch == 0
+
     @model_validator(mode="after")
     def _possible(self) -> ModelSettings:
         size = self.shape.size

@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_
 
 from pipeline.errors import UserError
 from pipeline.measures import MEASURES, TIMING_RULES, Probe
+from pipeline.measures.definitions import SIZES
 from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import DataSettings, ScenesSettings, Settings, shape_context
 from pipeline.params.faults import nearest, sentence, shown
@@ -103,7 +104,7 @@ else:
     Measure = Literal[tuple(MEASURES)]
 Rule = Literal["equivalent", "less", "more", "at least", "ratio", "exponent"]
 Figure = Literal[
-    "curves", "epoch_time", "position_similarity", "measure", "data_size", "shifts", "attention_maps", "captions", "gaze", "budget"
+    "curves", "epoch_time", "position_similarity", "measure", "data_size", "shifts", "sizes", "attention_maps", "captions", "gaze", "budget"
 ]  # fmt: skip
 
 
@@ -339,7 +340,7 @@ class Params(Settings):
 
     def probed(self, probe: Probe) -> tuple[str, ...]:
         """The variants, in order, of which an experiment or a claim wants what the probe finds, and that have it."""
-        figure = {"shifts": "shifts", "attention": "attention_maps"}.get(probe)
+        figure = {"shifts": "shifts", "sizes": "sizes", "attention": "attention_maps"}.get(probe)
         named: set[str] = set()
         for experiment in self.experiments.values():
             if figure in experiment.figures or MEASURES[experiment.measure].probe == probe:
@@ -353,6 +354,8 @@ class Params(Settings):
 
 def _has(settings: VariantSettings, probe: Probe) -> bool:
     """Whether the network has what the probe looks at."""
+    if probe == "sizes":
+        return isinstance(settings.model, ModelSettings) and all(settings.model.serves(size) for size in SIZES)
     return probe in ("shifts", "trace") or isinstance(settings.model, ModelSettings)
 
 

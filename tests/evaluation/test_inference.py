@@ -13,7 +13,7 @@ from pipeline import params
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.evaluation import attention, saturation
-from pipeline.evaluation.classification import shift
+from pipeline.evaluation.classification import scale, shift
 from pipeline.evaluation.inference import Task, measure
 from pipeline.runner import results
 from pipeline.runner.finished import Finished
@@ -22,7 +22,12 @@ from pipeline.training.stack import Stack
 
 SEEDS = [4, 2, 7]
 TRACES = {4: np.repeat([2.0, 0.0], [7, 33]), 2: np.full(40, 2.0), 7: np.where(np.arange(40) == 30, 9.0, 0.0)}
-MODELS: dict[str, dict[str, Any]] = {"tiny": {}, "net": {"architecture": "mlp", "widths": [8]}}
+POSITIONS = ("learned", "sinusoidal", "sincos2d", "none")
+MODELS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "net": {"architecture": "mlp", "widths": [8]},
+    **{position: {"patch": 4, "position": position} for position in POSITIONS},
+}
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +122,49 @@ def test_accuracy_under_shifts_by_loops(settings_of: dict[str, params.VariantSet
                 logits = module(torch.from_numpy(moved)[:, None].float() / 255)
             accuracies.append((logits.argmax(1).numpy() == data.test_labels).mean())
         assert found[f"shift_{distance}"] == pytest.approx(np.mean(accuracies), abs=1e-9)
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_accuracy_at_other_sizes(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path, position: str) -> None:
+    """By timm's tables and a forward pass that is put together from the parts of the trained network."""
+    import torch
+    from timm.layers import resample_abs_pos_embed
+
+    from pipeline.models import build
+    from pipeline.models.positions import sincos2d_table, sinusoidal_table
+
+    settings = settings_of[position]
+    found = measure(make_task(settings, runs / position, arrays, seeds=(7, 4), probes=("sizes",))).columns
+    assert list(found) == ["size_20", "size_24", "size_32", "size_36", "size_40"]
+    weights = results.load_weights(runs / position, settings)
+    data = load(arrays)
+    for row, place in enumerate((2, 0)):
+        module = build(settings.model).eval()
+        module.load_state_dict({name: value[place] for name, value in weights.items()})
+        for size, grid in ((20, 5), (40, 10)):
+            tables = {"none": torch.zeros(1, 32), "sinusoidal": sinusoidal_table(grid**2 + 1, 32)}
+            tables["sincos2d"] = torch.cat([torch.zeros(1, 32), sincos2d_table(grid, 32)])
+            if position == "learned":
+                tables["learned"] = resample_abs_pos_embed(module.position[None], [grid, grid], interpolation="bilinear", antialias=False)
+            with torch.no_grad():
+                patches = module.embedding(scale(torch.from_numpy(data.test_images), size)[:, None] / 255)  # type: ignore[operator]
+                tokens = torch.cat([module.cls_token.expand(len(patches), 1, -1), patches], 1) + tables[position]  # type: ignore[operator]
+                logits = module.head(module.blocks(tokens)[:, 0])  # type: ignore[operator]
+            assert found[f"size_{size}"][row] == pytest.approx((logits.argmax(1).numpy() == data.test_labels).mean(), abs=2 / 360)
+
+
+@pytest.mark.parametrize("size", [20, 28, 40])
+def test_scaling_is_that_of_pillow(arrays: Path, size: int) -> None:
+    import torch
+    from PIL import Image
+
+    images = load(arrays).test_images[:5]
+    scaled = scale(torch.from_numpy(images), size)
+    assert (scaled.shape, scaled.dtype) == ((5, size, size), torch.float32)
+    assert torch.equal(scale(torch.from_numpy(images)[:, None], size)[:, 0], scaled)
+    for image, ours in zip(images, scaled, strict=True):
+        theirs = Image.fromarray(image.astype(np.float32)).resize((size, size), Image.Resampling.BILINEAR)
+        assert ours.numpy() == pytest.approx(np.asarray(theirs), abs=1e-3)
 
 
 def test_shift() -> None:

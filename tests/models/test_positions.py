@@ -1,15 +1,16 @@
-"""Position tables against the formula worked out entry by entry, and against timm."""
+"""Position tables against the formula worked out entry by entry and by hand, and against timm."""
 
 from __future__ import annotations
 
 import math
 
+import pytest
 import torch
-from timm.layers import build_sincos2d_pos_embed
+from timm.layers import build_sincos2d_pos_embed, resample_abs_pos_embed
 from timm.models import VisionTransformer as TimmTransformer
 
 from pipeline.models import build
-from pipeline.models.positions import sincos2d_table, sinusoidal_table
+from pipeline.models.positions import interpolated, sincos2d_table, sinusoidal_table
 from pipeline.models.vit import PatchEmbedding
 from pipeline.params import ModelSettings, Params
 
@@ -56,3 +57,22 @@ def test_learned_positions_of_deviation_one_keep_every_bit(study: Params) -> Non
     PatchEmbedding(4, 32, conv=False)
     torch.randn(1, 32)  # the class token
     assert torch.equal(model.position, torch.randn(50, 32))
+
+
+def test_interpolation_worked_by_hand() -> None:
+    """Four patches become sixteen: their centres lie at a quarter and three quarters of the way, or outside the trained centres."""
+    token = torch.tensor([[9.0]])
+    position = torch.cat([token, torch.tensor([[0.0], [1.0], [2.0], [3.0]])])[None]
+    way = torch.tensor([0.0, 0.25, 0.75, 1.0])
+    expected = torch.cat([token, (2 * way[:, None] + way).view(16, 1)])[None]
+    torch.testing.assert_close(interpolated(position, 4, has_cls=True), expected)
+    torch.testing.assert_close(interpolated(position[:, 1:], 4, has_cls=False), expected[:, 1:])
+
+
+@pytest.mark.parametrize("grid", [5, 7, 10])
+def test_interpolation_equals_timm(grid: int) -> None:
+    position = torch.randn(3, 50, 8)
+    theirs = [resample_abs_pos_embed(one[None], [grid, grid], interpolation="bilinear", antialias=False) for one in position]
+    torch.testing.assert_close(interpolated(position, grid, has_cls=True), torch.cat(theirs))
+    if grid == 7:
+        assert torch.equal(interpolated(position, grid, has_cls=True), position)

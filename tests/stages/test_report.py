@@ -22,7 +22,7 @@ from scipy import stats
 from pipeline.errors import UserError
 from pipeline.evaluation.evaluate import summarize, summarize_votes
 from pipeline.evaluation.records import Evaluation, Records
-from pipeline.measures import SHIFTS
+from pipeline.measures.definitions import SHIFTS, SIZES
 from pipeline.params import ModelSettings, Params, load, parse
 from pipeline.report import pages
 from pipeline.runner import results
@@ -151,6 +151,9 @@ def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarra
         fall = 0.02 if model.architecture == "cnn" else 0.05
         for pixels in SHIFTS:
             columns[f"shift_{pixels}"] = np.clip(right / IMAGES - fall * pixels**1.5 + rng.normal(0, 0.005, len(seeds)), 0, 1)
+    if variant in params.probed("sizes"):
+        for size in SIZES:
+            columns[f"size_{size}"] = np.clip(right / IMAGES - 0.01 * abs(size - 28) + rng.normal(0, 0.005, len(seeds)), 0, 1)
     if variant in params.probed("attention"):
         assert isinstance(model, ModelSettings)
         columns["attention_entropy"] = rng.normal(2.5, 0.1, len(seeds))
@@ -225,7 +228,7 @@ INPUTS = {"weights": ""}  # none were made
 # Every kind of figure; variants with epochs and networks of their own, seeds that diverge, one that was not trained.
 _FIGURES = {
     "positions": ["epoch_time", "position_similarity"], "stability": ["curves"], "schedules": ["measure"], "networks": ["shifts"],
-    "data-size": ["data_size"], "attention-maps": ["attention_maps"], "best": ["curves"],
+    "lengths": ["sizes"], "data-size": ["data_size"], "attention-maps": ["attention_maps"], "best": ["curves"],
 }  # fmt: skip
 
 
@@ -684,7 +687,7 @@ def test_every_kind_of_figure_is_there_in_both_themes(full_study: Path) -> None:
     folder = full_study / "reports/experiments/figures"
     for name in (
         "stability-curves", "best-curves", "positions-position-similarity", "positions-epoch-time", "schedules-measure",
-        "networks-shifts",
+        "networks-shifts", "lengths-sizes",
         "data-size-data-size", "attention-maps-attention-maps", "attention-maps-attention-maps-heads-base",
         "attention-maps-attention-maps-heads-heads-1",
     ):  # fmt: skip

@@ -1,4 +1,4 @@
-"""Accuracy against something else than epochs: the number of training images, shifts of the test images."""
+"""Accuracy against something else than epochs: the number of training images, shifts and sizes of the test images."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from scipy.optimize import isotonic_regression
 
-from pipeline.measures import shift_accuracy
-from pipeline.measures.definitions import SHIFTS, FloatArray
+from pipeline.measures import shift_accuracy, size_accuracy
+from pipeline.measures.definitions import SHIFTS, SIZES, FloatArray
 from pipeline.params import ARCHITECTURES
 from pipeline.report.figures.drawing import Drawing, Material, figure
 from pipeline.report.figures.lines import accuracy_axis, bands, centre, draw_line
@@ -120,6 +120,43 @@ def draw_shifts(lines: Sequence[Series], theme: Theme) -> bytes:
     def axis(axes: Axes) -> None:
         axes.set_xlabel("shift (pixels)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
+        plain_numbers(axes, "y", factor=100)
+        axes.set_ylim(top=1.0)
+
+    return _draw(lines, theme, axis)
+
+
+# --- scaled test images ---
+
+
+@figure("sizes")
+def sizes(material: Material) -> list[Drawing]:
+    lines = []
+    for run in material.runs:
+        if (scaled := size_accuracy(run)) is not None:
+            by_size = dict(zip(SIZES, scaled.T, strict=True)) | {run.settings.model.shape.size: run.test_accuracy[:, -1]}
+            x = tuple(sorted(by_size))
+            values = np.stack([by_size[size] for size in x], axis=1)
+            lines.append(Series(material.label(run), tuple(map(float, x)), values, material.is_baseline(run)))
+    if not lines:
+        return []
+    spoken = [f"{line.label} from {line.ends[0]} to {line.ends[1]} %" for line in lines]
+    alt = f"Test accuracy against the side of the test images, {lines[0].x[0]:g} to {lines[0].x[-1]:g} pixels: {'; '.join(spoken)}."
+    caption = (
+        f"Test accuracy of the trained networks when the test images are scaled. {bands(material.runs)} All were trained on images of "
+        f"{material.runs[0].settings.model.shape.size} pixels. Larger images have more patches: sinusoids are continued, learned position "
+        "vectors interpolated bilinearly."
+    )
+    return [Drawing(alt, caption, lambda theme: draw_sizes(lines, theme))]
+
+
+def draw_sizes(lines: Sequence[Series], theme: Theme) -> bytes:
+    """PNG: test accuracy against the side of the test images."""
+
+    def axis(axes: Axes) -> None:
+        axes.set_xlabel("side of the test images (pixels)")
+        axes.xaxis.set_major_locator(FixedLocator(lines[0].x))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
         plain_numbers(axes, "y", factor=100)
         axes.set_ylim(top=1.0)
