@@ -23,6 +23,7 @@ EVALUATION_CODE = (
     *CAPTIONING_CODE,
     "evaluation",
     "measures/definitions.py",
+    "measures/positions.py",
     "measures/traces.py",
     "study/statistics.py",
     "stages/evaluate.py",

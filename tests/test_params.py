@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pipeline import params
 from pipeline.errors import UserError
-from pipeline.measures import TIMING_RULES
+from pipeline.measures import PROBES, TIMING_RULES
 
 ROOT = Path(__file__).parent.parent
 
@@ -678,6 +678,23 @@ def test_probed_are_the_variants_that_a_figure_or_claim_asks_about(raw_params: d
     shifted = PAIR | {"measure": "accuracy lost to shifts", "variant": "gone", "reference": "relu", "minus": ["cnn", "mean"]}
     raw["claims"] = {"X": raw_params["claims"]["T3"] | {"comparisons": [shifted]}}
     assert params.parse(raw).probed("shifts") == ("mean", "relu", "cnn")  # in the order of params.yaml
+
+
+def test_only_what_has_it_is_probed(raw_params: dict[str, Any]) -> None:
+    raw = copy.deepcopy(raw_params)
+    networks = raw["experiments"]["networks"] | {"figures": ["curves"], "claims": []}
+    chosen = ["base", "sinusoidal", "no-position", "cnn", "rnn", "lstm"]
+    expected = {
+        "saturated attention at the start": ("saturation", ["base", "sinusoidal", "no-position"]),
+        "learned similarity to the 1-D table": ("positions", ["base", "sinusoidal"]),
+        "gradient at the first row": ("recurrence", ["rnn", "lstm"]),
+        "loss spikes": ("trace", chosen),
+    }
+    raw["claims"] = {}
+    for measure, (probe, variants) in expected.items():
+        raw["experiments"] = {"networks": networks | {"variants": chosen, "baseline": "base", "labels": {}, "measure": measure}}
+        probed = {probe: list(params.parse(raw).probed(probe)) for probe in PROBES}
+        assert {name: found for name, found in probed.items() if found} == {probe: variants}
 
 
 def test_damaged_config_says_how_to_write_it_again(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad
 
 from pipeline.data.datasets import Dataset
-from pipeline.evaluation import saturation
+from pipeline.evaluation import recurrence, saturation
 from pipeline.evaluation.attention import NUM_IMAGES, first_of_each_class, probe
 from pipeline.evaluation.inference import Result, Task
-from pipeline.measures.definitions import SHIFTS, SIZES
-from pipeline.models.positions import interpolated
+from pipeline.measures.definitions import SHIFTS, SIZES, FloatArray
+from pipeline.measures.positions import table_correlation
+from pipeline.models.positions import interpolated, sincos2d_table, sinusoidal_table
 from pipeline.params import ModelSettings
 from pipeline.training.classification import evaluate
 from pipeline.training.stack import Stack, initial_model
@@ -29,7 +31,8 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
     (seed, 0, 0) where there are none; with attention also `rollout`. The labels of the test images are shared. Columns are
     `shift_N`, accuracy under shifts of N pixels, mean over the directions; `size_N`, on images scaled to a side of N pixels;
     `attention_entropy`, `ink_correlation`, `own_ink_correlation` and `deletion`, see `pipeline.evaluation.attention`;
-    `saturated_attention` and `score_gradient`, see `pipeline.evaluation.saturation`, with `_start` of the untrained models.
+    `saturated_attention` and `score_gradient`, see `pipeline.evaluation.saturation`, with `_start` of the untrained models; those of
+    `position_columns`; `state_gradient`, see `pipeline.evaluation.recurrence`, with `_start`, too.
     """
     num_seeds = len(task.seeds)
     stack = make_stack(*task.seeds)
@@ -81,8 +84,44 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
             found = [saturation.measure(module, model, dataset.test_images[chosen], dataset.test_labels[chosen]) for module in modules]
             columns[f"saturated_attention{end}"] = np.array([one.share for one in found])
             columns[f"score_gradient{end}"] = np.array([one.gradient_ratio for one in found])
+    if "positions" in task.probes:
+        assert isinstance(task.settings.model, ModelSettings)
+        columns |= position_columns(task.settings.model, task.seeds, arrays["positions"].astype(np.float64))
+    if "recurrence" in task.probes:
+        chosen = slice(recurrence.NUM_IMAGES)
+        for end, modules in _ends(task, make_stack, device).items():
+            norms = [recurrence.state_gradients(one, dataset.test_images[chosen], dataset.test_labels[chosen]) for one in modules]
+            columns[f"state_gradient{end}"] = np.array([recurrence.log_ratio(one) for one in norms])
     accuracies = (arrays["predictions"] == dataset.test_labels).mean(1)
     return Result(losses.cpu().numpy(), accuracies, len(labels), columns, arrays, shared)
+
+
+def position_columns(settings: ModelSettings, seeds: Sequence[int], positions: FloatArray) -> dict[str, FloatArray]:
+    """How position vectors resemble the fixed tables.
+
+    Args:
+        positions: (seed, token, dim), after training.
+
+    Returns:
+        (seed,) each: `positions_1d` and `positions_2d`, see `table_correlation`, and of vectors that are learned `position_changes_1d`
+        and `_2d`, the same of what training added to the initial ones. NaN where they are not finite.
+    """
+    patches = slice(int(settings.has_cls), None)
+    tables = {
+        "1d": sinusoidal_table(settings.num_tokens, settings.dim)[patches].double().numpy(),
+        "2d": sincos2d_table(settings.grid, settings.dim).double().numpy(),
+    }
+    kinds = {"positions": positions}
+    if settings.position == "learned":
+        initial = [dict(initial_model(settings, seed).named_parameters())["position"].detach() for seed in seeds]
+        kinds["position_changes"] = positions - torch.stack(initial).double().numpy()
+    return {
+        f"{kind}_{name}": np.array(
+            [table_correlation(one[patches], table) if np.isfinite(one).all() else math.nan for one in vectors], dtype=np.float64
+        )
+        for kind, vectors in kinds.items()
+        for name, table in tables.items()
+    }
 
 
 def _ends(task: Task, make_stack: Callable[..., Stack], device: torch.device) -> dict[str, list[nn.Module]]:

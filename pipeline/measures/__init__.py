@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
 from pipeline.measures.definitions import SHIFTS, SIZES, FloatArray, is_diverged
 from pipeline.measures.traces import REACHED_LOSS, REACHED_STEPS, SPIKE_HEIGHT, SPIKE_STEPS
 
-Probe = Literal["shifts", "sizes", "attention", "saturation", "trace"]
+Probe = Literal["shifts", "sizes", "attention", "saturation", "positions", "recurrence", "trace"]
 PROBES: tuple[Probe, ...] = get_args(Probe)
 
 LATE_EPOCHS = 5
@@ -219,13 +219,24 @@ def unsteadiness(accuracy: FloatArray) -> FloatArray:
 _LATE = f"mean over the last {LATE_EPOCHS} epochs (the last fifth of fewer than {5 * LATE_EPOCHS})"
 
 
-def _of_both_ends(name: str, column: str, title: str, note: str, *rest: Any, lacking: str, probe: Probe) -> dict[str, Measure]:
-    """A measure of the trained model and the same of the untrained one, by name; `rest` as for `Measure`, from `of_value` on."""
+def _of_both_ends(name: str, column: str, lacking: str, measure: Measure) -> dict[str, Measure]:
+    """A measure of the trained model and the same of the untrained one, by name."""
     ends = {name: ("", "after training"), f"{name} at the start": ("_start", "before training")}
     return {
-        one: replace(Measure(f"{title}, {when}", f"{note}, {when}.", *rest), values=_evaluated(column + end, lacking), probe=probe)
+        one: replace(
+            measure, title=f"{measure.title}, {when}", note=f"{measure.note}, {when}.", values=_evaluated(f"{column}{end}", lacking)
+        )
         for one, (end, when) in ends.items()
     }
+
+
+def _of_positions(column: str, what: str, table: str) -> Measure:
+    return Measure(
+        f"Rank correlation of the similarity of {what} with that of the {table} table",
+        f"Spearman's rank correlation, over all pairs of patches, of the cosine similarity of the {what} with that of the {table} "
+        "sinusoidal table's.",
+        values=_evaluated(column, "its position vectors were not compared with the tables, or it does not learn them"), probe="positions",
+    )  # fmt: skip
 
 
 MEASURES: dict[str, Measure] = {
@@ -316,22 +327,43 @@ MEASURES: dict[str, Measure] = {
         "points", "points", 100, 2, _evaluated("deletion", _NO_ATTENTION), probe="attention",
     ),
     **_of_both_ends(
-        "saturated attention", "saturated_attention",
-        "Rows of attention weights with one above 0.9",
-        "Share of the rows of attention weights, over test images, blocks, heads and tokens, whose largest weight exceeds 0.9, in %",
-        "%", "points", 100, 2, lacking="whether its attention is saturated was not evaluated", probe="saturation",
+        "saturated attention", "saturated_attention", "whether its attention is saturated was not evaluated",
+        Measure(
+            "Rows of attention weights with one above 0.9",
+            "Share of the rows of attention weights, over test images, blocks, heads and tokens, whose largest weight exceeds 0.9, in %",
+            "%", "points", 100, 2, probe="saturation",
+        ),
     ),
     **_of_both_ends(
-        "gradient at scores over values", "score_gradient",
-        "Gradient at the attention scores over that at the values",
-        "L2 norm of the test loss's gradient at the attention scores, which softmax takes, over that at the values; over test images and "
-        "blocks, in float64",
-        lacking="the gradient at its attention scores was not evaluated", probe="saturation",
+        "gradient at scores over values", "score_gradient", "the gradient at its attention scores was not evaluated",
+        Measure(
+            "Gradient at the attention scores over that at the values",
+            "L2 norm of the test loss's gradient at the attention scores, which softmax takes, over that at the values; over test images "
+            "and blocks, in float64",
+            probe="saturation",
+        ),
     ),
     "nearness correlation": Measure(
         "Rank correlation of position similarity with nearness",
         "Spearman's rank correlation, over all pairs of patches, of the cosine similarity of their position vectors with their nearness.",
         values=_nearness,
+    ),
+    "similarity to the 1-D table": _of_positions("positions_1d", "position vectors", "one-dimensional"),
+    "similarity to the 2-D table": _of_positions("positions_2d", "position vectors", "two-dimensional"),
+    "learned similarity to the 1-D table": _of_positions(
+        "position_changes_1d", "position vectors' changes in training", "one-dimensional"
+    ),
+    "learned similarity to the 2-D table": _of_positions(
+        "position_changes_2d", "position vectors' changes in training", "two-dimensional"
+    ),
+    **_of_both_ends(
+        "gradient at the first row", "state_gradient", "the gradients at its states were not evaluated",
+        Measure(
+            "Gradient at the state after the first row over that after the last, as a power of ten",
+            "Base-10 logarithm of the L2 norm of the test loss's gradient at a recurrent network's hidden state after an image's first row "
+            "over that after its last, in float64",
+            digits=2, probe="recurrence",
+        ),
     ),
     "scene accuracy": _of_captions(
         "greedy_scene_accuracy", "Scene accuracy", "Share of the test scenes whose greedy caption is true and complete"

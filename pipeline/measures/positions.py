@@ -47,12 +47,33 @@ def nearness_correlation(vectors: FloatArray, grid: int) -> float:
     """
     if len(vectors) != grid**2 or grid < 2:
         raise ValueError(f"needs grid^2 vectors on a grid of at least 2 x 2, not {len(vectors)} for a grid of {grid}")
-    pairs = np.triu_indices(grid**2, k=1)
-    similarity = np.round(cosine_similarity(vectors)[pairs], 9)  # pairs that are equal on paper have to tie
-    nearness = -grid_distance(grid)[pairs]
-    if (similarity == similarity[0]).all():
-        return 0.0  # all pairs alike: nothing that nearness could order
-    return float(stats.spearmanr(similarity, nearness).statistic)
+    return _over_pairs(cosine_similarity(vectors), -grid_distance(grid))
+
+
+def table_correlation(vectors: FloatArray, table: FloatArray) -> float:
+    """Spearman's rank correlation, over all pairs of patches, of the vectors' cosine similarity with that of a fixed table's rows.
+
+    1: the vectors order all pairs as the table does; 0: as vectors drawn at random, or as vectors that are all alike.
+
+    Args:
+        vectors: (patches, dim), finite, the class token's row left out; vectors of length zero are like nothing.
+        table: (patches, any), for the same patches.
+
+    Raises:
+        ValueError: there are not as many rows as vectors, or fewer than three pairs of patches.
+    """
+    if len(vectors) != len(table) or len(vectors) < 3:
+        raise ValueError(f"needs as many vectors as rows, at least 3, not {len(vectors)} for {len(table)}")
+    return _over_pairs(cosine_similarity(vectors), cosine_similarity(table))
+
+
+def _over_pairs(first: FloatArray, second: FloatArray) -> float:
+    """Spearman's rank correlation of two symmetric matrices (patches, patches), over all pairs; 0 where either is constant."""
+    pairs = np.triu_indices(len(first), k=1)
+    first, second = (np.round(values[pairs], 9) for values in (first, second))  # pairs that are equal on paper have to tie
+    if (first == first[0]).all() or (second == second[0]).all():
+        return 0.0  # nothing that could be ordered
+    return float(stats.spearmanr(first, second).statistic)
 
 
 def similarity_mosaic(similarity: FloatArray, grid: int) -> FloatArray:

@@ -354,9 +354,14 @@ class Params(Settings):
 
 def _has(settings: VariantSettings, probe: Probe) -> bool:
     """Whether the network has what the probe looks at."""
+    model = settings.model
+    if probe == "recurrence":
+        return model.architecture in ("rnn", "lstm")
     if probe == "sizes":
-        return isinstance(settings.model, ModelSettings) and all(settings.model.serves(size) for size in SIZES)
-    return probe in ("shifts", "trace") or isinstance(settings.model, ModelSettings)
+        return isinstance(model, ModelSettings) and all(model.serves(size) for size in SIZES)
+    if probe == "positions":  # the tables' similarities take three patches, the second table four parts of the width
+        return isinstance(model, ModelSettings) and model.position != "none" and model.grid > 1 and model.dim % 4 == 0
+    return probe in ("shifts", "trace") or isinstance(model, ModelSettings)
 
 
 def load(path: str | Path = "params.yaml") -> Params:

@@ -12,13 +12,15 @@ import pytest
 from pipeline import params
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
-from pipeline.evaluation import attention, saturation
-from pipeline.evaluation.classification import scale, shift
+from pipeline.evaluation import attention, recurrence, saturation
+from pipeline.evaluation.classification import position_columns, scale, shift
 from pipeline.evaluation.inference import Task, measure
+from pipeline.measures.positions import table_correlation
+from pipeline.models.positions import sincos2d_table, sinusoidal_table
 from pipeline.runner import results
 from pipeline.runner.finished import Finished
 from pipeline.training.records import EpochRow
-from pipeline.training.stack import Stack
+from pipeline.training.stack import Stack, initial_model
 
 SEEDS = [4, 2, 7]
 TRACES = {4: np.repeat([2.0, 0.0], [7, 33]), 2: np.full(40, 2.0), 7: np.where(np.arange(40) == 30, 9.0, 0.0)}
@@ -26,6 +28,7 @@ POSITIONS = ("learned", "sinusoidal", "sincos2d", "none")
 MODELS: dict[str, dict[str, Any]] = {
     "tiny": {},
     "net": {"architecture": "mlp", "widths": [8]},
+    "rows": {"architecture": "lstm", "widths": [8]},
     **{position: {"patch": 4, "position": position} for position in POSITIONS},
 }
 
@@ -205,8 +208,6 @@ def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], 
 
 def test_saturation_of_each_seed_at_both_ends(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
     """The weights of these runs are the initial ones, so both ends are one."""
-    from pipeline.training.stack import initial_model
-
     model, data = settings_of["tiny"].model, load(arrays)
     assert isinstance(model, params.ModelSettings)
     found = measure(make_task(settings_of["tiny"], runs / "tiny", arrays, seeds=(7, 4), probes=("saturation",))).columns
@@ -215,6 +216,39 @@ def test_saturation_of_each_seed_at_both_ends(settings_of: dict[str, params.Vari
         assert found[f"saturated_attention{end}"].tolist() == [one.share for one in expected]
         assert found[f"score_gradient{end}"].tolist() == [one.gradient_ratio for one in expected]
     assert len(found) == 4
+
+
+def test_position_vectors_against_the_tables(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
+    """The weights of these runs are the initial ones: nothing was added to them. What is added by hand is found."""
+    found = measure(make_task(settings_of["tiny"], runs / "tiny", arrays, seeds=(7, 4), probes=("positions",)))
+    grid = [sincos2d_table(2, 32).numpy(), sinusoidal_table(5, 32).numpy()[1:]]  # the second has a place for the class token
+    for column, table in (("positions_2d", grid[0]), ("positions_1d", grid[1])):
+        expected = [table_correlation(vectors[1:], table) for vectors in found.arrays["positions"].astype(np.float64)]
+        assert found.columns[column] == pytest.approx(expected)
+    assert found.columns["position_changes_1d"].tolist() == found.columns["position_changes_2d"].tolist() == [0.0, 0.0]
+
+    model = settings_of["tiny"].model
+    assert isinstance(model, params.ModelSettings)
+    moved = found.arrays["positions"].astype(np.float64) + 0.1 * sinusoidal_table(5, 32).double().numpy()
+    moved[1] = np.nan
+    columns = position_columns(model, (7, 4), moved)
+    assert columns["position_changes_1d"][0] == pytest.approx(1.0)
+    assert np.isnan([column[1] for column in columns.values()]).all()
+    fixed = model.model_copy(update={"position": "sinusoidal"})
+    assert position_columns(fixed, (7,), sinusoidal_table(5, 32).double().numpy()[None])["positions_1d"] == pytest.approx([1.0])
+    assert list(position_columns(fixed, (7,), moved[:1])) == ["positions_1d", "positions_2d"]
+
+
+def test_gradients_of_a_recurrent_network_at_both_ends(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
+    data = load(arrays)
+    for seed in (2, 4):
+        found = measure(make_task(settings_of["rows"], runs / "rows", arrays, seeds=(seed,), probes=("recurrence",))).columns
+        initial = initial_model(settings_of["rows"].model, seed)
+        expected = recurrence.log_ratio(recurrence.state_gradients(initial, data.test_images[:256], data.test_labels[:256]))
+        assert {name: column.tolist() for name, column in found.items()} == {
+            "state_gradient_start": [expected],
+            "state_gradient": [expected],
+        }
 
 
 def test_the_trace_of_each_seed_in_the_order_of_the_task(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial import distance
 from scipy.stats import kendalltau, spearmanr
 
-from pipeline.measures.positions import cosine_similarity, grid_distance, nearness_correlation, similarity_mosaic
+from pipeline.measures.positions import cosine_similarity, grid_distance, nearness_correlation, similarity_mosaic, table_correlation
 
 
 def test_cosine_similarity_is_one_minus_scipys_cosine_distance() -> None:
@@ -78,3 +78,34 @@ def test_mosaic_has_each_patchs_map_at_the_patchs_place() -> None:
     assert np.isnan(mosaic[3]).all()
     assert np.isnan(mosaic[:, 7]).all()
     assert np.isfinite(mosaic).sum() == 81
+
+
+def test_table_correlation_is_spearmans_over_the_pairs() -> None:
+    rng = np.random.default_rng(7)
+    vectors, table = rng.normal(size=(6, 5)), rng.normal(size=(6, 3))
+    similar = [
+        [np.dot(m[i], m[j]) / np.linalg.norm(m[i]) / np.linalg.norm(m[j]) for i in range(6) for j in range(i)] for m in (vectors, table)
+    ]
+    assert table_correlation(vectors, table) == pytest.approx(spearmanr(*similar).statistic)
+
+
+def test_table_correlation_by_hand() -> None:
+    """Angles of 0, 10 and 40 degrees order the pairs as 0, 1 and 3 do; 0, 40 and 50 swap two of them."""
+
+    def at(*degrees: float) -> np.ndarray:
+        return np.stack([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], axis=1)
+
+    assert table_correlation(at(0, 10, 40), at(0, 1, 3)) == pytest.approx(1.0)
+    assert table_correlation(at(0, 40, 50), at(0, 1, 3)) == pytest.approx(0.5)  # ranks 2, 1, 3 against 3, 1, 2
+    assert table_correlation(5 * at(0, 10, 40), at(0, 10, 40)) == pytest.approx(1.0)
+
+
+def test_vectors_that_resemble_no_table() -> None:
+    table = _blurred(4, 1.0)
+    assert table_correlation(np.zeros((16, 8)), table) == 0.0  # nothing was added to them
+    assert table_correlation(np.ones((16, 8)), table) == 0.0
+    rng = np.random.default_rng(6)
+    values = [table_correlation(rng.normal(size=(16, 32)), table) for _ in range(200)]
+    assert abs(np.mean(values)) < 4 * np.std(values) / np.sqrt(len(values))
+    with pytest.raises(ValueError, match="as many vectors as rows"):
+        table_correlation(np.zeros((15, 8)), table)

@@ -1,0 +1,80 @@
+"""Gradients at hidden states: two rows by hand, torch's own layers, and a network that passes on all of the gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pipeline.evaluation import recurrence
+from pipeline.models import build
+from pipeline.params import BaselineSettings
+
+
+def made(architecture: str) -> nn.Module:
+    torch.manual_seed(1)
+    return build(BaselineSettings.model_validate({"architecture": architecture, "widths": [6]}))
+
+
+def examples() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    return rng.integers(0, 256, (5, 28, 28), dtype=np.uint8), rng.integers(0, 10, 5, dtype=np.uint8)
+
+
+def test_two_rows_by_hand() -> None:
+    """h1 = tanh(x1), h2 = tanh(x2 + 0.5 h1): dh2 / dh1 = 0.5 (1 - h2^2)."""
+    layer = nn.RNN(1, 1, batch_first=True).double()
+    with torch.no_grad():
+        for parameter, value in zip(layer.parameters(), (1.0, 0.5, 0.0, 0.0), strict=True):
+            parameter.fill_(value)
+    first, second = recurrence.states(layer, torch.tensor([[[0.3], [0.2]]], dtype=torch.float64))
+    h1 = math.tanh(0.3)
+    h2 = math.tanh(0.2 + 0.5 * h1)
+    assert (first.item(), second.item()) == pytest.approx((h1, h2), abs=1e-15)
+    assert torch.autograd.grad(second, first)[0].item() == pytest.approx(0.5 * (1 - h2**2), abs=1e-15)
+
+
+@pytest.mark.parametrize("architecture", ["rnn", "lstm"])
+def test_gradients_are_torchs_own(architecture: str) -> None:
+    """The network cut after a row: what follows it is torch's own layer, started from the state of that row."""
+    module, (images, labels) = made(architecture), examples()
+    found = recurrence.state_gradients(module, images, labels)
+    assert found.shape == (28,)
+    model: Any = module.double()
+    rows = torch.from_numpy(images.astype(np.float32) / 255).double()
+    for cut in (1, 14, 27):
+        with torch.no_grad():
+            _, state = model.recurrent(rows[:, :cut])
+        hidden, *cells = state if architecture == "lstm" else (state,)
+        hidden = hidden.clone().requires_grad_()
+        after, _ = model.recurrent(rows[:, cut:], (hidden, *cells) if cells else hidden)
+        F.cross_entropy(model.head(after[:, -1]), torch.from_numpy(labels).long()).backward()
+        assert hidden.grad is not None
+        assert found[cut - 1] == pytest.approx(float(hidden.grad.norm()), rel=1e-6)
+
+
+def test_a_state_that_is_passed_on_whole_loses_no_gradient() -> None:
+    """Without inputs h = tanh(h) = 0, with slope 1; halved weights lose a factor of two at each of the 27 steps."""
+    module, (images, labels) = made("rnn"), examples()
+    recurrent: Any = module.recurrent
+    with torch.no_grad():
+        for parameter in recurrent.parameters():
+            parameter.zero_()
+        recurrent.weight_hh_l0.copy_(torch.eye(6))
+    norms = recurrence.state_gradients(module, images, labels)
+    assert recurrence.log_ratio(norms) == 0.0
+    assert (norms == norms[0]).all()
+    with torch.no_grad():
+        recurrent.weight_hh_l0 *= 0.5
+    assert recurrence.log_ratio(recurrence.state_gradients(module, images, labels)) == pytest.approx(27 * math.log10(0.5))
+
+
+def test_a_ratio_that_is_none() -> None:
+    assert recurrence.log_ratio(np.array([100.0, 5.0, 1.0])) == 2.0
+    for norms in ([0.0, 1.0], [1.0, 0.0], [math.nan, 1.0], [1.0, math.inf]):
+        assert math.isnan(recurrence.log_ratio(np.array(norms)))
