@@ -38,6 +38,13 @@ class Trained(Protocol):
     """
 
     @property
+    def seeds(self) -> tuple[int, ...]: ...
+    @property
+    def training_images(self) -> int:
+        """Different training images, or scenes, that a seed sees."""
+        ...
+
+    @property
     def test_accuracy(self) -> FloatArray: ...
     @property
     def test_error(self) -> FloatArray: ...

@@ -73,6 +73,11 @@ class VariantSettings(Settings):
         return self.train.epochs * self.epoch_examples
 
     @property
+    def training_images(self) -> int:
+        """Different training images, or scenes, that a seed sees."""
+        return self.train.train_images or (self.scenes.train if self.scenes else self.data.source.training_images)
+
+    @property
     def epoch_examples(self) -> int:
         """Training images, or scenes, that a seed is shown in an epoch."""
         return self.train.epoch_images or (self.scenes.train if self.scenes else self.data.source.training_images)

@@ -117,6 +117,11 @@ class Training:
         return self.settings.images_shown
 
     @property
+    def training_images(self) -> int:
+        """Different training images, or scenes, that a seed sees."""
+        return self.settings.training_images
+
+    @property
     def test_accuracy(self) -> FloatArray:
         return self.curves["test_accuracy"]
 
