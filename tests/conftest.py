@@ -329,7 +329,7 @@ def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
         disturbed: int = 0,
     ) -> results.Timings:  # fmt: skip
         rng = np.random.default_rng(0)
-        factors = {"cls-loop": loop, "patch-14": patch_14, "patch-7": 0.4, "patch-2": 9.0, "nested loops": loop * nested}
+        factors = {"cls-loop": loop, "patch-14": patch_14, "patch-7": 0.4, "patch-2": 9.0, "reference": loop * nested, "scale-32x1": 0.4}
         measurements, seconds = [], {}
         for entry in entries(study, 16):
             tokens = entry.model.num_tokens

@@ -60,6 +60,11 @@ class Trained(Protocol):
         ...
 
     @property
+    def flops(self) -> int | None:
+        """Of one image's forward pass; None where not recorded."""
+        ...
+
+    @property
     def evaluation(self) -> Mapping[str, FloatArray] | None:
         """(seeds,) each, by the columns that the evaluation has; None without it."""
         ...
@@ -246,6 +251,26 @@ def _of_positions(column: str, what: str, table: str) -> Measure:
     )  # fmt: skip
 
 
+def _error_times_arithmetic(training: Trained) -> FloatArray:
+    if training.flops is None:
+        raise NotFormed("its floating-point operations are not recorded")
+    return late(training.test_error) * training.flops
+
+
+def _data_for_equal_accuracy(needs: Sequence[Trained], than: Sequence[Trained], seeds: Sequence[int]) -> FloatArray:
+    from pipeline.measures.learning_curves import data_for_equal_accuracy
+
+    return data_for_equal_accuracy(needs, than, seeds)
+
+
+def _scene_error(training: Trained) -> FloatArray:
+    return 1 - _evaluated("greedy_scene_accuracy", _NO_CAPTIONS)(training)
+
+
+def _vanishing(training: Trained) -> FloatArray:
+    return np.abs(_evaluated("state_gradient", "the gradients at its states were not evaluated")(training))
+
+
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure(
         "Test accuracy after the last epoch", "Test accuracy after the last epoch, in %.", "%", "points", 100, 2,
@@ -265,7 +290,22 @@ MEASURES: dict[str, Measure] = {
     ),
     "late test loss": Measure(
         "Test loss over the last epochs", f"Mean cross-entropy on the test images, {_LATE}, in nats.", "nats", "nats", 1, 4,
-        lambda training: late(training.test_loss), by_epoch="test_loss", phrase="test loss",
+        lambda training: late(training.test_loss), by_epoch="test_loss", phrase="test loss", ratio=True,
+    ),
+    "accuracy gained": Measure(
+        "Test accuracy gained since the first epoch", f"Test accuracy, {_LATE}, minus that after the first epoch, in points.",
+        "points", "points", 100, 2, lambda training: late(training.test_accuracy) - training.test_accuracy[:, 0], ratio=True,
+    ),
+    "error times arithmetic": Measure(
+        "Test error times the arithmetic of a forward pass",
+        f"Share of the test images that are classified wrongly, {_LATE}, times the floating-point operations of an image's forward pass.",
+        digits=None, values=_error_times_arithmetic, ratio=True,
+    ),
+    "data for equal accuracy": Measure(
+        "Training images needed for equal accuracy",
+        "By what factor more training images one network needs to be as accurate as the other, mean of its logarithm over all accuracies "
+        "that both reach.",
+        "times", "times", 1, 2, ratio=True, series=_data_for_equal_accuracy, rule="at least",
     ),
     "unsteadiness": Measure(
         "Unsteadiness of test accuracy over the last epochs",
@@ -288,7 +328,7 @@ MEASURES: dict[str, Measure] = {
         f"Steps to a train loss of {REACHED_LOSS}",
         f"The first step at which the mean training loss of the last {REACHED_STEPS} recorded steps (all to the 500th, then each tenth) is "
         f"{REACHED_LOSS} nats or less; one more than all steps where it never is, which is the least that it can be.",
-        "steps", "steps", 1, 0, _evaluated("steps_to_loss", _NO_TRACE), "", "trace",
+        "steps", "steps", 1, 0, _evaluated("steps_to_loss", _NO_TRACE), "", "trace", ratio=True,
     ),
     "first-epoch loss": Measure(
         "Train loss of the first epoch", "Mean cross-entropy on the training images in the first epoch, in nats.", "nats", "nats", 1, 4,
@@ -302,7 +342,7 @@ MEASURES: dict[str, Measure] = {
     "accuracy lost to shifts": Measure(
         f"Accuracy lost to shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels",
         f"Test accuracy minus its mean over shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels up, down, left and right, in points.",
-        "points", "points", 100, 2, _lost_to_shifts, probe="shifts",
+        "points", "points", 100, 2, _lost_to_shifts, probe="shifts", ratio=True,
     ),
     "accuracy at another size": Measure(
         "Test accuracy at other sizes of the image",
@@ -347,7 +387,7 @@ MEASURES: dict[str, Measure] = {
             "Gradient at the attention scores over that at the values",
             "L2 norm of the test loss's gradient at the attention scores, which softmax takes, over that at the values; over test images "
             "and blocks, in float64",
-            probe="saturation",
+            probe="saturation", ratio=True,
         ),
     ),
     "nearness correlation": Measure(
@@ -372,8 +412,18 @@ MEASURES: dict[str, Measure] = {
             digits=2, probe="recurrence",
         ),
     ),
+    "vanishing over time": Measure(
+        "How far the gradient vanishes or explodes from the last row to the first, in powers of ten",
+        "Absolute base-10 logarithm of the L2 norm of the test loss's gradient at a recurrent network's hidden state after an image's first "
+        "row over that after its last, in float64.",
+        digits=2, values=_vanishing, probe="recurrence",
+    ),
     "scene accuracy": _of_captions(
         "greedy_scene_accuracy", "Scene accuracy", "Share of the test scenes whose greedy caption is true and complete"
+    ),
+    "scene error": Measure(
+        "Scene error", "Share of the test scenes whose greedy caption is not true and complete, in %.", "%", "points", 100, 2,
+        _scene_error, ratio=True,
     ),
     "scene accuracy by beam search": _of_captions(
         "beam_scene_accuracy", "Scene accuracy of beam search", "Share of the test scenes whose caption by beam search is true and complete"

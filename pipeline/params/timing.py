@@ -19,7 +19,8 @@ class TimingSettings(Settings):
         seconds: bounds all rounds together.
         tokens: counts of patches in a square grid.
         subjects: networks whose training step is timed, each as its difference to `base`. Each is timed as published and on the fast
-            path; one with `loops: nested` only as published, but with patches cut one by one and attention image by image.
+            path; one with `loops: nested` only in the reference's way, with patches cut one by one, attention image by image, and a
+            softmax before the loss.
         labels: what the page calls a subject, where not by its name.
     """
 
@@ -64,7 +65,7 @@ class TimingSettings(Settings):
         return self.labels.get(subject, subject)
 
     def is_nested(self, subject: str) -> bool:
-        """Whether the subject is computed in nested loops."""
+        """Whether the subject is computed in the reference's way, in nested loops."""
         return "loops" in self.subjects[subject]
 
     def model(self, subject: str, base: ModelSettings) -> ModelSettings:

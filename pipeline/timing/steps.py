@@ -111,7 +111,7 @@ def build(entry: Entry) -> VisionTransformer:
     assert isinstance(model, VisionTransformer)
     if entry.way == "fast":
         return model
-    return published.as_nested_loops(model) if entry.nested else published.as_published(model)
+    return published.as_reference(model) if entry.nested else published.as_published(model)
 
 
 def part(dataset: Dataset, count: int) -> Dataset:

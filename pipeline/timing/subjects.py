@@ -21,7 +21,7 @@ class Entry:
             forward and backward of the attention of one block alone, at that batch size.
         subject: a key of `timing.subjects`, or the number of tokens.
         batch: images a step.
-        nested: whether it is computed in nested loops.
+        nested: whether it is computed as the reference, in nested loops and with a softmax before the loss.
     """
 
     kind: Kind

@@ -12,7 +12,7 @@ SUBJECTS: dict[str, dict[str, Any]] = {
     "base": {},
     "cls-loop": {"cls_insert": "loop"},
     "first": {"pool": "first", "cls_insert": "none"},
-    "nested loops": {"cls_insert": "loop", "loops": "nested"},
+    "reference": {"cls_insert": "loop", "loops": "nested"},
 }
 
 

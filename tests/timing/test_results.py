@@ -144,9 +144,9 @@ def test_the_published_timings_are_read(study: Params) -> None:
     found = results.load(study, ROOT / "reports/preview")
     assert found is not None
     assert not found.changed
-    assert "nested loops" in found.subjects()
-    assert "nested loops" not in found.subjects("fast")
-    assert len(found.ratio("nested loops", "cls-loop")) == 12
+    assert "reference" in found.subjects()
+    assert "reference" not in found.subjects("fast")
+    assert len(found.ratio("reference", "cls-loop")) == 12
 
 
 def test_a_contrast_names_the_part_in_which_two_steps_differ_most(make_timings: Make) -> None:
@@ -157,4 +157,4 @@ def test_a_contrast_names_the_part_in_which_two_steps_differ_most(make_timings: 
     assert found is not None
     assert found.part == "rest"
     assert [profile["groups"]["rest"] for profile in found.profiles] == [1.0, 0.1]
-    assert timings.contrast("fast", "base", "nested loops") is None
+    assert timings.contrast("fast", "base", "reference") is None
