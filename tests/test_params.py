@@ -662,8 +662,9 @@ def test_a_change_reaches_the_variants_that_it_decides(raw_params: dict[str, Any
 def test_probed_are_the_variants_that_a_figure_or_claim_asks_about(raw_params: dict[str, Any], study: params.Params) -> None:
     networks = study.experiments["networks"]
     assert set(study.probed("shifts")) == set(networks.variants)
-    # Entropy of a claim, maps of an experiment, and only of transformers.
-    assert {"heads-1-no-scale", *study.experiments["attention-maps"].variants} == set(study.probed("attention"))
+    # Maps of an experiment, entropy of another, and only of transformers.
+    looked_at = {*study.experiments["attention-maps"].variants, *study.experiments["score-scale"].variants}
+    assert looked_at == set(study.probed("attention"))
     assert set(study.probed("sizes")) == set(study.experiments["lengths"].variants)
     raw = copy.deepcopy(raw_params)
     raw["experiments"]["lengths"]["variants"] += ["concat", "patch-7", "cnn"]  # whose weights read images of one size, or not of all
