@@ -18,7 +18,8 @@ So only trainings of full length contradict. One such comparison contradicts the
 claim asserts all of its comparisons. Where none contradicts, one short run keeps the claim from every verdict.
 
 The looks: each side of a comparison counts its first k seeds, k the largest of the declared looks that it reaches. Before the first
-look there is no verdict. Without looks all seeds count. The intervals have the level at which all looks together err with 5 %.
+look there is no verdict. Without looks all seeds count. The intervals have the level at which all looks together err in at most
+5 % of cases.
 
 Claims about accuracy speak of trainings, and their unit is the seed. Claims about speed speak of the timing stage's interleaved
 rounds, and their unit is the round; recorded times of trainings judge nothing.

@@ -24,7 +24,7 @@ from pipeline.study.training import Training
 
 TABLE = Path(__file__).with_suffix(".csv")
 LOOKS = (6, 10, 20)
-TRIALS = 2000
+TRIALS = 4000
 _EPOCHS = 10
 _MARGIN, _RELEVANT = 1.25, 1.05  # of "as well as", and of "better"
 _ERROR = 0.025  # test error about which the trainings lie
