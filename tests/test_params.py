@@ -329,7 +329,7 @@ FAULTS = [
     ),
     (
         "experiments/positions/claims",
-        ["T1", "T99"],
+        ["T1a", "T99"],
         "experiments.positions.claims names 'T99', which claims does not have; the nearest is 'T9'.",
     ),
     (
@@ -342,9 +342,9 @@ FAULTS = [
         "step time",
         "experiments.positions.measure is step time, which is no measure of each seed",
     ),
-    ("claims/T1/margin", "", "claims.T1.margin is '', but has to be text that is not empty."),
-    ("claims/T1/bound", 0.1, "claims.T1.bound is not a key of params.yaml"),
-    ("claims/T1/comparisons", [], "claims.T1.comparisons has too few entries; it needs at least 1."),
+    ("claims/T1a/margin", "", "claims.T1a.margin is '', but has to be text that is not empty."),
+    ("claims/T1a/bound", 0.1, "claims.T1a.bound is not a key of params.yaml"),
+    ("claims/T1a/comparisons", [], "claims.T1a.comparisons has too few entries; it needs at least 1."),
     ("scenes/train", 0, "scenes.train is 0, but has to be at least 1; the nearest valid value is 1."),
     ("scenes/test", 5e3, "scenes.test is 5000.0, but has to be a whole number."),
     ("scenes/repeat", 1.5, "scenes.repeat is 1.5, but has to be at most 1.0; the nearest valid value is 1.0."),
@@ -405,8 +405,11 @@ WRONG_COMPARISONS = [
     ({"rule": "exponent", "between": [1.0, 2.0]}, "measure: exponent judges attention time or saved bytes, not accuracy."),
     ({"measure": "step time"}, "rule: less is not for step time; use ratio."),
     ({"measure": "saved bytes"}, "rule: less is not for saved bytes; use exponent."),
-    ({"rule": "resembles", "bound": 0.5}, "measure: resembles judges nearness correlation, not accuracy."),
-    ({"measure": "nearness correlation"}, "rule: less is not for nearness correlation; use resembles."),
+    ({"measure": "data for equal accuracy"}, "rule: less is not for data for equal accuracy; use at least."),
+    ({"measure": "late test error", "bound": 0.0}, "bound: effects on the late test error are ratios, so it has to be above 0."),
+    ({"rule": "equivalent", "measure": "late test error", "bound": 0.9}, "bound: equivalent needs one above 1."),
+    ({"rule": "at least", "measure": "data for equal accuracy", "bound": 1.25}, "pairs: ends with variant and reference."),
+    ({"pairs": [["base", "first"]]}, "pairs: accuracy has none."),
     ({"measure": "ensemble accuracy"}, "rule: less is not for ensemble accuracy; use at least."),
     (
         {"rule": "ratio", "measure": "step time", "between": [1.0, 2.0], "minus": ["cnn", "base"]},
@@ -427,7 +430,7 @@ def test_a_comparison_that_cannot_be_judged_is_refused(raw_params: dict[str, Any
 
 
 def test_a_claims_name_is_one_that_a_page_can_link_to(raw_params: dict[str, Any]) -> None:
-    raw = raw_params | {"claims": raw_params["claims"] | {"T 1": raw_params["claims"]["T1"]}}
+    raw = raw_params | {"claims": raw_params["claims"] | {"T 1": raw_params["claims"]["T1a"]}}
     with pytest.raises(UserError, match=r"^claims\.T 1: a name may hold letters, digits, '-' and '_' only; T-1 would do\.$"):
         params.parse(raw)
 

@@ -414,8 +414,8 @@ MEASURES: dict[str, Measure] = {
     ),
     "vanishing over time": Measure(
         "How far the gradient vanishes or explodes from the last row to the first, in powers of ten",
-        "Absolute base-10 logarithm of the L2 norm of the test loss's gradient at a recurrent network's hidden state after an image's first "
-        "row over that after its last, in float64.",
+        "Absolute base-10 logarithm of the L2 norm of the test loss's gradient at a recurrent network's hidden state after an image's "
+        "first row over that after its last, in float64.",
         digits=2, values=_vanishing, probe="recurrence",
     ),
     "scene accuracy": _of_captions(

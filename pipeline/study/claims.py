@@ -400,7 +400,7 @@ def _trained(comparison: ComparisonSettings, sides: Mapping[str, Training], look
     raw = tuple(values_of(name) for name in comparison.variants)
     parts = tuple(scale(values) for values in raw)
     for name, part in zip(comparison.variants, parts, strict=True):
-        _refuse_infinite(part, counted[name], f"{name}: the logarithm of the {comparison.measure}")
+        _refuse_infinite(part, counted[name], f"{name}: the logarithm of the {MEASURES[comparison.measure].phrase or comparison.measure}")
     form = paired_contrast if comparison.paired else contrast
 
     def plain(level: float) -> tuple[float, Interval | None] | None:

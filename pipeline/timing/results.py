@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
 from pipeline.errors import UserError
 from pipeline.measures.definitions import FloatArray
-from pipeline.params import Params
+from pipeline.params import ModelSettings, Params
 from pipeline.study.effects import RankEstimate
 from pipeline.study.files import TIMINGS
 from pipeline.study.statistics import Interval
@@ -127,6 +128,14 @@ class Timings:
         return values if self.quiet else values[..., :0]
 
 
+def _same(own: ModelSettings | None, timed: dict[str, Any]) -> bool:
+    """Whether a measurement was of this network. An option that came later was at its default then."""
+    try:
+        return own is not None and ModelSettings.model_validate(timed, context={"shape": own.shape}) == own
+    except ValidationError:
+        return False
+
+
 def load(params: Params, root: Path = Path()) -> Timings | None:
     """Reads timing/results.json; None where it is not there.
 
@@ -143,8 +152,8 @@ def load(params: Params, root: Path = Path()) -> Timings | None:
         rounds = kept or [entry["seconds"] for entry in raw["rounds"]]
         complete = bool(rounds) and all(seconds[name] > 0 for seconds in rounds for name in measurements)
         others = params.timed_otherwise()
-        own = {entry.name: entry.model.model_dump(mode="json") for entry in entries(params, 1) if entry.subject not in others}
-        changed = frozenset(name for name, entry in measurements.items() if own.get(name) != entry["model"])
+        own = {entry.name: entry.model for entry in entries(params, 1) if entry.subject not in others}
+        changed = frozenset(name for name, entry in measurements.items() if not _same(own.get(name), entry["model"]))
         timings = Timings(raw, measurements, rounds, bool(kept), changed)
         profiled = {name for name, profile in raw["profiles"].items() if profile["groups"]}
         needed = {f"step/{way}/{subject}" for way in WAYS for subject in timings.subjects("fast")}

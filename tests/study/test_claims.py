@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured
-from pipeline.measures.definitions import is_diverged
+from pipeline.measures.definitions import SIZES, is_diverged
 from pipeline.measures.positions import nearness_correlation
 from pipeline.params import ClaimSettings, ComparisonSettings, ModelSettings, Params, load, parse
 from pipeline.study import claims
@@ -30,7 +30,7 @@ from pipeline.study.claims import (
     is_timed,
     measure_values,
 )
-from pipeline.study.effects import RankEstimate
+from pipeline.study.effects import RankEstimate, look_level, vote_estimate
 
 ROOT = Path(__file__).parents[2]
 GRID = 5
@@ -58,7 +58,9 @@ class Runs:
     attention_entropy: np.ndarray | None = None
     ink_correlation: np.ndarray | None = None
     right: np.ndarray | None = None  # (seeds, images): whether a prediction is right
-    captions: dict[str, np.ndarray] = field(default_factory=dict)  # columns of a captioner's evaluation
+    captions: dict[str, np.ndarray] = field(default_factory=dict)  # other columns of the evaluation
+    flops: int = 1_000_000
+    training_images: int = 60_000
 
     @property
     def evaluation(self) -> dict[str, np.ndarray]:
@@ -98,12 +100,22 @@ class Runs:
         return np.stack([self.first_norm, *[np.full(len(self.seeds), 0.01)] * (self.epochs - 1)], axis=1)
 
 
-_CAPTIONS = {
+_COLUMNS = {
     "greedy_scene_accuracy": 0.93,
     "beam_scene_accuracy": 0.95,
     "greedy_exact_match": 0.92,
     "greedy_share_commonest": 0.22,
     "greedy_cider_d": 4.2,
+    "own_ink_correlation": 0.2,
+    "deletion": 0.1,
+    "saturated_attention": 0.05,
+    "score_gradient": 0.5,
+    "positions_1d": 0.3,
+    "position_changes_1d": 0.6,
+    "state_gradient": -1.0,
+    "loss_spikes": 2.0,
+    "steps_to_loss": 300.0,
+    **{f"size_{size}": 0.9 for size in SIZES},
 }
 
 
@@ -128,7 +140,7 @@ def runs(mean: float = 0.97, *, n: int = 10, noise: float = 0.001, seed: int = 0
             ink_correlation=0.3 + 0.05 * rng.normal(size=n),
             right=rng.uniform(size=(n, 200)) < mean,
             patch_positions=_vectors(n, 0.2, seed),
-            captions={name: level + noise * rng.normal(size=n) for name, level in _CAPTIONS.items()},
+            captions={name: level + noise * rng.normal(size=n) for name, level in _COLUMNS.items()},
         )
     return replace(made, **changes)
 
@@ -565,8 +577,9 @@ def test_full_length_and_no_movement_leave_every_verdict(
     }
     finding = found(compare(rule, bound=bound), times, **evidence)
     assert finding.verdict in ("supported", "contradicted", "not decided")
-    lost = [replace(one, shift_accuracy=np.zeros((len(one.seeds), 4))) for one in evidence.values()]  # the same numbers, without epochs
-    plain = found(compare(rule, "accuracy lost to shifts", bound=bound), times, a=lost[0], b=lost[1])
+    # the same numbers, without epochs
+    lost = [replace(one, captions={"greedy_exact_match": one.accuracy}) for one in evidence.values()]
+    plain = found(compare(rule, "exact match", bound=bound), times, a=lost[0], b=lost[1])
     assert (finding.verdict, finding.interval, finding.seeds_needed) == (plain.verdict, plain.interval, plain.seeds_needed)
 
 
@@ -615,9 +628,9 @@ def test_a_missing_variant_is_not_run_and_is_named(study: Params) -> None:
     judgement = judge("T3", study.claims["T3"], {"base": runs()})
     assert judgement.verdict == "not run"
     assert judgement.deciding.why == "there are no results of first"
-    four = judge("T8", study.claims["T8"], {"cnn-1000": runs(), "vit-1000": runs()}).findings[-1]
-    assert (four.verdict, four.why) == ("not run", "there are no results of cnn and base")
-    assert not four.seeds_note
+    two = judge("T5a", study.claims["T5a"], {"base": runs()}).findings[-1]
+    assert (two.verdict, two.why) == ("not run", "there are no results of patch-7 and patch-2")
+    assert not two.seeds_note
 
 
 @pytest.mark.parametrize("measure", ["accuracy lost to shifts", "attention entropy", "ink correlation"])
@@ -627,13 +640,13 @@ def test_what_was_not_evaluated_is_not_run(measure: str) -> None:
     finding = found(compare("less", measure), a=runs(evaluated=True), b=runs())
     assert finding.verdict == "not run"
     assert finding.why.startswith("b: ")
-    assert found(compare("less", measure), a=runs(evaluated=True), b=runs(evaluated=True)).effect == 0
+    assert found(compare("less", measure), a=runs(evaluated=True), b=runs(evaluated=True)).effect == float(MEASURES[measure].ratio)
 
 
 def test_one_seed_decides_nothing() -> None:
     finding = found(compare("equivalent", bound=0.005), a=runs(n=1), b=runs(n=1, seed=3))
     assert (finding.verdict, finding.n, finding.seeds_needed) == ("not decided", 1, None)
-    assert "one" in finding.seeds_note
+    assert finding.why == "1 seed gives no interval at this level"
 
 
 def test_equal_values_of_all_seeds_decide_nothing() -> None:
@@ -739,21 +752,164 @@ def _vectors(n: int, noise: float, seed: int) -> np.ndarray:
     return waves + noise * rng.normal(size=(n, *waves.shape))
 
 
-def test_t2_needs_half_of_the_fixed_tables_correlation(study: Params) -> None:
-    def evidence(noise: float) -> dict[str, Runs]:
-        table = runs(patch_positions=np.repeat(_vectors(1, 0.0, 0), 10, axis=0))
-        return {"base": runs(patch_positions=_vectors(10, noise, 1)), "sinusoidal": table, "sincos2d": table}
+def test_a_votes_interval_is_over_seeds() -> None:
+    """Nine voters that are right on nine of ten images each, none on the same: the vote is always right, and so are all half votes."""
+    right = np.array([[(image + seed) % 10 > 0 for image in range(100)] for seed in range(10)])
+    certain = found(compare("at least", "ensemble accuracy", reference=None, bound=0.9), a=runs(right=right))
+    assert certain.effect == 1.0
+    rng = np.random.default_rng(2)
+    vague = runs(right=rng.uniform(size=(10, 300)) < rng.beta(3, 1.5, 300))
+    by_bound = {}
+    for bound in (0.5, vague.accuracy.mean(), 0.99):
+        finding = found(compare("at least", "ensemble accuracy", reference=None, bound=bound), a=vague)
+        by_bound[round(float(bound), 2)] = finding.verdict
+        assert vague.predictions is not None
+        interval = vote_estimate(*vague.predictions).interval()
+        assert finding.interval == interval
+    assert by_bound[0.5] == "supported"
+    assert by_bound[0.99] == "contradicted"
+    looked = judge("X", claim(compare("at least", "ensemble accuracy", reference=None, bound=0.5)), {"a": vague}, looks=(6, 20))
+    assert looked.deciding.sizes == (6,)
+    assert vague.predictions is not None
+    assert looked.deciding.effect == vote_estimate(vague.predictions[0][:6], vague.predictions[1]).mean
 
-    near = judge("T2", study.claims["T2"], evidence(0.2))
-    assert near.verdict == "supported"
-    assert near.findings[0].effect == pytest.approx(np.mean([nearness_correlation(v, GRID) for v in _vectors(10, 0.2, 1)]))
-    assert near.findings[0].region == pytest.approx((0.5 * nearness_correlation(_vectors(1, 0.0, 0)[0], GRID), math.inf))
-    assert judge("T2", study.claims["T2"], evidence(8.0)).verdict == "contradicted"
-    assert judge("T2", study.claims["T2"], {name: runs() for name in evidence(0.2)}).verdict == "not decided"
-    diverged = _vectors(10, 0.2, 1)
-    diverged[4] = math.nan
-    judgement = judge("T2", study.claims["T2"], evidence(0.2) | {"base": runs(patch_positions=diverged)})
-    assert judgement.deciding.why == "base: the nearness correlation of seed 4 was not finite"
+
+# --- ratios, unpaired sides, and claims of any ---
+
+
+def _errors(*errors: float, **changes: Any) -> Runs:
+    return replace(ending(*(1 - np.array(errors))), **changes)
+
+
+def test_a_ratio_of_errors_worked_by_hand() -> None:
+    """Errors of 2, 4 and 8 % against 1, 2 and 4 %: logarithms ln 2 apart, each side's variance (ln 2)², error ln 2 √(2/3), freedom 4."""
+    comparison = compare("less", "late test error", bound=1.0, paired=False)
+    finding = found(comparison, a=_errors(0.02, 0.04, 0.08), b=_errors(0.01, 0.02, 0.04))
+    half = stats.t.ppf(0.975, 4) * math.log(2) * math.sqrt(2 / 3)
+    assert finding.interval is not None
+    assert finding.effect == pytest.approx(2.0)
+    assert (finding.interval.low, finding.interval.high) == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)))
+    assert finding.region == (0.0, 1.0)
+    assert finding.sizes == (3, 3)
+    assert finding.plain is not None
+    assert finding.plain[0] == pytest.approx(0.14 / 3 - 0.07 / 3)
+    assert finding.plain[1] is not None
+
+
+def test_a_ratio_and_its_inverse_are_one() -> None:
+    a, b = _errors(0.02, 0.021, 0.022, 0.024), _errors(0.02, 0.019, 0.0205, 0.0195)
+    for bound in (1.02, 1.1, 1.25, 1.5):
+        both = [found(compare("equivalent", "late test error", bound=bound), **{"a": x, "b": y}) for x, y in ((a, b), (b, a))]
+        assert both[0].verdict == both[1].verdict
+        assert both[0].effect == pytest.approx(1 / (both[1].effect or 0))
+        less, more = (
+            found(compare(rule, "late test error", bound=edge), a=x, b=y)
+            for rule, edge, x, y in (("less", bound, a, b), ("more", 1 / bound, b, a))
+        )
+        assert less.verdict == more.verdict
+
+
+def test_an_error_of_zero_has_no_ratio() -> None:
+    finding = found(compare("less", "late test error"), a=_errors(0.0, 0.01, 0.02), b=_errors(0.01, 0.02, 0.03))
+    assert (finding.verdict, finding.why) == ("not decided", "a: the logarithm of the test error of seed 0 was not finite")
+
+
+def test_unpaired_sides_bring_their_own_seeds_up_to_their_own_look() -> None:
+    a, b = runs(n=8, seed=1), replace(runs(n=12, seed=2), seeds=tuple(range(100, 112)))
+    comparison = compare("less", paired=False)
+    finding = judge("X", claim(comparison), {"a": a, "b": b}, looks=(6, 10, 20)).deciding
+    assert finding.sizes == (6, 10)
+    test = stats.ttest_ind(a.accuracy[:6], b.accuracy[:10], equal_var=False).confidence_interval(look_level((6, 10, 20)))
+    assert finding.interval is not None
+    assert (finding.interval.low, finding.interval.high) == pytest.approx(tuple(test))
+    few = judge("X", claim(comparison), {"a": a, "b": runs(n=5)}, looks=(6, 10, 20)).deciding
+    assert (few.verdict, few.why) == ("not decided", "it has 5 seeds, and the first look is at 6")
+
+
+@pytest.mark.parametrize("verdicts", list(product(PRECEDENCE, repeat=3)))
+def test_a_claim_of_any_is_supported_by_one_and_contradicted_by_all(verdicts: tuple[str, str, str]) -> None:
+    evidence = {"a": runs(0.95, noise=0.001), "b": runs(0.97, seed=1)}
+    evidence |= {"short": replace(evidence["a"], images_shown=LENGTH - 1), "rising": replace(evidence["a"], slope=0.01)}
+    one = claim(*(_SETTLED[verdict] for verdict in verdicts)).model_copy(update={"any": True})
+    judgement = judge("X", one, evidence)
+    assert tuple(finding.verdict for finding in judgement.findings) == verdicts
+    order = ("supported", "not run", "short run", "not settled", "not decided", "contradicted")
+    assert judgement.verdict == min(verdicts, key=order.index)
+    assert judgement.deciding.verdict == judgement.verdict
+
+
+def test_a_claim_of_any_supports_on_the_wider_interval() -> None:
+    reference = runs(seed=2)
+    pattern = np.random.default_rng(4).normal(size=10)
+    pattern = (pattern - pattern.mean()) / pattern.std(ddof=1)
+    shift = stats.t.ppf(0.98, 9) / 10**0.5  # p = 0.04
+    variant = replace(reference, accuracy=reference.accuracy + 0.001 * (pattern + shift))
+    verdicts = {}
+    for any_of in (False, True):
+        one = claim(*[compare("more")] * 4).model_copy(update={"any": any_of})
+        finding = judge("X", one, {"a": variant, "b": reference}).findings[0]
+        verdicts[any_of] = finding.verdict
+    assert verdicts == {False: "supported", True: "not decided"}
+    assert "but not the whole 98.8 % interval" in finding.why
+
+
+def test_seeds_far_out_and_verdicts_that_hang_on_one_are_named() -> None:
+    calm, other = np.linspace(0.960, 0.962, 10), np.linspace(0.9655, 0.9675, 10)
+    finding = found(compare("less", paired=False), a=ending(*calm), b=ending(*other))
+    assert (finding.verdict, finding.notes) == ("supported", ())
+    lost = calm.copy()
+    lost[3] = 0.90
+    finding = found(compare("less", bound=-0.0085, paired=False), a=ending(*lost), b=ending(*other))
+    assert "Seed 3 of a lies far from its others." in finding.notes
+    single = np.concatenate([[0.9500], np.full(5, 0.9614) + 1e-4 * np.arange(5)])
+    finding = found(compare("more", bound=-0.0076, paired=False), a=ending(*(0.0005 + single)), b=ending(*np.full(6, 0.9645)))
+    assert finding.verdict == "not decided"
+    clear = found(compare("more", bound=-0.0076, paired=False), a=ending(*(0.0005 + single[1:])), b=ending(*np.full(5, 0.9645)))
+    assert clear.verdict == "supported"
+    flipped = found(compare("equivalent", bound=0.002, paired=False), a=ending(*[0.970] * 9, 0.9701), b=ending(*[0.97] * 9, 0.9702))
+    assert flipped.verdict == "supported"
+    assert flipped.notes == ()
+    base = np.linspace(0.9600, 0.9602, 6)
+    hanging = found(compare("less", bound=-0.001, paired=False), a=ending(*(base - 0.00118)), b=ending(*base))
+    assert hanging.verdict in ("supported", "not decided")
+
+
+def test_equivalence_that_so_few_seeds_cannot_show_is_said() -> None:
+    wide = 0.02 * np.exp(0.3 * np.array([-1.5, -0.5, 0.5, 1.5]))
+    finding = found(compare("equivalent", "late test error", bound=1.25, paired=False), a=_errors(*wide), b=_errors(*wide))
+    assert finding.verdict == "not decided"
+    assert any("could not have been supported with so few seeds" in note for note in finding.notes)
+
+
+# --- the study's claims by name ---
+
+
+def test_data_for_equal_accuracy_is_judged_over_all_sizes(study: Params) -> None:
+    """The transformer needs four times the images of the CNN, with a little scatter from seed to seed."""
+    sizes = (100, 300, 1000, 3000, 10_000, 30_000, 60_000)
+    rng = np.random.default_rng(0)
+
+    def made(names: list[str], times: float) -> dict[str, Runs]:
+        luck = 1 + 0.01 * rng.normal(size=10)
+        return {
+            name: _errors(*(luck * (size / times) ** -0.5), training_images=size, images_shown=2 * LENGTH)
+            for name, size in zip(names, sizes, strict=True)
+        }
+
+    vit = [f"vit-{size}" for size in sizes[:-1]] + ["base"]
+    cnn = [f"cnn-{size}" for size in sizes[:-1]] + ["cnn"]
+    judgement = judge("T8", study.claims["T8"], made(vit, 4.0) | made(cnn, 1.0), looks=study.looks)
+    assert judgement.verdict == "supported"
+    assert judgement.deciding.effect == pytest.approx(4.0, rel=0.05)
+    assert judge("T8", study.claims["T8"], made(vit, 1.0) | made(cnn, 1.0), looks=study.looks).verdict == "contradicted"
+
+
+def test_an_image_blind_map_contradicts_t14(study: Params) -> None:
+    """A map that is the same for every image has an own-image correlation of 0, and blanking by it costs what random patches cost."""
+    blind = {"own_ink_correlation": 0.001 * np.arange(-3.0, 3.0), "deletion": 0.0005 * np.arange(-3.0, 3.0)}
+    evidence = {name: runs(n=6, captions=blind) for name in ("base", "full-attention")}
+    for name in ("T14a", "T14b"):
+        assert judge(name, study.claims[name], evidence, looks=study.looks).verdict == "contradicted"
 
 
 # --- timings ---
@@ -864,32 +1020,24 @@ def test_every_claim_of_the_study_is_judged_in_any_state(study: Params, state: s
         assert verdicts == {"not run"}
 
 
-def test_t1_holds_where_learned_is_steadier_and_fails_where_it_is_not(study: Params) -> None:
-    calm, wild = (runs(seed=i, jitter=jitter * np.linspace(0.9, 1.1, 10)) for i, jitter in enumerate((0.001, 0.004)))
-    assert judge("T1", study.claims["T1"], {"base": calm, "sinusoidal": wild}).verdict == "supported"
-    assert judge("T1", study.claims["T1"], {"base": wild, "sinusoidal": calm}).verdict == "contradicted"
-
-
-def test_t5_is_contradicted_by_one_comparison_and_supported_by_all_only(study: Params) -> None:
-    similar = {name: runs(seed=i) for i, name in enumerate(("base", "patch-7", "patch-2"))}
-    worse = runs(0.93, seed=9, loss=np.linspace(0.19, 0.21, 10))
-    better = runs(0.99, seed=9, loss=np.linspace(0.04, 0.06, 10))
-    t5 = study.claims["T5"]
-    assert judge("T5", t5, similar | {"patch-14": worse}).verdict == "supported"
-    assert judge("T5", t5, similar | {"patch-14": better}).verdict == "contradicted"
-    assert judge("T5", t5, similar | {"patch-14": worse, "patch-2": runs(0.966, noise=0.004, seed=5)}).verdict == "not decided"
+def test_t5a_is_contradicted_by_one_comparison_and_supported_by_all_only(study: Params) -> None:
+    similar = {name: runs(seed=i) for i, name in enumerate(("base", "patch-7"))}
+    t5 = study.claims["T5a"]
+    assert judge("T5a", t5, similar | {"patch-2": runs(seed=5)}).verdict == "supported"
+    assert judge("T5a", t5, similar | {"patch-2": runs(0.93, seed=9)}).verdict == "contradicted"
+    assert judge("T5a", t5, similar | {"patch-2": runs(0.964, noise=0.009, seed=5)}).verdict == "not decided"
 
 
 def test_a_bound_changed_in_params_judges_anew() -> None:
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    evidence = {"base": runs(noise=0.0003, seed=1), "first": runs(0.973, noise=0.0003, seed=2)}
+    evidence = {"base": runs(noise=0.0003, seed=1), "first": runs(0.9667, noise=0.0003, seed=2)}  # a ratio of 1.11
 
     def verdict(bound: float) -> str:
         changed = copy.deepcopy(raw)
         changed["claims"]["T3"]["comparisons"][0]["bound"] = bound
         return judge("T3", parse(changed).claims["T3"], evidence).verdict
 
-    assert [verdict(bound) for bound in (0.005, 0.003, 0.001)] == ["supported", "not decided", "contradicted"]
+    assert [verdict(bound) for bound in (1.25, 1.11, 1.05)] == ["supported", "not decided", "contradicted"]
 
 
 def test_the_evidence_asked_of_position_free_networks_exists(study: Params) -> None:
@@ -900,29 +1048,3 @@ def test_the_evidence_asked_of_position_free_networks_exists(study: Params) -> N
                 for variant in (comparison.variant, comparison.reference):
                     if variant in study.variants:
                         assert isinstance(study.resolve(str(variant)).model, ModelSettings), name
-
-
-# --- how often a verdict is wrong ---
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["less", "equivalent"])
-@pytest.mark.parametrize("times", [1, 4])
-def test_false_verdicts_are_rare(rule: str, times: int) -> None:
-    """All effects sit on the edge of their regions, where the claim is just true and just false: either verdict is wrong."""
-    rng = np.random.default_rng(11)
-    bound, simulations, n = 0.005, 800 if times == 1 else 400, 6
-    comparisons = [compare(rule, variant=f"v{i}", reference="b", bound=bound) for i in range(times)]
-    wrong = {"supported": 0, "contradicted": 0}
-    for _ in range(simulations):
-        base = ending(*rng.normal(0.97, 0.001, n))
-        evidence = {f"v{i}": ending(*rng.normal(0.97 + bound, 0.001, n)) for i in range(times)}
-        verdict = judge("X", claim(*comparisons), evidence | {"b": base}).verdict
-        if verdict in wrong:
-            wrong[verdict] += 1
-    allowance = 3 * (0.05 * 0.95 / simulations) ** 0.5
-    assert wrong["contradicted"] / simulations <= 0.05 + allowance
-    assert wrong["supported"] / simulations <= 0.05 + allowance
-    if times == 1:  # and the rules are not just silent: each side of a 95 % interval errs in one case of forty
-        assert 0.01 < wrong["contradicted"] / simulations < 0.04
-        assert 0.01 < wrong["supported"] / simulations < 0.04

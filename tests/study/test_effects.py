@@ -74,7 +74,7 @@ def test_pairs_are_the_t_interval_of_their_differences(rows: list[tuple[float, .
         assert found.mean == pytest.approx(differences.mean(), abs=1e-9)
         if np.ptp(differences) > 1e-6:
             assert found.error == pytest.approx(stats.sem(differences), rel=1e-6)
-            assert found.freedom == len(rows) - 1
+            assert found.freedom == pytest.approx(len(rows) - 1)
     with pytest.raises(ValueError, match="same seeds on all sides"):
         paired_contrast(a, b[:-1])
 
