@@ -57,7 +57,7 @@ def test_the_shipped_study_has_no_oddities(study: params.Params) -> None:
 def test_a_claim_about_nothing_and_a_variant_on_no_page_are_told(raw_params: dict[str, Any]) -> None:
     raw = copy.deepcopy(raw_params)
     del raw["variants"]["sinusoidal"]
-    for name in ("positions", "attention-maps"):
+    for name in ("positions", "lengths", "attention-maps"):
         raw["experiments"][name]["variants"].remove("sinusoidal")
     raw["variants"] |= {"lonely": {"heads": 2}, "alone": {}}
     raw["timing"]["subjects"]["patch-7"] = {"patch": 7, "heads": 4}
