@@ -219,7 +219,7 @@ def render(
         baseline=experiment.label(experiment.baseline),
         rows=table,
         present=present,
-        compared=[row for row in present if row.accuracy.difference],
+        differ=[row for row in present if row.accuracy.difference],
         absent=[row.variant for row in table if row.run is None],
         headline=headline(table),
         images_shown=params.images_shown,
