@@ -71,7 +71,7 @@ def rows(params: Params) -> list[Row]:
 
 def named(comparison: ComparisonSettings) -> set[str]:
     """The names that stand in a comparison."""
-    return {name for name in (comparison.variant, comparison.reference, *(comparison.minus or ())) if name is not None}
+    return set(comparison.variants)
 
 
 def images_shown(params: Params, claim: ClaimSettings) -> int | None:

@@ -17,6 +17,7 @@ from typing import cast
 
 import numpy as np
 
+from pipeline.files import replacing
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings
 from pipeline.study.claims import judge
@@ -168,14 +169,16 @@ def read() -> list[dict[str, str]]:
 
 
 def main() -> None:
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
+    rows = []
+    for kind, of in (("error", scenarios()), ("power", power())):
+        for scenario in of:
+            row = rates(scenario, TRIALS)
+            rows.append([kind, scenario.name, *(f"{share:.4f}" for share in row), TRIALS])
+            print(f"{kind:5}  {scenario.name:70} false {row[0]:.3f}, supported at the first look {row[1]:.3f}, decided {row[2]:.3f}", flush=True)
+    with replacing(TABLE) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["kind", "scenario", "false", "first", "decided", "trials"])
-        for kind, of in (("error", scenarios()), ("power", power())):
-            for scenario in of:
-                row = rates(scenario, TRIALS)
-                writer.writerow([kind, scenario.name, *(f"{share:.4f}" for share in row), TRIALS])
-                print(f"{kind:5}  {scenario.name:70} false {row[0]:.3f}, supported at the first look {row[1]:.3f}, decided {row[2]:.3f}")
+        writer.writerows(rows)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def test_published_models_loop_over_heads_and_images_and_the_class_token() -> No
         assert [loop.by_image for loop in loops] == [by_image] * 3
         (vit,) = (module for module in model.modules() if isinstance(module, VisionTransformer))
         assert vit.settings.cls_insert == "loop"
-    assert isinstance(reference_vit(THESIS)[0].embedding, LoopedEmbedding)
+    assert isinstance(reference_vit(THESIS).embedding, LoopedEmbedding)
 
 
 def test_reference_gives_probabilities_and_has_a_wide_mlp() -> None:

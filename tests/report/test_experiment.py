@@ -11,7 +11,7 @@ from scipy import stats
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import experiment
 from pipeline.study import Training
-from pipeline.study.statistics import sign_flip_p
+from pipeline.study.effects import look_level
 
 EXPERIMENT = ExperimentSettings(
     title="One", question="Is it?", source="code", baseline="base", variants=("base", "relu", "mean"), measure="first-epoch loss"
@@ -27,21 +27,37 @@ def result(study: Params, name: str, seeds: tuple[int, ...]) -> Training:
 
 
 @pytest.mark.parametrize("change", [tuple(range(10)), (9, 2, 4, 0, 6, 8, 1), (20, 21, 3, 4, 5, 6, 7, 8)])
-def test_pairs_are_of_the_seeds_that_both_have(study: Params, change: tuple[int, ...]) -> None:
-    seeds: dict[str, tuple[int, ...]] = {"base": tuple(range(10)), "relu": change, "mean": tuple(range(6))}
+def test_differences_are_welchs_over_the_seeds_of_either_side(study: Params, change: tuple[int, ...]) -> None:
+    seeds: dict[str, tuple[int, ...]] = {"base": tuple(range(10)), "relu": change, "mean": (40, 41)}
     runs = {name: result(study, name, own) for name, own in seeds.items()}
     rows: dict[str, Any] = {row.variant: row for row in experiment.rows(study, EXPERIMENT, runs)}
-    common = [seed for seed in change if seed < 10]
-    ours = [runs["relu"].test_accuracy[change.index(seed), -1] for seed in common]
-    theirs = [runs["base"].test_accuracy[seed, -1] for seed in common]
-    low, high = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
-    difference = rows["relu"].difference
-    assert (difference.n, rows["relu"].accuracy.summary.n, rows["mean"].difference.n) == (len(common), len(change), 6)
-    assert (difference.interval.low, difference.interval.high) == pytest.approx((low, high))
-    assert rows["relu"].test_loss.difference.n == len(common)
-    assert rows["relu"].measure.difference.n == len(common)
-    assert rows["relu"].accuracy.p >= sign_flip_p(np.array(ours), np.array(theirs))
-    few = runs | {"relu": result(study, "relu", (1, 2, 30)), "mean": result(study, "mean", (40, 41))}
-    few_rows: dict[str, Any] = {row.variant: row for row in experiment.rows(study, EXPERIMENT, few)}
-    assert (few_rows["relu"].difference.n, few_rows["relu"].accuracy.p) == (2, None)
-    assert few_rows["mean"].difference is None  # no seed in common
+    level = look_level(study.looks)
+    ours, theirs = runs["relu"].test_accuracy[:, -1], runs["base"].test_accuracy[:, -1]  # two epochs: the last is the last fifth
+    row = rows["relu"]
+    assert (row.accuracy.summary.n, row.accuracy.difference.n) == (len(change), min(10, len(change)))
+    low, high = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(level)
+    assert (row.accuracy.difference.interval.low, row.accuracy.difference.interval.high) == pytest.approx((low, high))
+    logs = stats.ttest_ind(np.log(1 - ours), np.log(1 - theirs), equal_var=False).confidence_interval(level)
+    assert (row.error.difference.interval.low, row.error.difference.interval.high) == pytest.approx(tuple(np.exp(logs)))
+    assert row.error.difference.mean == pytest.approx(stats.gmean(1 - ours) / stats.gmean(1 - theirs))
+    assert rows["mean"].accuracy.difference.n == 2  # no seed in common, and none is needed
+    assert rows["base"].accuracy.difference is None
+
+
+def test_the_headline_names_who_ends_elsewhere(study: Params) -> None:
+    runs = {name: result(study, name, tuple(range(6))) for name in ("base", "relu", "mean")}
+    for name, shift in (("relu", 0.08), ("mean", -0.3)):
+        runs[name].curves["test_accuracy"][:] += shift
+    table = experiment.rows(study, EXPERIMENT, runs)
+    said = experiment.headline(table)
+    labels = {row.variant: row.label for row in table}
+    assert said.startswith(f"{labels['base']} ends at ")
+    assert f"{labels['relu']} (+" in said
+    assert "reaches more" in said
+    assert f"{labels['mean']} (\N{MINUS SIGN}" in said
+    assert "reaches less" in said
+    assert experiment.headline(experiment.rows(study, EXPERIMENT, {})) == ""
+    alone = experiment.headline(experiment.rows(study, EXPERIMENT, {"base": runs["base"]}))
+    assert alone.endswith("nothing else was run yet.")
+    near = {"base": runs["base"], "relu": result(study, "relu", (7, 8))}
+    assert "cannot be told from it with so few seeds" in experiment.headline(experiment.rows(study, EXPERIMENT, near))
