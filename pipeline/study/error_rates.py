@@ -174,7 +174,10 @@ def main() -> None:
         for scenario in of:
             row = rates(scenario, TRIALS)
             rows.append([kind, scenario.name, *(f"{share:.4f}" for share in row), TRIALS])
-            print(f"{kind:5}  {scenario.name:70} false {row[0]:.3f}, supported at the first look {row[1]:.3f}, decided {row[2]:.3f}", flush=True)
+            print(
+                f"{kind:5}  {scenario.name:70} false {row[0]:.3f}, supported at the first look {row[1]:.3f}, decided {row[2]:.3f}",
+                flush=True,
+            )
     with replacing(TABLE) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["kind", "scenario", "false", "first", "decided", "trials"])
