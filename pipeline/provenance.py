@@ -78,7 +78,7 @@ _GENERATED = (
 
 
 def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -> str:
-    """sha256 over names and meaning of code: modules and page templates, or folders of them, in the package.
+    """sha256 over names and meaning of code: modules, page templates and tables, or folders of them, in the package.
 
     Comments, docstrings and layout do not count. The hash is the same on every Python that the project runs on.
     """
@@ -86,7 +86,7 @@ def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -
     for entry in entries:
         path = package / entry
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.suffix not in (".py", ".j2"):
+            if file.suffix not in (".py", ".j2", ".csv"):
                 continue
             text = file.read_text(encoding="utf-8")
             content = (canonical(text) if file.suffix == ".py" else text).encode()

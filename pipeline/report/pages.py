@@ -46,7 +46,7 @@ def write(params: Params, runs: Mapping[str, Training]) -> None:
     for pattern in _OWN:
         for old in set(REPORTS.glob(pattern)) - files.keys():
             old.unlink()
-    for folder in ("experiments", "timing"):  # a study without experiments leaves an empty one, because dvc.yaml names it
+    for folder in ("experiments", "figures", "timing"):  # a study without experiments leaves an empty one, because dvc.yaml names it
         (REPORTS / folder).mkdir(exist_ok=True)
 
 
