@@ -517,7 +517,7 @@ def _notes(comparison: ComparisonSettings, sample: _Sample, finding: Finding, le
     if comparison.measure == "ensemble accuracy":
         return ()
     notes = []
-    names = comparison.variants if len(sample.parts) > 1 else (f"the {comparison.measure}",)
+    names = comparison.variants if len(comparison.variants) == len(sample.parts) else (f"the {comparison.measure}",)
     flips = []
     for i, (name, part, seeds) in enumerate(zip(names, sample.parts, sample.seeds, strict=True)):
         distance = np.abs(part - np.median(part))
