@@ -101,6 +101,7 @@ def training_code(task: str = "classification") -> str:
     return code_hash((*TRAINING_CODE, *CAPTIONING_CODE) if task == "captioning" else TRAINING_CODE)
 
 
+@cache  # stages share most of their code
 def canonical(source: str) -> str:
     """A module's syntax tree as text, without docstrings.
 

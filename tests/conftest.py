@@ -280,6 +280,7 @@ def drawn_once() -> Iterator[dict[tuple[str, str, bool], bytes]]:
             for name in names:
                 place = importlib.import_module(f"pipeline.report.figures.{module}")
                 patch.setattr(place, name, once(name, getattr(place, name)))
+        patch.setenv("LAB_PROCESSES", "1")  # what another process has drawn would not be kept here
         yield drawn
 
 

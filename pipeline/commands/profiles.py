@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +21,7 @@ import yaml
 from pipeline import params
 from pipeline.commands.repro import reproduce
 from pipeline.errors import UserError, run_command
-from pipeline.files import write_changed
+from pipeline.files import write_changed, write_text
 from pipeline.params import nearest
 
 ROOT = Path(__file__).parent.parent.parent
@@ -71,10 +69,9 @@ def lay_out(name: str) -> Path:
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, default_flow_style=None, width=140)
     write_changed(directory / "params.yaml", header + text)
     write_changed(directory / ".dvcignore", (ROOT / ".dvcignore").read_text(encoding="utf-8"))
-    if not (directory / ".dvc").is_dir():
-        _dvc(directory, "init", "--no-scm", "--quiet")
-        _dvc(directory, "config", "core.analytics", "false")
-        _dvc(directory, "config", "core.check_update", "false")
+    config = directory / ".dvc" / "config"
+    if not config.is_file():  # written here, because `dvc init` and two `dvc config` take seconds
+        write_text(config, "[core]\n    no_scm = True\n    analytics = false\n    check_update = false\n")
     for template in (ROOT / ".dvc" / "plots").glob("*.json"):
         write_changed(directory / ".dvc" / "plots" / template.name, template.read_text(encoding="utf-8"))
     return directory
@@ -193,12 +190,6 @@ def publish(name: str, directory: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     fresh.rename(target)
     return target
-
-
-def _dvc(directory: Path, *arguments: str) -> None:
-    result = subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=directory)
-    if result.returncode:
-        raise UserError(f"`dvc {arguments[0]}` failed in {directory.relative_to(ROOT)}; the lines above say why.", status=1)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pipeline.params import ExperimentSettings, Params
 from pipeline.report import text
 from pipeline.report.experiment import Effect, effects
 from pipeline.report.figures import Material, drawings
+from pipeline.report.parallel import pictures
 from pipeline.report.text import interval, percent, points
 from pipeline.study import Training
 from pipeline.study.claims import Judgement
@@ -127,7 +128,7 @@ def render(
     experiment = params.experiments[name]
     material = Material(name, experiment, [runs[variant] for variant in experiment.variants if variant in runs], train_images)
     drawn = [(kind, drawing) for kind in experiment.figures for drawing in drawings(kind, material)]
-    files = {path: content for _, drawing in drawn for path, content in drawing.files("experiments/figures").items()}
+    files = pictures([drawing for _, drawing in drawn], "experiments/figures")
     table = rows(params, experiment, runs)
     present = [row for row in table if row.run is not None]
     baseline = next(row for row in table if row.is_baseline)

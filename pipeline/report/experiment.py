@@ -17,6 +17,7 @@ from pipeline.params import ExperimentSettings, Params, TrainSettings
 from pipeline.report import text
 from pipeline.report.figures import Material, drawings
 from pipeline.report.figures.positions import nearness_rows
+from pipeline.report.parallel import pictures
 from pipeline.report.text import differs, percent, points
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, is_timed
@@ -205,7 +206,7 @@ def render(
     experiment = params.experiments[name]
     material = Material(name, experiment, [runs[variant] for variant in experiment.variants if variant in runs], train_images)
     drawn = [drawing for kind in experiment.figures for drawing in drawings(kind, material)]
-    files = {path: content for drawing in drawn for path, content in drawing.files("experiments/figures").items()}
+    files = pictures(drawn, "experiments/figures")
     table = rows(params, experiment, runs)
     present = [row for row in table if row.run is not None]
     measure = MEASURES[experiment.measure]

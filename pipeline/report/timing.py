@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pipeline.params import Params
 from pipeline.report import text
 from pipeline.report.figures import timing as figures
+from pipeline.report.parallel import pictures
 from pipeline.report.text import NBSP, digits, estimate
 from pipeline.study.claims import Judgement
 from pipeline.study.effects import MIN_ROUNDS
@@ -18,7 +19,7 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
     """The page and its pictures, by their path inside `reports/`. A pure function of params.yaml, the timings and the template."""
     label = params.timing.label
     drawn = [figures.profile(timings, label), figures.growth(timings)]
-    files = {path: content for drawing in drawn for path, content in drawing.files("timing").items()}
+    files = pictures(drawn, "timing")
     raw, pairs = timings.raw, _pairs(timings, judgements)
 
     def ratio(slower: str, faster: str) -> str:
