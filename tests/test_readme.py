@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 def test_its_claims_are_those_of_the_committed_report() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "reports/preview/experiments/positions.md" in text
+    assert "reports/experiments/positions.md" in text
     assert readme.updated(text, ROOT) == text
 
 

@@ -49,7 +49,7 @@ def updated(readme: str, root: Path = Path()) -> str:
 
 
 def table(page: str, folder: str) -> str:
-    """How many claims there are of each verdict, and a line each, from a report's first page in that folder.
+    """How many claims there are of each verdict, and a line for each that was run, from a report's first page in that folder.
 
     Raises:
         UserError: the page has no claims.
@@ -58,8 +58,10 @@ def table(page: str, folder: str) -> str:
     rows = [[cell.strip() for cell in _CELLS.split(line)[1:5]] for line in section if line.startswith("| [")]
     if not rows:
         raise UserError(f"{folder}/README.md has no table of claims: make the report again.")
-    lines = [section[0], "", "| id | claim | verdict | deciding comparison |", "|:---|:---|:---|:---|"]
+    lines = [section[0].partition(" Of ")[0], "", "| id | claim | verdict | deciding comparison |", "|:---|:---|:---|:---|"]
     for id, claim, verdict, effect in rows:
+        if verdict == "**not run**":
+            continue
         link = _LINK.fullmatch(id)
         assert link is not None
         target = f"{folder}/{'README.md' if link[2].startswith('#') else ''}{link[2]}"
