@@ -534,9 +534,12 @@ def _notes(comparison: ComparisonSettings, sample: _Sample, finding: Finding, le
     estimate = sample.estimate
     if comparison.rule == "equivalent" and isinstance(estimate, Estimate):
         half, margin = estimate.half_width(levels.inside), sample.region[1]
-        shown = f"{math.exp(half):.3g}" if is_ratio(comparison) else f"{MEASURES[comparison.measure].factor * half:.3g}"
-        if half >= margin:
-            notes.append(f"Half of its interval is {shown} wide, more than the margin: it could not have been supported with so few seeds.")
+        shown, allowed = (
+            f"a factor of {math.exp(size):.3g}" if is_ratio(comparison) else f"{MEASURES[comparison.measure].factor * size:.3g}"
+            for size in (half, margin)
+        )
+        too_few = "" if half < margin else ", so it could not have been supported with so few seeds"
+        notes.append(f"Half of its interval is {shown}, and the margin {allowed}{too_few}.")
     return tuple(notes)
 
 
