@@ -148,6 +148,7 @@ def render(
         rows=table,
         present=present,
         absent=[row.variant for row in table if row.run is None],
+        differ=any(row.measure.difference for row in table),
         answers=[answer(row, baseline, experiment.measure) for row in table if not row.is_baseline and row.run],
         short=any(judgement.verdict == "short run" for judgement in judgements),
         beam_width=BEAM_WIDTH,

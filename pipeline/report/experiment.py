@@ -157,14 +157,16 @@ def _hierarchical(run: Training, baseline: Training, level: float) -> Interval |
 
 
 def headline(table: Sequence[Row]) -> str:
-    """The experiment's answer as a sentence or three: where the baseline ends, and who ends elsewhere."""
+    """The experiment's answer as a sentence: where the baseline ends, and who ends elsewhere. Names are in italics; one may be "none"."""
     baseline = next(row for row in table if row.is_baseline)
     others = [row for row in table if not row.is_baseline and row.accuracy.summary]
     if baseline.accuracy.summary is None:
-        return f"{baseline.label} was not run, so the others have nothing to be compared with." if others else ""
-    start = f"{baseline.label} ends at {percent(baseline.accuracy.summary.mean)} %"
+        return f"*{baseline.label}* was not run, so the others have nothing to be compared with." if others else ""
+    start = f"*{baseline.label}* ends at {percent(baseline.accuracy.summary.mean)} %"
     if not others:
         return f"{start}; nothing else was run yet."
+    if all(row.accuracy.difference is None or row.accuracy.difference.interval is None for row in others):
+        return f"{start}; one seed a variant does not tell whether the others end elsewhere."
     apart = sorted(
         (row for row in others if row.accuracy.difference and row.accuracy.difference.excludes_none),
         key=lambda row: -abs(row.accuracy.difference.mean if row.accuracy.difference else 0),
@@ -173,14 +175,14 @@ def headline(table: Sequence[Row]) -> str:
     for word, sign in (("more", 1), ("less", -1)):
         found = [(row.label, d) for row in apart if (d := row.accuracy.difference) and sign * d.mean > 0]
         if found:
-            named = text.listed([f"{label} ({points(d.mean)} points)" for label, d in found[:3]])
+            named = text.listed([f"*{label}* ({points(d.mean)} points)" for label, d in found[:3]])
             rest = f" and {len(found) - 3} more" if len(found) > 3 else ""
             parts.append(f"{named}{rest} reach{'es' if len(found) == 1 else ''} {word}")
-    left = [row.label for row in others if row not in apart]
+    left = [f"*{row.label}*" for row in others if row not in apart]
     if left:
         whom = text.listed(left) if len(left) <= 4 else f"{len(left)} others"
         parts.append(f"{whom} cannot be told from it with so few seeds")
-    return f"{start}. " + "; ".join(parts)[:1].upper() + "; ".join(parts)[1:] + "."
+    return f"{'; '.join([start, *parts])}."
 
 
 def _length(train: TrainSettings) -> tuple[int, int | None]:

@@ -26,6 +26,7 @@ def render(params: Params) -> bytes:
         looks=params.looks,
         level=100 * look_level(params.looks),
         overall=100 * (1 - LEVEL),
+        timed_level=100 * LEVEL,
         simulated=error_rates.LOOKS,
         rows=rows,
         claims=list(dict.fromkeys(claim for found in rows.values() for claim in found)),

@@ -65,7 +65,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
     judgements = {
         id: judge(id, claim, runs, timings, images_shown=params.images_shown, looks=params.looks) for id, claim in params.claims.items()
     }
-    places = _places(params, timed=timings is not None)
+    places = _places(params, judgements, timed=timings is not None)
     files: dict[str, bytes] = {}
     if timings is not None:
         timed = [judgement for judgement in judgements.values() if is_timed(judgement.claim)]
@@ -91,11 +91,11 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         base=_base(params),
         variants=list(params.variants),
         absent=[variant for variant in params.variants if variant not in runs],
-        judgements=[(judgement, places.get(id)) for id, judgement in judgements.items()],
+        judgements=[(judgement, places[id]) for id, judgement in judgements.items()],
         tally=_tally(list(judgements.values())),
         looks=params.looks,
         other_seeds=text.other_seeds(params, list(params.variants)),
-        without_experiment=[judgement for id, judgement in judgements.items() if id not in places],
+        without_experiment=[judgement for id, judgement in judgements.items() if places[id].startswith("#")],
         timed=timings is not None,
         groups=_groups(params, runs),
         classifiers=sum(run.settings.task == "classification" for run in runs.values()),
@@ -122,16 +122,23 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         timings=None if timings is None else timings.raw,
     )
     files["curves.csv"] = curves.table(runs)
-    files["glossary.md"] = text.page("glossary.md.j2", preview=params.preview, level=LEVEL, beam_width=BEAM_WIDTH)
+    files["glossary.md"] = text.page(
+        "glossary.md.j2",
+        preview=params.preview,
+        level=LEVEL,
+        look_level=look_level(params.looks),
+        looks=params.looks,
+        beam_width=BEAM_WIDTH,
+    )
     return files
 
 
-def _places(params: Params, *, timed: bool) -> dict[str, str]:
-    """Where each claim is judged in full: on its first experiment's page, or on that of the timings."""
-    places = {id: "timing.md#claims" for id, claim in params.claims.items() if timed and is_timed(claim)}
+def _places(params: Params, judgements: Mapping[str, Judgement], *, timed: bool) -> dict[str, str]:
+    """Where each claim is judged in full: on its first experiment's page, else on that of the timings, else on the first page."""
+    pages = {id: "timing.md" for id, claim in params.claims.items() if timed and is_timed(claim)}
     for name, settings in reversed(params.experiments.items()):
-        places |= dict.fromkeys(settings.claims, f"experiments/{name}.md#what-it-means")
-    return places
+        pages |= dict.fromkeys(settings.claims, f"experiments/{name}.md")
+    return {id: f"{pages.get(id, '')}#{text.anchor(judgement)}" for id, judgement in judgements.items()}
 
 
 _COUNTED: dict[Verdict, str] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -22,7 +23,7 @@ MINUS, NBSP = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
 
 def percent(fraction: float) -> str:
-    return f"{100 * fraction:.2f}"
+    return f"{100 * fraction:.2f}".replace("-", MINUS)
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -157,6 +158,15 @@ def sizes(finding: Finding) -> str:
     return " and ".join(map(str, dict.fromkeys(finding.sizes))) or "-"
 
 
+def heading(judgement: Judgement) -> str:
+    return f"{judgement.id}: {judgement.verdict}"
+
+
+def anchor(judgement: Judgement) -> str:
+    """What a git host makes of the heading, to link to it."""
+    return re.sub(r"[^a-z0-9 -]", "", heading(judgement).lower()).replace(" ", "-")
+
+
 def rules(judgement: Judgement) -> dict[str, str]:
     """The rules of a claim's comparisons in words, each once, with a letter to refer to it."""
     texts = dict.fromkeys(finding.rule_text for finding in judgement.findings)
@@ -175,13 +185,13 @@ def plain(value: Any) -> str:
 
 
 def options(params: Params, variant: str | None) -> dict[str, Any]:
-    """All options of a variant (None: of the base) that a variant may change."""
+    """All options of a variant (None: of the base) that change what it computes: not its seeds, nor whether a divergence stops it."""
     if variant is None:
         train, model = params.train.model_dump(), params.base.model_dump()
     else:
         settings = params.resolve(variant)
         train, model = settings.train.model_dump(), settings.model.model_dump()
-    return model | {name: value for name, value in train.items() if name != "seeds"}
+    return model | {name: value for name, value in train.items() if name not in ("seeds", "divergence")}
 
 
 def _changes(settings: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
@@ -222,14 +232,15 @@ def quote(text: str) -> str:
 
 
 def page(template: str, **values: Any) -> bytes:
-    return (environment("pipeline.report").get_template(template).render(**values).strip() + "\n").encode()
+    rendered = environment("pipeline.report").get_template(template).render(**values).strip()
+    return (re.sub(r"\n{3,}", "\n\n", rendered) + "\n").encode()
 
 
 @cache
 def environment(package: str) -> jinja2.Environment:
     """The templates of a package, with the functions of this module that they use."""
     made = jinja2.Environment(loader=jinja2.PackageLoader(package), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (cell, quote, percent, points, count, effect, p_value, listed, digits, sizes)
+    filters = (cell, quote, percent, points, count, effect, listed, digits, sizes, heading, anchor)
     made.filters |= {function.__name__: function for function in filters}
     calls = (interval, percent, points, signed, compared, counted, needed, seed_list, rules, tokens)
     made.globals |= {"MINUS": MINUS, "NBSP": NBSP} | {function.__name__: function for function in calls}

@@ -286,13 +286,11 @@ def _region_text(comparison: ComparisonSettings) -> str:
             return f"above {low:.4g}"
         return f"between {low:.4g} and {high:.4g}" if low > 0 else f"below {high:.4g}"
     measure = MEASURES[comparison.measure]
-    bound = high if comparison.rule == "less" else low
-    size = f"{measure.factor * (high if comparison.rule == 'equivalent' else bound):.6g}".replace("-", "\N{MINUS SIGN}")
-    if comparison.rule == "at least":
-        return f"above {size} {measure.of_value}".rstrip()
-    if comparison.rule == "equivalent":
-        return f"within ±{size} {measure.of_difference}".rstrip()
-    return f"{'below' if comparison.rule == 'less' else 'above'} {size} {measure.of_difference if bound else ''}".rstrip()
+    bound = high if comparison.rule in ("less", "equivalent") else low
+    size = f"{measure.factor * bound:.6g}".replace("-", "\N{MINUS SIGN}")
+    unit = measure.of_value if comparison.rule == "at least" else measure.of_difference if bound else ""
+    where = {"less": "below ", "equivalent": "within ±"}.get(comparison.rule, "above ")
+    return f"{where}{size} {unit.removesuffix('s') if size == '1' else unit}".rstrip()
 
 
 def _percent(level: float) -> str:

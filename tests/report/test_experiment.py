@@ -51,13 +51,16 @@ def test_the_headline_names_who_ends_elsewhere(study: Params) -> None:
     table = experiment.rows(study, EXPERIMENT, runs)
     said = experiment.headline(table)
     labels = {row.variant: row.label for row in table}
-    assert said.startswith(f"{labels['base']} ends at ")
-    assert f"{labels['relu']} (+" in said
-    assert "reaches more" in said
-    assert f"{labels['mean']} (\N{MINUS SIGN}" in said
-    assert "reaches less" in said
+    end = 100 * runs["base"].test_accuracy[:, -1].mean()
+    assert said.startswith(f"*{labels['base']}* ends at {end:.2f} %; *{labels['relu']}* (+")  # a name is never taken for a word
+    more, less = (100 * runs[name].test_accuracy[:, -1].mean() - end for name in ("relu", "mean"))
+    assert f"(+{more:.2f} points) reaches more; *{labels['mean']}* (\N{MINUS SIGN}{-less:.2f} points) reaches less." in said
     assert experiment.headline(experiment.rows(study, EXPERIMENT, {})) == ""
     alone = experiment.headline(experiment.rows(study, EXPERIMENT, {"base": runs["base"]}))
     assert alone.endswith("nothing else was run yet.")
+    one = {name: result(study, name, (3,)) for name in ("base", "relu")}
+    assert experiment.headline(experiment.rows(study, EXPERIMENT, one)).endswith(
+        "one seed a variant does not tell whether the others end elsewhere."
+    )
     near = {"base": runs["base"], "relu": result(study, "relu", (7, 8))}
     assert "cannot be told from it with so few seeds" in experiment.headline(experiment.rows(study, EXPERIMENT, near))

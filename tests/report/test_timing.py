@@ -115,8 +115,8 @@ def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(
     pages.write(params, runs)
     readme = (tmp_path / "reports/README.md").read_text()
     for claim, place, verdict in (
-        ("T4", "experiments/cls-token.md#what-it-means", "supported"), ("T6", "experiments/patch-size.md#what-it-means", "contradicted"),
-        ("T7", "timing.md#claims", "supported"), ("T9", "timing.md#claims", "supported"),
+        ("T4", "experiments/cls-token.md#t4-supported", "supported"), ("T6", "experiments/patch-size.md#t6-contradicted", "contradicted"),
+        ("T7", "experiments/patch-size.md#t7-supported", "supported"), ("T9", "timing.md#t9-supported", "supported"),
     ):  # fmt: skip
         (line,) = (line for line in readme.splitlines() if line.startswith(f"| [{claim}]"))
         assert f"]({place})" in line
@@ -133,7 +133,8 @@ def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(
     assert not (tmp_path / "reports/timing.md").exists()
     readme = (tmp_path / "reports/README.md").read_text()
     assert "timing.md" not in readme
-    (line,) = (line for line in readme.splitlines() if line.startswith("| [T7]"))
-    assert "](#claims-of-no-experiment)" in line
+    (line,) = (line for line in readme.splitlines() if line.startswith("| [T9]"))
+    assert "](#t9-not-run)" in line
+    assert "### T9: not run" in readme
     assert "**not run**" in line
     assert "not timed" in line

@@ -76,7 +76,7 @@ def position_similarity(material: Material) -> list[Drawing]:
     )
     caption = (
         "Cosine similarity of the position vector of each patch with those of all patches. Each small square belongs to the patch at "
-        "its place in the image and maps the whole image: red is alike, the page's colour is a right angle, blue is opposite. The class "
+        "its place in the image and maps the whole image: red is alike, blue is opposite, the page's colour is neither. The class "
         "token's vector is left out. Learned vectors are those after the last epoch; a mean over seeds is of similarities, as the "
         "vectors of different seeds have no common axes."
     )
