@@ -582,7 +582,7 @@ def test_a_seed_far_from_the_others_is_named_beside_the_verdict(tmp_path: Path, 
     rows = table(read(tmp_path, "experiments/one.md").split("### T1a: ")[1], "effect [interval]")
     because = rows["a \\| b / base, test error"][-1]
     assert "Seed 3 of sinusoidal lies far from its others." in because
-    assert re.search(r"Half of its interval is [\d.]+ wide, more than the margin", because)
+    assert re.search(r"Half of its interval is a factor of [\d.]+, and the margin a factor of 1.25, so", because)
 
 
 # --- the first page ---
