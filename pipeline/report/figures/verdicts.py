@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from pipeline.report.figures.drawing import Drawing
 from pipeline.report.figures.style import COLOURS, INK, MUTED, PAGE, WIDTH, Theme, legend_below, png, style, tidy
-from pipeline.report.text import compared, listed
+from pipeline.report.text import compared, counted, listed
 from pipeline.study.claims import OBSERVATIONS, Finding, Judgement, Verdict, is_ratio, region
 
 REACH = 4.0  # margins shown to either side; what lies beyond stands at the edge as an arrow
@@ -117,7 +117,7 @@ def forest(judgements: Sequence[Judgement]) -> Drawing | None:
 
     counts = [f"{sum(line.verdict == v for line in lines)} {v}" for v in _colours("light") if any(line.verdict == v for line in lines)]
     return Drawing(
-        alt=f"Effects of {len(lines)} claims in units of their margins: {listed(counts)}.",
+        alt=f"Effects of {counted(len(lines), 'claim')} in units of the margin: {listed(counts)}.",
         caption="The deciding effect of each claim with its interval, in units of the claim's margin. Green: where the claim puts it. "
         "A claim is supported when its whole line lies in the green, contradicted when none of it does. Open circles are observations, "
         f"which decide nothing. Arrows: beyond {REACH:g} margins. A bound without a margin stands at 1, and the unit is half the interval.",

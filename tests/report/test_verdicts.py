@@ -1,0 +1,130 @@
+"""The forest plot of all verdicts: where each effect stands, in which colour, and what lies beyond its edge."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from PIL import Image
+
+from pipeline.params import ClaimSettings
+from pipeline.report.figures import verdicts
+from pipeline.report.figures.style import COLOURS, INK, MUTED, Theme
+from pipeline.study.claims import Finding, Judgement, Verdict
+from pipeline.study.statistics import Interval
+
+BLUE, ORANGE = COLOURS["light"][:2]
+
+
+def judgement(id: str, verdict: Verdict, effect: float, low: float, high: float, **comparison: Any) -> Judgement:
+    claim = ClaimSettings.model_validate({
+        "source": "a test", "sentence": "It is.", "measured": "Accuracy.", "margin": "None.",
+        "comparisons": [{"measure": "late test error", "variant": "one", "reference": "other"} | comparison],
+    })  # fmt: skip
+    return Judgement(id, claim, verdict, (Finding(claim.comparisons[0], verdict, "", "", (6, 6), effect, Interval(low, high, 0.95)),))
+
+
+SIMILAR: dict[str, Any] = {"rule": "equivalent", "bound": 1.25}
+LESS: dict[str, Any] = {"rule": "less", "bound": 0.8}
+ALL = [
+    judgement("A", "supported", 1.0, 0.9, 1.1, **SIMILAR),
+    judgement("B", "contradicted", 1.5625, 1.25, 2.0, **LESS),
+    judgement("C", "not decided", 1.25, 1.0, 4.0, **SIMILAR),
+    judgement("D", "short run", 0.2, 0.1, 0.3, **LESS),
+    judgement("E", "not settled", 0.8, 0.7, 0.9, **LESS),
+]
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, judgements: list[Judgement], theme: Theme = "light") -> Figure:
+    figures: list[Figure] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(verdicts, "png", lambda figure: figures.append(figure) or b"")
+        drawing = verdicts.forest(judgements)
+        assert drawing is not None
+        drawing.draw(theme)
+    return figures[0]
+
+
+def of_row(figure: Figure, row: int) -> tuple[list[float], str, dict[str, float]]:
+    """Ends of the interval's line, its colour, and the markers by kind with where they stand."""
+    lines = [line for line in figure.axes[0].lines if set(line.get_ydata()) == {row} and len(line.get_ydata()) < 3]
+    (interval,) = (line for line in lines if len(line.get_xdata()) == 2)
+    markers = {str(line.get_marker()): float(line.get_xdata()[0]) for line in lines if len(line.get_xdata()) == 1}
+    colours = {to_hex(line.get_color()) for line in lines}
+    assert len(colours) == 1
+    return [float(x) for x in interval.get_xdata()], colours.pop(), markers
+
+
+def test_effects_stand_in_margins_in_the_colour_of_their_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = drawn(monkeypatch, ALL)
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [f"{id}  one / other, test error" for id in "ABCDE"]
+    margin = math.log(1.25)
+    ends, colour, markers = of_row(figure, 0)
+    assert ends == pytest.approx([math.log(0.9) / margin, math.log(1.1) / margin])
+    assert colour == to_hex(BLUE)
+    assert markers == {"o": pytest.approx(0, abs=1e-9)}
+    ends, colour, markers = of_row(figure, 1)
+    assert ends == pytest.approx([1, math.log(2) / margin])
+    assert colour == to_hex(ORANGE)
+    assert markers == {"o": pytest.approx(2)}
+    assert of_row(figure, 2)[1] == to_hex(INK["light"])
+    assert of_row(figure, 3)[1] == of_row(figure, 4)[1] == to_hex(MUTED["light"])
+    dark = drawn(monkeypatch, ALL, "dark")
+    assert of_row(dark, 0)[1] == to_hex(COLOURS["dark"][0])
+
+
+def test_what_lies_beyond_the_edge_is_an_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = drawn(monkeypatch, ALL)
+    ends, _, markers = of_row(figure, 2)  # to a ratio of 4, which is 6.2 margins
+    assert ends == pytest.approx([0, verdicts.REACH])
+    assert markers == {"o": pytest.approx(1), ">": verdicts.REACH}
+    ends, _, markers = of_row(figure, 3)  # all of it, 5.4 margins and more to the left
+    assert ends == [-verdicts.REACH, -verdicts.REACH]
+    assert markers == {"<": -verdicts.REACH}
+
+
+def test_the_region_is_where_the_claim_puts_the_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = drawn(monkeypatch, ALL).axes[0].patches
+    spans = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars]  # type: ignore[attr-defined]
+    assert spans == [
+        pytest.approx((-1, 1)),
+        (-4, pytest.approx(-1)),
+        pytest.approx((-1, 1)),
+        (-4, pytest.approx(-1)),
+        (-4, pytest.approx(-1)),
+    ]
+
+
+def test_a_bound_without_a_margin_stands_at_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = judgement("F", "supported", 0.997, 0.996, 0.998, rule="at least", bound=0.995, measure="late accuracy", reference=None)
+    figure = drawn(monkeypatch, [reached])
+    ends, _, markers = of_row(figure, 0)
+    assert markers == {"o": pytest.approx(3)}  # the bound lies two half-widths below the effect
+    assert ends == pytest.approx([2, 4])
+    (bar,) = figure.axes[0].patches
+    assert bar.get_x() == pytest.approx(1)  # type: ignore[attr-defined]
+
+
+def test_the_picture_is_drawn_in_both_themes_and_counts_verdicts() -> None:
+    drawing = verdicts.forest(ALL)
+    assert drawing is not None
+    assert "5 claims in units of the margin: 1 supported, 1 contradicted, 1 not decided, 1 not settled and 1 short run." in drawing.alt
+    light, dark = (np.asarray(Image.open(io.BytesIO(content)).convert("RGB")) for content in drawing.files("figures").values())
+    assert light.shape == dark.shape
+    for picture, theme in ((light, "light"), (dark, "dark")):
+        colours = {to_hex(np.array(pixel) / 255) for pixel in np.unique(picture.reshape(-1, 3), axis=0)}
+        assert {to_hex(colour) for colour in COLOURS[theme][:2]} <= colours  # type: ignore[index]
+
+
+def test_claims_without_an_effect_have_no_line() -> None:
+    claim = ALL[0].claim
+    nothing = Judgement("G", claim, "not run", (Finding(claim.comparisons[0], "not run", "", ""),))
+    assert verdicts.forest([nothing]) is None
+    drawing = verdicts.forest([nothing, ALL[0]])
+    assert drawing is not None
+    assert "Effects of 1 claim in units of the margin: 1 supported." in drawing.alt
