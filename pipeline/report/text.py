@@ -130,10 +130,16 @@ def effect(finding: Finding) -> str:
         show, unit = partial(value, measure), measure.of_value
     else:
         show = partial(difference, measure)
-    said = f"{show(finding.effect)} {unit}".rstrip() + (f" [{interval(finding.interval, show)}]" if finding.interval else "")
+    said = _with_unit(show(finding.effect), unit) + (f" [{interval(finding.interval, show)}]" if finding.interval else "")
     if finding.plain is not None:
-        said += f", {difference(measure, finding.plain[0])} {measure.of_difference}".rstrip()
+        said += f", {_with_unit(difference(measure, finding.plain[0]), measure.of_difference)}"
     return said
+
+
+def _with_unit(number: str, unit: str) -> str:
+    """`+1 step`, `+2 steps`."""
+    one = number.lstrip(f"+{MINUS}") == "1"
+    return f"{number} {unit.removesuffix('s') if one else unit}".rstrip()
 
 
 def compared(comparison: ComparisonSettings, label: Callable[[str], str] = str) -> str:
