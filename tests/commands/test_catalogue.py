@@ -182,7 +182,7 @@ def test_the_newcomers_exercise_is_valid_as_written(raw_params: dict[str, Any], 
     (line,) = (line for line in page.splitlines() if line.startswith(f"{row.variant} "))
     assert line.split() == f"{row.variant} {row.parameters:,} {row.experiments[0]} {row.claims[0]} {row.difference}".split()
     raw["claims"]["W1"]["comparisons"] = comparison
-    assert params.parse(raw).claims["W1"].comparisons[0].bound == 0.01
+    assert params.parse(raw).claims["W1"].comparisons[0].bound == 0.8
     slip = copy.deepcopy(raw)
     slip["variants"]["wide-mlp"] = {"mlp_dm": 128}
     with pytest.raises(UserError) as caught:
