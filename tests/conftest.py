@@ -183,7 +183,7 @@ def small_study(raw_params: dict[str, Any]) -> dict[str, Any]:
         "images_shown": 1437,
         "looks": [],
         "data": {"dataset": "digits"},
-        "scenes": {"train": 20, "validation": 10, "test": 10},
+        "scenes": {"train": 300, "validation": 40, "test": 60},
         "train": raw_params["train"] | {"seeds": [0, 1], "epochs": 1},
         "base": raw_params["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2, "mlp_dim": 8},
         "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [4, 16], "subjects": {"base": {}}},

@@ -10,49 +10,55 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from pipeline import params
 from pipeline.captioning import data, metrics
 from pipeline.captioning.grammar import PHRASINGS, grammar_of
-from pipeline.commands import caption
+from pipeline.commands import caption, plan, verify
 from pipeline.errors import UserError
 from pipeline.study import load
 from tests.conftest import Repository, small_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CAPTIONER = {
     "architecture": "captioner", "dim": 16, "heads": 2, "mlp_dim": 16, "encoder_blocks": 2, "decoder_blocks": 1, "norm": "pre",
     "position": "learned", "memory": 2, "meshed": True, "dropout": 0.0, "epochs": 2,
 }  # fmt: skip
 
 
-def captioning_study(raw_params: dict[str, Any]) -> dict[str, Any]:
-    raw = small_study(raw_params)
-    return raw | {
-        "scenes": {"train": 300, "validation": 40, "test": 60},
-        "variants": {
-            "base": {},
-            "caption": CAPTIONER,
-            "critical": {"from": "caption", "self_critical_epochs": 1},
-            "net": {"architecture": "cnn_lstm", "widths": [8, 16], "epochs": 2},
-        },
-        "experiments": {},
-        "claims": {},
-    }
+VARIANTS = {
+    "base": {},
+    "caption": CAPTIONER,
+    "critical": {"from": "caption", "self_critical_epochs": 1},
+    "net": {"architecture": "cnn_lstm", "widths": [8, 16], "epochs": 2},
+}
 
 
 @pytest.fixture(scope="module")
-def captioned(once: Any, raw_params: dict[str, Any]) -> Repository:
-    """After everything but timings and pages has run once; not to be changed."""
+def captioned(once: Any, trained: Repository, raw_params: dict[str, Any]) -> Repository:
+    """The small study after captioners took the place of a variant, were trained and evaluated; not to be changed."""
 
     def make(path: Path) -> str:
-        return Repository.create(path, captioning_study(raw_params)).succeed(sys.executable, "-m", "dvc", "repro", "evaluate")
+        study = trained.copy(path)
+        raw = small_study(raw_params) | {"variants": VARIANTS, "experiments": {}, "claims": {}}
+        (path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+        return study.succeed(sys.executable, "-m", "dvc", "repro", "evaluate")
 
     path, said = once("captioning-study", make)
     repository = Repository(path)
     repository.output = said
     return repository
+
+
+@pytest.fixture
+def inside(captioned: Repository, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """The test runs its commands there, in this process, because each start of torch costs seconds."""
+    monkeypatch.chdir(captioned.path)
+    for name in ("PATH", "LAB_DEVICE", "LAB_PROCESSES", "LAB_ATTENTION"):
+        monkeypatch.setenv(name, captioned.environment[name])
+    return captioned
 
 
 def test_tables_hold_what_the_captions_are_worth(captioned: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,32 +87,33 @@ def test_tables_hold_what_the_captions_are_worth(captioned: Repository, monkeypa
     assert rows["base", 0]["greedy_scene_accuracy"] == ""
 
 
-def test_a_captioner_is_a_training_as_any_other(captioned: Repository) -> None:
-    run = json.loads((captioned.path / "runs" / "caption" / "run.json").read_text())
-    scenes = json.loads((captioned.path / "data" / "scenes" / "scenes.json").read_text())
+def test_a_captioner_is_a_training_as_any_other(inside: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sorted(inside.stages_run(inside.output)) == ["evaluate", "resolve", "train@caption", "train@critical", "train@net"]
+    run = json.loads(Path("runs/caption/run.json").read_text())
+    scenes = json.loads(Path("data/scenes/scenes.json").read_text())
     assert run["data_digest"] == scenes["digest"]
     assert run["config"]["scenes"] == {"train": 300, "validation": 40, "test": 60, "repeat": 0.25}
-    trained = load(captioned.path).trainings["caption"]
+    trained = load(".").trainings["caption"]
     assert trained.images_shown == 600
     assert trained.captions is not None
     assert trained.captions.greedy.shape == (2, 60, 18)
-    assert captioned.repro("evaluate") == []
-    assert "same bits" in captioned.succeed(sys.executable, "-m", "pipeline.commands.verify", "--variant=caption", "--seed=1", "--train=1")
-    assert "critical  seed 0  same bits" in captioned.succeed(
-        sys.executable, "-m", "pipeline.commands.verify", "--variant=critical", "--seed=0"
-    )
-    plan = captioned.succeed(sys.executable, "-m", "pipeline.commands.plan")
-    assert "4 kept" in plan
+    assert inside.repro("evaluate") == []
+    assert verify.main(["--variant=caption", "--seed=1", "--train=1"]) == 0
+    assert "same bits" in capsys.readouterr().out
+    assert verify.main(["--variant=critical", "--seed=0"]) == 0
+    assert "critical  seed 0  same bits" in capsys.readouterr().out
+    plan.main([])
+    assert "4 kept" in capsys.readouterr().out
 
 
-def test_make_caption(captioned: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("inside")
+def test_make_caption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same scene by its number and as a picture gets the captions that the evaluation stored."""
-    command = (sys.executable, "-m", "pipeline.commands.caption", "--seed=1")
-    monkeypatch.chdir(captioned.path)
     grammar = grammar_of("digits")
-    captions = load(captioned.path).trainings["caption"].captions
+    captions = load(".").trainings["caption"].captions
     assert captions is not None
-    said = captioned.succeed(*command, "--scene=5")
+    caption.main(["--seed=1", "--scene=5"])
+    said = capsys.readouterr().out
     for search in ("greedy", "beam"):
         words = " ".join(grammar.decode(getattr(captions, search)[1, 5].tolist()))
         assert any(
@@ -120,8 +127,8 @@ def test_make_caption(captioned: Repository, tmp_path: Path, monkeypatch: pytest
     assert caption._judged(settings, ["a", "two", "at", "the", "top", "left"], words) == "not what the scene holds"
     assert caption._judged(settings, words[:2], words) == "not a whole sentence of this grammar"
     Image.fromarray((captions.scenes[5] * 255).round().astype(np.uint8)).save(tmp_path / "scene.png")
-    shown = captioned.succeed(*command, f"--image={tmp_path / 'scene.png'}")
-    assert shown.strip() in said
+    caption.main(["--seed=1", f"--image={tmp_path / 'scene.png'}"])
+    assert capsys.readouterr().out.strip() in said
 
 
 def test_weights_of_another_vocabulary_or_training_are_refused(captioned: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

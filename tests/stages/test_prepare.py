@@ -97,6 +97,7 @@ def test_dvc_mends_damaged_arrays(trained: Repository, tmp_path: Path, monkeypat
     flip(array, show=True)
     with pytest.raises(UserError, match=r"train_images\.npy is damaged"):
         load()
+    Path("data/arrays/test_images.npy").unlink()
     study.repro("prepare")
     assert load().digest == digest
 
@@ -104,10 +105,6 @@ def test_dvc_mends_damaged_arrays(trained: Repository, tmp_path: Path, monkeypat
     with pytest.raises(UserError, match=r"train_images\.npy is damaged .*`dvc repro --force prepare`"):
         load()
     study.repro("--force", "prepare")
-    assert load().digest == digest
-
-    array.unlink()
-    study.repro("prepare")
     assert load().digest == digest
     assert study.repro("prepare") == []
 
