@@ -243,7 +243,7 @@ def blobs() -> Callable[[int, int], Dataset]:
 
 # The drawing functions of pipeline.report.figures, by module.
 DRAWN = {
-    "curves": ("draw_curves", "draw_epoch_time"),
+    "curves": ("draw_curves",),
     "positions": ("draw_similarity",),
     "measure": ("draw_measure",),
     "scaling": ("draw_data_size", "draw_shifts"),

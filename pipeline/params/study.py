@@ -109,7 +109,7 @@ else:
     Measure = Literal[tuple(MEASURES)]
 Rule = Literal["equivalent", "less", "more", "at least", "ratio", "exponent"]
 Figure = Literal[
-    "curves", "epoch_time", "position_similarity", "measure", "data_size", "shifts", "sizes", "attention_maps", "captions", "gaze", "budget"
+    "curves", "position_similarity", "measure", "data_size", "shifts", "sizes", "attention_maps", "captions", "gaze", "budget"
 ]  # fmt: skip
 
 
@@ -209,7 +209,7 @@ class ExperimentSettings(Settings):
     variants: Annotated[tuple[str, ...], Field(min_length=2, strict=False)]
     measure: Measure = "accuracy"
     labels: dict[str, str] = Field(default_factory=dict)
-    figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves", "epoch_time")
+    figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves",)
     claims: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_validator("measure")

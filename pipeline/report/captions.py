@@ -23,10 +23,7 @@ from pipeline.study.effects import look_level
 
 _OPEN = ("captions", "budget")  # figures that stand open besides the first
 # What the line says behind which the others are folded.
-_FOLDED = {
-    "curves": "learning curves", "epoch_time": "recorded times", "gaze": "where the decoder looks",
-    "measure": "seed by seed",
-}  # fmt: skip
+_FOLDED = {"curves": "learning curves", "gaze": "where the decoder looks", "measure": "seed by seed"}
 
 
 @dataclass(frozen=True)

@@ -243,7 +243,7 @@ INPUTS = {"weights": ""}  # none were made
 
 # Every kind of figure; variants with epochs and networks of their own, seeds that diverge, one that was not trained.
 _FIGURES = {
-    "positions": ["epoch_time", "position_similarity"], "stability": ["curves"], "schedules": ["measure"], "networks": ["shifts"],
+    "positions": ["position_similarity"], "stability": ["curves"], "schedules": ["measure"], "networks": ["shifts"],
     "lengths": ["sizes"], "data-size": ["data_size"], "attention-maps": ["attention_maps"], "best": ["curves"],
 }  # fmt: skip
 
@@ -774,7 +774,7 @@ def test_pages_hold_no_leftovers_and_number_their_tables(full_study: Path) -> No
 def test_every_kind_of_figure_is_there_in_both_themes(full_study: Path) -> None:
     folder = full_study / "reports/experiments/figures"
     for name in (
-        "stability-curves", "best-curves", "positions-position-similarity", "positions-epoch-time", "schedules-measure",
+        "stability-curves", "best-curves", "positions-position-similarity", "schedules-measure",
         "networks-shifts", "lengths-sizes",
         "data-size-data-size", "attention-maps-attention-maps", "attention-maps-attention-maps-heads-base",
         "attention-maps-attention-maps-heads-heads-1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH, FloatArray
 from pipeline.params import ARCHITECTURES
 from pipeline.report.figures.drawing import Drawing, Material, figure
-from pipeline.report.figures.lines import accuracy_axis, band, band_kind, numbers
+from pipeline.report.figures.lines import bands, draw_bars, error_axis, move_aside
 from pipeline.report.figures.style import (
     COLOURS,
     DASHES,
@@ -275,12 +276,12 @@ def draw_gaze(looks: Sequence[Look], theme: Theme) -> bytes:
         return png(drawn)
 
 
-# --- scene accuracy against training ---
+# --- scene error against training ---
 
 
 @dataclass(frozen=True)
 class Budget:
-    """One network's scene accuracies (seeds,) after other numbers of epochs, greedy and by beam search."""
+    """One network's scene errors (seeds,) after other numbers of epochs, greedy and by beam search."""
 
     label: str
     epochs: tuple[int, ...]
@@ -291,7 +292,7 @@ class Budget:
 
 @figure("budget")
 def budget(material: Material) -> list[Drawing]:
-    runs = [run for run in material.runs if _accuracies(run) is not None]
+    runs = [run for run in material.runs if _errors(run) is not None]
     groups: dict[str, list[Training]] = {}
     for run in runs:
         # The same network, trained the same way, is one line.
@@ -305,7 +306,7 @@ def budget(material: Material) -> list[Drawing]:
         # Labels such as "transformer, 6 epochs" have the line's own name in common.
         names = {material.label(run).split(",")[0] for run in members}
         label = names.pop() if len(names) == 1 else ARCHITECTURES[members[0].settings.model.architecture].label
-        greedy, beam = zip(*(found for run in members if (found := _accuracies(run)) is not None), strict=True)
+        greedy, beam = zip(*(found for run in members if (found := _errors(run)) is not None), strict=True)
         epochs = tuple(run.settings.train.epochs for run in members)
         lines.append(Budget(label, epochs, greedy, beam, any(material.is_baseline(run) for run in members)))
     spoken = []
@@ -313,39 +314,34 @@ def budget(material: Material) -> list[Drawing]:
         steps = zip(line.epochs, line.greedy, line.beam, strict=True)
         said = listed([f"{epochs} epochs {percent(greedy.mean())} and {percent(beam.mean())} %" for epochs, greedy, beam in steps])
         spoken.append(f"{line.label}: {said}")
-    alt = f"Scene accuracy against the number of epochs, greedy and by beam search. {'; '.join(spoken)}."
-    kinds = sorted({band_kind(len(run.seeds)) for run in runs} - {""})
+    alt = f"Scene error against the number of epochs, greedy and by beam search. {'; '.join(spoken)}."
     caption = (
-        f"Scene accuracy on the test scenes against the number of epochs, each a training of its own, of greedy captions and of a beam of "
-        f"{BEAM_WIDTH}. Mean over n = {numbers(runs)} seeds"
-        + (f"; bars: {', or with few seeds '.join(kinds)}. " if kinds else ". ")
-        + "Bars of the two searches stand a little apart. Both axes are logarithmic, the accuracy axis in the error."
+        "Share of the test scenes whose caption is not true and complete, against the number of epochs, each a training of its own, of "
+        f"greedy captions and of a beam of {BEAM_WIDTH}, a little apart. {bands(runs, 'bars')} Both axes are logarithmic."
     )
     return [Drawing(alt, caption, lambda theme: draw_budget(lines, theme))]
 
 
-def _accuracies(run: Training) -> tuple[FloatArray, FloatArray] | None:
-    """Scene accuracies (seeds,), greedy and by beam search."""
+def _errors(run: Training) -> tuple[FloatArray, FloatArray] | None:
+    """Scene errors (seeds,), greedy and by beam search."""
     greedy, beam = (MEASURES[name].per_seed(run) for name in ("scene accuracy", "scene accuracy by beam search"))
-    return None if greedy is None or beam is None else (greedy, beam)
+    return None if greedy is None or beam is None else (1 - greedy, 1 - beam)
 
 
 def draw_budget(lines: Sequence[Budget], theme: Theme) -> bytes:
-    """PNG: scene accuracy against the number of epochs, on logarithmic axes."""
+    """PNG: scene error against the number of epochs, on logarithmic axes."""
     with style(theme):
         drawn = Figure(figsize=(WIDTH, 3.9), layout="constrained")
         axes = drawn.subplots()
         styles = line_styles([line.is_baseline for line in lines], theme)
         for line, own in zip(lines, styles, strict=True):
-            for values, aside, dash in ((line.greedy, 0.99, DASHES), (line.beam, 1.01, "-")):
-                ends = np.array([[float(edge[0]) for edge in band(one[:, None])] for one in values])
-                means = np.array([one.mean() for one in values])
-                x = np.array(line.epochs) * aside
-                axes.plot(x, means, **own, linestyle=dash, linewidth=1.6, markersize=5.5, markeredgewidth=0)
-                axes.vlines(x, *ends.T, color=own["color"], linewidth=1.4, alpha=0.7, zorder=own["zorder"])
-        every = [one[:, None] for line in lines for one in (*line.greedy, *line.beam)]
-        accuracy_axis(axes, every, every)
-        axes.set_title("Scene accuracy on the test scenes (%)")
+            for values, aside, dash in ((line.greedy, -2.0, DASHES), (line.beam, 2.0, "-")):
+                means = [float(one.mean()) for one in values]
+                drawn_line = axes.plot(line.epochs, means, **own, linestyle=dash, linewidth=1.6, markersize=5.5, markeredgewidth=0)
+                bars = [draw_bars(axes, [epochs], one[:, None], own) for epochs, one in zip(line.epochs, values, strict=True)]
+                move_aside([*drawn_line, *itertools.chain.from_iterable(bars)], aside)
+        error_axis(axes, [one[:, None] for line in lines for one in (*line.greedy, *line.beam)])
+        axes.set_title("Scene error on the test scenes (%, log scale)")
         axes.set_xlabel("epochs (log scale)")
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(FixedLocator(sorted({epochs for line in lines for epochs in line.epochs})))

@@ -1,4 +1,4 @@
-"""Lines of means over the seeds with their bands, and the axis of accuracies."""
+"""Lines of means over the seeds with their bands or bars, and the axis of errors."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 from scipy import special
 
 from pipeline.measures.definitions import FloatArray
-from pipeline.report.figures.style import DASHES, plain_numbers
+from pipeline.report.figures.style import DASHES, log_axis, plain_numbers
 from pipeline.study import Training
 from pipeline.study.statistics import LEVEL
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 INTERVAL_SEEDS = 6  # from here on bands are intervals; with fewer seeds they would be wider than the data, so they show the range
-_NICE_ACCURACY = (
-    0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.965, 0.97, 0.975, 0.98, 0.985,
-    0.99, 0.9925, 0.995, 0.9965, 0.998, 0.999, 0.9995, 0.9998, 0.9999,
-)  # fmt: skip
+MAX_BANDS = 3  # lines in a panel that have bands; more would hide each other
+REACH = 3.0  # the factor up to which bands stretch an axis of errors: one seed that fails must not press all others flat
 
 
 def band_kind(n: int) -> str:
@@ -33,12 +32,12 @@ def band_kind(n: int) -> str:
     return f"{100 * LEVEL:g} % Student t interval of that mean" if n >= INTERVAL_SEEDS else "lowest to highest seed"
 
 
-def bands(runs: Sequence[Training]) -> str:
-    """What lines and bands are, as the sentence of a caption."""
+def bands(runs: Sequence[Training], drawn: str = "bands") -> str:
+    """What lines and bands are, as the sentence of a caption. `drawn`: what the bands are drawn as."""
     kinds = sorted({band_kind(len(run.seeds)) for run in runs} - {""})
     if not kinds:
-        return "One seed (n = 1), so no bands."
-    return f"Lines: mean over n = {numbers(runs)} seeds; bands: {', or with few seeds '.join(kinds)}."
+        return f"One seed (n = 1), so no {drawn}."
+    return f"Lines: mean over n = {numbers(runs)} seeds; {drawn}: {', or with few seeds '.join(kinds)}."
 
 
 def numbers(runs: Sequence[Training]) -> str:
@@ -70,47 +69,46 @@ def band(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     return low.where(enough).to_numpy(), high.where(enough).to_numpy()
 
 
-def draw_line(axes: Axes, x: npt.ArrayLike, values: FloatArray, style: dict[str, Any], *, dashed: bool = False) -> None:
-    """Mean over the seeds of (seeds, n) as a line, with its band."""
+def draw_line(
+    axes: Axes, x: npt.ArrayLike, values: FloatArray, style: dict[str, Any], *, dashed: bool = False, banded: bool = True
+) -> None:
+    """Mean over the seeds of (seeds, n) as a line, with its band unless there are too many."""
     own = {"linestyle": DASHES, "linewidth": 1.3, "markersize": 3.5} if dashed else {"linestyle": "-", "linewidth": 1.8, "markersize": 5}
     axes.plot(x, centre(values), **{**own, **style}, markeredgewidth=0)
-    if len(values) > 1:
+    if banded and len(values) > 1:
         low, high = band(values)
-        axes.fill_between(x, low, high, color=style["color"], alpha=0.09 if dashed else 0.16, linewidth=0, zorder=style["zorder"] - 1)
+        axes.fill_between(x, low, high, color=style["color"], alpha=0.08 if dashed else 0.17, linewidth=0, zorder=style["zorder"] - 1)
 
 
-def accuracy_axis(axes: Axes, accuracies: Sequence[FloatArray], shown: Sequence[FloatArray]) -> None:
-    """Test accuracy in %, spaced by the logarithm of the error, so that 98 and 98.5 are as far apart as 92 and 94.
+def draw_bars(axes: Axes, x: npt.ArrayLike, values: FloatArray, style: dict[str, Any]) -> list[Artist]:
+    """The bands of (seeds, n) as upright bars: over few places a band would hide the lines."""
+    if len(values) == 1:
+        return []
+    return [axes.vlines(x, *band(values), color=style["color"], linewidth=1.4, alpha=0.75, zorder=style["zorder"] - 0.5)]
+
+
+def move_aside(artists: Sequence[Artist], points: float) -> None:
+    """Moves what lies in data coordinates to the right, so that it does not hide what lies at the same place."""
+    for artist in artists:
+        figure = artist.get_figure(root=True)
+        assert figure is not None
+        artist.set_transform(artist.get_transform() + ScaledTranslation(points / 72, 0, figure.dpi_scale_trans))
+
+
+def error_axis(axes: Axes, shown: Sequence[FloatArray]) -> None:
+    """Errors in %, on a logarithmic axis, so that 1 and 2 % are as far apart as 4 and 8 %.
 
     Args:
-        accuracies: (seeds, n) of each line, fractions.
-        shown: the parts of them that have to lie inside the axis.
+        shown: (seeds, n) each, fractions: their means lie inside the axis, and so do their bands within a factor of `REACH` from them.
     """
-    errors = np.concatenate([1 - values.ravel() for values in accuracies])
-    positive = errors[errors > 1e-12]
-    floor = float(positive.min()) / 2 if positive.size else 1e-4  # a run without any error still has a place
-
-    def forward(accuracy: npt.ArrayLike) -> FloatArray:
-        height: FloatArray = -np.log10(np.maximum(1 - np.asarray(accuracy, dtype=np.float64), floor))
-        return height
-
-    def inverse(height: npt.ArrayLike) -> FloatArray:
-        return 1 - 10.0 ** -np.asarray(height, dtype=np.float64)
-
-    heights = forward(np.concatenate([edge for values in shown for edge in band(values)]))
-    pad = 0.04 * float(np.ptp(heights)) + 0.005
-    low, high = inverse([heights.min() - pad, heights.max() + pad])
-    axes.set_yscale("function", functions=(forward, inverse))
-    axes.set_ylim(max(low, 0.0), high)
-    ticks = [tick for tick in _NICE_ACCURACY if low <= tick <= high]
-    if len(ticks) < 3:
-        ticks = [float(tick) for tick in MaxNLocator(nbins=5).tick_values(low, high) if low <= tick <= high]
-    # From the top down those that keep a ninth of the axis between them, so that their numbers do not touch.
-    top, bottom = forward([high, max(low, 0.0)])
-    kept: list[float] = []
-    for tick in reversed(ticks):
-        if not kept or forward(kept[-1]) - forward(tick) >= (top - bottom) / 9:
-            kept.append(tick)
-    axes.yaxis.set_major_locator(FixedLocator(kept[::-1]))
-    axes.yaxis.set_minor_locator(NullLocator())
-    plain_numbers(axes, "y", ".5g", 100)
+    edges = []
+    for values in shown:
+        mean = centre(values)
+        edges += [mean, *(np.clip(edge, mean / REACH, mean * REACH) for edge in band(values))]
+    inside = np.concatenate(edges)
+    inside = inside[inside > 0]  # an axis of logarithms has no place for 0, nor has what is NaN one
+    low, high = (float(inside.min()), float(inside.max())) if inside.size else (0.01, 1.0)
+    pad = (high / low) ** 0.04 * 1.02
+    axes.set_ylim(low / pad, high * pad)
+    log_axis(axes, "y")
+    plain_numbers(axes, "y", ".3g", 100)

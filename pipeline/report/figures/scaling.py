@@ -1,4 +1,4 @@
-"""Accuracy against something else than epochs: the number of training images, shifts and sizes of the test images."""
+"""Accuracy or error against something else than epochs: the number of training images, shifts and sizes of the test images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.measures import shift_accuracy, size_accuracy
 from pipeline.measures.definitions import SHIFTS, SIZES, FloatArray
 from pipeline.params import ARCHITECTURES
 from pipeline.report.figures.drawing import Drawing, Material, figure
-from pipeline.report.figures.lines import accuracy_axis, bands, centre, draw_line
+from pipeline.report.figures.lines import bands, centre, draw_bars, draw_line, error_axis, move_aside
 from pipeline.report.figures.style import WIDTH, Theme, line_styles, plain_numbers, png, style, tidy
 from pipeline.report.text import listed, percent
 from pipeline.study import Training
@@ -28,7 +28,7 @@ _HEIGHT = 3.9  # inches
 
 @dataclass(frozen=True)
 class Series:
-    """One line over numbers that are not epochs: `values` is (seeds, len(x)), accuracies as fractions."""
+    """One line over numbers that are not epochs: `values` is (seeds, len(x)), accuracies or errors as fractions."""
 
     label: str
     x: tuple[float, ...]
@@ -60,7 +60,7 @@ def data_size(material: Material) -> list[Drawing]:
         members.sort(key=lambda member: member[0])
         own = architectures.count(architecture) == 1
         label = ARCHITECTURES[architecture].label if own else material.label(members[-1][1])
-        values = np.stack([run.test_accuracy[:, -1] for _, run in members], axis=1)
+        values = np.stack([run.test_error[:, -1] for _, run in members], axis=1)
         is_baseline = any(material.is_baseline(run) for _, run in members)
         lines.append(Series(label, tuple(float(number) for number, _ in members), values, is_baseline))
     if not any(len(line.x) > 1 for line in lines):
@@ -69,26 +69,35 @@ def data_size(material: Material) -> list[Drawing]:
         f"{line.label} from {line.ends[0]} % with {line.x[0]:,.0f} images to {line.ends[1]} % with {line.x[-1]:,.0f} images"
         for line in lines
     ]
-    alt = f"Test accuracy against the number of training images. {'; '.join(spoken)}."
+    alt = f"Test error against the number of training images. {'; '.join(spoken)}."
     caption = (
-        f"Test accuracy after the last epoch against the number of different training images, at equal optimiser steps. "
-        f"{bands(material.runs)} A seed's subset is the same for all networks. Both axes are logarithmic, the accuracy axis in the error."
+        f"Test error after the last epoch against the number of different training images, at equal optimiser steps. "
+        f"{bands(material.runs, 'bars')} A seed's subset is the same for all networks. Both axes are logarithmic."
     )
     return [Drawing(alt, caption, lambda theme: draw_data_size(lines, theme))]
 
 
 def draw_data_size(lines: Sequence[Series], theme: Theme) -> bytes:
-    """PNG: test accuracy against the number of training images, on logarithmic axes."""
+    """PNG: test error against the number of training images, on logarithmic axes."""
 
     def axis(axes: Axes) -> None:
-        accuracy_axis(axes, [line.values for line in lines], [line.values for line in lines])
+        error_axis(axes, [line.values for line in lines])
         axes.set_xlabel("training images (log scale)")
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(FixedLocator(sorted({x for line in lines for x in line.x})))
+        axes.xaxis.set_major_locator(FixedLocator(_apart(sorted({x for line in lines for x in line.x}))))
         axes.xaxis.set_minor_locator(NullLocator())
         plain_numbers(axes, "x", ",.0f")
 
-    return _draw(lines, theme, axis)
+    return _draw(lines, theme, "Test error (%, log scale)", axis)
+
+
+def _apart(numbers: Sequence[float]) -> list[float]:
+    """Those of rising numbers that are more than half as large again as the one before, so that they do not touch on the axis."""
+    kept: list[float] = []
+    for number in numbers:
+        if not kept or number > 1.5 * kept[-1]:
+            kept.append(number)
+    return kept
 
 
 # --- shifted test images ---
@@ -108,7 +117,7 @@ def shifts(material: Material) -> list[Drawing]:
     alt = f"Test accuracy against shifts of 0 to {SHIFTS[-1]} pixels: {'; '.join(spoken)}."
     caption = (
         "Test accuracy of the trained networks when the test images are shifted, mean over up, down, left and right, with zeros moving "
-        f"in. {bands(material.runs)} None of them has seen a shifted image in training"
+        f"in. {bands(material.runs, 'bars')} None of them has seen a shifted image in training"
         f"{f', but for {listed(augmented)}' if augmented else ''}."
     )
     return [Drawing(alt, caption, lambda theme: draw_shifts(lines, theme))]
@@ -124,7 +133,7 @@ def draw_shifts(lines: Sequence[Series], theme: Theme) -> bytes:
         plain_numbers(axes, "y", factor=100)
         axes.set_ylim(top=1.0)
 
-    return _draw(lines, theme, axis)
+    return _draw(lines, theme, "Test accuracy (%)", axis)
 
 
 # --- scaled test images ---
@@ -144,9 +153,9 @@ def sizes(material: Material) -> list[Drawing]:
     spoken = [f"{line.label} from {line.ends[0]} to {line.ends[1]} %" for line in lines]
     alt = f"Test accuracy against the side of the test images, {lines[0].x[0]:g} to {lines[0].x[-1]:g} pixels: {'; '.join(spoken)}."
     caption = (
-        f"Test accuracy of the trained networks when the test images are scaled. {bands(material.runs)} All were trained on images of "
-        f"{material.runs[0].settings.model.shape.size} pixels. Larger images have more patches: sinusoids are continued, learned position "
-        "vectors interpolated bilinearly."
+        f"Test accuracy of the trained networks when the test images are scaled. {bands(material.runs, 'bars')} All were trained on images "
+        f"of {material.runs[0].settings.model.shape.size} pixels. Larger images have more patches: sinusoids are continued, learned "
+        "position vectors interpolated bilinearly."
     )
     return [Drawing(alt, caption, lambda theme: draw_sizes(lines, theme))]
 
@@ -161,21 +170,25 @@ def draw_sizes(lines: Sequence[Series], theme: Theme) -> bytes:
         plain_numbers(axes, "y", factor=100)
         axes.set_ylim(top=1.0)
 
-    return _draw(lines, theme, axis)
+    return _draw(lines, theme, "Test accuracy (%)", axis)
 
 
 # --- lines with their names at their ends ---
 
 
-def _draw(lines: Sequence[Series], theme: Theme, axis: Callable[[Axes], None]) -> bytes:
+_ASIDE = 2.5  # points between neighbouring lines
+
+
+def _draw(lines: Sequence[Series], theme: Theme, title: str, axis: Callable[[Axes], None]) -> bytes:
     """PNG. `axis` makes the axes once all lines are drawn."""
     with style(theme):
         drawn = Figure(figsize=(WIDTH, _HEIGHT), layout="constrained")
         axes = drawn.subplots()
         styles = line_styles([line.is_baseline for line in lines], theme)
-        for line, own in zip(lines, styles, strict=True):
-            draw_line(axes, line.x, line.values, {**own, "markersize": 5.5})
-        axes.set_title("Test accuracy (%)")
+        for i, (line, own) in enumerate(zip(lines, styles, strict=True)):
+            draw_line(axes, line.x, line.values, {**own, "markersize": 5.5}, banded=False)
+            move_aside([axes.lines[-1], *draw_bars(axes, line.x, line.values, own)], _ASIDE * (i - (len(lines) - 1) / 2))
+        axes.set_title(title)
         axis(axes)
         tidy(axes)
         # Each name at its line's end, moved apart where they would touch.

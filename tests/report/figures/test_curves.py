@@ -1,4 +1,4 @@
-"""Figures by epoch: equal bytes for equal inputs, and what the axes and bands show."""
+"""Figures by epoch: equal bytes for equal inputs, and what the axes, bands and bars show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.report.figures.style import Theme
 from pipeline.study import Training
 
 
-def make_epochs(seeds: int, epochs: int, *, level: float = 0.97, seconds: float = 6.0, seed: int = 0) -> Training:
+def make_epochs(seeds: int, epochs: int, *, level: float = 0.97, seed: int = 0) -> Training:
     rng = np.random.default_rng(seed)
     noise = rng.normal(0, 0.002, size=(5, seeds, epochs))
     late = 1 / np.arange(1, epochs + 1)
@@ -27,7 +27,7 @@ def make_epochs(seeds: int, epochs: int, *, level: float = 0.97, seconds: float 
         "test_loss": 0.1 + 0.3 * late + np.abs(noise[1]),
         "test_accuracy": np.minimum(level - 0.1 * late + noise[2], 1.0),
         "gradient_norm": 0.5 + np.abs(noise[4]),
-        "seconds": seconds * (1 + np.abs(noise[3])),
+        "seconds": 6 * (1 + np.abs(noise[3])),
     }
     return Training("base", {}, tuple(range(seeds)), curves)
 
@@ -35,20 +35,19 @@ def make_epochs(seeds: int, epochs: int, *, level: float = 0.97, seconds: float 
 def make_lines(seeds: int, epochs: int) -> list[Line]:
     return [
         Line("base", make_epochs(seeds, epochs), is_baseline=True),
-        Line("other", make_epochs(seeds, epochs, level=0.95, seconds=40.0, seed=1)),
+        Line("other", make_epochs(seeds, epochs, level=0.95, seed=1)),
     ]
 
 
 @pytest.mark.parametrize(("seeds", "epochs", "theme"), [(1, 1, "light"), (3, 5, "dark"), (10, 30, "light")])
 def test_equal_inputs_give_equal_bytes_without_date_or_software(seeds: int, epochs: int, theme: Theme) -> None:
-    for draw in (curves.draw_curves, curves.draw_epoch_time):
-        first, second = draw(make_lines(seeds, epochs), theme), draw(make_lines(seeds, epochs), theme)
-        assert first == second
-        image = Image.open(io.BytesIO(first))
-        assert not {"Software", "Creation Time", "date"} & image.info.keys()
-        assert len(first) < 150_000
-        page = {"light": (255, 255, 255), "dark": (13, 17, 23)}[theme]
-        assert image.convert("RGB").getpixel((2, 2)) == page
+    first, second = (curves.draw_curves(make_lines(seeds, epochs), theme) for _ in range(2))
+    assert first == second
+    image = Image.open(io.BytesIO(first))
+    assert not {"Software", "Creation Time", "date"} & image.info.keys()
+    assert len(first) < 150_000
+    page = {"light": (255, 255, 255), "dark": (13, 17, 23)}[theme]
+    assert image.convert("RGB").getpixel((2, 2)) == page
 
 
 def test_a_matplotlibrc_of_the_user_does_not_change_the_bytes() -> None:
@@ -69,15 +68,15 @@ def test_lines_are_means_and_bands_what_the_caption_calls_them(drawn: list[Figur
     line = make_lines(seeds, 8)[0]
     curves.draw_curves([line], "light")
     axes = drawn[0].axes[1]
-    accuracy = line.run.test_accuracy
-    assert axes.lines[0].get_ydata() == pytest.approx(accuracy.mean(axis=0))
+    error = line.run.test_error
+    assert axes.lines[0].get_ydata() == pytest.approx(error.mean(axis=0))
     band = axes.collections[0].get_paths()[0].vertices
     if seeds == 3:
         assert lines.band_kind(seeds) == "lowest to highest seed"
-        low, high = accuracy.min(axis=0), accuracy.max(axis=0)
+        low, high = error.min(axis=0), error.max(axis=0)
     else:
         assert "95 % Student t" in lines.band_kind(seeds)
-        low, high = stats.t.interval(0.95, seeds - 1, loc=accuracy.mean(axis=0), scale=stats.sem(accuracy, axis=0))
+        low, high = stats.t.interval(0.95, seeds - 1, loc=error.mean(axis=0), scale=stats.sem(error, axis=0))
     for epoch in range(8):
         edges = band[band[:, 0] == epoch + 1, 1]
         assert (edges.min(), edges.max()) == pytest.approx((low[epoch], high[epoch]))
@@ -85,31 +84,53 @@ def test_lines_are_means_and_bands_what_the_caption_calls_them(drawn: list[Figur
 
 
 @pytest.mark.parametrize(("seeds", "epochs"), [(1, 1), (3, 5), (10, 30)])
-def test_accuracy_axis_shows_every_late_value_and_some_numbers(drawn: list[Figure], seeds: int, epochs: int) -> None:
+def test_error_axis_shows_every_late_value_and_some_numbers(drawn: list[Figure], seeds: int, epochs: int) -> None:
     lines = make_lines(seeds, epochs)
     curves.draw_curves(lines, "light")
+    assert drawn[0].axes[1].get_yscale() == "log"
     low, high = drawn[0].axes[1].get_ylim()
     for line in lines:
-        mean = line.run.test_accuracy.mean(axis=0)[curves.cut_epochs(epochs) :]
+        mean = line.run.test_error.mean(axis=0)[curves.cut_epochs(epochs) :]
         assert low < mean.min()
         assert mean.max() < high
     assert 1 <= len(_ticks(drawn[0].axes[1])) <= 10
 
 
-def test_a_perfect_run_has_its_place_on_the_axis(drawn: list[Figure]) -> None:
+def test_a_run_without_errors_leaves_the_axis_to_those_with_some(drawn: list[Figure]) -> None:
     epochs = make_epochs(2, 6)
     epochs.test_accuracy[:, -1] = 1.0
     curves.draw_curves([Line("base", epochs)], "light")
     low, high = drawn[0].axes[1].get_ylim()
-    assert np.isfinite([low, high]).all()
-    assert low < high <= 1.0
+    errors = epochs.test_error[:, :-1]
+    assert errors.min() / 2 < low < errors.min()
+    assert errors.max() < high < 2 * errors.max()
+    epochs.test_accuracy[:] = 1.0
+    curves.draw_curves([Line("base", epochs)], "light")
+    assert np.isfinite(drawn[1].axes[1].get_ylim()).all()
 
 
-def test_epoch_time_is_logarithmic_only_where_the_range_asks_for_it(drawn: list[Figure]) -> None:
-    curves.draw_epoch_time(make_lines(3, 5), "light")  # 6 s and 40 s
-    curves.draw_epoch_time(make_lines(3, 5)[:1], "light")
-    assert [figure.axes[0].get_yscale() for figure in drawn] == ["log", "linear"]
-    assert drawn[1].axes[0].get_ylim()[0] == 0
+def test_one_seed_that_fails_does_not_press_the_axis_flat(drawn: list[Figure]) -> None:
+    epochs = make_epochs(6, 6)
+    epochs.test_accuracy[0] = 0.1
+    curves.draw_curves([Line("base", epochs)], "light")
+    low, high = drawn[0].axes[1].get_ylim()
+    mean = epochs.test_error.mean(axis=0)
+    assert mean.min() / 4 < low < high < 4 * mean.max()
+
+
+@pytest.mark.parametrize(("number", "banded"), [(3, True), (5, False)])
+def test_many_lines_have_bars_at_their_ends_in_place_of_bands(drawn: list[Figure], number: int, banded: bool) -> None:
+    lines = [Line(f"variant {i}", make_epochs(10, 8, seed=i), i == 0) for i in range(number)]
+    curves.draw_curves(lines, "light")
+    axes = drawn[0].axes[1]
+    assert len(axes.collections) == number
+    for line, shown in zip(lines, axes.collections, strict=True):
+        last = line.run.test_error[:, -1]
+        low, high = stats.t.interval(0.95, 9, loc=last.mean(), scale=stats.sem(last))
+        edges = shown.get_paths()[0].vertices
+        assert len(edges) == (8 * 2 + 3 if banded else 2)
+        assert edges[edges[:, 0] == 8, 1].min() == pytest.approx(low)
+        assert edges[edges[:, 0] == 8, 1].max() == pytest.approx(high)
 
 
 def test_nothing_of_a_figure_lies_outside_of_it(drawn: list[Figure]) -> None:
@@ -192,22 +213,24 @@ def many_lines(number: int) -> list[Line]:
     return [Line(f"variant number {i}", make_epochs(3, 5, level=0.9 + i / 200, seed=i), i == 0) for i in range(number)]
 
 
-@pytest.mark.parametrize("number", [9, 14])  # three columns, and four of which the last row has an empty place
-def test_many_variants_have_a_panel_each_with_all_others_in_it(drawn: list[Figure], number: int) -> None:
-    lines = many_lines(number)
+@pytest.mark.parametrize("number", [7, 10, 14])  # three columns, and four of which the last row has an empty place
+@pytest.mark.parametrize("baseline", [True, False])
+def test_many_variants_have_a_panel_each_with_the_baseline_in_it(drawn: list[Figure], number: int, baseline: bool) -> None:
+    lines = [line if baseline else Line(line.label, line.run) for line in many_lines(number)]
     curves.draw_curves(lines, "light")
     figure = drawn[0]
     panels = [axes for axes in figure.axes if axes.axison]
-    assert len(panels) == 2 * number  # one of losses, one of accuracies
-    assert [axes.get_title(loc="left") for axes in panels] == 2 * [line.label for line in lines]
-    for axes, line in zip(panels[number:], lines, strict=True):
-        assert len(axes.lines) == number
-        own = max(axes.lines, key=lambda drawn_line: drawn_line.get_linewidth())
-        assert own.get_ydata() == pytest.approx(line.run.test_accuracy.mean(axis=0))
-        inks = [drawn_line for drawn_line in axes.lines if drawn_line.get_color() == style.INK["light"]]
-        assert len(inks) == 1
-        assert inks[0].get_ydata() == pytest.approx(lines[0].run.test_accuracy.mean(axis=0))
-    assert len({axes.get_ylim() for axes in panels[number:]}) == 1
+    shown = lines[1:] if baseline else lines
+    assert [axes.get_title(loc="left").replace("\n", " ") for axes in panels] == [line.label for line in shown]
+    for axes, line in zip(panels, shown, strict=True):
+        assert len(axes.lines) == 1 + baseline
+        assert axes.lines[-1].get_color() != style.INK["light"]
+        assert axes.lines[-1].get_ydata() == pytest.approx(line.run.test_error.mean(axis=0))
+        assert axes.get_title(loc="right") == f"{100 * line.run.test_error[:, -1].mean():.2f} %"
+        if baseline:
+            assert axes.lines[0].get_color() == style.INK["light"]
+            assert axes.lines[0].get_ydata() == pytest.approx(lines[0].run.test_error.mean(axis=0))
+    assert len({axes.get_ylim() for axes in panels}) == 1
     assert figure.get_size_inches()[0] == style.WIDTH
 
 

@@ -21,6 +21,6 @@ def test_one_seed_has_no_bands_and_the_caption_says_so(study: Params) -> None:
     curves = {name: np.full((1, 2), 0.5) for name in ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "seconds")}
     run = Training("base", {"config": study.resolve("base").model_dump(mode="json")}, (0,), curves)
     assert drawings("curves", Material("one", experiment, [])) == []
-    (drawing,) = drawings("epoch_time", Material("one", experiment, [run]))
-    assert drawing.name == "one-epoch-time"
+    (drawing,) = drawings("curves", Material("one", experiment, [run]))
+    assert drawing.name == "one-curves"
     assert "One seed (n = 1), so no bands." in drawing.caption
