@@ -128,3 +128,20 @@ def test_claims_without_an_effect_have_no_line() -> None:
     drawing = verdicts.forest([nothing, ALL[0]])
     assert drawing is not None
     assert "Effects of 1 claim in units of the margin: 1 supported." in drawing.alt
+
+
+def test_labels_are_not_cut_inside_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "a-name-of-a-variant-that-fills-half-of-a-label"
+    shown = [
+        judgement("H", "supported", 1.0, 0.9, 1.1, **SIMILAR, variant="depth-12-post-norm", reference="depth-12-post-norm-low-rate"),
+        judgement("I", "supported", 1.0, 0.9, 1.1, **SIMILAR, variant=long, reference=f"{long}-2"),
+    ]
+    labels = [label.get_text() for label in drawn(monkeypatch, shown).axes[0].get_yticklabels()]
+    assert labels == ["H  depth-12-post-norm / depth-12-post-norm-low-rate", f"I  {long} / \N{HORIZONTAL ELLIPSIS}"]
+
+
+def test_a_page_holds_sixty_claims() -> None:
+    drawing = verdicts.forest(12 * ALL)
+    assert drawing is not None
+    width, height = Image.open(io.BytesIO(drawing.draw("light"))).size
+    assert height * 830 / width <= 1500  # pixels of a page that shows it 830 wide

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ from pipeline.report.text import compared, counted, listed
 from pipeline.study.claims import OBSERVATIONS, Finding, Judgement, Verdict, is_ratio, region
 
 REACH = 4.0  # margins shown to either side; what lies beyond stands at the edge as an arrow
-_MAX_LABEL = 58  # characters
+_MAX_LABEL = 56  # characters
+_SHADES: dict[Theme, float] = {"light": 0.2, "dark": 0.32}  # opacity of a region: a dark page swallows more of it
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,16 @@ def _lines(judgements: Sequence[Judgement]) -> list[_Line]:
     for judgement in judgements:
         placed = _in_margins(judgement.deciding)
         if placed is not None:
-            text = f"{judgement.id}  {compared(judgement.deciding.comparison)}"
-            label = text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"
-            lines.append(_Line(label, judgement.verdict, *placed))
+            lines.append(_Line(_label(judgement), judgement.verdict, *placed))
     return lines
+
+
+def _label(judgement: Judgement) -> str:
+    """The claim and what decides it; where that is too long without the measure, and then without its last words."""
+    text = f"{judgement.id}  {compared(judgement.deciding.comparison)}"
+    if len(text) <= _MAX_LABEL:
+        return text
+    return textwrap.shorten(text.rpartition(", ")[0], _MAX_LABEL, placeholder=" \N{HORIZONTAL ELLIPSIS}").replace(" ", "  ", 1)
 
 
 def _colours(theme: Theme) -> dict[Verdict, str]:
@@ -78,11 +86,12 @@ def forest(judgements: Sequence[Judgement]) -> Drawing | None:
     def draw(theme: Theme) -> bytes:
         colours = _colours(theme)
         with style(theme):
-            drawn = Figure(figsize=(WIDTH, 0.9 + 0.215 * len(lines)), layout="constrained")
+            drawn = Figure(figsize=(WIDTH, 1.1 + 0.2 * len(lines)), layout="constrained")
             axes = drawn.add_subplot()
+            axes.hlines(range(len(lines)), -REACH, REACH, color=MUTED[theme], linewidth=0.6, alpha=0.3, zorder=0.5)
             for place, line in enumerate(lines):
                 start, end = (min(max(x, -REACH), REACH) for x in line.region)
-                axes.barh(place, end - start, 0.86, left=start, color=COLOURS[theme][2], alpha=0.16, linewidth=0)
+                axes.barh(place, end - start, 0.86, left=start, color=COLOURS[theme][2], alpha=_SHADES[theme], linewidth=0)
                 colour = colours[line.verdict]
                 low, high = (min(max(x, -REACH), REACH) for x in (line.low, line.high))
                 axes.plot([low, high], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3)
@@ -95,13 +104,14 @@ def forest(judgements: Sequence[Judgement]) -> Drawing | None:
             for x in (-1, 0, 1):
                 axes.axvline(x, color=MUTED[theme], linewidth=0.9, linestyle=":" if x else "-", zorder=1)
             axes.set_yticks(range(len(lines)), [line.label for line in lines])
-            axes.tick_params(axis="y", labelsize=8.5)
+            axes.tick_params(axis="y", labelsize=8.5, pad=9)  # room for an arrow
             axes.set_ylim(len(lines) - 0.4, -0.6)
             axes.set_xlim(-REACH, REACH)
             axes.set_xticks(range(-int(REACH), int(REACH) + 1), [f"{x}".replace("-", "\N{MINUS SIGN}") for x in range(-4, 5)])
             axes.set_xlabel("effect, in margins of its claim")
             tidy(axes, grid="x")
             axes.grid(False)
+            axes.tick_params(axis="x", labeltop=True)
             present = [verdict for verdict in colours if verdict in {line.verdict for line in lines}]
             handles = [
                 Line2D(
