@@ -175,9 +175,9 @@ def headline(table: Sequence[Row]) -> str:
     for word, sign in (("more", 1), ("less", -1)):
         found = [(row.label, d) for row in apart if (d := row.accuracy.difference) and sign * d.mean > 0]
         if found:
-            named = text.listed([f"*{label}* ({points(d.mean)} points)" for label, d in found[:3]])
-            rest = f" and {len(found) - 3} more" if len(found) > 3 else ""
-            parts.append(f"{named}{rest} reach{'es' if len(found) == 1 else ''} {word}")
+            named = [f"*{label}* ({points(d.mean)} points)" for label, d in found[:3]]
+            rest = [f"{len(found) - 3} more"] if len(found) > 3 else []
+            parts.append(f"{text.listed(named + rest)} reach{'es' if len(found) == 1 else ''} {word}")
     left = [f"*{row.label}*" for row in others if row not in apart]
     if left:
         whom = text.listed(left) if len(left) <= 4 else f"{len(left)} others"

@@ -58,6 +58,12 @@ def test_the_headline_names_who_ends_elsewhere(study: Params) -> None:
     assert experiment.headline(experiment.rows(study, EXPERIMENT, {})) == ""
     alone = experiment.headline(experiment.rows(study, EXPERIMENT, {"base": runs["base"]}))
     assert alone.endswith("nothing else was run yet.")
+    many = runs | {name: result(study, name, tuple(range(6))) for name in ("max", "first", "heads-1")}
+    for name in ("max", "first", "heads-1"):
+        many[name].curves["test_accuracy"][:] -= 0.2
+    wide = EXPERIMENT.model_copy(update={"variants": tuple(many)})
+    assert ", *max* (" in (said := experiment.headline(experiment.rows(study, wide, many)))
+    assert " and 1 more reach less" in said
     one = {name: result(study, name, (3,)) for name in ("base", "relu")}
     assert experiment.headline(experiment.rows(study, EXPERIMENT, one)).endswith(
         "one seed a variant does not tell whether the others end elsewhere."

@@ -601,6 +601,7 @@ def test_every_variant_stands_once_with_its_place_by_mean(full_study: Path) -> N
     headings = [readme.index(f"<summary>{title}: ") for title in ("Experiment 1: fixed or learned positions", "What keeps training stable")]
     assert headings[0] < readme.index("| sincos2d |") < headings[1] < readme.index("<summary>In no experiment: 1 of 1 variant trained")
     assert readme.index("<summary>In no experiment") < readme.index("| nowhere |")
+    assert "<summary>Positions for more and fewer patches than were trained: its variants stand above</summary>" in readme
 
 
 def test_claims_come_first_with_verdict_interval_and_link(full_study: Path) -> None:
