@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from pipeline.measures.definitions import FloatArray
 from pipeline.report.figures.drawing import Drawing, Material, figure
 from pipeline.report.figures.lines import numbers
-from pipeline.report.figures.style import INK, PAGE, WIDTH, Theme, png, style
+from pipeline.report.figures.style import WIDTH, Theme, greys_map, outline, png, style, weights_map
 from pipeline.report.text import counted, listed
 from pipeline.study import Training
 from pipeline.study.training import Attention
@@ -21,7 +23,6 @@ from pipeline.study.training import Attention
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TIMES_UNIFORM = 8.0  # attention of so many times the uniform weight, or of so small a part of it, has the full colour
 _SHOWN_DIGIT = 3  # its strokes are neither everywhere nor at one place
 
 
@@ -42,8 +43,9 @@ def attention_maps(material: Material) -> list[Drawing]:
     alt = f"The first test image of each digit, and maps of the {whose} attention rollout on the patches of {labels}."
     seeds = f"the first seed's, and the mean over n = {n} seeds" if n != "1" else "one seed's (n = 1)"
     caption = (
-        f"The {whose} attention rollout on the patches, for the first test image of each digit: {seeds}. Each map goes from its own "
-        "least value (the page's colour) to its own greatest; the line is the digit's edge."
+        f"The {whose} attention rollout on the patches, for the first test image of each digit: {seeds}. All maps share one "
+        "scale, in % of all attention; the line is the digit's edge. Patches and other tokens share 100 %, so that alike they would have "
+        f"{listed(list(dict.fromkeys(_percent(1 / attention.keys) for _, attention in found)))} % each."
     )
     drawn = [Drawing(alt, caption, lambda theme: draw_rollouts(images, rows, theme))]
     return drawn + [_heads(material.label(run), run, attention) for run, attention in found]
@@ -62,10 +64,14 @@ def _heads(label: str, run: Training, attention: Attention) -> Drawing:
     )
     caption = (
         f"{label}, seed {run.seeds[0]}: attention of the {whose} to each patch, head by head and block by block, for the test image of a "
-        f"{attention.labels[shown]}, whose edge is the line. The page's colour is the weight that all {attention.keys} tokens would have "
-        "if they shared it alike; warm colours are more, cold ones less."
+        f"{attention.labels[shown]}, whose edge is the line. In % of a head's attention; all {attention.keys} tokens alike would have "
+        f"{_percent(1 / attention.keys)} % each. The colours follow the cube root, so that small weights are seen, too."
     )
-    return Drawing(alt, caption, lambda theme: draw_heads(image, maps, attention.keys, theme), f"heads-{run.variant}")
+    return Drawing(alt, caption, lambda theme: draw_heads(image, maps, theme), f"heads-{run.variant}")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g}"
 
 
 def draw_rollouts(images: FloatArray, rows: Sequence[tuple[str, FloatArray]], theme: Theme) -> bytes:
@@ -73,66 +79,70 @@ def draw_rollouts(images: FloatArray, rows: Sequence[tuple[str, FloatArray]], th
 
     Args:
         images: (image, height, width), in [0, 1]; of ten classes, ten.
-        rows: (label, which may have two lines, and (image, grid, grid)): drawn from each map's own least to its own greatest value.
+        rows: (label, which may have two lines, and (image, grid, grid): shares of all attention).
     """
     with style(theme):
-        left, gap = 1.62, 0.05
+        left, gap, right = 1.55, 0.05, 0.62
         columns = len(images)
-        cell = (WIDTH - left - 0.02 - (columns - 1) * gap) / max(columns, 10)
+        cell = (WIDTH - left - right - (columns - 1) * gap) / max(columns, 10)
         drawn, grid = _tiles(1 + len(rows), columns, left=left, cell=cell, gap=gap, top=0.06, bottom=0.06)
-        strong = ("#BFDDF0", "#3498CF", "#003B5C") if theme == "light" else ("#12405C", "#56B4E9", "#E2F3FD")
-        palette = LinearSegmentedColormap.from_list("attention", [PAGE[theme], *strong])
-        greys = LinearSegmentedColormap.from_list("ink", [PAGE[theme], INK[theme]])
+        most = max(float(maps.max()) for _, maps in rows)
+        scale = Normalize(0, most)
         extent = (0, images.shape[2], images.shape[1], 0)
         for number, image in enumerate(images):
-            grid[0, number].imshow(image, cmap=greys, vmin=0, vmax=1, interpolation="nearest", extent=extent)
+            grid[0, number].imshow(image, cmap=greys_map(theme), vmin=0, vmax=1, interpolation="nearest", extent=extent)
             for axes, (_, maps) in zip(grid[1:, number], rows, strict=True):
-                axes.imshow(maps[number], cmap=palette, interpolation="nearest", extent=extent)
-                _outline(axes, image, theme)
+                axes.imshow(maps[number], cmap=weights_map(theme), norm=scale, interpolation="nearest", extent=extent)
+                outline(axes, image, theme)
         for axes, label in zip(grid[:, 0], ["test image", *(label for label, _ in rows)], strict=True):
-            _beside(axes, "\n".join(textwrap.fill(part, 22) for part in label.split("\n")))
+            _beside(axes, "\n".join(textwrap.fill(part, 21) for part in label.split("\n")))
+        _colour_bar(drawn, grid[1:, -1], theme, scale, MaxNLocator(nbins=5).tick_values(0, most))
         return png(drawn)
 
 
-def draw_heads(image: FloatArray, maps: FloatArray, tokens: int, theme: Theme) -> bytes:
-    """PNG: a map for each block and head, in multiples of the weight that all tokens would have alike.
+def draw_heads(image: FloatArray, maps: FloatArray, theme: Theme) -> bytes:
+    """PNG: a map for each block and head, from no weight to the greatest of all.
 
     Args:
         image: (height, width), in [0, 1].
         maps: (blocks, heads, grid, grid), softmax weights.
-        tokens: how many keys share the weight of 1.
     """
     with style(theme):
         across, down = "head", "block"
         if maps.shape[1] < maps.shape[0]:  # the longer side across
             maps, across, down = maps.swapaxes(0, 1), down, across
         rows, columns = maps.shape[:2]
-        left, gap, right = 0.72, 0.07, 1.25
+        left, gap, right = 0.72, 0.07, 0.72
         cell = min(1.5, (WIDTH - left - right - (columns - 1) * gap) / columns)
         drawn, grid = _tiles(rows, columns, left=left, cell=cell, gap=gap, top=0.3, bottom=0.12)
-        # Ends that are no brighter than the ink, so that the digit's edge is seen on them.
-        cold, warm = (
-            (("#4C8FCC", "#B5D3EC"), ("#F5C3A0", "#D9652B")) if theme == "light" else (("#3F8FD0", "#1B4468"), ("#7A3B14", "#F0853F"))
-        )
-        palette = LinearSegmentedColormap.from_list("times uniform", [*cold, PAGE[theme], *warm])
-        reach = float(np.log2(TIMES_UNIFORM))
+        scale = PowerNorm(1 / 3, 0, float(maps.max()))
         extent = (0, image.shape[1], image.shape[0], 0)
         for axes, weights in zip(grid.flat, maps.reshape(-1, *maps.shape[2:]), strict=True):
-            times = np.log2(np.maximum(weights.astype(np.float64) * tokens, 2.0 ** -(2 * reach)))
-            picture = axes.imshow(times, cmap=palette, vmin=-reach, vmax=reach, interpolation="nearest", extent=extent)
-            _outline(axes, image, theme)
+            axes.imshow(weights, cmap=weights_map(theme), norm=scale, interpolation="nearest", extent=extent)
+            outline(axes, image, theme)
         for c, axes in enumerate(grid[0], 1):
             axes.set_title(f"{across} {c}" if cell > 0.55 else f"{c}", fontsize=9, fontweight="normal", loc="center")
         for r, axes in enumerate(grid[:, 0], 1):
             _beside(axes, f"{down} {r}")
-        width, height = drawn.get_size_inches()
-        tall = min(2.2, height - 0.42)
-        place = (left + columns * (cell + gap) + 0.12) / width
-        bar = drawn.colorbar(picture, cax=drawn.add_axes((place, (height - 0.3 - tall) / height, 0.12 / width, tall / height)))
-        bar.set_ticks([-reach, 0, reach], labels=[f"1/{TIMES_UNIFORM:g}", "uniform", f"{TIMES_UNIFORM:g} times"])
-        bar.ax.tick_params(labelsize=9, length=2)
-        bar.outline.set_visible(False)
+        _colour_bar(drawn, grid[:, -1], theme, scale, (0, 0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1))
         return png(drawn)
+
+
+def _colour_bar(drawn: Figure, column: Sequence[Axes], theme: Theme, scale: Normalize, ticks: Iterable[float]) -> None:
+    """Beside the last column of maps, as high as it, with its shares in %: those of the ticks whose numbers do not touch."""
+    top, bottom = column[0].get_position(), column[-1].get_position()
+    width, height = drawn.get_size_inches()
+    tall = min(top.y1 - bottom.y0, 3 / height)
+    place = drawn.add_axes((top.x1 + 0.12 / width, top.y1 - tall, 0.11 / width, tall))
+    bar = drawn.colorbar(ScalarMappable(scale, weights_map(theme)), cax=place)
+    kept: list[float] = []
+    for tick in ticks:
+        if 0 <= float(scale(tick)) <= 1 and (not kept or float(scale(tick)) - float(scale(kept[-1])) > 0.16 / (tall * height)):
+            kept.append(tick)
+    bar.set_ticks(kept, labels=[f"{_percent(tick)} %" for tick in kept])
+    bar.ax.minorticks_off()
+    bar.ax.tick_params(labelsize=9, length=2)
+    bar.outline.set_visible(False)
 
 
 def _tiles(rows: int, columns: int, *, left: float, cell: float, gap: float, top: float, bottom: float) -> tuple[Figure, Any]:
@@ -155,9 +165,3 @@ def _tiles(rows: int, columns: int, *, left: float, cell: float, gap: float, top
 def _beside(axes: Axes, text: str) -> None:
     """A row's name, left of its first axes."""
     axes.annotate(text, (0, 0.5), (-7, 0), xycoords="axes fraction", textcoords="offset points", ha="right", va="center", fontsize=9)
-
-
-def _outline(axes: Axes, image: FloatArray, theme: Theme) -> None:
-    """The digit's edge, on axes that hold the image."""
-    centres = np.arange(image.shape[0]) + 0.5
-    axes.contour(centres, centres, image, levels=[0.4], colors=[INK[theme]], linewidths=0.7, alpha=0.9)

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
 import matplotlib.style
+import numpy as np
 import seaborn as sns
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from PIL import Image
+
+from pipeline.measures.definitions import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +37,12 @@ _GRID = {"light": "#e3e6ea", "dark": "#2b323b"}
 COLOURS = {
     "light": ("#0072B2", "#D55E00", "#009E73", "#CC5A9E", "#B07D00", "#3498CF"),
     "dark": ("#56B4E9", "#FF8A3D", "#20C997", "#E58BC1", "#F0C740", "#8FA8FF"),
+}
+# From nothing to most, and from cold to warm around nothing, which has the page's colour. Both end before the ink's brightness.
+_WEIGHTS = {"light": ("#B3D7EE", "#3391C9", "#00456B"), "dark": ("#1A5078", "#3B93CB", "#A5D8F8")}
+_SIGNS = {
+    "light": (("#0B4F8A", "#8DBDE0"), ("#F2A27C", "#B2361B")),
+    "dark": (("#8CCBF7", "#24618F"), ("#9A4420", "#FFB68F")),
 }
 DASHES = (0, (3.5, 1.8))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
@@ -80,6 +90,29 @@ def png(figure: Figure, *, few_colours: bool = True) -> bytes:
     small = io.BytesIO()
     image.save(small, format="png", optimize=True)
     return small.getvalue()
+
+
+def weights_map(theme: Theme) -> LinearSegmentedColormap:
+    """Colours of weights: none has the page's colour."""
+    return LinearSegmentedColormap.from_list("weights", [PAGE[theme], *_WEIGHTS[theme]])
+
+
+def signs_map(theme: Theme) -> LinearSegmentedColormap:
+    """Colours of signed numbers: 0 has the page's colour, negative ones are blue, positive ones red or orange."""
+    cold, warm = _SIGNS[theme]
+    return LinearSegmentedColormap.from_list("signs", [*cold, PAGE[theme], *warm])
+
+
+def greys_map(theme: Theme) -> LinearSegmentedColormap:
+    """Colours of an image's ink."""
+    return LinearSegmentedColormap.from_list("ink", [PAGE[theme], INK[theme]])
+
+
+def outline(axes: Axes, image: FloatArray, theme: Theme, width: float = 0.8) -> None:
+    """The edge of a digit, (height, width) in [0, 1], on axes that hold it pixel for pixel; seen on bright colours and on dark ones."""
+    rows, columns = (np.arange(side) + 0.5 for side in image.shape)
+    for colour, wide, alpha in ((PAGE[theme], 2.6 * width, 0.7), (INK[theme], width, 1.0)):
+        axes.contour(columns, rows, image, levels=[0.4], colors=[colour], linewidths=wide, alpha=alpha)
 
 
 def line_styles(baselines: Sequence[bool], theme: Theme) -> list[dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
 from pipeline.report.figures import style
 from pipeline.report.figures.style import THEMES, Theme
@@ -27,3 +29,16 @@ def test_colours_stand_out_from_the_page(theme: Theme) -> None:
     for colour in (*style.COLOURS[theme], style.INK[theme], style.MUTED[theme]):
         lighter, darker = sorted((page, luminance(colour)), reverse=True)
         assert (lighter + 0.05) / (darker + 0.05) >= 3, colour
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_maps_begin_at_the_pages_colour_and_go_one_way(theme: Theme) -> None:
+    page, ink = (np.array(to_rgb(colour)) for colour in (style.PAGE[theme], style.INK[theme]))
+    weights = style.weights_map(theme)(np.linspace(0, 1, 50))[:, :3]
+    assert np.abs(weights[0] - page).max() < 0.01
+    brightness = weights.mean(axis=1) * np.sign(ink.mean() - page.mean())
+    assert (np.diff(brightness) > 0).all()
+    signs = style.signs_map(theme)(np.linspace(0, 1, 101))[:, :3]
+    assert np.abs(signs[50] - page).max() < 0.02
+    assert signs[0, 2] > signs[0, 0]  # blue
+    assert signs[-1, 0] > signs[-1, 2]  # red
