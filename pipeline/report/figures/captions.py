@@ -10,7 +10,6 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -26,15 +25,17 @@ from pipeline.report.figures.style import (
     DASHES,
     INK,
     MUTED,
-    PAGE,
     WIDTH,
     Theme,
+    greys_map,
     legend_below,
     line_styles,
+    outline,
     plain_numbers,
     png,
     style,
     tidy,
+    weights_map,
 )
 from pipeline.report.text import counted, listed, percent
 from pipeline.study import Training
@@ -165,7 +166,7 @@ def _lines(words: Sequence[tuple[str, Kind]], places: int) -> list[list[tuple[in
 
 def _picture(axes: Axes, scene: FloatArray, theme: Theme) -> None:
     """A scene with the edges of its cells."""
-    axes.imshow(scene, cmap=_greys(theme), vmin=0, vmax=1, interpolation="nearest")
+    axes.imshow(scene, cmap=greys_map(theme), vmin=0, vmax=1, interpolation="nearest")
     _bare(axes, theme)
     middle = scene.shape[1] / 2 - 0.5
     axes.axvline(middle, color=MUTED[theme], linewidth=0.6)
@@ -177,10 +178,6 @@ def _bare(axes: Axes, theme: Theme) -> None:
     axes.grid(False)
     for spine in axes.spines.values():
         spine.set(color=MUTED[theme], linewidth=0.6)
-
-
-def _greys(theme: Theme) -> LinearSegmentedColormap:
-    return LinearSegmentedColormap.from_list("ink", [PAGE[theme], INK[theme]])
 
 
 # --- where a decoder looks ---
@@ -249,12 +246,9 @@ def draw_gaze(looks: Sequence[Look], theme: Theme) -> bytes:
     strongest = max(float(look.maps.max()) for look in looks)
     with style(theme):
         drawn = Figure(figsize=(WIDTH, height))
-        strong = ("#BFDDF0", "#3498CF", "#003B5C") if theme == "light" else ("#12405C", "#56B4E9", "#E2F3FD")
-        palette = LinearSegmentedColormap.from_list("attention", [PAGE[theme], *strong])
         top = height
         for look, count in zip(looks, lines, strict=True):
             extent = (0, look.scene.shape[1], look.scene.shape[0], 0)
-            pixels = np.arange(len(look.scene)) + 0.5
             for tile, word in enumerate(("the scene", *look.words)):
                 line, column = divmod(tile, across)
                 for level in range(levels if tile else 1):
@@ -263,8 +257,8 @@ def draw_gaze(looks: Sequence[Look], theme: Theme) -> bytes:
                     axes = drawn.add_axes((*corner, cell / WIDTH, cell / height))
                     if tile:
                         shown = look.maps[level, tile - 1]
-                        axes.imshow(shown, cmap=palette, vmin=0, vmax=strongest, interpolation="nearest", extent=extent)
-                        axes.contour(pixels, pixels, look.scene, levels=[0.4], colors=[INK[theme]], linewidths=0.5, alpha=0.9)
+                        axes.imshow(shown, cmap=weights_map(theme), vmin=0, vmax=strongest, interpolation="nearest", extent=extent)
+                        outline(axes, look.scene, theme, 0.5)
                         _bare(axes, theme)
                     else:
                         _picture(axes, look.scene, theme)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import seaborn as sns
 from matplotlib.figure import Figure
 
 from pipeline.measures import positions
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ModelSettings
 from pipeline.report.figures.drawing import Drawing, Material, figure
-from pipeline.report.figures.style import WIDTH, Theme, png, style
+from pipeline.report.figures.style import WIDTH, Theme, png, signs_map, style
 from pipeline.report.text import listed, signed
 from pipeline.study import Training
 from pipeline.study.claims import measure_values
@@ -76,27 +75,25 @@ def position_similarity(material: Material) -> list[Drawing]:
     )
     caption = (
         "Cosine similarity of the position vector of each patch with those of all patches. Each small square belongs to the patch at "
-        "its place in the image and maps the whole image: red is alike, blue is opposite, the page's colour is neither. The class "
-        "token's vector is left out. Learned vectors are those after the last epoch; a mean over seeds is of similarities, as the "
+        "its place in the image and maps the whole image: red or orange is alike, blue is opposite, the page's colour is neither. The "
+        "class token's vector is left out. Learned vectors are those after the last epoch; a mean over seeds is of similarities, as the "
         "vectors of different seeds have no common axes."
     )
     return [Drawing(alt, caption, lambda theme: draw_similarity(panels, theme))]
 
 
 def draw_similarity(panels: Sequence[tuple[str, FloatArray]], theme: Theme) -> bytes:
-    """PNG: mosaics (from `positions.similarity_mosaic`), two a row; red is alike, blue is opposite."""
+    """PNG: mosaics (from `positions.similarity_mosaic`), two a row; red or orange is alike, blue is opposite."""
     with style(theme):
         columns = min(2, len(panels))
         rows = -(-len(panels) // columns)
         drawn = Figure(figsize=(WIDTH if columns == 2 else WIDTH / 2 + 0.5, 4.05 * rows), layout="constrained")
         drawn.get_layout_engine().set(wspace=0.05, hspace=0.03)  # type: ignore[union-attr,call-arg]
         grid = drawn.subplots(rows, columns, squeeze=False)
-        # White (dark on a dark page) is a right angle, so the page's own colour means "nothing in common".
-        palette = sns.color_palette("vlag" if theme == "light" else "icefire", as_cmap=True)
         for axes in grid.flat:
             axes.set_axis_off()
         for axes, (label, mosaic) in zip(grid.flat, panels, strict=False):
-            image = axes.imshow(mosaic, cmap=palette, vmin=-1, vmax=1, interpolation="nearest")
+            image = axes.imshow(mosaic, cmap=signs_map(theme), vmin=-1, vmax=1, interpolation="nearest")
             axes.set_title(label, fontweight="normal")
         bar = drawn.colorbar(image, ax=grid, shrink=0.6, aspect=30, pad=0.02, ticks=[-1, -0.5, 0, 0.5, 1])
         bar.set_label("cosine similarity")
