@@ -109,7 +109,7 @@ else:
     Measure = Literal[tuple(MEASURES)]
 Rule = Literal["equivalent", "less", "more", "at least", "ratio", "exponent"]
 Figure = Literal[
-    "curves", "position_similarity", "measure", "data_size", "shifts", "sizes", "attention_maps", "captions", "gaze", "budget"
+    "curves", "position_similarity", "measure", "data_size", "shifts", "sizes", "attention_maps", "arithmetic", "captions", "gaze", "budget"
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ A figure that experiments may name is one function, registered under its name by
 (pipeline/params/study.py), too, where params.yaml is checked.
 """
 
-from pipeline.report.figures import attention, captions, curves, measure, positions, scaling  # each registers its figures
+from pipeline.report.figures import arithmetic, attention, captions, curves, measure, positions, scaling  # each registers its figures
 from pipeline.report.figures.drawing import Drawing, Material, drawings
 
-__all__ = ["Drawing", "Material", "attention", "captions", "curves", "drawings", "measure", "positions", "scaling"]
+__all__ = ["Drawing", "Material", "arithmetic", "attention", "captions", "curves", "drawings", "measure", "positions", "scaling"]

@@ -32,12 +32,12 @@ def band_kind(n: int) -> str:
     return f"{100 * LEVEL:g} % Student t interval of that mean" if n >= INTERVAL_SEEDS else "lowest to highest seed"
 
 
-def bands(runs: Sequence[Training], drawn: str = "bands") -> str:
-    """What lines and bands are, as the sentence of a caption. `drawn`: what the bands are drawn as."""
+def bands(runs: Sequence[Training], drawn: str = "bands", means: str = "Lines") -> str:
+    """What lines and bands are, as the sentence of a caption. `drawn`, `means`: what bands and means are drawn as."""
     kinds = sorted({band_kind(len(run.seeds)) for run in runs} - {""})
     if not kinds:
         return f"One seed (n = 1), so no {drawn}."
-    return f"Lines: mean over n = {numbers(runs)} seeds; {drawn}: {', or with few seeds '.join(kinds)}."
+    return f"{means}: mean over n = {numbers(runs)} seeds; {drawn}: {', or with few seeds '.join(kinds)}."
 
 
 def numbers(runs: Sequence[Training]) -> str:
