@@ -259,8 +259,7 @@ def drawn_once() -> Iterator[dict[tuple[str, str, bool], bytes]]:
     """Has the first figure of each kind drawn, and taken for all others of its kind, while a module's tests run.
 
     Drawing takes most of a report's time, and no word of a page depends on what a figure shows. Yields the figures by function,
-    theme and whether there are so many variants that each has a panel; those take seconds and are drawn in one theme. A test that
-    needs new figures clears it.
+    theme and whether there are so many variants that each has a panel. A test that needs new figures clears it.
     """
     from pipeline.report.figures.curves import MAX_LINES
 
@@ -269,7 +268,7 @@ def drawn_once() -> Iterator[dict[tuple[str, str, bool], bytes]]:
     def once(name: str, draw: Callable[..., bytes]) -> Callable[..., bytes]:
         def call(*arguments: Any) -> bytes:
             many = name in DRAWN["curves"] and len(arguments[0]) > MAX_LINES
-            key = (name, "" if many else arguments[-1], many)
+            key = (name, arguments[-1], many)
             if key not in drawn:
                 drawn[key] = draw(*arguments)
             return drawn[key]

@@ -452,7 +452,7 @@ def test_seeds_that_diverged_are_counted_and_left_out_where_they_have_no_number(
     assert float(row[6]) == pytest.approx(np.nanmean(finite), abs=5.1e-5)
     assert row[7:] == ["-", "-"]
     assert "The loss of some seeds of no norm is not finite" in page
-    assert "Losses that are not finite are left out (no norm, 3 of 10 seeds)" in page
+    assert "Seeds whose losses are not finite in the end: no norm, 3 of 10 seeds." in page
     rows = table(read(full_study, "README.md"), "| place |", key=1)
     assert (rows["no-norm"][2], rows["base"][2]) == ("10, 3 diverged", "10")
 
@@ -800,8 +800,8 @@ def test_captions_say_n_and_alternatives_say_numbers(full_study: Path) -> None:
             assert "." in alternative
             assert len(alternative) > 40
     page = read(full_study, "experiments/data-size.md")
-    accuracy = 100 * column(full_study, "vit-100", "test_accuracy").mean()
-    assert f"ViT from {accuracy:.2f} % with 100 images" in page
+    error = 100 - 100 * column(full_study, "vit-100", "test_accuracy").mean()
+    assert f"ViT from {error:.2f} % with 100 images" in page
     assert "with 60,000 images" in page
     shifts = read(full_study, "experiments/networks.md")
     shifted = 100 * np.mean([float(row["shift_4"]) for row in rows_of(full_study, "seeds.csv", "cnn")])
