@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import yaml
+from hypothesis import settings
 
 from pipeline import params
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from pipeline.training.engine import Trainer
 
 ROOT = Path(__file__).parent.parent
+
+# The same cases in every run, so that a commit that passed passes again. `pytest --hypothesis-profile=default` looks for new ones.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 
 class Repository:

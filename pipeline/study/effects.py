@@ -147,11 +147,11 @@ def _estimate(mean: float, rows: Sequence[FloatArray], size: float) -> Estimate:
 
 
 def _of_variances(mean: float, variances: tuple[float, ...], sizes: tuple[int, ...]) -> Estimate:
-    shares = [variance / n for variance, n in zip(variances, sizes, strict=True)]
-    squared = sum(shares)
+    squared = sum(variance / n for variance, n in zip(variances, sizes, strict=True))
     if not squared:
         return Estimate(mean, 0.0, math.inf, variances, sizes)
-    freedom = squared**2 / sum(share**2 / (n - 1) for share, n in zip(shares, sizes, strict=True))
+    shares = [variance / n / squared for variance, n in zip(variances, sizes, strict=True)]  # of a sum of 1: squares do not vanish
+    freedom = 1 / sum(share**2 / (n - 1) for share, n in zip(shares, sizes, strict=True))
     return Estimate(mean, math.sqrt(squared), freedom, variances, sizes)
 
 

@@ -79,6 +79,11 @@ def test_pairs_are_the_t_interval_of_their_differences(rows: list[tuple[float, .
         paired_contrast(a, b[:-1])
 
 
+def test_differences_whose_squared_variance_underflows_have_freedom() -> None:
+    found = paired_contrast([0, 3e-84], [0, 0])
+    assert (found.mean, found.error, found.freedom) == pytest.approx((1.5e-84, 1.5e-84, 1))
+
+
 def test_differences_that_are_equal_on_paper_have_no_spread() -> None:
     ours, theirs = np.array([0.9631, 0.9731, 0.9502]), np.array([0.9602, 0.9702, 0.9473])
     assert np.ptp(ours - theirs) > 0
