@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_LINES = 6  # in one panel; of more variants each has its own
+MAX_TIMES = 6.0  # the baseline's last error: what lies above it would press all panels flat
 TOP_LOSS = 10.0  # nats: a loss above it would press all others flat; 2.3 is a guess's
 
 
@@ -57,13 +58,17 @@ def curves(material: Material) -> list[Drawing]:
     )
     cut = cut_epochs(max(run.settings.train.epochs for run in material.runs))
     above = f"; what of the first {f'{cut} epochs' if cut > 1 else 'epoch'} lies above its edge is cut off." if cut else "."
-    drawn = bands(material.runs, "bands" if many or len(lines) <= MAX_BANDS else "bars at the right end")
+    drawn = bands(material.runs, "bands" if many or len(lines) <= MAX_BANDS else "bars at the ends of the lines")
     if many:
-        behind = " before the baseline, in ink," if any(line.is_baseline for line in lines) else ""
+        behind, limit = "", ""
+        if any(line.is_baseline for line in lines):
+            behind, limit = " before the baseline, in ink,", f", and which ends at {MAX_TIMES:g} times the baseline's last error at most"
         caption = (
-            f"{_capital(error)} after each epoch, on a logarithmic axis that all panels share{above} Each panel has one variant, in "
-            f"colour,{behind} and the number is the error after the last epoch. {drawn}"
+            f"{_capital(error)} after each epoch, on a logarithmic axis that all panels share{limit}{above} Each panel has one variant, "
+            f"in colour,{behind} and the number is the error after the last epoch. {drawn}"
         )
+        if beyond := [line.label for line in lines if float(line.run.test_error[:, -1].mean()) > _top(lines)]:
+            caption += f" An arrow: the error lies above the axis ({'; '.join(beyond)})."
     else:
         caption = (
             f"Train loss (dashed) and {tested} loss (solid), and {error}, after each epoch. {drawn} Train loss is averaged while the epoch "
@@ -133,6 +138,12 @@ def _error_axis(axes: Axes, lines: Sequence[Line]) -> None:
     error_axis(axes, [line.run.test_error[:, cut_epochs(line.run.test_error.shape[1]) :] for line in lines])
 
 
+def _top(lines: Sequence[Line]) -> float:
+    """The highest error that panels show."""
+    baselines = [line.run.test_error[:, -1].mean() for line in lines if line.is_baseline]
+    return MAX_TIMES * float(baselines[0]) if baselines and baselines[0] else 1.0
+
+
 def exceeds_loss_axis(lines: Sequence[Line]) -> bool:
     """Whether part of a mean loss lies above the top of the figure's axis."""
     means = np.concatenate([centre(loss) for line in lines for loss in (_train_loss(line.run), line.run.test_loss)])
@@ -181,7 +192,7 @@ def _epoch_axis(axes: Axes, lines: Sequence[Line], *, bars: int = 0) -> None:
     """`bars`: for how many of them there is room at the right."""
     epochs = max(line.run.test_loss.shape[1] for line in lines)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
-    pad = max(0.25, 0.02 * epochs)
+    pad = min(0.9, max(0.25, 0.02 * epochs))  # no epoch is 0
     axes.set_xlim(1 - pad, epochs + pad + bars * 0.014 * epochs)
     tidy(axes)
 
@@ -211,7 +222,7 @@ def _panel_each(lines: Sequence[Line], block: _Block, theme: Theme) -> bytes:
     """Small multiples that share their axes: each variant in colour, and in ink the baseline, which has no panel of its own."""
     baseline = next((line for line in lines if line.is_baseline), None)
     shown = [line for line in lines if line is not baseline]
-    colour = COLOURS[theme][0]
+    colour, top = COLOURS[theme][0], _top(lines)
     with style(theme):
         columns = 4 if len(shown) in (4, 7, 8) or len(shown) > 9 else 3
         rows = -(-len(shown) // columns)
@@ -227,6 +238,10 @@ def _panel_each(lines: Sequence[Line], block: _Block, theme: Theme) -> bytes:
             axes.set_title(textwrap.fill(line.label, 60 // columns, break_on_hyphens=False), fontsize=9.5, fontweight="normal")
             axes.set_title(f"{line.end} %", fontsize=9.5, fontweight="bold", color=colour, loc="right")
             block.axis(axes, lines)
+            low, high = axes.get_ylim()
+            axes.set_ylim(low, min(high, top))
+            if float(line.run.test_error[:, -1].mean()) > top:
+                axes.plot([line.run.test_error.shape[1]], [top], marker="^", color=colour, markersize=7, clip_on=False, zorder=4)
             _epoch_axis(axes, lines)
             axes.tick_params(labelbottom=place + columns >= len(shown))
         handles = [Line2D([], [], color=colour, linewidth=1.8, label="the panel's own")]

@@ -93,7 +93,7 @@ def draw_measure(rows: Sequence[Dots], title: str, theme: Theme) -> bytes:
         if logarithmic:
             log_axis(axes, "x")
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
             plain_numbers(axes, "x")
         axes.set_yticks(range(len(rows)), [row.label for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.4)

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from scipy import stats
 
-from pipeline.report.figures import curves, lines, style
+from pipeline.params import ExperimentSettings, Params
+from pipeline.report.figures import Material, curves, lines, style
 from pipeline.report.figures.curves import Line
 from pipeline.report.figures.style import Theme
 from pipeline.study import Training
@@ -232,6 +233,23 @@ def test_many_variants_have_a_panel_each_with_the_baseline_in_it(drawn: list[Fig
             assert axes.lines[0].get_ydata() == pytest.approx(lines[0].run.test_error.mean(axis=0))
     assert len({axes.get_ylim() for axes in panels}) == 1
     assert figure.get_size_inches()[0] == style.WIDTH
+
+
+def test_panels_end_at_some_times_the_baselines_error(drawn: list[Figure], study: Params) -> None:
+    lines = many_lines(8)
+    lines[3].run.test_accuracy[:] = 0.1
+    curves.draw_curves(lines, "light")
+    panels = [axes for axes in drawn[0].axes if axes.axison]
+    baseline = float(lines[0].run.test_error[:, -1].mean())
+    assert [axes.get_ylim()[1] for axes in panels] == pytest.approx([curves.MAX_TIMES * baseline] * 7)
+    assert [[line.get_marker() for line in axes.lines].count("^") for axes in panels] == [0, 0, 1, 0, 0, 0, 0]
+    names = ("base", "relu", "mean", "max", "first", "dropout", "linear", "warmup")
+    experiment = ExperimentSettings(title="A", question="Is it?", source="code", baseline="base", variants=names)
+    record = {name: {"config": study.resolve(name).model_dump(mode="json")} for name in names}
+    runs = [Training(name, record[name], line.run.seeds, line.run.curves) for name, line in zip(names, lines, strict=True)]
+    (drawing,) = curves.curves(Material("a", experiment, runs))
+    assert "An arrow: the error lies above the axis (max)." in drawing.caption
+    assert "max" in drawing.alt
 
 
 def test_a_few_variants_stay_in_one_panel(drawn: list[Figure]) -> None:
