@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from pipeline.commands.catalogue import show
@@ -40,6 +41,7 @@ from pipeline.training.tasks import load as load_data
 
 TIMES = CHECKPOINTS / "times.json"
 _WARM_UP, _CHUNK, _CHUNKS = 3, 5, 4  # steps: three that are not timed, then four times five
+_UNDISTURBED = 0.1  # this share of recorded epochs is taken to have had the machine for itself
 _PATIENCE = 4.0  # seconds; of slow steps fewer are timed
 # A training step is a forward pass and a backward pass, which costs twice as much.
 _STEP_OVER_TEST = 3.0
@@ -208,7 +210,8 @@ def recorded(params: Params, device: str) -> dict[str, Rate]:
     """By variant, what earlier trainings on this kind of processor took; variants that none speaks for are left out.
 
     The nearest trainings decide: of the same settings, else of those that differ only in what leaves a step as it is, else of the same
-    model. Among them those of the newest code, and of their epochs the median.
+    model. Among them those of the newest code, and of their epochs the fast end: other work on a machine makes an epoch longer, up to
+    fifty times in a study of days, and nothing makes it shorter.
     """
     records = list(_records(params, device))
     rates = {}
@@ -218,9 +221,9 @@ def recorded(params: Params, device: str) -> dict[str, Rate]:
             if not found:
                 continue
             newest = max(found, key=lambda record: (record.finished, record.variant == variant))
-            seconds = statistics.median(second for record in found if record.code == newest.code for second in record.seconds)
+            seconds = np.quantile([second for record in found if record.code == newest.code for second in record.seconds], _UNDISTURBED)
             source = "recorded" if level == 0 else "recorded, scaled" if newest.variant == variant else f"recorded of {newest.variant}"
-            rates[variant] = Rate(seconds, source)
+            rates[variant] = Rate(float(seconds), source)
             break
     return rates
 
