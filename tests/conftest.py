@@ -251,7 +251,7 @@ DRAWN = {
     "curves": ("draw_curves",),
     "positions": ("draw_similarity",),
     "measure": ("draw_measure",),
-    "scaling": ("draw_data_size", "draw_shifts", "draw_sizes"),
+    "scaling": ("draw_data_size", "draw_shifts", "draw_sizes", "draw_first_steps"),
     "arithmetic": ("draw_arithmetic",),
     "attention": ("draw_rollouts", "draw_heads"),
     "captions": ("draw_captions", "draw_gaze", "draw_budget"),

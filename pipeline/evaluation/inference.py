@@ -9,19 +9,23 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.errors import UserError
-from pipeline.measures.definitions import FloatArray
+from pipeline.measures.definitions import FIRST_STEPS, FloatArray
 from pipeline.measures.traces import loss_spikes, steps_to_loss
 from pipeline.params import VariantSettings
 from pipeline.runner import results, workers
 from pipeline.training import tasks
+
+if TYPE_CHECKING:
+    import torch
 
 # How the models of a task are measured: `module:function` of a Task, its data, what makes the stack of some of its seeds, and the device.
 _MEASURES = {
@@ -128,7 +132,30 @@ def measure(task: Task) -> Result:
         return made
 
     found: Result = resolve_name(_MEASURES[task.settings.task])(task, data, stack, device)
-    return replace(found, columns=found.columns | trace_columns(task)) if "trace" in task.probes else found
+    columns = dict(found.columns)
+    if "trace" in task.probes:
+        columns |= trace_columns(task)
+    if "first_steps" in task.probes:
+        columns |= first_changes(task, data, device)
+    return replace(found, columns=columns)
+
+
+def first_changes(task: Task, data: Any, device: torch.device) -> dict[str, FloatArray]:
+    """`change_N` of a group's seeds: the root mean square change of a weight in step N, for the first steps of their training."""
+    import torch
+
+    from pipeline.training.engine import Trainer
+
+    trainer = Trainer(task.settings, data, task.seeds, device)
+
+    def weights() -> torch.Tensor:
+        """(seed, weight)."""
+        return torch.cat([value.detach().reshape(len(task.seeds), -1) for value in trainer.stack.parameters], 1).double()
+
+    passed = [weights()]
+    trainer.run_steps(FIRST_STEPS, lambda: passed.append(weights()))
+    changes = [(new - old).square().mean(1).sqrt().cpu().numpy() for old, new in pairwise(passed)]
+    return {f"change_{step}": change for step, change in enumerate(changes, 1)}
 
 
 def trace_columns(task: Task) -> dict[str, FloatArray]:

@@ -12,10 +12,10 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from pipeline.measures.definitions import SHIFTS, SIZES, FloatArray, is_diverged
+from pipeline.measures.definitions import FIRST_STEPS, SHIFTS, SIZES, FloatArray, is_diverged
 from pipeline.measures.traces import REACHED_LOSS, REACHED_STEPS, SPIKE_HEIGHT, SPIKE_STEPS
 
-Probe = Literal["shifts", "sizes", "attention", "saturation", "positions", "recurrence", "trace"]
+Probe = Literal["shifts", "sizes", "attention", "saturation", "positions", "recurrence", "trace", "first_steps"]
 PROBES: tuple[Probe, ...] = get_args(Probe)
 
 LATE_EPOCHS = 5
@@ -157,6 +157,11 @@ def shift_accuracy(training: Trained) -> FloatArray | None:
 def size_accuracy(training: Trained) -> FloatArray | None:
     """(seeds, 5): accuracy on test images scaled to each of `SIZES`; None where that was not evaluated."""
     return _side_by_side(training, [f"size_{pixels}" for pixels in SIZES])
+
+
+def first_changes(training: Trained) -> FloatArray | None:
+    """(seeds, 10): root mean square change of a weight in each of the first steps; None where that was not evaluated."""
+    return _side_by_side(training, [f"change_{step}" for step in range(1, FIRST_STEPS + 1)])
 
 
 def _side_by_side(training: Trained, names: Sequence[str]) -> FloatArray | None:

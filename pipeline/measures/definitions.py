@@ -1,4 +1,4 @@
-"""What makers of results go by, too: the shifts and the beam that an evaluation tests, and when a training has diverged."""
+"""What makers of results go by, too: which shifts, beam and first steps an evaluation looks at, and when a training has diverged."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ FloatArray = npt.NDArray[np.float64]
 
 SHIFTS = (1, 2, 3, 4)  # pixels
 SIZES = (20, 24, 32, 36, 40)  # pixels along a side; of patches of 4 pixels grids of 5 to 10, where 28 pixels give 7
+FIRST_STEPS = 10  # whose changes of the weights an evaluation measures: "the first ten steps" of Liu et al. 2020, section 3.1
 BEAM_WIDTH = 5  # captions that a beam search keeps, as in Cornia et al. 2020, section 4.2
 
 

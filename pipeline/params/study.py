@@ -109,7 +109,8 @@ else:
     Measure = Literal[tuple(MEASURES)]
 Rule = Literal["equivalent", "less", "more", "at least", "ratio", "exponent"]
 Figure = Literal[
-    "curves", "position_similarity", "measure", "data_size", "shifts", "sizes", "attention_maps", "arithmetic", "captions", "gaze", "budget"
+    "curves", "position_similarity", "measure", "data_size", "shifts", "sizes", "first_steps", "attention_maps", "arithmetic", "captions",
+    "gaze", "budget"
 ]  # fmt: skip
 
 
@@ -345,7 +346,7 @@ class Params(Settings):
 
     def probed(self, probe: Probe) -> tuple[str, ...]:
         """The variants, in order, of which an experiment or a claim wants what the probe finds, and that have it."""
-        figure = {"shifts": "shifts", "sizes": "sizes", "attention": "attention_maps"}.get(probe)
+        figure = {"shifts": "shifts", "sizes": "sizes", "first_steps": "first_steps", "attention": "attention_maps"}.get(probe)
         named: set[str] = set()
         for experiment in self.experiments.values():
             if figure in experiment.figures or MEASURES[experiment.measure].probe == probe:
@@ -366,7 +367,7 @@ def _has(settings: VariantSettings, probe: Probe) -> bool:
         return isinstance(model, ModelSettings) and all(model.serves(size) for size in SIZES)
     if probe == "positions":  # the tables' similarities take three patches, the second table four parts of the width
         return isinstance(model, ModelSettings) and model.position != "none" and model.grid > 1 and model.dim % 4 == 0
-    return probe in ("shifts", "trace") or isinstance(model, ModelSettings)
+    return probe in ("shifts", "trace", "first_steps") or isinstance(model, ModelSettings)
 
 
 def load(path: str | Path = "params.yaml") -> Params:

@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -147,12 +147,13 @@ class Trainer:
         self.rows += rows
         return rows
 
-    def run_steps(self, count: int) -> None:
-        """Only the first steps of a training, for their `trace`; the trainer has to be new."""
+    def run_steps(self, count: int, after: Callable[[], object] = lambda: None) -> None:
+        """Only the first steps of a training, for their `trace`; the trainer has to be new. `after` is called after each."""
         self._prepare(1)
         epochs = (self._batches(epoch) for epoch in range(1, self.settings.train.epochs + 1))
         for index in itertools.islice(itertools.chain.from_iterable(epochs), count):
             self._run_step(index)
+            after()
 
     def test(self) -> tuple[list[float], list[float]]:
         """Mean cross-entropy in a test and share of it that is right, of each seed, now."""

@@ -14,7 +14,7 @@ from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.evaluation import attention, recurrence, saturation
 from pipeline.evaluation.classification import position_columns, scale, shift
-from pipeline.evaluation.inference import Task, measure
+from pipeline.evaluation.inference import Task, first_changes, measure
 from pipeline.measures.positions import table_correlation
 from pipeline.models.positions import sincos2d_table, sinusoidal_table
 from pipeline.runner import results
@@ -125,6 +125,48 @@ def test_accuracy_under_shifts_by_loops(settings_of: dict[str, params.VariantSet
                 logits = module(torch.from_numpy(moved)[:, None].float() / 255)
             accuracies.append((logits.argmax(1).numpy() == data.test_labels).mean())
         assert found[f"shift_{distance}"] == pytest.approx(np.mean(accuracies), abs=1e-9)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "radam"])
+def test_changes_of_weights_in_the_first_steps(
+    runs: Path, arrays: Path, settings_of: dict[str, params.VariantSettings], optimizer: Any
+) -> None:
+    """Plain SGD's are the learning rate times the gradient, whose norm the trace of a training has; Adam's first is the learning rate
+    for every weight with a gradient far above its epsilon; RAdam's first is the gradient's, as SGD's."""
+    import torch
+
+    from pipeline.training.engine import Trainer
+
+    settings = settings_of["net"]
+    rate = 1e-3 if optimizer == "adam" else 0.1
+    settings = settings.model_copy(update={"train": settings.train.model_copy(update={"optimizer": optimizer, "learning_rate": rate})})
+    found = first_changes(make_task(settings, runs / "net", arrays, seeds=(4, 7)), load(arrays), torch.device("cpu"))
+    assert list(found) == [f"change_{step}" for step in range(1, 11)]
+    for i, seed in enumerate((4, 7)):
+        trainer = Trainer(settings, load(arrays), [seed], torch.device("cpu"))
+        trainer.run_steps(10)
+        size = sum(value.numel() for value in trainer.stack.parameters)
+        of_gradient = rate * trainer.trace.gradient_norm[0, :10].double().numpy() / np.sqrt(size)
+        changes = [found[f"change_{step}"][i] for step in range(1, 11)]
+        if optimizer == "adam":
+            moved = sum(int((value.grad.abs() > 1e-6).sum()) for value in untrained_gradients(settings, seed, arrays))
+            assert changes[0] == pytest.approx(rate * np.sqrt(moved / size), rel=0.02)
+        else:
+            same = 10 if optimizer == "sgd" else 1
+            assert changes[:same] == pytest.approx(of_gradient[:same], rel=1e-4)
+
+
+def untrained_gradients(settings: params.VariantSettings, seed: int, arrays: Path) -> list[Any]:
+    """The parameters of the untrained network with the gradient of its first batch, by torch alone."""
+    import torch
+
+    from pipeline.training.engine import epoch_order
+
+    data, module = load(arrays), initial_model(settings.model, seed)
+    first = epoch_order(seed, 1, len(data.train_labels), train_images=None, epoch_images=None)[: settings.train.batch_size].numpy()
+    images = torch.from_numpy(data.train_images[first])[:, None].float() / 255
+    torch.nn.functional.cross_entropy(module(images), torch.from_numpy(data.train_labels[first]).long()).backward()
+    return list(module.parameters())
 
 
 @pytest.mark.parametrize("position", POSITIONS)

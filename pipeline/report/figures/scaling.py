@@ -1,4 +1,4 @@
-"""Accuracy or error against something else than epochs: the number of training images, shifts and sizes of the test images."""
+"""What depends on something else than epochs: on the number of training images, shifts and sizes of the test images, the first steps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from scipy.optimize import isotonic_regression
 
-from pipeline.measures import shift_accuracy, size_accuracy
-from pipeline.measures.definitions import SHIFTS, SIZES, FloatArray
+from pipeline.measures import first_changes, shift_accuracy, size_accuracy
+from pipeline.measures.definitions import FIRST_STEPS, SHIFTS, SIZES, FloatArray
 from pipeline.params import ARCHITECTURES
 from pipeline.report.figures.drawing import Drawing, Material, figure
 from pipeline.report.figures.lines import bands, centre, draw_bars, draw_line, error_axis, move_aside
@@ -171,6 +171,42 @@ def draw_sizes(lines: Sequence[Series], theme: Theme) -> bytes:
         axes.set_ylim(top=1.0)
 
     return _draw(lines, theme, "Test accuracy (%)", axis)
+
+
+# --- the first steps ---
+
+
+@figure("first_steps")
+def first_steps(material: Material) -> list[Drawing]:
+    steps = tuple(range(1, FIRST_STEPS + 1))
+    lines = [
+        Series(material.label(run), tuple(map(float, steps)), changes, material.is_baseline(run))
+        for run in material.runs
+        if (changes := first_changes(run)) is not None and np.isfinite(changes).all() and (changes > 0).all()
+    ]
+    if not lines:
+        return []
+    spoken = [f"{line.label} {line.values[:, 0].mean():.1g}, then {line.values[:, -1].mean():.1g}" for line in lines]
+    alt = f"Change of a weight in the first and in the {FIRST_STEPS}th step: {'; '.join(spoken)}."
+    caption = (
+        f"Root mean square change of a weight in each of the first {FIRST_STEPS} steps: the square root of the variance of the effective "
+        f"step, whose mean is near zero. {bands(material.runs, 'bars')} Adam divides a gradient by the root of the mean of its squares, "
+        "which of one gradient is its size: its first step moves every weight by the whole learning rate, however small the gradient. "
+        "RAdam takes plain gradient steps until that mean is of enough of them (Liu et al. 2020, section 4)."
+    )
+    return [Drawing(alt, caption, lambda theme: draw_first_steps(lines, theme))]
+
+
+def draw_first_steps(lines: Sequence[Series], theme: Theme) -> bytes:
+    """PNG: root mean square change of a weight against the step, the changes on a logarithmic axis."""
+
+    def axis(axes: Axes) -> None:
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(FixedLocator(lines[0].x))
+        axes.set_yscale("log")
+        plain_numbers(axes, "x", ".0f")
+
+    return _draw(lines, theme, "Change of a weight (root mean square, log scale)", axis)
 
 
 # --- lines with their names at their ends ---

@@ -29,6 +29,18 @@ def test_data_size_is_drawn_over_the_numbers_of_images(drawn: list[Figure], them
     assert scaling.draw_data_size([vit, cnn], theme) == first
 
 
+def test_first_steps_are_drawn_on_a_logarithmic_axis(drawn: list[Figure]) -> None:
+    steps = tuple(map(float, range(1, 11)))
+    adam, radam = (
+        Series(name, steps, np.geomspace(first, 1e-3, 10) * np.ones((6, 1))) for name, first in (("Adam", 5e-3), ("RAdam", 1e-5))
+    )
+    scaling.draw_first_steps([adam, radam], "light")
+    axes = drawn[0].axes[0]
+    assert axes.get_yscale() == "log"
+    assert axes.get_ylim()[0] < 1e-5
+    assert axes.lines[1].get_ydata() == pytest.approx(radam.values[0])
+
+
 def test_names_at_the_ends_of_lines_do_not_touch_and_stay_in_the_figure(drawn: list[Figure]) -> None:
     ends = (0.570, 0.571, 0.569, 0.5705, 0.90, 0.53)
     lines = [Series(f"a long name {i}", (0.0, 1.0), np.array([[0.97, end]]), i == 0) for i, end in enumerate(ends)]
