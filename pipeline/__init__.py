@@ -1,1 +1,8 @@
-"""An ablation laboratory for vision transformers."""
+"""An ablation laboratory for vision transformers: what `dvc repro` and `make` run."""
+
+import sys
+
+if sys.argv[:1] == ["-m"]:  # as long as Python looks for the module of `python -m pipeline...`
+    from pipeline.environment import ensure
+
+    ensure()

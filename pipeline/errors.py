@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import sys
 from collections.abc import Callable
 
@@ -33,6 +34,10 @@ def disk_sentence(error: Exception) -> str | None:
 
 def run_command(main: Callable[[list[str]], int | None]) -> None:
     """Runs a command's `main(argv)` and exits with its status; a `UserError` is printed as its sentence alone."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What the output's encoding lacks is written as its code: a minus sign that is lost would make a loss a gain.
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = main(sys.argv[1:]) or 0
     except UserError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import UserError, run_command
-from pipeline.params import Params, VariantSettings, load, nearest
+from pipeline.params import Params, VariantSettings, load, nearest, shown
 from pipeline.runner import results
 from pipeline.study.files import ARRAYS, RUNS
 
@@ -61,8 +61,8 @@ def _settings(params: Params, variant: str) -> VariantSettings:
 
 
 def _number(name: str, text: str, choices: range | tuple[int, ...]) -> int:
-    if not text.isdigit() or int(text) not in choices:
-        raise UserError(f"{name} is {text!r}, but has to be a whole number from {choices[0]} to {choices[-1]}.")
+    if text not in map(str, choices):
+        raise UserError(f"{name} is {shown(text)}, but has to be a whole number from {choices[0]} to {choices[-1]}.")
     return int(text)
 
 
@@ -83,19 +83,22 @@ def read(path: Path, side: int, channels: int) -> np.ndarray:
     Raises:
         UserError: it cannot be read, has another size, or is empty.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
         with Image.open(path) as image:
-            size, pixels = image.size, np.asarray(image.convert("L" if channels == 1 else "RGB"))
+            if image.size != (side, side):  # a large one is not decoded
+                width, height = image.size
+                raise UserError(
+                    f"{path} has {width} x {height} pixels, but a scene has {side} x {side}: four cells of {side // 2} x {side // 2}."
+                )
+            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(f"{path} is not there.") from None
-    except (OSError, UnidentifiedImageError, ValueError, SyntaxError):
+    except Exception:  # a decoder's fault has no class of its own
         raise UserError(f"{path} is not a picture that can be read; give a PNG of {side} x {side} pixels.") from None
-    if size != (side, side):
-        raise UserError(
-            f"{path} has {size[0]} x {size[1]} pixels, but a scene has {side} x {side}: four cells of {side // 2} x {side // 2}."
-        )
     if pixels.max() < _FAINTEST:
         raise UserError(f"{path} holds no digit: a scene has one to four, light on dark.")
     return pixels if channels == 1 else pixels.transpose(2, 0, 1)

@@ -22,7 +22,7 @@ from pipeline import params
 from pipeline.commands.repro import reproduce
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_changed, write_text
-from pipeline.params import nearest
+from pipeline.params import nearest, shown
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     mirror = os.environ.get("MNIST_MIRROR", "")
-    if mirror and Path(mirror).is_dir():
+    if os.path.isdir(mirror):
         os.environ["MNIST_MIRROR"] = str(Path(mirror).resolve())  # relative to here, not to build/NAME
     directory = lay_out(arguments.name)
     reproduce(directory)
@@ -83,10 +83,10 @@ def read(name: str) -> dict[str, Any]:
     Raises:
         UserError: there is no such profile, or it or the root's params.yaml is wrong.
     """
+    names = sorted(path.parent.name for path in (ROOT / "profiles").glob("*/params.yaml"))
+    if name not in names:
+        raise UserError(f"There is no profile {shown(name)}; the choices are {', '.join(names)}.")
     source = ROOT / "profiles" / name / "params.yaml"
-    if not source.is_file():
-        names = sorted(path.parent.name for path in (ROOT / "profiles").glob("*/params.yaml"))
-        raise UserError(f"There is no profile {name!r}; the choices are {', '.join(names)}.")
     study = params.read(ROOT / "params.yaml")
     params.parse(study)  # so that a fault found after the overlay is the overlay's
     called = f"profiles/{name}/params.yaml"

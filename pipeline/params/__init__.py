@@ -6,7 +6,7 @@ where there is one, the nearest valid choice.
 
 from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import DATASETS, DataSettings, DataSource, ScenesSettings, Shape
-from pipeline.params.faults import nearest
+from pipeline.params.faults import nearest, shown
 from pipeline.params.model import AnyModelSettings, BaselineSettings, CaptionerSettings, ModelSettings
 from pipeline.params.reading import read
 from pipeline.params.study import (
@@ -51,4 +51,5 @@ __all__ = [
     "nearest",
     "parse",
     "read",
+    "shown",
 ]  # fmt: skip

@@ -264,7 +264,7 @@ class Params(Settings):
             UserError: a name is unknown, or the names form a circle.
         """
         if variant not in self.variants:
-            raise UserError(f"There is no variant {variant!r}{nearest(variant, self.variants)}.")
+            raise UserError(f"There is no variant {shown(variant)}{nearest(variant, self.variants)}.")
         names = [variant]
         while (parent := self.variants[names[-1]].get("from")) is not None:
             if not isinstance(parent, str) or parent not in self.variants:
@@ -457,6 +457,8 @@ def load_variant(path: str | Path) -> VariantSettings:
         return VariantSettings.model_validate_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} is missing: run `dvc repro resolve` first, or check the variant's name against params.yaml.") from None
+    except OSError as error:
+        raise UserError(f"{shown(str(path))} cannot be read ({error.strerror}): check the variant's name against params.yaml.") from None
     except (ValidationError, UnicodeDecodeError):
         raise UserError(f"{path} is damaged or of another version: run `dvc repro --force resolve` to write it again.") from None
 

@@ -10,6 +10,7 @@ import ctypes
 import datetime
 import multiprocessing
 import os
+import re
 import signal
 import time
 import traceback
@@ -23,7 +24,7 @@ from typing import Any
 
 from pipeline.errors import UserError, disk_sentence
 from pipeline.files import DamagedError
-from pipeline.params import VariantSettings
+from pipeline.params import VariantSettings, shown
 from pipeline.provenance import device_name, same_processor
 from pipeline.training.records import EpochRow
 
@@ -146,8 +147,8 @@ def choose_processes() -> int:
     wanted = os.environ.get("LAB_PROCESSES", "")
     if not wanted:
         return len(os.sched_getaffinity(0))
-    if not wanted.isdigit() or int(wanted) < 1:
-        raise UserError(f"LAB_PROCESSES is {wanted!r}, but has to be a whole number of at least 1.")
+    if not re.fullmatch("[1-9][0-9]{0,3}", wanted):
+        raise UserError(f"LAB_PROCESSES is {shown(wanted)}, but has to be a whole number from 1 to 9999.")
     return int(wanted)
 
 

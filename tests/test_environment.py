@@ -1,0 +1,61 @@
+"""Whatever `python` the path has: a command runs in the project's own environment, or says what to activate. And any output will do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The package's first modules in a folder with a space, and a stage that none of them gets to."""
+    folder = tmp_path / "a checkout"
+    (folder / "pipeline").mkdir(parents=True)
+    for name in ("__init__.py", "environment.py"):
+        shutil.copyfile(ROOT / "pipeline" / name, folder / "pipeline" / name)
+    (folder / "pipeline" / "stage.py").write_text("raise SystemExit('with a Python that lacks its packages')")
+    return folder
+
+
+def bare(folder: Path) -> subprocess.CompletedProcess[str]:
+    """A stage with a Python that has no packages: `-S` keeps it from looking for them."""
+    command = [sys.executable, "-S", "-m", "pipeline.stage", "a b", "c"]
+    return subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True)
+
+
+def test_a_stage_finds_its_own_environment(checkout: Path) -> None:
+    python = checkout / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\nfor word; do echo "<$word>"; done\nexit 7\n')
+    python.chmod(0o755)
+    done = bare(checkout)
+    assert (done.returncode, done.stderr) == (7, "")
+    assert done.stdout.split("\n") == ["<-S>", "<-m>", "<pipeline.stage>", "<a b>", "<c>", ""]
+
+
+def test_without_one_it_says_what_to_do(checkout: Path) -> None:
+    done = bare(checkout)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {sys.executable} has no dvc, ")
+    assert done.stderr.endswith(": `make setup` makes an environment in .venv, then run the command again.\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_what_the_outputs_encoding_lacks_is_written_as_its_code() -> None:
+    code = """
+from pipeline.errors import UserError, run_command
+def main(_):
+    print("−30.88 \\udcff")
+    raise UserError("±")
+run_command(main)
+"""
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "\\u221230.88 \\udcff\n", "error: \\xb1\n")
