@@ -68,7 +68,9 @@ def test_the_whole_page_of_a_study_that_changed(study: Study) -> None:
     study.commit("the second")
     page = page_of(study, "main~1")
     check_form(page)
-    assert page.startswith("# What changed from `main~1` to `HEAD`\n\n> Only a test.\n\n**No variant differs at adjusted p < 0.05")
+    # The first line under the title says whether it matters.
+    assert page.startswith("# What changed from `main~1` to `HEAD`\n\n**No variant differs at adjusted p < 0.05")
+    assert page.split("\n\n")[2] == "> Only a test."
     rows = {row[0]: row[1:] for table in tables(page) for row in table}
     nbsp = "\N{NO-BREAK SPACE}"
     assert rows["`base`"] == ["12.8", "12.8", "1.00", "10,666 → 40,000", "1,738,558 → 6,520,000"]
