@@ -137,7 +137,7 @@ def edit(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     def change(raw: dict[str, Any]) -> None:
         *parents, last = path.split("/")
         for parent in parents:
-            raw = raw[parent]
+            raw = raw[int(parent) if isinstance(raw, list) else parent]
         raw[last] = value
 
     return change
@@ -362,6 +362,11 @@ FAULTS = [
     ("timing/subjects", {"a/b": {}}, "timing.subjects holds 'a/b', but a name may hold no '/'."),
     ("timing/labels/frist", "x", "timing.labels: names 'frist', which is not among the subjects; the nearest is 'first'."),
     ("timing/round", 3, "timing.round is not a key of params.yaml; the nearest is 'rounds'."),
+    (
+        "claims/K3/comparisons/0/variant",
+        "lab",
+        "claims.K3.comparisons.0 speaks of the step time of 'lab', which is not among timing.subjects and so is not timed; add it there.",
+    ),
     ("trian", {}, "trian is not a key of params.yaml; the nearest is 'train'."),
 ]
 

@@ -3,7 +3,7 @@
     python -m pipeline.commands.catalogue
 
 lists the variants with their difference to the base or to the variant they start from, their experiments, claims and
-parameters, then the experiments and the claims: tables on a terminal, elsewhere one line each, however long.
+parameters, then the experiments and the claims.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pipeline.errors import run_command
 from pipeline.measures import TIMING_RULES
 from pipeline.params import ClaimSettings, ComparisonSettings, Params, load, nearest
 
-# A wider cell pushes the rest of its own line to the right and widens no other line.
-_PADDED = 40
+_WIDTH = 120  # characters of a line that goes to a file or a pipe
+_NAME = 30  # characters of a name that stands on one line
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Row:
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.commands.catalogue", description=__doc__.splitlines()[0]).parse_args(argv)
     params = load()
-    console = Console()
+    console = screen()
     for title, header, lines in sections(params):
         show(console, title, header, lines)
     numbers = sorted({len(params.resolve(variant).train.seeds) for variant in params.variants})
@@ -129,23 +129,25 @@ def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str
     ]
 
 
+def screen() -> Console:
+    """Standard output: as wide as the terminal, or as what a file's reader sees of a line."""
+    return Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+
+
 def show(console: Console, title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """A table on a terminal, where long cells wrap; elsewhere aligned lines, and no cell is ever cut or wrapped."""
-    numbers = [bool(lines) and all(line[column].replace(",", "").isdigit() for line in lines) for column in range(len(header))]
-    if console.is_terminal:
-        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-        for name, number in zip(header, numbers, strict=True):
-            table.add_column(name, justify="right" if number else "left", overflow="fold")
-        for line in lines:
-            table.add_row(*(Text(cell) for cell in line))  # Text: a list in brackets is not markup
+    """A table as wide as the console at most, where long cells wrap; nothing is cut."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column, name in enumerate(header):
+        number = bool(lines) and all(line[column].replace(",", "").isdigit() for line in lines)
+        whole = column == 0 and all(len(line[0]) <= _NAME for line in lines)
+        table.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=whole)
+    for line in lines:
+        table.add_row(*(Text(cell) for cell in line))  # Text: a list in brackets is not markup
+    with console.capture() as captured:
         console.print(table)
-        return
-    table_lines = [header, *([cell or "-" for cell in line] for line in lines)]
-    widths = [min(_PADDED, max(len(line[column]) for line in table_lines)) for column in range(len(header))]
-    for line in table_lines:
-        cells = (cell.rjust(width) if number else cell.ljust(width) for cell, width, number in zip(line, widths, numbers, strict=True))
-        print("  ".join(cells).rstrip())
-    print()
+    for text in captured.get().splitlines():
+        print(text.rstrip(), file=console.file)
+    print(file=console.file)
 
 
 def _count(params: Params, variant: str) -> int:

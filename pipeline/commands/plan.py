@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from pipeline.commands.catalogue import show
+from pipeline.commands.catalogue import screen, show
 from pipeline.errors import UserError, run_command
 from pipeline.files import DamagedError, read_sealed, write_json
 from pipeline.params import Params, VariantSettings, load
@@ -120,7 +120,7 @@ def main(argv: list[str]) -> None:
     if waiting and timed:
         rates |= measured(waiting, device, processes)
     header, lines = table(entries, rates, processes)
-    show(Console(), "What `dvc repro` would do", header, lines)
+    show(screen(), "What `dvc repro` would do", header, lines)
     for line in summary(entries, rates, processes):
         print(line)
     if not timed:

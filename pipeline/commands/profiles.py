@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,9 +93,12 @@ def read(name: str) -> dict[str, Any]:
     called = f"profiles/{name}/params.yaml"
     change = params.read(source, called=called)
     try:
-        return overlay(study, change) | {"profile": name}
+        whole = overlay(study, change) | {"profile": name}
     except UserError as error:
         raise UserError(f"In {called}: {error}") from None
+    if gone := [variant for variant in change.get("variants_left_out", []) if variant not in study["variants"]]:
+        print(f"note: {called} leaves out {', '.join(gone)}, which params.yaml does not have.", file=sys.stderr)
+    return whole
 
 
 def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
@@ -124,7 +128,7 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     for key, names in lists.items():
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UserError(f"{key} is {names!r}, but has to be a list of variants' names.")
-        for name in names:
+        for name in names if key == "variants_kept" else ():  # what is gone is left out
             if name not in study["variants"]:
                 raise UserError(f"{key} names the variant {name!r}, which params.yaml does not have{nearest(name, study['variants'])}.")
         merged["variants"] = {

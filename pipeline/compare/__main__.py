@@ -35,10 +35,13 @@ def main(argv: list[str]) -> None:
     base = sides.read_revision(repository, arguments.base, folder, store=store)
     head = sides.read_revision(repository, revision, folder, store=store) if revision else sides.read_working_tree(repository, folder)
     text = page.render(compare(base, head, Cache(repository.root)))
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(text, encoding="utf-8")
-    print(text, end="")
-    print(f"Written to {arguments.out}.", file=sys.stderr)
+    print(text, end="", flush=True)
+    try:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(text, encoding="utf-8")
+        print(f"Written to {arguments.out}.", file=sys.stderr)
+    except OSError as error:  # in a checkout that is for reading alone the page above is all that was wanted
+        print(f"Not written to {arguments.out}: {error.strerror}.", file=sys.stderr)
 
 
 def _folder(name: str | None) -> str | None:

@@ -403,6 +403,14 @@ def parse(raw: Any) -> Params:
             )
     for subject in params.timing.subjects:
         params.timing.model(subject, params.base)
+    for name, claim in params.claims.items():
+        for i, part in enumerate(claim.comparisons):
+            for variant in part.variants if MEASURES[part.measure].rule == "ratio" else ():
+                if variant in params.variants and variant not in params.timing.subjects:
+                    raise UserError(
+                        f"claims.{name}.comparisons.{i} speaks of the step time of {variant!r}, which is not among timing.subjects and so"
+                        " is not timed; add it there."
+                    )
     return params
 
 

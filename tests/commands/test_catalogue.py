@@ -95,21 +95,16 @@ def test_a_claim_is_listed_with_the_images_that_it_speaks_of(study: params.Param
     assert (shown["T1a"], shown["B1"], shown["T4"]) == ("1,800,000", "3,600,000", "")
 
 
-def test_a_pipe_gets_a_whole_line_each(study: params.Params, listed: list[catalogue.Row]) -> None:
+def test_a_pipe_gets_lines_of_120_characters(study: params.Params) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "pipeline.commands.catalogue"],
-        env={**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "COLUMNS": "300", "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
-    for row in listed:
-        (line,) = (line for line in lines if line.startswith(f"{row.variant} ") and f" {row.parameters:,}  " in line)
-        for text in (row.difference, ", ".join(row.experiments), ", ".join(row.claims)):
-            assert text in line
-    for name, experiment in study.experiments.items():
-        assert any(line.startswith(f"{name} ") and line.endswith(f"  {experiment.title}") for line in lines)
-    for claim, of in study.claims.items():
-        assert any(line.startswith(f"{claim} ") and line.endswith(f"  {of.sentence}") for line in lines)
+    assert max(map(len, lines)) <= 120
+    for names in (study.variants, study.experiments, study.claims):
+        assert all(any(line.split(" ")[0] == name for line in lines) for name in names)
     numbers = sorted({len(study.resolve(variant).train.seeds) for variant in study.variants})
     seeds = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
     assert lines[-1] == (
@@ -120,9 +115,9 @@ def test_a_pipe_gets_a_whole_line_each(study: params.Params, listed: list[catalo
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_terminal_gets_tables_that_lose_nothing(study: params.Params, width: int) -> None:
+def test_tables_lose_nothing(study: params.Params, width: int) -> None:
     screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=width, color_system=None)
+    console = Console(file=screen, width=width, color_system=None)
     for title, header, lines in catalogue.sections(study):
         screen.seek(0)
         screen.truncate()

@@ -151,6 +151,7 @@ def test_whatever_variants_are_kept_the_study_still_makes_sense(kept: set[str]) 
             {"variants_kept": ["base", "frist"]},
             "variants_kept names the variant 'frist', which params.yaml does not have; the nearest is 'first'.",
         ),
+        ({"variants_left_out": ["base", 3]}, "variants_left_out is ['base', 3], but has to be a list of variants' names."),
         ({"variants_left_out": "base"}, "variants_left_out is 'base', but has to be a list of variants' names."),
         ({"variants_left_out": NAMES}, "variants_left_out leaves no variant; keep at least one."),
         ({"variants_kept": []}, "variants_kept leaves no variant; keep at least one."),
@@ -164,6 +165,14 @@ def test_a_wrong_overlay_is_one_sentence(raw_params: dict[str, Any], change: Any
     with pytest.raises(UserError) as caught:
         profiles.overlay(raw_params, change)
     assert str(caught.value) == sentence
+
+
+def test_a_variant_that_is_gone_is_left_out_already(root: Path, raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    raw = copy.deepcopy(raw_params)
+    del raw["variants"]["dropout"], raw["experiments"]["lab"]
+    (root / "params.yaml").write_text(yaml.safe_dump(raw))
+    assert "dropout" not in profiles.read("demo")["variants"]
+    assert capsys.readouterr().err == "note: profiles/demo/params.yaml leaves out dropout, which params.yaml does not have.\n"
 
 
 def test_a_fault_names_the_file_that_it_is_in(root: Path) -> None:
