@@ -6,16 +6,21 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pipeline import params
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation.records import Evaluation, Records
+from pipeline.measures import late
 from pipeline.provenance import committed
 from pipeline.runner.results import RUN, WEIGHTS, epoch_rows, read_run, restore_runs
 from pipeline.study.files import ARRAYS, CHECKPOINTS, PREDICTIONS, REPEATED, RUNS, TABLES
+from pipeline.study.statistics import summarize
 from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, milliseconds, training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
 
@@ -29,6 +34,17 @@ class _Training(NamedTuple):
     file: Path  # run.json
     pictures: list[Path]
     commit: str | None  # the one checked out, where it has these files
+
+
+class _Place(NamedTuple):
+    """Where a variant stands in the catalogue."""
+
+    experiments: list[str]
+    sources: list[str]  # of these experiments: "thesis", "notes", "this project"
+
+    def tags(self) -> dict[str, str]:
+        """For filters such as `tags.experiments LIKE '%,positions,%'`: a comma before and after each name."""
+        return {"experiments": _listed(self.experiments), "sources": _listed(self.sources)}
 
 
 def main(argv: list[str]) -> None:
@@ -52,6 +68,7 @@ def sync(runs_dir: Path = RUNS, *, uri: str | None = None) -> None:
     if not directories:
         print(f"There is no finished training in {runs_dir}/ yet: run `make demo` or `dvc repro` first.")
         return
+    places = _places(runs_dir.parent / "params.yaml")
     commit, held = committed([directory / RUN for directory in directories])
     address = store_uri(uri)
     damaged: list[str] = []
@@ -66,7 +83,7 @@ def sync(runs_dir: Path = RUNS, *, uri: str | None = None) -> None:
                 continue
             try:
                 with locked(training_lock(training.run), 0):
-                    print(f"{directory.name}: {_complete(store, training)}", flush=True)
+                    print(f"{directory.name}: {_complete(store, training, places)}", flush=True)
             except StoreBusy:
                 print(f"{directory.name}: another process logs it at the moment; run `make sync` again afterwards", flush=True)
     except Exception as error:
@@ -75,23 +92,59 @@ def sync(runs_dir: Path = RUNS, *, uri: str | None = None) -> None:
         raise UserError(f"Damaged files in {', '.join(damaged)}: restore them with `dvc checkout` or `git checkout`.")
 
 
-def _complete(store: Store, training: _Training) -> Added:
+def _complete(store: Store, training: _Training, places: Mapping[str, _Place]) -> Added:
     recorder = Recorder(store, training.run)
     recorder.add(training.rows)
-    recorder.summary(training.run["metrics"])
+    recorder.counts(training.run["metrics"])
+    recorder.summary(_late(training))
     if (evaluation := training.evaluation) is not None:
-        means = {name: fmean(column) for name, column in evaluation.columns.items()}
-        recorder.summary(means | evaluation.metrics, "evaluation.")
+        means = {name: fmean(column) for name, column in evaluation.columns.items() if name not in REPEATED}
+        recorder.summary(means | {"ensemble_accuracy": evaluation.metrics.get("ensemble_accuracy")}, "evaluation.")
         last = {row.row.seed: row.row for row in training.rows}
         for i, seed in enumerate(training.run["seeds"]):
             values = {name: getattr(last[seed], name) for name in REPEATED}
             recorder.summary(values | {name: column[i] for name, column in evaluation.columns.items()}, "evaluation.", seed=seed)
     recorder.files([training.file])
     recorder.files(training.pictures, "figures")
+    if (place := places.get(training.run["variant"])) is not None:
+        recorder.label(place.tags())
     recorder.finish("FINISHED", milliseconds(training.run["finished"]))
     if training.commit is not None:
         recorder.belongs_to(training.commit)
     return recorder.added
+
+
+def _places(path: Path) -> dict[str, _Place]:
+    """By variant, from params.yaml; of a folder without one, nothing."""
+    if not path.exists():
+        return {}
+    study = params.load(path)
+    places = {variant: _Place([], []) for variant in study.variants}
+    for name, experiment in study.experiments.items():
+        # "thesis, 2.3.1, against its published code; notes" names two documents.
+        sources = [part.split(",")[0].strip() for part in experiment.source.split(";")]
+        for variant in experiment.variants:
+            places[variant].experiments.append(name)
+            places[variant].sources.extend(source for source in sources if source not in places[variant].sources)
+    return places
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f",{','.join(names)}," if names else ""
+
+
+def _late(training: _Training) -> dict[str, float | None]:
+    """What the pages say of the training: accuracy over the late epochs with its spread and 95 % interval over the seeds, and the error."""
+    curves = [[timed.row.test_accuracy for timed in training.rows if timed.row.seed == seed] for seed in training.run["seeds"]]
+    found = summarize(late(np.array(curves)))
+    low, high = (found.interval.low, found.interval.high) if found.interval else (None, None)
+    return {
+        "late_accuracy": found.mean,
+        "late_accuracy_sd": found.sd if found.interval else None,
+        "late_accuracy_low": low,
+        "late_accuracy_high": high,
+        "late_test_error": 1 - found.mean,
+    }
 
 
 def _read(directory: Path, commit: str | None) -> _Training:

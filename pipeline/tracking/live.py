@@ -116,7 +116,7 @@ class Tracker:
     def _finish(self, recorder: Recorder) -> None:
         assert self._end is not None, "`close` sets it before it wakes the thread"
         status, metrics, artifacts = self._end
-        recorder.summary(metrics)
+        recorder.counts(metrics)
         recorder.files(artifacts)
         self._complete = recorder.finish(status, now())
         if not self._complete and not self._said:

@@ -25,6 +25,8 @@ from pipeline.tracking.store import Store
 from pipeline.training.records import EpochRow
 
 EPOCH_KEYS = ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "epoch_seconds")  # in the order of EpochRow, from train_loss on
+# What run.json counts of a training. Its means over the seeds are the last points of the parent's curves.
+_COUNTS = ("n", "diverged", "parameters", "flops")
 # The tag that holds the commits a run belongs to, separated by spaces: the one that it ran at, if nothing that decides it was
 # uncommitted, and those that `sync` has found to hold its files.
 COMMITS = "commits"
@@ -128,6 +130,10 @@ class Recorder:
                 means[epoch] = (values, max(timed.ended for timed in of_seeds))
         self._log_epochs(self._parent, means)
 
+    def counts(self, metrics: Mapping[str, Any]) -> None:
+        """Adds to the parent run what `metrics` of run.json counts."""
+        self.summary({name: metrics.get(name) for name in _COUNTS})
+
     def summary(self, values: Mapping[str, Any], prefix: str = "", *, seed: int | None = None) -> None:
         """Adds numbers, nested ones under dotted names, to the parent run; those it has already, and None, are left out.
 
@@ -146,6 +152,12 @@ class Recorder:
             commits = run.tags.get(COMMITS, "").split()
             if commit not in commits:
                 self._set_tag(run, COMMITS, " ".join([*commits, commit][-_MAX_COMMITS:]))
+
+    def label(self, tags: Mapping[str, str]) -> None:
+        """Sets tags of the parent run that have another value there."""
+        for key, value in tags.items():
+            if self._parent.tags.get(key) != value:
+                self._set_tag(self._parent, key, value)
 
     def files(self, paths: Sequence[Path], folder: str | None = None) -> None:
         """Adds files to the parent run, or to a folder of it. A file is sent again only when its content has changed."""
@@ -305,7 +317,8 @@ class Recorder:
         size = f"{len(self._seeds)} seeds, {len(self._epochs)} epochs each"
         return (
             f"**{run['variant']}** on {run['dataset']}: {size}, on {run['device_name']}.\n\n"
-            "The curves of this run are means over its seeds; each seed is a run below it. "
+            "The curves of this run are means over its seeds; each seed is a run below it. `late_accuracy` and `late_test_error` are means "
+            "over the late epochs, as on the pages, with the 95 % interval over the seeds. "
             f"Reproduce it with `dvc repro {run['stage']}`."
         )
 

@@ -17,6 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from pipeline.tracking import views
+
 EXPERIMENT = "vit-ablations/{dataset}"
 # MLflow reads these when it is imported or at each call. What the user has set wins, telemetry excepted.
 # No retries: MLflow would repeat a POST blindly and so double a run that a slow server did create; the callers here look first.
@@ -200,8 +202,16 @@ class Store:
                 raise StoreFault(
                     f"{display_name(self.uri)} was made in {home.parent}, which is gone: move it away, `make sync` makes a new one"
                 )
+            for key, value in views.missing_tags(found.tags).items():
+                self.call("set_experiment_tag", found.experiment_id, key, value)
             self._experiments[dataset] = found.experiment_id
         return self._experiments[dataset]
+
+    def datasets(self) -> list[str]:
+        """The datasets that have an experiment here; the one that was last written to comes first."""
+        prefix = EXPERIMENT.format(dataset="")
+        found = self.call("search_experiments", filter_string=f"name LIKE '{prefix}%'", order_by=["last_update_time DESC"])
+        return [experiment.name.removeprefix(prefix) for experiment in found]
 
     def _create_experiment(self, name: str) -> Any:
         try:

@@ -1,14 +1,21 @@
-"""MLflow's pages on the store of the working directory: `python -m pipeline.tracking.ui [--port N]`, or `make ui`."""
+"""MLflow's pages on the store of the working directory, by links to the study's views: `python -m pipeline.tracking.ui`, or `make ui`."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import socket
+import subprocess
 import sys
+import time
+import urllib.request
+import webbrowser
 
 from pipeline.errors import UserError, run_command
-from pipeline.tracking.store import artifact_root, database_path, display_name, is_server, store_uri, telemetry_off
+from pipeline.tracking.store import Store, artifact_root, database_path, display_name, explain, is_server, store_uri, telemetry_off
+from pipeline.tracking.views import VIEWS
+
+_START_SECONDS = 120.0  # for which the browser waits for the pages
 
 
 def main(argv: list[str]) -> None:
@@ -18,17 +25,21 @@ def main(argv: list[str]) -> None:
     uri = store_uri()
     path = database_path(uri)
     if is_server(uri):
-        print(f"MLFLOW_TRACKING_URI names a server: open {display_name(uri).removeprefix('MLflow at ')} in a browser.")
+        address = display_name(uri).removeprefix("MLflow at ").rstrip("/")
+        print(f"MLFLOW_TRACKING_URI names a server: open {address} in a browser.")
+        _lead(uri, address)
         return
     if path is not None and not path.exists():
         raise UserError(f"There is no {path.name} in {path.parent.name}/ yet: run `make demo` or `dvc repro` first.")
     if not _is_free(port):
         free = next((candidate for candidate in range(port + 1, 65536) if _is_free(candidate)), None)
         raise UserError(f"Port {port} is taken: choose another one, for example --port {free}.")
+    address = f"http://127.0.0.1:{port}"
+    print(f"MLflow's pages come up at {address} in about 15 seconds; Ctrl-C ends them.", flush=True)
+    _lead(uri, address)
     telemetry_off()
     # Without it the server starts workers for jobs, of which there are none here.
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
-    print(f"MLflow's pages come up at http://127.0.0.1:{port} in about 15 seconds; Ctrl-C ends them.", flush=True)
     options = {
         "--backend-store-uri": uri,
         "--default-artifact-root": artifact_root(uri),
@@ -39,6 +50,33 @@ def main(argv: list[str]) -> None:
     }
     command = [sys.executable, "-m", "mlflow", "server", *(word for option in options.items() for word in option)]
     os.execv(sys.executable, command)
+
+
+def _lead(uri: str, address: str) -> None:
+    """Prints the links to the views of each data set's experiment, and opens the first in a browser, once the server answers."""
+    try:
+        store = Store(uri)
+        links = [(view, dataset, view.link(address, store.experiment(dataset))) for dataset in store.datasets() for view in VIEWS]
+    except Exception as error:
+        raise UserError(f"{explain(error, uri)}; mend that, then run `make ui` again.") from None
+    for view, dataset, link in links:
+        print(f"  {f'{view.name} ({dataset}):':48}{link}", flush=True)
+    # A text browser, which is all that there may be without these, would take the terminal.
+    if links and any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
+        code = f"from pipeline.tracking import ui; ui.open_page({address!r}, {links[0][2]!r})"
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def open_page(address: str, link: str) -> None:
+    """Opens a page in the user's browser as soon as its server answers, within two minutes."""
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{address}/health", timeout=5):
+                webbrowser.open(link)
+                return
+        except OSError:
+            time.sleep(0.5)
 
 
 def _is_free(port: int) -> bool:

@@ -293,8 +293,20 @@ def test_a_server_that_dies_midway(project: Path, capsys: pytest.CaptureFixture[
         assert capsys.readouterr().err == f"MLflow at {address} does not answer; training goes on, `make sync` will log this run later.\n"
     monkeypatch.setattr(live, "PATIENCE", 60.0)
     monkeypatch.setattr(live, "MAX_CLOSE_SECONDS", 120.0)
+    browser = folder / "browser"
+    browser.write_text('#!/bin/sh\necho "$1" > opened\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
     with serving(folder, port, "pipeline.tracking.ui"):
-        assert (folder / "server.log").read_text().startswith(f"MLflow's pages come up at {address} in about 15 seconds; Ctrl-C ends them.")
+        said = (folder / "server.log").read_text().splitlines()
+        assert said[0] == f"MLflow's pages come up at {address} in about 15 seconds; Ctrl-C ends them."
+        links = [line.split()[-1] for line in said[1:3]]
+        assert [link.partition("?")[0] for link in links] == [f"{address}/#/experiments/1/runs"] * 2
+        deadline = time.monotonic() + 60
+        while not ((folder / "opened").exists() and (folder / "opened").read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert (folder / "opened").read_text().strip() == links[0]
         with urllib.request.urlopen(address, timeout=60) as page:
             assert b"<title>MLflow</title>" in page.read()
         sync()

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.tracking.ui import main as ui_command
+from tests.tracking.trainings import free_port
 
 
 def test_command_ui_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,6 +22,11 @@ def test_command_ui_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureF
         port = server.getsockname()[1]
         with pytest.raises(UserError, match=rf"Port {port} is taken: choose another one, for example --port \d+"):
             ui_command(["--port", str(port)])
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@mlflow.example:5000")
-    ui_command([])
-    assert capsys.readouterr().out == "MLFLOW_TRACKING_URI names a server: open http://mlflow.example:5000 in a browser.\n"
+
+
+def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:secret@{address}")
+    with pytest.raises(UserError, match=f"^MLflow at http://{address} does not answer; mend that, then run `make ui` again"):
+        ui_command([])
+    assert capsys.readouterr().out == f"MLFLOW_TRACKING_URI names a server: open http://{address} in a browser.\n"
