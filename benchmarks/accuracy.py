@@ -19,7 +19,7 @@ _PATHS = ("fused", "sdpa")
 
 
 def measure(options: Options, say: Callable[[str], None], *, quick: bool) -> dict[str, Any]:
-    """Trains the thesis's configuration on both paths, a process a core.
+    """Trains the thesis's configuration on both paths, one process per core.
 
     Returns:
         seeds, epochs, images; per path the accuracy of each seed after the last epoch; per seed the largest difference of the

@@ -166,7 +166,7 @@ def headline(table: Sequence[Row]) -> str:
     if not others:
         return f"{start}; nothing else was run yet."
     if all(row.accuracy.difference is None or row.accuracy.difference.interval is None for row in others):
-        return f"{start}; one seed a variant does not tell whether the others end elsewhere."
+        return f"{start}; one seed per variant does not tell whether the others end elsewhere."
     apart = sorted(
         (row for row in others if row.accuracy.difference and row.accuracy.difference.excludes_none),
         key=lambda row: -abs(row.accuracy.difference.mean if row.accuracy.difference else 0),

@@ -27,7 +27,7 @@ class SeedRun:
         started: milliseconds since 1970.
         metrics: the last value of each: those of EPOCH_KEYS after the last epoch, evaluation.NAME; and of the training as a whole
             parameters and flops.
-        curves: one value an epoch, by EPOCH_KEYS.
+        curves: one value per epoch, by EPOCH_KEYS.
         record: what run.json says of the training: the file that its parent run keeps.
     """
 

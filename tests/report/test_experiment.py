@@ -66,7 +66,7 @@ def test_the_headline_names_who_ends_elsewhere(study: Params) -> None:
     assert " and 1 more reach less" in said
     one = {name: result(study, name, (3,)) for name in ("base", "relu")}
     assert experiment.headline(experiment.rows(study, EXPERIMENT, one)).endswith(
-        "one seed a variant does not tell whether the others end elsewhere."
+        "one seed per variant does not tell whether the others end elsewhere."
     )
     near = {"base": runs["base"], "relu": result(study, "relu", (7, 8))}
     assert "cannot be told from it with so few seeds" in experiment.headline(experiment.rows(study, EXPERIMENT, near))

@@ -913,7 +913,7 @@ def test_one_seed_and_one_epoch_have_neither_interval_nor_verdict(tmp_path: Path
     assert (cells[3], cells[5], cells[7]) == ("-", "-", "-")  # neither spread nor intervals
     assert "### T1a: not decided" in page
     assert "1 seed gives no interval at this level" in page
-    assert "one seed a variant does not tell whether the others end elsewhere" in page
+    assert "one seed per variant does not tell whether the others end elsewhere" in page
     _check_tables(tmp_path)
     _check_text(tmp_path)
 

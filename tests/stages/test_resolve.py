@@ -1,4 +1,4 @@
-"""The resolve stage: one file a variant, equal bytes for equal settings, and nothing of variants that are gone."""
+"""The resolve stage: one file per variant, equal bytes for equal settings, and nothing of variants that are gone."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_operators_go_to_the_part_that_called_them(small: Params, arrays: Path) 
         assert sum(found["groups"].values()) == pytest.approx(found["seconds"])
         operators = found["operators"]
         assert all(operators[group] > 0 for group in groups - {"class token"})
-        # Forward and backward: one vstack an image, then one stack; one expand and cat; nothing.
+        # Forward and backward: one vstack per image, then one stack; one expand and cat; nothing.
         if entry.subject == "first":
             assert operators["class token"] == 0
         elif entry.subject == "base":
