@@ -13,6 +13,9 @@ unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
+# One more than there are cores: some tests wait for a server or a process that ends.
+TEST_PROCESSES := $(shell expr $$(nproc) + 1)
+
 .PHONY: help setup demo list plan caption test test-fast lint repro preview verify compare ui sync bench lock clean
 .DEFAULT_GOAL := help
 
@@ -63,10 +66,10 @@ sync: $(STAMP) ## bring the MLflow store up to date from runs/, without doubles;
 	@cd $(or $(IN),.) && python -m pipeline.stages.sync
 
 test: $(STAMP) ## the whole test suite
-	@pytest -n 2 --dist worksteal
+	@pytest -n $(TEST_PROCESSES) --dist worksteal
 
 test-fast: $(STAMP) ## the tests that take seconds
-	@pytest -n 2 --dist worksteal -m 'not slow'
+	@pytest -n $(TEST_PROCESSES) --dist worksteal -m 'not slow'
 
 lint: $(STAMP) ## ruff and mypy
 	@ruff check . && ruff format --check . && mypy
