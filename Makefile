@@ -1,13 +1,15 @@
 # All set-up happens here. `make demo` and `make test` need Python >= 3.11 with venv, git and make, nothing else.
 PYTHON ?= python3
+override PYTHON := $(value PYTHON)
+export PYTHON
 UV_VERSION := 0.13.8
-VENV := $(CURDIR)/.venv
-BIN := $(VENV)/bin
+# From here: a rule cannot name a path with a space, and that of the checkout may have one.
+VENV := .venv
 STAMP := $(VENV)/.installed
 
 # Stages call `python`; it has to be the environment's.
-export PATH := $(BIN):$(PATH)
-export VIRTUAL_ENV := $(VENV)
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Without bytecode every stage would compile torch, MLflow and DVC anew, which takes longer than a small training.
 unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
@@ -25,14 +27,14 @@ help: ## list the commands
 setup: $(STAMP) ## install the locked requirements into .venv (nothing else)
 
 $(STAMP): requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' || \
-		{ echo "$(PYTHON) is older than Python 3.11: name a newer one, for example 'make setup PYTHON=python3.12'." >&2; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@$(BIN)/uv pip sync --quiet --require-hashes requirements.lock || \
+	@"$$PYTHON" -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' || \
+		{ echo "$$PYTHON is not Python 3.11 or newer: name one that is, for example 'make setup PYTHON=python3.12'." >&2; exit 2; }
+	@test -x $(VENV)/bin/python || "$$PYTHON" -m venv $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(VENV)/bin/uv pip sync --quiet --require-hashes requirements.lock || \
 		{ echo "Installing requirements.lock failed: see the line above, then run the same command again." >&2; exit 2; }
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --upgrade-deps $(VENV) >/dev/null
-	@$(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || "$$PYTHON" -m venv --upgrade-deps $(VENV) >/dev/null
+	@$(VENV)/bin/uv pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (minutes, no network)

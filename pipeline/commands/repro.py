@@ -55,7 +55,10 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
 
 def _stages(directory: Path, settings: params.Params) -> list[str]:
     """Names of the stages of dvc.yaml; it repeats a stage for each variant, or not at all."""
-    stages = params.read(directory / "dvc.yaml")["stages"]
+    content = params.read(directory / "dvc.yaml")
+    stages = content.get("stages") if isinstance(content, dict) else None
+    if not isinstance(stages, dict):
+        raise UserError("dvc.yaml holds no stages: bring it back with `git checkout dvc.yaml`.")
     return [
         f"{name}@{variant}" if variant else name
         for name, stage in stages.items()

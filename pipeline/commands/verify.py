@@ -28,7 +28,7 @@ from pipeline.commands.repro import reproduce
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation import inference
 from pipeline.evaluation.records import Records
-from pipeline.params import Params
+from pipeline.params import Params, shown
 from pipeline.params import load as load_params
 from pipeline.provenance import device_name, origin, same_processor, versions
 from pipeline.runner import finished, results, workers
@@ -91,7 +91,7 @@ def _seed(params: Params, variant: str, seed: str) -> int | None:
         raise UserError(f"SEED={seed} needs its variant, for example VARIANT=base.")
     seeds = [str(one) for one in params.resolve(variant).train.seeds] if variant else []
     if seed and seed not in seeds:
-        raise UserError(f"Variant {variant} has no seed {seed!r}, only {', '.join(seeds)}.")
+        raise UserError(f"Variant {variant} has no seed {shown(seed)}, only {', '.join(seeds)}.")
     return int(seed) if seed else None
 
 

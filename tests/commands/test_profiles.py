@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,8 @@ ROOT = Path(__file__).parent.parent.parent
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root of its own: the repository's params.yaml, profiles and dvc.yaml, and a build/ and reports/ that may be written to."""
     (tmp_path / "profiles").mkdir()
-    for path in (ROOT / "profiles").glob("*/params.yaml"):
-        copied = tmp_path / "profiles" / path.parent.name / path.name
-        copied.parent.mkdir()
-        copied.write_bytes(path.read_bytes())
+    for name in ("demo", "preview"):
+        shutil.copytree(ROOT / "profiles" / name, tmp_path / "profiles" / name)
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     for name in ("dvc.yaml", ".dvcignore", "pipeline"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -36,9 +35,14 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_unknown_profile_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"There is no profile 'dmo'; the choices are demo, preview\."):
-        profiles.read("dmo")
+@pytest.mark.parametrize("name", ["dmo", "", ".", "..", "../profiles/demo", "demo/", "a\nb", 5000 * "a"])
+def test_an_unknown_profile_is_answered_with_the_known_ones(root: Path, name: str) -> None:
+    """Whatever its name is: the root's own params.yaml lies in `profiles/..`."""
+    shutil.copytree(root / "profiles" / "demo", root / "profiles" / "mine")
+    with pytest.raises(UserError, match=r"^There is no profile '.*'; the choices are demo, mine, preview\.$") as caught:
+        profiles.lay_out(name)
+    assert len(str(caught.value)) < 250
+    assert not (root / "build").exists()
 
 
 @pytest.mark.parametrize("name", ["demo", "preview"])

@@ -149,19 +149,14 @@ def test_weights_of_another_vocabulary_or_training_are_refused(captioned: Reposi
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ([], "Give a picture or the number of a test scene: `make caption IMAGE=scene.png` or `make caption SCENE=12`."),
         (["--scene=60"], "SCENE is '60', but has to be a whole number from 0 to 59."),
         (["--scene=-1"], "SCENE is '-1', but has to be a whole number from 0 to 59."),
         (["--scene=1", "--seed=7"], "SEED is '7', but has to be a whole number from 0 to 1."),
         (["--scene=1", "--variant=base"], "The variant base writes no captions; the choices are caption, critical, net."),
         (["--scene=1", "--variant=captoin"], "The variant captoin is not in params.yaml; the nearest is 'caption'."),
-        (["--image=params.yaml"], "params.yaml is not a picture that can be read; give a PNG of 56 x 56 pixels."),
-        (["--image=none.png"], "none.png is not there."),
         (["--image=empty.png"], "empty.png holds no digit: a scene has one to four, light on dark."),
-        (["--image=none.png", "--caption=a two"], "A caption of your own is judged beside a test scene: "),
         (["--scene=1", "--caption=a sevn at the top left"], "'sevn' is not a word of these captions; the nearest is 'seven'."),
         (["--scene=1", f"--caption={'a two and ' * 6}"], "A caption has at most 17 words, and "),
-        (["--image=."], ". is not a picture that can be read; give a PNG of 56 x 56 pixels."),
         (["--image=reports/scenes/samples.png"], "reports/scenes/samples.png has "),
     ],
 )

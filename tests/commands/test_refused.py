@@ -1,0 +1,129 @@
+"""Values that no command can use, in a folder that holds params.yaml alone: one sentence, status 2, nothing run, nothing written.
+
+What params.yaml may hold is told in tests/test_params.py, what `make compare` takes in tests/compare.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from pipeline.commands import caption, repro, verify
+from pipeline.errors import UserError
+from pipeline.runner import workers
+from pipeline.stages import train
+
+ROOT = Path(__file__).parent.parent.parent
+LONG = 5000 * "1"
+NO_PICTURE = "is not a picture that can be read; give a PNG of 56 x 56 pixels."
+
+VALUES = [
+    (verify.main, ["--variant=bse"], "There is no variant 'bse'; the nearest is 'base'."),
+    (verify.main, ["--variant=../runs/base"], "There is no variant '../runs/base'"),
+    (verify.main, ["--variant=$(touch x)"], "There is no variant '$(touch x)'."),
+    (verify.main, ["--variant=base\n"], "There is no variant 'base\\n'; the nearest is 'base'."),
+    (verify.main, [f"--variant={LONG}"], "There is no variant '111"),
+    (verify.main, ["--seed=1"], "SEED=1 needs its variant, for example VARIANT=base."),
+    (verify.main, ["--variant=base", "--seed=6"], "Variant base has no seed '6', only 0, 1, 2, 3, 4, 5."),
+    (verify.main, ["--variant=base", "--seed=-0"], "Variant base has no seed '-0'"),
+    (verify.main, ["--variant=base", "--seed=²"], "Variant base has no seed '²'"),
+    (verify.main, ["--variant=base", f"--seed={LONG}"], "Variant base has no seed '111"),
+    (verify.main, ["--variant=base", "--seed=1", "--train=yes"], "TRAIN is 'yes'; 1 trains the seed again."),
+    (verify.main, ["--train=1"], "TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0."),
+    (verify.main, ["--variant=base", "--seed=1"], "There is nothing to verify: runs/ holds no finished training"),
+    (caption.main, [], "Give a picture or the number of a test scene: `make caption IMAGE=scene.png` or `make caption SCENE=12`."),
+    (caption.main, ["--scene=1", "--image=a.png"], "Give a picture or the number of a test scene"),
+    (caption.main, ["--scene=1", "--seed=²"], "SEED is '²', but has to be a whole number from 0 to 5."),
+    (caption.main, ["--scene=1", "--seed=1e0"], "SEED is '1e0', but has to be a whole number"),
+    (caption.main, ["--scene=1", f"--seed={LONG}"], "SEED is '111"),
+    (caption.main, ["--scene=1", "--variant=base"], "The variant base writes no captions; the choices are caption, "),
+    (caption.main, ["--scene=1", "--variant=captoin"], "The variant captoin is not in params.yaml; the nearest is 'caption'."),
+    (caption.main, ["--scene=1"], "data/arrays/dataset.json is missing"),
+    (caption.main, ["--image=a.png", "--caption=a two"], "A caption of your own is judged beside a test scene: "),
+    (caption.main, ["--image=none.png"], "none.png is not there."),
+    (caption.main, ["--image=params.yaml"], f"params.yaml {NO_PICTURE}"),
+    (caption.main, ["--image=."], f". {NO_PICTURE}"),
+    (caption.main, ["--image=huge.png"], f"huge.png {NO_PICTURE}"),
+    (caption.main, ["--image=wide.png"], "wide.png has 112 x 56 pixels, but a scene has 56 x 56: four cells of 28 x 28."),
+    (caption.main, [f"--image={300 * 'a'}.png"], "aaa"),
+    (train.main, [], "Usage: python -m pipeline.stages.train VARIANT"),
+    (train.main, ["base", "first"], "Usage: python -m pipeline.stages.train VARIANT"),
+    (train.main, ["../params"], "configs/../params.json is missing: run `dvc repro resolve` first"),
+    (train.main, [LONG], "'configs/111"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal(call: Callable[[], object], folder: Path) -> str:
+    """The sentence with which a call is refused."""
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(UserError) as caught:
+        call()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert caught.value.status == 2
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("main", "argv", "sentence"), VALUES, ids=lambda value: value[-1][:30] if value and isinstance(value, list) else ""
+)
+def test_a_value_that_cannot_be_used(folder: Path, main: Callable[[list[str]], object], argv: list[str], sentence: str) -> None:
+    Image.new("L", (112, 56)).save(folder / "wide.png")
+    header = b"IHDR" + struct.pack(">IIBBBBB", 200_000, 200_000, 8, 0, 0, 0, 0)  # 4e10 pixels, none of which follows
+    (folder / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)))
+    assert refusal(lambda: main(argv), folder).startswith(sentence)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "²", "1.0", " 2", "10000", LONG])
+def test_a_number_of_processes_that_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("LAB_PROCESSES", value)
+    assert "has to be a whole number from 1 to 9999." in refusal(workers.choose_processes, folder)
+
+
+@pytest.mark.parametrize("value", ["gpu", "cuda:0", "CPU", "²"])
+def test_a_device_that_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("LAB_DEVICE", value)
+    assert refusal(workers.choose_device, folder) == f"LAB_DEVICE is {value!r}; the choices are cpu and cuda."
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "params.yaml has to be a mapping"),
+        (b"\xef\xbb\xbf", "params.yaml has to be a mapping"),
+        (b"# all of it a comment\n", "params.yaml has to be a mapping"),
+        (b"train:\n\tepochs: 3\n", "params.yaml line 2 is not valid YAML: "),
+        (b"data: {}\ndata: {}\n", "params.yaml line 2 cannot be used: the key 'data' is given twice; keep one of them."),
+        ("data: {}\n".encode("utf-16"), "params.yaml cannot be read: 'utf-8' codec can't decode"),
+        (b"data: \x00", "params.yaml is not valid YAML: "),
+        (b"a: 1\n---\nb: 2\n", "params.yaml line 2 is not valid YAML: "),
+        (b"<<<<<<< HEAD\n", "params.yaml has to be a mapping"),
+    ],
+)
+def test_make_repro_reads_params_yaml_first(folder: Path, content: bytes, sentence: str) -> None:
+    """In our words, and before DVC starts; plain `dvc repro` tells it in DVC's."""
+    (folder / "params.yaml").write_bytes(content)
+    assert refusal(lambda: repro.main([]), folder).startswith(sentence)
+
+
+def test_a_dvc_yaml_without_stages_and_a_folder_without_dvc(folder: Path) -> None:
+    assert "There is no dvc.yaml in" in refusal(lambda: repro.main([]), folder)
+    for text in ("", "stages: 3", "stages: [code]", "[]"):
+        (folder / "dvc.yaml").write_text(text)
+        assert "dvc.yaml holds no stages" in refusal(lambda: repro.main([]), folder)
+    shutil.copyfile(ROOT / "dvc.yaml", folder / "dvc.yaml")
+    assert "There is no .dvc/ in" in refusal(lambda: repro.main([]), folder)
