@@ -29,6 +29,11 @@ _ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
 }
+# Where MLflow's tables keep the address of a folder: (table, column).
+_ADDRESSES = (
+    ("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"),
+    ("model_versions", "source"), ("model_versions", "storage_location"),
+)  # fmt: skip
 _BUSY_ATTEMPTS = 6
 _BUSY_SECONDS = 20.0  # for which opening a SQLite file waits while another program holds it
 
@@ -202,11 +207,10 @@ class Store:
             if found.lifecycle_stage != "active":
                 command = f"mlflow experiments restore --experiment-id {found.experiment_id}"
                 raise StoreFault(f"the experiment {name} is deleted in {display_name(self.uri)}: bring it back with `{command}`")
-            if (home := _local_folder(found.artifact_location)) and not home.parent.is_dir():
-                # MLflow keeps absolute paths; going on would write files into the folder that the project has left.
-                raise StoreFault(
-                    f"{display_name(self.uri)} was made in {home.parent}, which is gone: move it away, `make sync` makes a new one"
-                )
+            home = _local_folder(found.artifact_location)
+            # A server's folder is the server's affair: it may be of another machine, or made with the first file.
+            if home is not None and not is_server(self.uri) and not home.parent.is_dir():
+                self._move(found.artifact_location)
             for key, value in views.missing_tags(found.tags).items():
                 self.call("set_experiment_tag", found.experiment_id, key, value)
             self._experiments[dataset] = found.experiment_id
@@ -217,6 +221,19 @@ class Store:
         prefix = EXPERIMENT.format(dataset="")
         found = self.call("search_experiments", filter_string=f"name LIKE '{prefix}%'", order_by=["last_update_time DESC"])
         return [experiment.name.removeprefix(prefix) for experiment in found]
+
+    def _move(self, location: str) -> None:
+        """Has a SQLite store whose project was moved, or is of another machine, keep the files of its runs beside itself."""
+        path = database_path(self.uri)
+        assert path is not None, "stores without a server are SQLite files"
+        here = artifact_root(self.uri)
+        # MLflow writes addresses in full, and has no call that changes them.
+        with closing(sqlite3.connect(path, timeout=_BUSY_SECONDS)) as database, database:
+            for table, column in _ADDRESSES:
+                database.execute(
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE {column} = ? OR substr({column}, 1, ?) = ?",
+                    (here, len(location) + 1, location, len(location) + 1, f"{location}/"),
+                )
 
     def _create_experiment(self, name: str) -> Any:
         try:

@@ -22,6 +22,7 @@ from tests.tracking.trainings import (
     ALL_POINTS,
     ROOT,
     Tracker,
+    artifacts_of,
     assert_complete,
     make_run,
     read_store,
@@ -106,17 +107,27 @@ def test_a_deleted_experiment_is_named(uri: str, capsys: pytest.CaptureFixture[s
     assert read_store(uri).statuses == {"0123 base": "RUNNING"}
 
 
-def test_a_store_that_was_moved_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_was_moved_goes_on(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its runs, new and old, keep their files where the project lies now; MLflow wrote the old place into the store, in full."""
     old, new = project / "old", project / "new"
     old.mkdir()
     shutil.move(project / "mlflow.db", old)
     monkeypatch.chdir(old)
-    Store(store_uri()).experiment("digits")
+    write_training(old / "runs" / "base", make_run())
+    sync()
+    before = read_store(store_uri())
     old.rename(new)
     monkeypatch.chdir(new)
-    write_training(new / "runs" / "base", make_run())
-    with pytest.raises(UserError, match=r"The MLflow store mlflow.db was made in .*/old, which is gone: move it away"):
-        sync()
+    write_training(new / "runs" / "other", make_run("other", "fedc" * 8))
+    capsys.readouterr()
+    sync()
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "base: complete"
+    assert second.startswith(f"other: 4 runs, {ALL_POINTS} points, 1 file added")
+    content = read_store(store_uri())
+    assert content.artifacts["0123 base"] == before.artifacts["0123 base"] == artifacts_of(new / "runs" / "base")
+    assert content.artifacts["fedc other"] == artifacts_of(new / "runs" / "other")
+    assert sorted(path.name for path in project.iterdir()) == ["new"]
 
 
 def test_creation_after_a_kill_during_creation(empty_database: Path) -> None:
