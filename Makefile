@@ -18,6 +18,12 @@ export DO_NOT_TRACK := 1
 # One more than there are cores: some tests wait for a server or a process that ends.
 TEST_PROCESSES := $(shell expr $$(nproc) + 1)
 
+# What a command is given reaches it through the environment, letter for letter: as make's text, $(shell ...) and quotes in it would run.
+GIVEN := BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION
+$(foreach name,$(GIVEN),$(if $(filter undefined,$(origin $(name))),,$(eval override $(name) := $$(value $(name)))))
+export $(GIVEN)
+IN_FOLDER := CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
+
 .PHONY: help setup demo list plan caption test test-fast lint repro preview verify compare ui sync bench lock clean
 .DEFAULT_GOAL := help
 
@@ -53,19 +59,19 @@ list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml
 	@python -m pipeline.commands.catalogue
 
 plan: $(STAMP) ## what make repro would train, and how long that takes here; of a profile with IN=build/preview
-	@cd $(or $(IN),.) && python -m pipeline.commands.plan
+	@$(IN_FOLDER); python -m pipeline.commands.plan
 
 caption: $(STAMP) ## a trained captioner's captions of IMAGE=scene.png or of the test scene SCENE=n: [CAPTION=words] [VARIANT=name] [SEED=n]
 	@python -m pipeline.commands.caption --image="$$IMAGE" --scene="$$SCENE" --caption="$$CAPTION" --variant="$$VARIANT" --seed="$$SEED"
 
-compare: $(STAMP) ## what changed between two commits: BASE=rev [HEAD=rev] [SOURCE=mlflow] [IN=reports/preview]
-	@python -m pipeline.compare '$(BASE)' $(if $(HEAD),'$(HEAD)') $(if $(SOURCE),--source '$(SOURCE)') $(if $(IN),--in '$(IN)')
+compare: $(STAMP) ## what changed between two commits or DVC experiments: BASE=rev [HEAD=rev] [SOURCE=mlflow] [IN=build/demo]
+	@python -m pipeline.compare --source="$$SOURCE" --in="$$IN" -- "$$BASE" "$$HEAD"
 
 ui: $(STAMP) ## MLflow's pages on the root's store; on a profile's with IN=build/demo
-	@cd $(or $(IN),.) && python -m pipeline.tracking.ui
+	@$(IN_FOLDER); python -m pipeline.tracking.ui
 
 sync: $(STAMP) ## bring the MLflow store up to date from runs/, without doubles; a profile's with IN=build/preview
-	@cd $(or $(IN),.) && python -m pipeline.stages.sync
+	@$(IN_FOLDER); python -m pipeline.stages.sync
 
 test: $(STAMP) ## the whole test suite
 	@pytest -n $(TEST_PROCESSES) --dist worksteal

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 PACKAGE = Path(__file__).parent
+ROOT = PACKAGE.parent
 # The code that decides what a training computes, and what else decides it for captions. A finished seed is known by it.
 TRAINING_CODE = ("data/datasets.py", "kernels", "models", "params/architectures.py", "training")
 CAPTIONING_CODE = ("captioning",)
@@ -95,10 +99,15 @@ def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -
     return digest.hexdigest()
 
 
+def code_of(task: str) -> Sequence[str]:
+    """The code that trains networks for a task, as entries of the package."""
+    return (*TRAINING_CODE, *CAPTIONING_CODE) if task == "captioning" else TRAINING_CODE
+
+
 @cache
 def training_code(task: str = "classification") -> str:
     """The hash of the code that trains networks for a task."""
-    return code_hash((*TRAINING_CODE, *CAPTIONING_CODE) if task == "captioning" else TRAINING_CODE)
+    return code_hash(code_of(task))
 
 
 @cache  # stages share most of their code
@@ -159,23 +168,80 @@ def git_state() -> tuple[str | None, bool | None]:
     return commit, bool(status)
 
 
-def committed(files: Sequence[Path]) -> tuple[str | None, set[Path]]:
-    """The commit that is checked out around the first file, and the files that it holds, as a dvc.lock in it names them by their md5.
+def edits(variant: str, code: Sequence[str] = TRAINING_CODE) -> list[str] | None:
+    """What decides a variant's training and is not as the checked out commit has it: params with both values, paths of modules.
 
-    So a profile's files in build/ are found where they were published. (None, none) without git.
+    Empty where checking that commit out and training gives the same; None without git or commits.
+
+    Args:
+        code: entries of the package, as for `code_hash`.
     """
-    cwd = files[0].resolve().parent
-    commit = _git("rev-parse", "HEAD", cwd=cwd)
-    locks = _git("grep", "--full-name", "-h", "-o", "-E", r"\b[0-9a-f]{32}\b", "HEAD", "--", ":/*dvc.lock", cwd=cwd)
-    if commit is None or locks is None:
-        return commit, set()
-    held = set(locks.split())
-    return commit, {file for file in files if hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() in held}
+    if _git("rev-parse", "HEAD") is None:
+        return None
+    found = []
+    for file in _params_files():
+        sides = [_mapping(text) for text in (_git("show", f"HEAD:./{file}"), _text(ROOT / file))]
+        names = dict.fromkeys(name for side in sides for name in _line(side, variant))
+        old, new = (_deciding(side, names) for side in sides)
+        place = "" if file == "params.yaml" else f"{file}: "
+        changed = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
+        found += [f"{place}{key}: {old.get(key, 'none')} -> {new.get(key, 'none')}" for key in changed]
+    places = [f"{PACKAGE.name}/{entry}" for entry in code]
+    tracked = _git("diff", "--name-only", "--no-renames", "--relative", "-z", "HEAD", "--", *places) or ""
+    others = _git("ls-files", "--others", "--exclude-standard", "-z", "--", *places) or ""
+    paths = sorted({path for path in (tracked + others).split("\0") if path.endswith((".py", ".j2", ".csv"))})
+    return found + [path for path in paths if _meaning(_git("show", f"HEAD:./{path}"), path) != _meaning(_text(ROOT / path), path)]
 
 
-def _git(*arguments: str, cwd: Path = PACKAGE) -> str | None:
+def _params_files() -> list[str]:
+    """The files at the root that decide the settings of the working directory, which is the root's own or a profile's."""
+    profile = _mapping(_text(Path("params.yaml"))).get("profile")
+    return ["params.yaml", f"profiles/{profile}/params.yaml"] if profile else ["params.yaml"]
+
+
+def _line(params: dict[str, Any], variant: str) -> list[str]:
+    """The variant and those that it starts from, in a file like params.yaml of whatever age."""
+    variants, names = params.get("variants"), list[str]()
+    while isinstance(variants, dict) and variant in variants and variant not in names:
+        names.append(variant)
+        variant = str(own.get("from")) if isinstance(own := variants[variant], dict) else ""
+    return names
+
+
+def _deciding(params: dict[str, Any], variants: Iterable[str]) -> dict[str, str]:
+    """What decides the variants in such a file: JSON by dotted key."""
+    sections = {name: value for name in ("data", "scenes", "train", "base", "variants") if isinstance(value := params.get(name), dict)}
+    found = {f"{name}.{key}": value for name, section in sections.items() if name != "variants" for key, value in section.items()}
+    found |= {f"variants.{name}": own[name] for name in variants if name in (own := sections.get("variants", {}))}
+    return {key: json.dumps(value, default=str) for key, value in found.items()}
+
+
+@cache  # asked for every variant
+def _mapping(text: str | None) -> dict[str, Any]:
     try:
-        result = subprocess.run(["git", *arguments], cwd=cwd, capture_output=True, text=True, timeout=30)
+        value = yaml.load(text or "", Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _meaning(text: str | None, path: str) -> str | None:
+    try:
+        return canonical(text) if text is not None and path.endswith(".py") else text
+    except SyntaxError:
+        return text
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        result = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, encoding="utf-8", errors="replace", timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() if result.returncode == 0 else None
@@ -203,10 +269,16 @@ def same_processor(name: str, other: str) -> bool:
     return name.split(" (")[0] == other.split(" (")[0]
 
 
-def origin(device: str, task: str = "classification") -> dict[str, Any]:
-    """What is known of a training for a task before it starts. `device`: "cpu" or "cuda"."""
-    commit, dirty = git_state()
-    return {"code_hash": training_code(task), "git_commit": commit, "git_dirty": dirty, "device": device, "versions": versions()}
+def origin(device: str, variant: str, task: str = "classification") -> dict[str, Any]:
+    """What is known of a variant's training before it starts. `device`: "cpu" or "cuda".
+
+    `git_commit` is the commit that is checked out. Where it does not hold what decides the training, `git_dirty` is true, and
+    `git_edits` is what it lacks.
+    """
+    changed = edits(variant, code_of(task))
+    known = {"git_commit": _git("rev-parse", "HEAD"), "git_dirty": None if changed is None else bool(changed)}
+    lacking = {"git_edits": changed} if changed else {}
+    return {"code_hash": training_code(task), **known, **lacking, "device": device, "versions": versions()}
 
 
 def versions() -> dict[str, str]:

@@ -24,6 +24,7 @@ from pipeline.commands.repro import reproduce
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_changed, write_text
 from pipeline.params import nearest, shown
+from pipeline.study import states
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -42,6 +43,7 @@ def main(argv: list[str]) -> None:
         os.environ["MNIST_MIRROR"] = str(Path(mirror).resolve())  # relative to here, not to build/NAME
     directory = lay_out(arguments.name)
     reproduce(directory)
+    states.keep(ROOT, directory)
     report = directory / "reports" / "README.md"
     if arguments.publish:
         report = publish(arguments.name, directory) / "README.md"
@@ -49,6 +51,7 @@ def main(argv: list[str]) -> None:
     print(f"\n{arguments.name}: done in {time.monotonic() - start:.0f} s.")
     print(f"  The report:   {report.relative_to(ROOT)}")
     print(f"  MLflow on it: make ui IN={directory.relative_to(ROOT)}   then open the address that it prints")
+    print(f"  What changed: make compare BASE=HEAD~1 IN={directory.relative_to(ROOT)}")
 
 
 def lay_out(name: str) -> Path:

@@ -18,22 +18,26 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m pipeline.compare", description="Compares the results that two commits hold; nothing is checked out or trained."
     )
-    parser.add_argument("base", nargs="?", default="", help="commit, branch or tag to compare with")
-    parser.add_argument("head", nargs="?", default="", help="the other one (default: the working tree; with --source mlflow: HEAD)")
-    parser.add_argument("--source", default="files", help="files: text files in git (default); mlflow: the runs in the MLflow store")
-    parser.add_argument("--in", dest="folder", metavar="FOLDER", help="where tables/ lies in the repository, for example reports/preview")
+    parser.add_argument("base", nargs="?", default="", help="commit, branch, tag or DVC experiment to compare with")
+    parser.add_argument("head", nargs="?", default="", help="the other one (default: the working tree)")
+    parser.add_argument("--source", default="", help="files: the tables (default); mlflow: the runs of the same trainings in MLflow")
+    parser.add_argument(
+        "--in", dest="folder", metavar="FOLDER", default="", help="where tables/ lies in the repository: reports/preview, build/demo"
+    )
     parser.add_argument("--out", type=Path, default=Path("build/compare.md"), help="the page (default: %(default)s)")
     arguments = parser.parse_args(argv)
     if not arguments.base:
         raise UserError("Say which commit to compare with: make compare BASE=main~1, or python -m pipeline.compare main~1.")
-    if arguments.source not in ("files", "mlflow"):
+    if arguments.source not in ("", "files", "mlflow"):
         raise UserError(f"There is no source {arguments.source!r}; the choices are files and mlflow.")
     repository = Repository.around(Path.cwd())
     folder = _folder(arguments.folder)
-    store = stored.address(repository.root / (folder or "")) if arguments.source == "mlflow" else None
-    revision = arguments.head or ("HEAD" if store else "")
+    store = stored.address(repository.root / folder) if arguments.source == "mlflow" else None
     base = sides.read_revision(repository, arguments.base, folder, store=store)
-    head = sides.read_revision(repository, revision, folder, store=store) if revision else sides.read_working_tree(repository, folder)
+    if arguments.head:
+        head = sides.read_revision(repository, arguments.head, folder, store=store)
+    else:
+        head = sides.read_working_tree(repository, folder, store=store)
     text = page.render(compare(base, head, Cache(repository.root)))
     print(text, end="", flush=True)
     try:
@@ -44,10 +48,8 @@ def main(argv: list[str]) -> None:
         print(f"Not written to {arguments.out}: {error.strerror}.", file=sys.stderr)
 
 
-def _folder(name: str | None) -> str | None:
+def _folder(name: str) -> str:
     """The folder that holds tables/, from the repository's top folder; "" is the top folder itself."""
-    if name is None:
-        return None
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise UserError(f"--in {name}: give a folder from the repository's top, for example reports/preview.")

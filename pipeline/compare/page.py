@@ -60,6 +60,7 @@ def _content(comparison: Comparison, rows: int) -> dict[str, Any]:
     return {
         "base": _name(comparison.base),
         "head": _name(comparison.head),
+        "places": list(dict.fromkeys(code(side.study.place) for side in (comparison.base, comparison.head))),
         "previews": _previews(comparison),
         "verdict": verdict(comparison),
         "summary": _summary(comparison, rows),
@@ -104,7 +105,9 @@ def _range(numbers: Iterable[int]) -> str:
 
 
 def _name(side: Side) -> str:
-    return "the working tree" if side.dirty is not None else code(side.revision)
+    if side.commit is None or side.dirty is not None:
+        return "the working tree"
+    return code(side.revision) if side.commit.id.startswith(side.revision) else f"{code(side.revision)} ({side.commit.short})"
 
 
 # --- what is said first ---

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pipeline.study import Study
-from pipeline.study.files import FolderFiles
+from pipeline.study import Study, states, stored
+from pipeline.study.files import TABLES, FolderFiles
 from pipeline.study.git import Commit, Repository
 from pipeline.study.results import load_commit, read
 
@@ -25,22 +25,32 @@ class Side:
     study: Study
 
 
-def read_revision(repository: Repository, revision: str, folder: str | None = None, *, store: str | None = None) -> Side:
-    """The study that a commit holds.
+def read_revision(repository: Repository, revision: str, folder: str = "", *, store: str | None = None) -> Side:
+    """The study of a commit.
 
     Args:
-        folder: where runs/ lies, from the repository's top folder; None: the top folder, or the one reports/NAME that has runs/.
-        store: address of an MLflow store whose runs of the commit are read instead of its files.
+        folder: where tables/ lies, from the repository's top folder. One in build/, which git ignores, is a profile's: the results that
+            it had with the commit's settings and code are read.
+        store: address of an MLflow store whose runs of the same trainings are read instead.
 
     Raises:
-        UserError: no such commit, no results there, more than one place that could be meant, a damaged file, or a store that cannot
-            be read.
+        UserError: no such commit, no results there, a damaged file, or a store that cannot be read.
     """
-    return Side(revision, repository.commit(revision), None, load_commit(repository, revision, folder, store=store))
+    commit = repository.commit(revision)
+    if folder.startswith("build/"):
+        place = states.find(repository, revision, folder)
+        found = replace(read(FolderFiles(repository.root), place, name=f"{folder} at {revision}"), place=f"{folder}/{TABLES}")
+    else:
+        found = load_commit(repository, revision, folder)
+    return Side(revision, commit, None, _stored(found, store, f"the commit {revision}"))
 
 
-def read_working_tree(repository: Repository, folder: str | None = None) -> Side:
+def read_working_tree(repository: Repository, folder: str = "", *, store: str | None = None) -> Side:
     """The study as it lies in the working tree, committed or not. Raises as `read_revision`."""
     commit = repository.commit("HEAD") if repository.has_commits() else None
     found = read(FolderFiles(repository.root), folder, name="the working tree", hint=repository.newest_with_runs)
-    return Side("working tree", commit, repository.changed(), found)
+    return Side("working tree", commit, repository.changed(), _stored(found, store, "the working tree"))
+
+
+def _stored(study: Study, store: str | None, name: str) -> Study:
+    return study if store is None else stored.read(study, store, name=name)

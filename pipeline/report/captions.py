@@ -160,8 +160,7 @@ def render(
         folded=[drawing for place, (kind, drawing) in enumerate(drawn) if place and kind not in _OPEN],
         folded_kinds=list(dict.fromkeys(_FOLDED.get(kind, kind) for place, (kind, _) in enumerate(drawn) if place and kind not in _OPEN)),
         judgements=judgements,
-        commits=sorted({str(row.run.record["git_commit"]) for row in present if row.run and row.run.record.get("git_commit")}),
-        dirty=any(row.run.record.get("git_dirty") for row in present if row.run),
+        page=f"experiments/{name}.md",
         label=experiment.label,
     )
     return files | {f"experiments/{name}.md": page}

@@ -242,8 +242,7 @@ def render(
         ratio=text.digits,
         figures=drawn,
         judgements=judgements,
-        commits=sorted({str(row.run.record["git_commit"]) for row in present if row.run and row.run.record.get("git_commit")}),
-        dirty=any(row.run.record.get("git_dirty") for row in present if row.run),
+        page=f"experiments/{name}.md",
         timed=timed and any(is_timed(judgement.claim) for judgement in judgements),
         label=experiment.label,
     )

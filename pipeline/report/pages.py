@@ -81,12 +81,11 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         "profile": params.profile,
         "dataset": params.data.source.label,
         "runs": runs,
-        "commits": sorted({str(run.record["git_commit"]) for run in runs.values() if run.record.get("git_commit")}),
-        "dirty": any(run.record.get("git_dirty") for run in runs.values()),
     }
     files["README.md"] = text.page(
         "README.md.j2",
         **common,
+        page="README.md",
         train=params.train,
         base=_base(params),
         variants=list(params.variants),
@@ -233,11 +232,10 @@ def _dataset(run: Mapping[str, Any]) -> str:
     return source.label if source else str(run.get("dataset"))
 
 
-_DIRTY = {"True": "**yes**: the commit alone does not say what ran", "False": "no"}
 _Show = Callable[[Mapping[str, Any]], str]
 _PROVENANCE: dict[str, _Show] = {
     "commit": lambda run: _trainings(run),
-    "uncommitted changes": lambda run: _DIRTY.get(str(run.get("git_dirty")), "not known"),
+    "uncommitted at that time": lambda run: _uncommitted(run),
     "data": lambda run: f"{_dataset(run)}, digest `{run.get('data_digest')}`",
 }
 _HARDWARE: dict[str, _Show] = {
@@ -260,6 +258,16 @@ def _trainings(run: Mapping[str, Any]) -> str:
             where += f", replayed at {_commit(replay)} on {replay['date'][:10]}{rounding}"
         shown.append(where)
     return "; ".join(shown)
+
+
+def _uncommitted(run: Mapping[str, Any]) -> str:
+    """What decided a variant's seeds and was in no commit yet when they were trained."""
+    trainings = run.get("trainings") or [run]
+    edits = dict.fromkeys(edit for training in trainings for edit in training.get("git_edits", ()))
+    if edits:
+        return "; ".join(f"`{edit.replace('`', '')}`" for edit in edits)
+    known = {training.get("git_dirty") for training in trainings}
+    return "something; what was not recorded" if True in known else "not known" if None in known else "nothing"
 
 
 def _commit(entry: Mapping[str, Any]) -> str:

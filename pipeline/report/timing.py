@@ -61,8 +61,7 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
         milliseconds=milliseconds,
         exponent=exponent,
         label=label,
-        commits=[raw["git_commit"]] if raw.get("git_commit") else [],
-        dirty=bool(raw.get("git_dirty")),
+        page="timing.md",
     )
     return files | {"timing.md": page}
 

@@ -38,7 +38,7 @@ class Finished:
         tensors: `model.NAME` (weights and buffers), and of the steps that are kept `trace.step` (counted from 1), `trace.loss`
             (nats, mean of the step's batch) and `trace.gradient_norm` (L2, before clipping), each (step,).
         rows: its epochs, in order.
-        origin: where it comes from. `code_hash`, `git_commit`, `git_dirty`, `versions`, `device`, `device_name`, `attention`,
+        origin: where it comes from. `code_hash`, `git_commit`, `git_dirty`, `git_edits`, `versions`, `device`, `device_name`, `attention`,
             `started` and `finished` describe its training; `stack` is the seeds that it was trained with; `parameters` and `flops`
             are the model's; `tables` are digests of what is known before a training; `replays` lists the later versions of the
             code that were found to compute the same.

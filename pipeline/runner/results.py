@@ -35,7 +35,7 @@ OUTPUTS = (WEIGHTS, STEPS)
 # Where DVC keeps what it has: its cache, and the remote that travels with the repository.
 _STORES = (Path(".dvc/cache/files/md5"), Path("results/files/md5"))
 # What seeds trained together have in common.
-_SHARED = ("code_hash", "git_commit", "git_dirty", "device", "device_name", "attention", "versions")
+_SHARED = ("code_hash", "git_commit", "git_dirty", "git_edits", "device", "device_name", "attention", "versions")
 
 
 def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished], description: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def origins(parts: Sequence[Finished]) -> dict[str, Any]:
     """
     groups: dict[str, dict[str, Any]] = {}
     for part in parts:
-        shared = {name: part.origin[name] for name in (*_SHARED, "replays")}
+        shared = {name: part.origin[name] for name in (*_SHARED, "replays") if name in part.origin}  # not all have `git_edits`
         group = groups.setdefault(json.dumps(shared, sort_keys=True), {"seeds": [], **shared, "started": [], "finished": []})
         group["seeds"].append(part.seed)
         for name in ("started", "finished"):
@@ -121,7 +121,7 @@ def origins(parts: Sequence[Finished]) -> dict[str, Any]:
         for group in sorted(groups.values(), key=lambda group: max(group["finished"]))
     ]
     return {
-        **{name: trainings[-1][name] for name in _SHARED},
+        **{name: trainings[-1][name] for name in _SHARED if name in trainings[-1]},
         "started": min(group["started"] for group in trainings),
         "finished": trainings[-1]["finished"],
         "trainings": trainings,

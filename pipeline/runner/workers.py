@@ -38,7 +38,7 @@ class Job:
 
     Attributes:
         folder: where checkpoints and finished seeds of these settings lie.
-        origin: what is known of a training before it starts: `code_hash`, `git_commit`, `git_dirty`, `versions`, `device`.
+        origin: what is known of a training before it starts: what `provenance.origin` says.
         started: the moment, one for all seeds.
     """
 

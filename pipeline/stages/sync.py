@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -17,11 +18,13 @@ from pipeline import params
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures import late
-from pipeline.provenance import committed
 from pipeline.runner.results import RUN, WEIGHTS, epoch_rows, read_run, restore_runs
+from pipeline.study import history
 from pipeline.study.files import ARRAYS, CHECKPOINTS, PREDICTIONS, REPEATED, RUNS, TABLES
+from pipeline.study.git import Repository
 from pipeline.study.statistics import summarize
-from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, milliseconds, training_lock
+from pipeline.tracking.query import search
+from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, commit_tags, milliseconds, training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, open_or_rebuild, store_uri
 
 PICTURES = CHECKPOINTS / "figures"  # of each variant one, VARIANT.png; the report stage draws them
@@ -33,7 +36,6 @@ class _Training(NamedTuple):
     evaluation: Evaluation | None  # as long as the evaluate stage has not run on this training: None
     file: Path  # run.json
     pictures: list[Path]
-    commit: str | None  # the one checked out, where it has these files
 
 
 class _Place(NamedTuple):
@@ -69,30 +71,66 @@ def sync(runs_dir: Path = RUNS, *, uri: str | None = None) -> None:
         print(f"There is no finished training in {runs_dir}/ yet: run `make demo` or `dvc repro` first.")
         return
     places = _places(runs_dir.parent / "params.yaml")
-    commit, held = committed([directory / RUN for directory in directories])
     address = store_uri(uri)
     damaged: list[str] = []
     try:
         store = open_or_rebuild(address)
+        commit, held = _checked_out()
         for directory in directories:
             try:
-                training = _read(directory, commit if directory / RUN in held else None)
+                training = _read(directory)
             except (UserError, OSError, ValueError, KeyError, TypeError) as error:
                 print(f"{directory.name}: left out, {error}", flush=True)
                 damaged.append(str(directory))
                 continue
             try:
                 with locked(training_lock(training.run), 0):
-                    print(f"{directory.name}: {_complete(store, training, places)}", flush=True)
+                    added = _complete(store, training, places, commit if training.run["training_id"] in held else None)
+                    print(f"{directory.name}: {added}", flush=True)
             except StoreBusy:
                 print(f"{directory.name}: another process logs it at the moment; run `make sync` again afterwards", flush=True)
+        commits = complete_commits(store)
     except Exception as error:
         raise UserError(f"{explain(error, address)}; mend that, then run `make sync` again.") from None
+    for variant, found in commits:
+        print(f"{variant}: in commit {found[:10]} by now", flush=True)
     if damaged:
         raise UserError(f"Damaged files in {', '.join(damaged)}: restore them with `dvc checkout` or `git checkout`.")
 
 
-def _complete(store: Store, training: _Training, places: Mapping[str, _Place]) -> Added:
+def _checked_out() -> tuple[str | None, set[str]]:
+    """The commit that is checked out, and the ids of the trainings that its tables name; (None, none) without git or commits."""
+    try:
+        repository = Repository.around(Path.cwd())
+        commit = repository.commit("HEAD").id
+    except UserError:
+        return None, set()
+    return commit, history.named(repository, commit)
+
+
+def complete_commits(store: Store) -> list[tuple[str, str]]:
+    """Gives runs that began with uncommitted edits the commit that holds them, where there is one by now.
+
+    Returns:
+        Variant and commit of each training that has got one.
+    """
+    runs: dict[str, list[Any]] = defaultdict(list)
+    for run in search(store, "tags.`git.dirty` = 'true'"):
+        runs[run.data.tags["training.id"]].append(run)
+    if not runs:
+        return []
+    try:
+        found = history.holders(Repository.around(Path.cwd()), runs.keys())
+    except UserError:  # no git
+        return []
+    for id, commit in found.items():
+        for run in runs[id]:
+            for key, value in commit_tags(commit).items():
+                store.call("set_tag", run.info.run_id, key, value)
+    return [(runs[id][0].data.tags["variant"], commit) for id, commit in found.items()]
+
+
+def _complete(store: Store, training: _Training, places: Mapping[str, _Place], commit: str | None) -> Added:
     recorder = Recorder(store, training.run)
     recorder.add(training.rows)
     recorder.counts(training.run["metrics"])
@@ -109,8 +147,8 @@ def _complete(store: Store, training: _Training, places: Mapping[str, _Place]) -
     if (place := places.get(training.run["variant"])) is not None:
         recorder.label(place.tags())
     recorder.finish("FINISHED", milliseconds(training.run["finished"]))
-    if training.commit is not None:
-        recorder.belongs_to(training.commit)
+    if commit is not None:
+        recorder.belongs_to(commit)
     return recorder.added
 
 
@@ -147,7 +185,7 @@ def _late(training: _Training) -> dict[str, float | None]:
     }
 
 
-def _read(directory: Path, commit: str | None) -> _Training:
+def _read(directory: Path) -> _Training:
     """The files of a training. Raises UserError, OSError, ValueError, KeyError or TypeError when one is damaged."""
     run = read_run(directory)
     if missing := sorted({*REQUIRED, "finished", "epochs", "metrics"} - run.keys()):
@@ -163,7 +201,7 @@ def _read(directory: Path, commit: str | None) -> _Training:
     evaluation = Records(root / ARRAYS, directory.parent, root / PREDICTIONS, root / TABLES).read(directory.name)
     if evaluation is not None and evaluation.inputs["weights"] != run["outputs"][WEIGHTS]:
         evaluation = None  # the evaluate stage has not been here since these weights were trained
-    return _Training(run, rows, evaluation, directory / RUN, [picture] if is_current else [], commit)
+    return _Training(run, rows, evaluation, directory / RUN, [picture] if is_current else [])
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def train(variant: str, settings: VariantSettings, device: str, place: Path) -> 
     for path in RUNS.glob("*/run.json"):
         with contextlib.suppress(UserError):
             results.keep(path.parent, FINISHED, only=place)
-    origin = provenance.origin(device, settings.task)
+    origin = provenance.origin(device, variant, settings.task)
     found, damaged = finished.find(place, origin["code_hash"])
     tasks = plan(settings, found, origin["code_hash"], device)
     if tasks and unreadable is not None:  # hours of training would replace what a second may restore

@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import yaml
 
-from pipeline.errors import UserError
 from pipeline.files import DamagedError, sealed_json
 from pipeline.measures.definitions import FloatArray
 from pipeline.study.git import Repository
@@ -122,24 +121,14 @@ def mend(stage: str) -> str:
     return f"run `dvc repro --force --single-item {stage}`"
 
 
-def locate(files: Files, folder: str | None) -> str | None:
-    """The folder whose tables/ (of an older study: runs/) hold results, as a prefix of paths; None where there are none.
+def places(files: Files, top: str) -> list[str]:
+    """The folders whose tables/ (of an older study: runs/) hold results, as prefixes of paths: "" or ending in "/".
 
-    Raises:
-        UserError: several could be meant.
+    Args:
+        top: such a prefix; a `*` stays inside one part of it.
     """
-    if folder is not None:
-        prefix = f"{folder}/" if folder else ""
-        return prefix if _places(files, prefix) else None
-    places = _places(files, "") or _places(files, "reports/*/")
-    if len(places) > 1:
-        raise UserError(f"Results lie in {', '.join(places)}: say which with --in, for example IN={places[0]}.")
-    return (places[0] + "/").removeprefix("/") if places else None
-
-
-def _places(files: Files, top: str) -> list[str]:
     paths = [f"{path}/-" for path in files.matching(f"{top}tables/variants.csv")] + files.matching(f"{top}runs/*/run.json")
-    return sorted({"/".join(path.split("/")[:-3]) for path in paths})
+    return sorted({f"{'/'.join(path.split('/')[:-3])}/".removeprefix("/") for path in paths})
 
 
 def described(files: Files, prefix: str) -> tuple[list[str], str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,12 +44,12 @@ class Repository:
         return cls(Path(found.stdout.rstrip("\n")))
 
     def commit(self, revision: str) -> Commit:
-        """The commit that a branch, a tag, a hash or an expression such as `main~2` names.
+        """The commit that a branch, a tag, a hash, an expression such as `main~2` or a DVC experiment names.
 
         Raises:
-            UserError: there is none; names the nearest branch or tag.
+            UserError: there is none; names the nearest branch, tag or experiment.
         """
-        found = self._run("rev-parse", "--verify", "--quiet", revision)
+        found = self._run("rev-parse", "--verify", "--quiet", revision) or self._experiments().get(revision)
         # Separately, as an expression like `:/text` takes no suffix.
         found = found and self._run("rev-parse", "--verify", "--quiet", f"{found.strip()}^{{commit}}")
         if not found:
@@ -57,6 +57,12 @@ class Repository:
         shown = self._run("show", "--no-patch", "--no-show-signature", "--format=%H%x00%cI%x00%s", found.strip())
         assert shown is not None, "a commit that git has just resolved can be shown"
         return Commit(*shown.rstrip("\n").split("\0"))
+
+    def recent(self, places: Sequence[str]) -> list[Commit]:
+        """The last 30 commits before HEAD, HEAD included, that changed files in `places`, the newest first."""
+        form = ("--no-show-signature", "--format=%H%x00%cI%x00%s")
+        shown = self._run("log", "-30", *form, "--", *(f":(top){place}" for place in places)) or ""
+        return [Commit(*line.split("\0")) for line in shown.splitlines()]
 
     def has_commits(self) -> bool:
         return self._run("rev-parse", "--verify", "--quiet", "HEAD") is not None
@@ -94,14 +100,34 @@ class Repository:
             place = line_end + 1 + size + 1
         return contents
 
+    def additions(self, places: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """The commits that changed files in `places`, the oldest first, each with the lines that it added.
+
+        Of HEAD, all branches and tags, and DVC's experiments.
+        """
+        refs = ["HEAD", "--branches", "--tags", "--glob=refs/exps"]
+        command = ["git", "log", "--reverse", "--format=%x00%H", "--patch", "--unified=0", "--no-ext-diff", *refs, "--", *places]
+        shown = subprocess.run(command, cwd=self.root, capture_output=True).stdout
+        for part in shown.split(b"\0")[1:]:
+            commit, _, patch = part.partition(b"\n")
+            yield commit.decode(), b"\n".join(line for line in patch.splitlines() if line.startswith(b"+"))
+
     def newest_with_runs(self) -> str | None:
         """Short id of the newest commit, on any branch, that wrote text files of a run."""
         ends = ("tables/variants.csv", "runs/*/run.json")
         places = [f":(glob){top}{end}" for top in ("", "reports/*/") for end in ends]
         return (self._run("log", "--all", "-1", "--format=%h", "--diff-filter=AM", "--", *places) or "").strip() or None
 
+    def _experiments(self) -> dict[str, str]:
+        """Commits of DVC's experiments by name; of several with one name, the one that was made last."""
+        listed = self._run("for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps") or ""
+        # refs/exps/AB/CDEF.../NAME: between them stands the commit that the experiment started from.
+        parts = [ref.split("/", 4) for ref in listed.split()]
+        return {part[4]: "/".join(part) for part in parts if len(part) == 5 and len(part[2] + part[3]) == 40}
+
     def _hint(self, revision: str) -> str:
-        names = (self._run("for-each-ref", "--format=%(refname:short)") or "").split()
+        names = (self._run("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes") or "").split()
+        names += self._experiments()
         near = difflib.get_close_matches(revision, names, n=1, cutoff=0.5)
         shallow = (self._run("rev-parse", "--is-shallow-repository") or "").strip() == "true"
         return (f"; the nearest is {near[0]!r}" if near else "") + (

@@ -34,9 +34,9 @@ from pipeline.study.files import (
     FolderFiles,
     described,
     in_order,
-    locate,
     mend,
     parse_json,
+    places,
 )
 from pipeline.study.git import Repository
 from pipeline.study.study import Study
@@ -45,40 +45,37 @@ from pipeline.study.training import Arrays, Training
 __all__ = ["Study", "Training", "load", "load_commit", "load_current", "load_dataset", "read", "read_arrays"]
 
 
-def load(source: str | os.PathLike[str] = ".", folder: str | None = None, *, store: str | None = None) -> Study:
+def load(source: str | os.PathLike[str] = ".", folder: str = "", *, store: str | None = None) -> Study:
     """The results of a folder, or of a commit of the repository that the working directory lies in.
 
-    With `store`, they come from the MLflow runs of that commit, or of the one that is checked out in the folder. `epochs`, `seeds`
-    and `variants` are those of the files to the last bit; `timings` is empty, and no predictions are there.
+    With `store`, they come from the MLflow runs of the trainings that its tables name. `epochs`, `seeds` and `variants` are those of
+    the files to the last bit; `timings` is empty, and no predictions are there.
 
     Args:
         source: a folder that holds tables/, such as "." or "build/demo", or what git takes for a commit, such as "HEAD~3".
-        folder: where tables/ lies in the commit, from the repository's top; None: the top, or the one reports/NAME that has tables/.
+        folder: where tables/ lies in the source.
         store: an MLflow store: a server's address, such as "http://127.0.0.1:5000", or a SQLite file, such as "mlflow.db" or
-            "sqlite:///mlflow.db". A commit's runs are those trained at it, and those that `make sync` found it to hold; what an
-            evaluation after that commit found is there, too.
+            "sqlite:///mlflow.db". What an evaluation after that commit found is there, too.
 
     Raises:
         UserError: there are no results, a file is damaged, or the store cannot be read.
     """
-    if not Path(source).is_dir():
-        return load_commit(Repository.around(Path.cwd()), str(source), folder, store=store)
-    if store is not None:
-        return load_commit(Repository.around(Path(source)), "HEAD", folder, store=store)
-    return read(FolderFiles(Path(source)), folder, name=str(source), root=Path(source))
+    if Path(source).is_dir():
+        name, study = str(source), read(FolderFiles(Path(source)), folder, name=str(source), root=Path(source))
+    else:
+        name, study = f"the commit {source}", load_commit(Repository.around(Path.cwd()), str(source), folder)
+    return study if store is None else stored.read(study, store, name=name)
 
 
-def load_commit(repository: Repository, revision: str, folder: str | None = None, *, store: str | None = None) -> Study:
+def load_commit(repository: Repository, revision: str, folder: str = "") -> Study:
     """As `load`, of a commit of any repository."""
-    if store is not None:
-        return stored.read(repository, revision, folder, store)
     commit = repository.commit(revision)
     return read(CommitFiles(repository, commit.id), folder, name=f"the commit {revision}", hint=repository.newest_with_runs)
 
 
 def read(
     files: Files,
-    folder: str | None = None,
+    folder: str = "",
     *,
     name: str,
     hint: Callable[[], str | None] = lambda: None,
@@ -92,13 +89,15 @@ def read(
         root: the folder of these files, in which the stored predictions are found, too; None for a commit.
 
     Raises:
-        UserError: no results there, more than one place that could be meant, or a damaged file.
+        UserError: no results there, or a damaged file.
     """
-    prefix = locate(files, folder)
-    if prefix is None:
+    prefix = f"{folder}/" if folder else ""
+    if prefix not in places(files, prefix):
+        said = f"{name[0].upper()}{name[1:]} holds no results in {prefix}{TABLES}/"
+        if others := [place.removesuffix("/") for top in ("", "reports/*/", "build/*/") for place in places(files, top) if place != prefix]:
+            which = f"which with IN=, for example IN={others[0]}" if len(others) > 1 else f"so with IN={others[0] or '.'}"
+            raise UserError(f"{said}, only in {', '.join(place or 'the top folder' for place in others)}: say {which}.")
         newest = hint()
-        where = f"{folder}/tables" if folder is not None else "tables/ or reports/NAME/tables/"
-        said = f"{name[0].upper()}{name[1:]} holds no results in {where}"
         raise UserError(f"{said}{f'; the newest commit that wrote some is {newest}' if newest else ''}.")
     if files.matching(f"{prefix}tables/variants.csv"):
         place, left_out = f"{prefix}{TABLES}", dict[str, str]()

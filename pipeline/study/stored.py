@@ -1,31 +1,37 @@
-"""The results of a commit out of an MLflow store, as `load` gives them out of files: the same numbers, to the last bit."""
+"""The results of a folder or a commit out of an MLflow store, as `load` gives them out of files: the same numbers, to the last bit."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.errors import UserError
-from pipeline.study.files import CURVES, LATER_CURVES, REPEATED, TIMINGS, CommitFiles, described, in_order, locate
-from pipeline.study.git import Repository
+from pipeline.study.files import CURVES, LATER_CURVES, REPEATED, TIMINGS, Files
 from pipeline.study.study import Study
 from pipeline.study.training import Training
-from pipeline.tracking import SeedRun, newest_runs
+from pipeline.tracking import SeedRun, runs_of
 from pipeline.tracking.store import database_path, display_name, sqlite_uri, store_uri
 
 _KEYS = {"seconds": "epoch_seconds"}  # of curves that MLflow's runs call otherwise
 _EVALUATION = "evaluation."  # begins the names of what the evaluation found
 
 
-class _Untimed(CommitFiles):
-    """The files at a commit without its timings, which no run holds."""
+class _Untimed:
+    """Files without the timings, which no run holds."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def matching(self, pattern: str) -> list[str]:
+        return self._files.matching(pattern)
 
     def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        return super().read(path for path in paths if not path.endswith(TIMINGS.as_posix()))
+        return self._files.read(path for path in paths if not path.endswith(TIMINGS.as_posix()))
 
 
 def address(folder: Path) -> str:
@@ -34,50 +40,45 @@ def address(folder: Path) -> str:
     return store_uri(sqlite_uri(own) if own.is_file() and "MLFLOW_TRACKING_URI" not in os.environ else None)
 
 
-def read(repository: Repository, revision: str, folder: str | None, store: str) -> Study:
-    """The newest finished runs of a commit, as `newest_runs` finds them.
+def read(study: Study, store: str, *, name: str) -> Study:
+    """The same trainings, with what the store's finished runs say of them.
 
     Args:
-        folder: as for `load`; where its params.yaml names the data set, runs on others are left out.
+        study: of files; says which trainings are meant, by their ids.
         store: address of an MLflow store, or a SQLite file.
+        name: of the files, in sentences.
 
     Raises:
-        UserError: no such commit, no store, a store that cannot be read, or one without finished runs of the commit.
+        UserError: no store, one that cannot be read, or one without finished runs of these trainings.
     """
-    commit = repository.commit(revision)
     uri = store if "://" in store else sqlite_uri(Path(store))
     if (path := database_path(uri)) is not None and not path.is_file():
         raise UserError(f"There is no MLflow store {path.name} in {path.parent.name}/ yet: run `make sync`, or name another store.")
-    files = _Untimed(repository, commit.id)
-    prefix = locate(files, folder) or (f"{folder}/" if folder else "")
-    order, dataset = described(files, prefix)
-    runs = newest_runs(commit.id, dataset=dataset, uri=uri)
+    by_id: dict[str, list[SeedRun]] = defaultdict(list)
+    for run in runs_of([training.id for training in study.trainings.values() if training.id], uri=uri):
+        by_id[run.record["training_id"]].append(run)
     place = display_name(uri).removeprefix("the ")
-    if not runs:
-        raise UserError(f"The {place} has no finished runs of commit {revision}: check that commit out and run `make sync` there.")
-    if len(datasets := sorted({run.dataset for run in runs})) > 1:
-        raise UserError(f"The {place} has runs of commit {revision} on {', '.join(datasets)}: say with --in which study is meant.")
-    by_variant: dict[str, list[SeedRun]] = defaultdict(list)
-    for run in runs:
-        by_variant[run.variant].append(run)
-    trainings, left_out = {}, {}
-    for variant, seeds in in_order(by_variant, order).items():
-        training = _training(variant, seeds)
+    if not by_id:
+        raise UserError(f"The {place} has no finished runs of the trainings of {name}: check that out and run `make sync` there.")
+    trainings, left_out = {}, dict(study.left_out)
+    for variant, expected in study.trainings.items():
+        training = _training(variant, by_id[expected.id or ""])
         if training is None:
-            left_out[variant] = "not all epochs in MLflow"
+            left_out[variant] = "not all of its epochs are in MLflow"
         else:
             trainings[variant] = training
     if not trainings:
-        raise UserError(f"The {place} lacks epochs of every run of commit {revision}: run `make sync`.")
-    return Study(place, prefix, trainings, files, left_out)
+        raise UserError(f"The {place} lacks epochs of every training of {name}: run `make sync`.")
+    return replace(study, place=place, trainings=trainings, files=_Untimed(study.files), left_out=left_out)
 
 
 def _training(variant: str, runs: Sequence[SeedRun]) -> Training | None:
     """A training from the runs of its seeds; None where some are gone."""
+    if not runs:
+        return None
     newest = max(runs, key=lambda run: run.started)
     record = newest.record
-    # Two trainings of one commit are not one sample; of the older one, seeds are left that the newer does not have.
-    by_seed = {run.seed: run for run in runs if run.record["training_id"] == record["training_id"]}
+    by_seed = {run.seed: run for run in runs}
     if by_seed.keys() != set(record["seeds"]):
         return None
     runs = [by_seed[seed] for seed in record["seeds"]]

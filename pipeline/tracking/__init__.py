@@ -14,6 +14,6 @@ The newest finished run of each variant and seed at a commit, newest first, in M
 """
 
 from pipeline.tracking.live import Tracker
-from pipeline.tracking.query import RUNS_OF_COMMIT, SeedRun, newest_runs
+from pipeline.tracking.query import RUNS_OF_COMMIT, SeedRun, newest_runs, runs_of
 
-__all__ = ["RUNS_OF_COMMIT", "SeedRun", "Tracker", "newest_runs"]
+__all__ = ["RUNS_OF_COMMIT", "SeedRun", "Tracker", "newest_runs", "runs_of"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -44,8 +44,8 @@ class SeedRun:
 def newest_runs(commit: str, *, dataset: str | None = None, uri: str | None = None) -> list[SeedRun]:
     """The newest finished run of each variant and seed that belongs to a commit, ordered by data set, variant and seed.
 
-    A run belongs to the commit that it ran at, if nothing that decides it was uncommitted then, and to every commit that holds its
-    files and was checked out during a `sync` (`make sync`, or the report stage). The filter is `RUNS_OF_COMMIT`; it can be typed
+    A run belongs to the commit that it ran at, if nothing that decides it was uncommitted then, and to every commit whose tables name
+    it and that was checked out during a `sync` (`make sync`, or the report stage). The filter is `RUNS_OF_COMMIT`; it can be typed
     into the search field of MLflow's pages as it is.
 
     Args:
@@ -56,16 +56,38 @@ def newest_runs(commit: str, *, dataset: str | None = None, uri: str | None = No
     Raises:
         UserError: the store cannot be read.
     """
-    address = store_uri(uri)
+    filters = _PARENTS_OF_COMMIT.format(commit=commit), RUNS_OF_COMMIT.format(commit=commit)
+    return _read(store_uri(uri), lambda store: [run for wanted in filters for run in search(store, wanted, dataset)])
+
+
+def runs_of(trainings: Collection[str], *, uri: str | None = None) -> list[SeedRun]:
+    """The finished runs of each seed of these trainings, ordered by data set, variant and seed.
+
+    Args:
+        trainings: by their `training_id`.
+        uri: as for `newest_runs`.
+
+    Raises:
+        UserError: the store cannot be read.
+    """
+
+    def found(store: Store) -> list[Any]:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return [run for runs in pool.map(lambda id: list(search(store, f"tags.`training.id` = '{id}'")), trainings) for run in runs]
+
+    return _read(store_uri(uri), found)
+
+
+def _read(address: str, find: Callable[[Store], list[Any]]) -> list[SeedRun]:
+    """The newest finished run of each data set, variant and seed among those that are found, the newest first, with their parents."""
     try:
         store = Store(address)
-        name = EXPERIMENT.format(dataset=dataset or "%")
-        experiments = [experiment.experiment_id for experiment in store.call("search_experiments", filter_string=f"name LIKE '{name}'")]
-        parents = {run.info.run_id: run for run in _search(store, experiments, _PARENTS_OF_COMMIT.format(commit=commit))}
+        found = find(store)
+        parents = {run.info.run_id: run for run in found if run.data.tags.get("kind") == "parent"}
         newest: dict[tuple[str, str, int], Any] = {}
-        for run in _search(store, experiments, RUNS_OF_COMMIT.format(commit=commit)):
+        for run in found:
             # Seeds whose parent was deleted by hand do not count; `sync` makes new ones.
-            if run.data.tags["mlflow.parentRunId"] in parents:
+            if run.info.status == "FINISHED" and run.data.tags.get("mlflow.parentRunId") in parents:
                 newest.setdefault((run.data.params["data.dataset"], run.data.tags["variant"], int(run.data.tags["seed"])), run)
         parents = {id: parents[id] for id in {run.data.tags["mlflow.parentRunId"] for run in newest.values()}}
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -82,9 +104,10 @@ def newest_runs(commit: str, *, dataset: str | None = None, uri: str | None = No
     return sorted(runs, key=lambda run: (run.dataset, run.variant, run.seed))
 
 
-def _search(store: Store, experiments: list[str], filter_string: str) -> Iterator[Any]:
-    """Runs, the newest first; of those that started in the same moment, the same order every time."""
-    token = None
+def search(store: Store, filter_string: str, dataset: str | None = None) -> Iterator[Any]:
+    """Runs of a data set, or of all; the newest first, and of those that started in the same moment, the same order every time."""
+    name, token = EXPERIMENT.format(dataset=dataset or "%"), None
+    experiments = [experiment.experiment_id for experiment in store.call("search_experiments", filter_string=f"name LIKE '{name}'")]
     while experiments:
         page = store.call(
             "search_runs",

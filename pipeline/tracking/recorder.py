@@ -28,7 +28,7 @@ EPOCH_KEYS = ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "epoc
 # What run.json counts of a training. Its means over the seeds are the last points of the parent's curves.
 _COUNTS = ("n", "diverged", "parameters", "flops")
 # The tag that holds the commits a run belongs to, separated by spaces: the one that it ran at, if nothing that decides it was
-# uncommitted, and those that `sync` has found to hold its files.
+# uncommitted, and those that `sync` has found to hold its results.
 COMMITS = "commits"
 # What the train stage writes into run.json, but for "finished".
 REQUIRED = {
@@ -36,7 +36,8 @@ REQUIRED = {
     "device", "device_name", "attention", "versions", "seeds", "started",
 }  # fmt: skip
 _BATCH = 1000  # MLflow's limit of metrics in one log_batch
-_MAX_COMMITS = 190  # MLflow allows a tag 8,000 characters
+_MAX_TAG = 8000  # characters, MLflow's limit
+_MAX_COMMITS = 190  # so many fit into a tag
 
 
 class TimedRow(NamedTuple):
@@ -302,10 +303,11 @@ class Recorder:
         }
         with suppress(KeyError, OSError):  # the user of a container may have no name
             tags["mlflow.user"] = getpass.getuser()
-        if run["git_commit"]:
-            tags |= {"git.commit": run["git_commit"], "mlflow.source.git.commit": run["git_commit"]}
-        if run["git_dirty"] is not None:
-            tags["git.dirty"] = str(run["git_dirty"]).lower()
+        if run["git_commit"] and not run["git_dirty"]:
+            tags |= commit_tags(run["git_commit"])
+        elif run["git_commit"]:
+            # `commit_tags` follow as soon as `sync` finds a commit that holds the edits.
+            tags |= {"git.dirty": "true", "git.base": run["git_commit"], "git.edits": "; ".join(run.get("git_edits", ()))[:_MAX_TAG]}
         if seed is None:
             tags["mlflow.note.content"] = self._note()
         else:
@@ -321,6 +323,11 @@ class Recorder:
             "over the late epochs, as on the pages, with the 95 % interval over the seeds. "
             f"Reproduce it with `dvc repro {run['stage']}`."
         )
+
+
+def commit_tags(commit: str) -> dict[str, str]:
+    """The tags of a run that can be had again by checking a commit out."""
+    return {"git.dirty": "false", "git.commit": commit, "mlflow.source.git.commit": commit}
 
 
 def milliseconds(moment: str) -> int:

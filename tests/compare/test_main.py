@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -10,6 +12,7 @@ import pytest
 
 from pipeline.compare.__main__ import main
 from pipeline.errors import UserError
+from pipeline.study import states, tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +37,8 @@ def test_the_page_is_written_and_printed(trained: Study, capsys: pytest.CaptureF
     out, err = capsys.readouterr()
     assert out == page
     assert err == "Written to build/compare.md.\n"
-    assert page.startswith("# What changed from `v1` to `main`\n")
+    first, second = (trained.git("rev-parse", name)[:10] for name in ("v1", "main"))
+    assert page.startswith(f"# What changed in `runs` from `v1` ({first}) to `main` ({second})\n")
 
 
 def test_where_nothing_can_be_written_the_page_is_printed(trained: Study, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +52,7 @@ def test_where_nothing_can_be_written_the_page_is_printed(trained: Study, capsys
 def test_without_a_head_the_working_tree_is_compared(trained: Study, capsys: pytest.CaptureFixture[str]) -> None:
     trained.train("base", [0.5, 0.3])
     main(["v1", "--out", "elsewhere/page.md"])
-    assert capsys.readouterr().out.startswith("# What changed from `v1` to the working tree\n")
+    assert capsys.readouterr().out.splitlines()[0].endswith(") to the working tree")
     page = (trained.root / "elsewhere" / "page.md").read_text()
     assert "largest change: `base` \N{MINUS SIGN}45.00 points" in page
     assert ", and changes |" in page
@@ -90,7 +94,14 @@ def test_the_folder_can_be_named(
         (["v1", "--source", "mlfow"], "There is no source 'mlfow'; the choices are files and mlflow."),
         (["v1", "--in", "/reports"], "--in /reports: give a folder from the repository's top, for example reports/preview."),
         (["v1", "--in", "../x"], "--in ../x: give a folder from the repository's top"),
-        (["v1", "--in", "reports/demo"], "The commit v1 holds no results in reports/demo/tables; the newest commit that wrote some is"),
+        (
+            ["v1", "--in", "reports/demo"],
+            "The commit v1 holds no results in reports/demo/tables/, only in the top folder: say so with IN=..",
+        ),
+        (
+            ["v1", "--in", "build/demo"],
+            "build/demo has no results of the settings and code of v1: check that commit out and run `make demo`",
+        ),
     ],
 )
 def test_a_wrong_use_is_answered_in_one_sentence(trained: Study, argv: list[str], sentence: str) -> None:
@@ -98,6 +109,60 @@ def test_a_wrong_use_is_answered_in_one_sentence(trained: Study, argv: list[str]
         main(argv)
     assert str(error.value).startswith(sentence)
     assert not (trained.root / "build").exists()
+
+
+def test_a_profile_is_compared_with_what_it_had_by_any_commit_of_its_settings_and_code(
+    make_study: Callable[..., Study], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Committed before the profile ran or after, and also by a commit that changes neither."""
+    study = make_study(prefix="build/demo")
+    monkeypatch.chdir(study.root)
+    (study.root / ".gitignore").write_text("/build/\n")
+    published = make_study("published", prefix="reports/preview")
+    published.train("base", [0.1])
+    shutil.copytree(published.root / "reports", study.root / "reports")
+
+    def write(name: str, text: str) -> None:
+        (study.root / name).parent.mkdir(parents=True, exist_ok=True)
+        (study.root / name).write_text(text)
+
+    def run(variant: str, accuracy: float) -> None:
+        """What `make demo` leaves."""
+        study.train(variant, [accuracy])
+        rows = [
+            tables.training(json.loads(path.read_bytes()), None) for path in sorted((study.root / "build/demo/runs").glob("*/run.json"))
+        ]
+        for name, text in (
+            *((f"tables/{name}", text) for name, text in tables.render(rows).items()),
+            ("dvc.lock", ""),
+            ("reports/README.md", ""),
+        ):
+            write(f"build/demo/{name}", text)
+        states.keep(study.root, study.root / "build/demo")
+
+    write("pipeline/models/vit.py", "x = 1")
+    write("params.yaml", "variants: {base: {}}")
+    study.commit("committed, then run")
+    run("base", 0.9)
+    write("params.yaml", "variants: {base: {}, wide: {}}")
+    run("wide", 0.8)
+    study.commit("run, then committed")
+    write("README.md", "nothing that decides")
+    study.commit("words")
+    main(["HEAD", "--in", "build/demo"])
+    page = capsys.readouterr().out
+    assert page.startswith("# What changed in `build/demo/tables` from `HEAD` (")
+    assert "Nothing differs: the 2 variants" in page
+    main(["HEAD~2", "HEAD~1", "--in", "build/demo"])
+    assert "\n- Added: `wide`.\n" in capsys.readouterr().out
+    write("pipeline/models/vit.py", "x = 2")
+    study.commit("other code")
+    with pytest.raises(UserError, match=r"^build/demo has no results of the settings and code of HEAD, only of \w{10}, \w{10}: check that"):
+        main(["HEAD", "--in", "build/demo"])
+    with pytest.raises(
+        UserError, match=r"^The commit HEAD holds no results in tables/, only in reports/preview: say so with IN=reports/preview\.$"
+    ):
+        main(["HEAD"])
 
 
 def test_the_process_ends_with_status_2_and_no_traceback(trained: Study) -> None:

@@ -65,12 +65,14 @@ def test_the_whole_page_of_a_study_that_changed(study: Study) -> None:
     study.train("other", [0.81, 0.80, 0.82], run={"code_hash": "e" * 64})
     study.remove("gone")
     study.train("new", [0.4, 0.5, 0.6])
-    study.commit("the second")
+    second = study.commit("the second")
     page = page_of(study, "main~1")
     check_form(page)
     # The first line under the title says whether it matters.
-    assert page.startswith("# What changed from `main~1` to `HEAD`\n\n**No variant differs at adjusted p < 0.05")
-    assert page.split("\n\n")[2] == "> Only a test."
+    title, verdict, note = page.split("\n\n")[:3]
+    assert title == f"# What changed in `runs` from `main~1` ({first[:10]}) to `HEAD` ({second[:10]})"
+    assert verdict.startswith("**No variant differs at adjusted p < 0.05")
+    assert note == "> Only a test."
     rows = {row[0]: row[1:] for table in tables(page) for row in table}
     nbsp = "\N{NO-BREAK SPACE}"
     assert rows["`base`"] == ["12.8", "12.8", "1.00", "10,666 → 40,000", "1,738,558 → 6,520,000"]

@@ -87,7 +87,7 @@ def test_reading_leaves_everything_as_it_is(study: Study) -> None:
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in study.root.rglob("*") if path.is_file()} == before
 
 
-def test_a_published_profile_is_found_when_it_is_the_only_one(make_study: Callable[..., Study]) -> None:
+def test_a_published_profile_is_read_where_it_is_asked_for(make_study: Callable[..., Study]) -> None:
     study = make_study(prefix="reports/preview")
     (study.root / "profiles" / "preview").mkdir(parents=True)
     (study.root / "params.yaml").write_text("data: {dataset: mnist}\nvariants: {zeta: {}, base: {}, gone: {}}\n")
@@ -95,7 +95,7 @@ def test_a_published_profile_is_found_when_it_is_the_only_one(make_study: Callab
     for variant in ("alpha", "base", "extra", "zeta"):
         study.train(variant, [0.9])
     (study.root / "reports" / "preview" / "README.md").write_text("# Results\n\n> Small.\n\nText.\n\n> Another quotation.\n")
-    side = read_revision(Repository(study.root), study.commit())
+    side = read_revision(Repository(study.root), study.commit(), "reports/preview")
     assert (side.study.place, side.study.preview) == ("reports/preview/runs", "Small.")
     assert list(side.study.trainings) == ["zeta", "base", "extra", "alpha"]  # as the two files name them, others after
 
@@ -111,15 +111,17 @@ def test_an_unreadable_params_yaml_takes_nothing_away(study: Study, content: str
     assert (list(side.study.trainings), side.study.preview) == (["a", "b"], None)
 
 
-def test_the_study_itself_goes_before_a_profile_and_two_profiles_need_a_word(make_study: Callable[..., Study]) -> None:
+def test_no_other_place_is_read_than_the_one_that_was_asked_for(make_study: Callable[..., Study]) -> None:
     study = make_study(prefix="reports/preview")
     study.train("small", [0.9])
     study.prefix = "reports/gpu"
     study.train("fast", [0.9])
     repository = Repository(study.root)
     two = study.commit()
-    with pytest.raises(UserError, match="Results lie in reports/gpu, reports/preview: say which with --in, for example IN=reports/gpu"):
-        read_revision(repository, two)
+    said = "holds no results in tables/, only in reports/gpu, reports/preview: say which with IN=, for example IN=reports/gpu"
+    for read, arguments in ((read_revision, (two,)), (read_working_tree, ())):
+        with pytest.raises(UserError, match=said):
+            read(repository, *arguments)
     assert list(read_revision(repository, two, "reports/preview").study.trainings) == ["small"]
     study.prefix = ""
     study.train("large", [0.9])
@@ -130,13 +132,15 @@ def test_the_study_itself_goes_before_a_profile_and_two_profiles_need_a_word(mak
 def test_a_side_without_results_names_a_commit_that_has_some(study: Study) -> None:
     empty = study.commit("nothing yet")
     repository = Repository(study.root)
-    with pytest.raises(UserError, match=r"holds no results in tables/ or reports/NAME/tables/\.$"):
+    with pytest.raises(UserError, match=r"holds no results in tables/\.$"):
         read_revision(repository, empty)
     study.train("base", [0.9])
     full = study.commit()
     with pytest.raises(UserError, match=f"The commit {empty} holds no results .*; the newest commit that wrote some is {full[:7]}"):
         read_revision(repository, empty)
-    with pytest.raises(UserError, match=r"The working tree holds no results in reports/demo/tables"):
+    with pytest.raises(
+        UserError, match=r"The working tree holds no results in reports/demo/tables/, only in the top folder: say so with IN="
+    ):
         read_working_tree(repository, "reports/demo")
 
 
@@ -194,7 +198,7 @@ def test_a_side_of_unfinished_trainings_alone_has_nothing_to_compare(study: Stud
 def test_the_first_results_of_this_repository_are_read() -> None:
     if subprocess.run(["git", "cat-file", "-e", f"{OLDEST}^{{commit}}"], cwd=ROOT, capture_output=True).returncode:
         pytest.skip("this copy has no history")
-    side = read_revision(Repository(ROOT), OLDEST)
+    side = read_revision(Repository(ROOT), OLDEST, "reports/preview")
     assert side.study.place == "reports/preview/runs"
     assert side.study.preview is not None
     assert side.study.preview.startswith("PREVIEW. 3 seeds and 5 epochs")

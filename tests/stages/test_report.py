@@ -900,6 +900,7 @@ def test_a_profile_is_reproduced_by_its_own_command(small_study: Path) -> None:
     write_pages()
     for page in ("README.md", "experiments/one.md"):
         text = read(small_study, page)
+        assert f"-- reports/preview/{page})" in text
         assert "\nmake preview\n```" in text
         assert "\ndvc repro\n" not in text
 
@@ -923,17 +924,19 @@ def test_bars_in_labels_do_not_break_tables(small_study: Path) -> None:
     assert "a \\| b" in table((small_study / "reports/experiments/one.md").read_text(), "min to max")
 
 
-def test_runs_with_uncommitted_changes_or_several_commits_are_told(small_study: Path) -> None:
+def test_runs_of_several_commits_or_of_none_are_told_and_each_page_names_one_commit(small_study: Path) -> None:
     directory = small_study / "runs/sinusoidal"
-    results.write_run(directory, results.read_run(directory) | {"git_commit": "f" * 40, "git_dirty": True})
-    write_tables(small_study)
-    write_pages()
-    readme = (small_study / "reports/README.md").read_text()
-    assert f"`{'f' * 40}` (sinusoidal)" in readme
-    assert "**yes**: the commit alone does not say what ran (sinusoidal)" in readme
-    assert "one of several commits" in readme
-    assert "no commit holds" in readme
-    assert "no commit holds" not in (small_study / "reports/experiments/two.md").read_text()
+    record = results.read_run(directory) | {"git_commit": "f" * 40, "git_dirty": True}
+    for edits, told in ((None, "something; what was not recorded"), (["base.dim: 32 -> 48"], "`base.dim: 32 -> 48`")):
+        results.write_run(directory, record | ({"git_edits": edits} if edits else {}))
+        write_tables(small_study)
+        write_pages()
+        readme = read(small_study, "README.md")
+        assert f"`{'f' * 40}` (sinusoidal)" in readme
+        assert f"{told} (sinusoidal)" in readme
+    for page in ("README.md", "experiments/one.md", "experiments/two.md"):
+        (line,) = (line for line in read(small_study, page).splitlines() if line.startswith("git checkout"))
+        assert line.startswith(f"git checkout $(git log -n1 --format=%H -- reports/{page}) ")
 
 
 def test_where_seeds_were_trained_and_replayed_is_told(small_study: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -11,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline import params
+from pipeline import params, provenance
 from pipeline.errors import UserError
+from pipeline.provenance import training_code
 from pipeline.runner import results
 from pipeline.stages.sync import main as command
 from pipeline.stages.sync import sync
@@ -20,6 +20,7 @@ from pipeline.study import load
 from pipeline.tracking import newest_runs
 from pipeline.tracking.recorder import training_lock
 from pipeline.tracking.store import Store, locked
+from tests.conftest import small_study
 from tests.tracking.trainings import (
     ALL_POINTS,
     COUNTS,
@@ -239,49 +240,64 @@ def test_settings_of_every_architecture_are_params(project: Path, uri: str, stud
     assert {key.removeprefix("train.") for key in found if key.startswith("train.")} == set(params.TrainSettings.model_fields)
 
 
-def test_the_runs_that_a_commit_holds(project: Path, uri: str) -> None:
-    """A commit's unchanged files belong to it, whenever they were trained; those changed since or never committed do not."""
+def test_runs_get_the_commits_that_hold_them(project: Path, uri: str, study: params.Params, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs that began with uncommitted edits, whatever was committed since; those that no commit holds stay as they are."""
 
     def git(*arguments: str) -> str:
         identity = {f"GIT_{role}_{what}": "a@b.example" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
         environment = os.environ | identity | {"GIT_CONFIG_GLOBAL": os.devnull}
         return subprocess.run(["git", *arguments], cwd=project, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
-    def lock(folder: str, *directories: Path) -> str:
-        """A dvc.lock that names these records as they are now."""
-        (project / folder).mkdir(parents=True, exist_ok=True)
-        outs = [{"path": "run.json", "md5": hashlib.md5((path / "run.json").read_bytes()).hexdigest()} for path in directories]
-        (project / folder / "dvc.lock").write_text(yaml.safe_dump({"stages": {"train": {"outs": outs}}}))
-        return f"{folder}/dvc.lock"
+    def commit(message: str) -> str:
+        git("add", "--all")
+        git("commit", "--quiet", "--allow-empty", "-m", message)
+        return git("rev-parse", "HEAD")
 
-    for number, variant in enumerate(("base", "edited", "late")):
-        write_training(project / "runs" / variant, make_run(variant, f"000{number}" * 8))
-    base, edited, late = (project / "runs" / variant for variant in ("base", "edited", "late"))
-    git("init", "--quiet")
-    git("add", lock(".", base, edited))
-    git("commit", "--quiet", "-m", "first")
-    first = git("rev-parse", "HEAD")
-    path = project / "runs" / "edited" / "run.json"
-    path.write_text(path.read_text() + "\n")
-    sync()
-    assert {run.variant for run in newest_runs(first)} == {"base"}
-    git("add", lock(".", base, edited, late))
-    git("commit", "--quiet", "-m", "second")
-    second = git("rev-parse", "HEAD")
-    for _ in range(2):
+    def train(training_id: str, dim: int) -> None:
+        """params.yaml edited and trained, not committed."""
+        raw["base"]["dim"] = dim
+        (project / "params.yaml").write_text(yaml.safe_dump(raw))
+        settings = params.parse(raw).resolve("base")
+        known = {"config": settings.model_dump(mode="json"), "code_hash": training_code(), "git_edits": [f"base.dim: none -> {dim}"]}
+        shutil.rmtree(project / "runs", ignore_errors=True)
+        directory = write_training(project / "runs" / "base", make_run("base", training_id) | known)
+        records_of(directory).write_tables({"base": {"weights": results.read_run(directory)["outputs"][results.WEIGHTS]}})
         sync()
-    assert {run.variant for run in newest_runs(first)} == {"base"}
-    assert {run.variant for run in newest_runs(second)} == {"base", "edited", "late"}
-    tags = read_store(uri).tags
-    assert tags["0000 base, seed 7"]["commits"] == tags["0000 base"]["commits"] == f"{first} {second}"
 
-    # A profile's runs lie in a folder that git ignores; what a commit holds is their lock.
-    (project / ".gitignore").write_text("/build\n")
-    directory = write_training(project / "build" / "small" / "runs" / "small", make_run("small", "fedc" * 8))
-    git("add", lock("reports/small", directory))
-    git("commit", "--quiet", "-m", "third")
-    sync(directory.parent)
-    assert {run.variant for run in newest_runs(git("rev-parse", "HEAD"))} == {"small"}
+    def commits(training_id: str) -> list[str | None]:
+        tags = read_store(uri).tags
+        parent, seed = (
+            [tags[f"{training_id[:4]} {run}"].get(name) for name in ("git.commit", "git.dirty", "git.base", "commits")]
+            for run in ("base", "base, seed 7")
+        )
+        assert parent == seed
+        return parent
+
+    shutil.copytree(provenance.PACKAGE, project / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    (project / ".gitignore").write_text("/runs\n/predictions\n/mlflow.db*\n/mlartifacts\n/.checkpoints\n")
+    raw = small_study(yaml.safe_load((provenance.ROOT / "params.yaml").read_text()))
+    raw["train"] |= {"seeds": SEEDS, "epochs": EPOCHS}
+    git("init", "--quiet")
+    first = commit("before any training")
+    train("1111" * 8, 16)
+    assert commits("1111" * 8) == [None, "true", "f" * 40, None]
+    git("add", "tables")
+    git("commit", "--quiet", "-m", "the tables alone, without the settings")
+    sync()
+    assert commits("1111" * 8)[:2] == [None, "true"]
+    second = commit("all of it")
+    train("2222" * 8, 24)  # takes the place of the first before any sync has seen the commit
+    assert f"base: in commit {second[:10]} by now\n" in capsys.readouterr().out
+    assert commits("1111" * 8)[:2] == [second, "false"]
+    assert commits("2222" * 8)[:2] == [None, "true"]
+    train("3333" * 8, 32)
+    third = commit("the third, never the second")
+    sync()
+    sync()
+    assert commits("2222" * 8)[:2] == [None, "true"]
+    assert commits("3333" * 8) == [third, "false", "f" * 40, third]
+    assert {run.record["training_id"] for run in newest_runs(third)} == {"3333" * 8}
+    assert not newest_runs(first)
 
 
 def test_sync_without_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,74 @@
+"""Which commit holds a training: the first whose tables name it, and whose settings and code are those that it ran with."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import tarfile
+from collections.abc import Collection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pipeline import params
+from pipeline.errors import UserError
+from pipeline.provenance import code_hash, code_of
+from pipeline.study.files import TABLES, CommitFiles
+from pipeline.study.git import Repository
+from pipeline.study.results import read
+from pipeline.study.training import Training
+
+_PLACES = ("", "reports/*/")  # of the tables that git keeps: the study's own, and those of published profiles
+_ID = re.compile(rb"\b[0-9a-f]{32}\b")
+
+
+def named(repository: Repository, commit: str) -> set[str]:
+    """The ids of the trainings that a commit's tables name."""
+    files = CommitFiles(repository, commit)
+    paths = [path for place in _PLACES for path in files.matching(f"{place}{TABLES}/variants.csv")]
+    return {id.decode() for content in files.read(paths).values() for id in _ID.findall(content)}
+
+
+def holders(repository: Repository, ids: Collection[str]) -> dict[str, str]:
+    """The commit that holds each training, by its id; those that no branch, tag or experiment holds are left out."""
+    found: dict[str, str] = {}
+    places = [f":(top,glob){place}{TABLES}/variants.csv" for place in _PLACES]
+    naming = [(commit, {id.decode() for id in _ID.findall(added)}) for commit, added in repository.additions(places)]
+    head = repository.commit("HEAD").id  # settings or code may have been committed after the tables
+    for commit, there in (*naming, (head, named(repository, head))):
+        if wanted := (set(ids) - found.keys()) & there:
+            found |= dict.fromkeys(_held(repository, commit, wanted), commit)
+    return found
+
+
+def _held(repository: Repository, commit: str, ids: Collection[str]) -> list[str]:
+    """Those of the trainings that the commit's tables name, and that come out of its settings and code."""
+    files = CommitFiles(repository, commit)
+    with TemporaryDirectory(prefix="commit-") as folder:
+        shown = subprocess.run(["git", "archive", commit, "pipeline", "params.yaml"], cwd=repository.root, capture_output=True)
+        if shown.returncode:
+            return []
+        with tarfile.open(fileobj=io.BytesIO(shown.stdout)) as archive:
+            archive.extractall(folder, filter="data")
+        held = []
+        for path in (path for place in _PLACES for path in files.matching(f"{place}{TABLES}/variants.csv")):
+            prefix = path.removesuffix(f"/{TABLES}/variants.csv") if path != f"{TABLES}/variants.csv" else ""
+            try:
+                trainings = read(files, prefix, name=f"the commit {commit}").trainings.values()
+            except UserError:
+                continue
+            held += [str(one.id) for one in trainings if one.id in ids and _comes_from(one, Path(folder), of_profile=bool(prefix))]
+    return held
+
+
+def _comes_from(training: Training, folder: Path, *, of_profile: bool) -> bool:
+    """Whether code and settings in a folder are those of a training. A profile's settings are not looked at."""
+    try:
+        settings = training.settings
+        code = code_hash(code_of(settings.task), folder / "pipeline")
+        same = of_profile or params.load(folder / "params.yaml").resolve(training.variant) == settings
+    except (UserError, ValueError, KeyError, OSError, SyntaxError):
+        return False
+    groups = training.record.get("trainings") or [training.record]
+    codes = [[group.get("code_hash"), *(replay["code_hash"] for replay in group.get("replays", ()))] for group in groups]
+    return same and all(code in known for known in codes)
