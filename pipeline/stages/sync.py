@@ -153,10 +153,11 @@ def _complete(store: Store, training: _Training, places: Mapping[str, _Place], c
 
 
 def _places(path: Path) -> dict[str, _Place]:
-    """By variant, from params.yaml; of a folder without one, nothing."""
-    if not path.exists():
+    """By variant, from params.yaml; nothing where there is none that can be read. The trainings are recorded all the same."""
+    try:
+        study = params.load(path)
+    except UserError:
         return {}
-    study = params.load(path)
     places = {variant: _Place([], []) for variant in study.variants}
     for name, experiment in study.experiments.items():
         # "thesis, 2.3.1, against its published code; notes" names two documents.

@@ -45,7 +45,7 @@ def test_where_nothing_can_be_written_the_page_is_printed(trained: Study, capsys
     (trained.root / "build").touch()  # stands where the folder would be
     main(["v1", "main"])
     out, err = capsys.readouterr()
-    assert out.startswith("# What changed from `v1` to `main`\n")
+    assert out.startswith("# What changed in `runs` from `v1` ")
     assert err == "Not written to build/compare.md: File exists.\n"
 
 

@@ -147,5 +147,5 @@ def test_a_profiles_cache_in_build_is_used(evaluated: Evaluation, make_study: Ca
     lock = source.git("show", f"{commits[0]}:dvc.lock")
     (study.root / "reports" / "preview" / "dvc.lock").write_text(lock)
     (study.root / ".gitignore").write_text("/build/\n")
-    side = read_revision(Repository(study.root), study.commit())
+    side = read_revision(Repository(study.root), study.commit(), "reports/preview")
     np.testing.assert_array_equal(found(side, study.root, "new"), truths[0]["new"])
