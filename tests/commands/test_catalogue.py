@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,25 +91,6 @@ def test_a_claim_is_listed_with_the_images_that_it_speaks_of(study: params.Param
     (lines,) = (lines for title, _, lines in catalogue.sections(study) if title == "Claims")
     shown = {line[0]: line[3] for line in lines}
     assert (shown["T1a"], shown["B1"], shown["T4"]) == ("1,800,000", "3,600,000", "")
-
-
-def test_a_pipe_gets_lines_of_120_characters(study: params.Params) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "pipeline.commands.catalogue"],
-        env={**os.environ, "COLUMNS": "300", "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert (result.returncode, result.stderr) == (0, "")
-    lines = result.stdout.splitlines()
-    assert max(map(len, lines)) <= 120
-    for names in (study.variants, study.experiments, study.claims):
-        assert all(any(line.split(" ")[0] == name for line in lines) for name in names)
-    numbers = sorted({len(study.resolve(variant).train.seeds) for variant in study.variants})
-    seeds = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
-    assert lines[-1] == (
-        f"params.yaml is valid: {len(study.variants)} variants with {seeds} seeds each, "
-        f"{len(study.experiments)} experiments, {len(study.claims)} claims."
-    )
-    assert not any(line != line.rstrip() for line in lines)
 
 
 @pytest.mark.parametrize("width", [80, 120])
