@@ -300,6 +300,7 @@ FAULTS = [
     ),
     ("train/weight_decay", 1e308, "train.weight_decay is 1e+308, but has to be at most 1000.0; the nearest valid value is 1000.0."),
     ("train/clip_norm", 1e308, "train.clip_norm is 1e+308, but has to be at most 1000000.0; the nearest valid value is 1000000.0."),
+    ("train/train_images", 10**400, "train.train_images is 1000000000"),
     ("train/epoch_images", 10**4000, "train.epoch_images is 1000000000"),
     ("train/schedule", "noam", "train.warmup: noam needs a share of the steps to warm up in, for example 0.1."),
     ("train/schedule", "cosin", "train.schedule is 'cosin', which is not a choice; the nearest is 'cosine'."),
@@ -319,6 +320,9 @@ FAULTS = [
         "bse",
         "experiments.positions names the variant 'bse', which variants does not have; the nearest is 'base'.",
     ),
+    ("experiments/positions/baseline", 3000 * "x", "experiments.positions names the variant 'xxxxxx"),
+    ("experiments/positions/claims", [3000 * "x"], "experiments.positions.claims names 'xxxxxx"),
+    ("timing/subjects/new", {"loops": 3000 * "x"}, "timing.subjects holds 'new' with loops: 'xxxxxx"),
     ("experiments/positions/baseline", "first", "experiments.positions.baseline is 'first', which is not among its variants"),
     ("experiments/positions/variants", ["base", "base"], "experiments.positions.variants names 'base' more than once"),
     ("experiments/positions/labels", {"bas": "x"}, "experiments.positions.labels names 'bas', which is not among its variants"),
@@ -358,7 +362,7 @@ FAULTS = [
     ("timing/subjects", {}, "timing.subjects has too few entries; it needs at least 1."),
     ("timing/subjects/new", {"pach": 7}, "timing.subjects.new.pach is not a key of params.yaml; the nearest is 'patch'."),
     ("timing/subjects/new", {"patch": 5}, "timing.subjects.new.patch: 5 does not divide the image's side"),
-    ("timing/subjects/new", {"loops": "flat"}, "timing.subjects holds 'new' with loops: flat, which is not a choice"),
+    ("timing/subjects/new", {"loops": "flat"}, "timing.subjects holds 'new' with loops: 'flat', which is not a choice"),
     ("timing/subjects", {"a/b": {}}, "timing.subjects holds 'a/b', but a name may hold no '/'."),
     ("timing/labels/frist", "x", "timing.labels: names 'frist', which is not among the subjects; the nearest is 'first'."),
     ("timing/round", 3, "timing.round is not a key of params.yaml; the nearest is 'rounds'."),
@@ -381,6 +385,7 @@ def test_a_fault_is_one_sentence_with_its_key(raw_params: dict[str, Any], path: 
     assert message.startswith(sentence)
     assert message.endswith(".")
     assert "\n" not in message
+    assert len(message) < 500
 
 
 PAIR = {"rule": "less", "measure": "accuracy", "variant": "first", "reference": "base"}

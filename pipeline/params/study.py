@@ -408,8 +408,8 @@ def parse(raw: Any) -> Params:
             for variant in part.variants if MEASURES[part.measure].rule == "ratio" else ():
                 if variant in params.variants and variant not in params.timing.subjects:
                     raise UserError(
-                        f"claims.{name}.comparisons.{i} speaks of the step time of {variant!r}, which is not among timing.subjects and so"
-                        " is not timed; add it there."
+                        f"claims.{name}.comparisons.{i} speaks of the step time of {variant!r}, which is not among timing.subjects"
+                        " and so is not timed; add it there."
                     )
     return params
 
@@ -438,20 +438,24 @@ def _check_names(params: Params) -> None:
         key = f"experiments.{name}"
         for variant in (*experiment.variants, experiment.baseline):
             if variant not in params.variants:
-                raise UserError(f"{key} names the variant {variant!r}, which variants does not have{nearest(variant, params.variants)}.")
+                raise UserError(
+                    f"{key} names the variant {shown(variant)}, which variants does not have{nearest(variant, params.variants)}."
+                )
         if experiment.baseline not in experiment.variants:
             raise UserError(
-                f"{key}.baseline is {experiment.baseline!r}, which is not among its variants; add it there or choose one of them."
+                f"{key}.baseline is {shown(experiment.baseline)}, which is not among its variants; add it there or choose one of them."
             )
         twice = [variant for variant in experiment.variants if experiment.variants.count(variant) > 1]
         if twice:
-            raise UserError(f"{key}.variants names {twice[0]!r} more than once; list each variant once.")
+            raise UserError(f"{key}.variants names {shown(twice[0])} more than once; list each variant once.")
         for variant in experiment.labels:
             if variant not in experiment.variants:
-                raise UserError(f"{key}.labels names {variant!r}, which is not among its variants{nearest(variant, experiment.variants)}.")
+                raise UserError(
+                    f"{key}.labels names {shown(variant)}, which is not among its variants{nearest(variant, experiment.variants)}."
+                )
         for claim in experiment.claims:
             if claim not in params.claims:
-                raise UserError(f"{key}.claims names {claim!r}, which claims does not have{nearest(claim, params.claims)}.")
+                raise UserError(f"{key}.claims names {shown(claim)}, which claims does not have{nearest(claim, params.claims)}.")
 
 
 def load_variant(path: str | Path) -> VariantSettings:

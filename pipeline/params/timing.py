@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from pipeline.errors import UserError
 from pipeline.params.data import Settings, Shape
-from pipeline.params.faults import nearest, sentence
+from pipeline.params.faults import nearest, sentence, shown
 from pipeline.params.model import ModelSettings
 
 
@@ -48,16 +48,16 @@ class TimingSettings(Settings):
     def _subjects(cls, subjects: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         for name, difference in subjects.items():
             if "/" in name:
-                raise ValueError(f"holds {name!r}, but a name may hold no '/'")
+                raise ValueError(f"holds {shown(name)}, but a name may hold no '/'")
             loops = difference.get("loops", "nested")
             if loops != "nested":
-                raise ValueError(f"holds {name!r} with loops: {loops}, which is not a choice; the only one is nested")
+                raise ValueError(f"holds {name!r} with loops: {shown(loops)}, which is not a choice; the only one is nested")
         return subjects
 
     @model_validator(mode="after")
     def _labelled(self) -> TimingSettings:
         for name in self.labels.keys() - self.subjects.keys():
-            raise ValueError(f"labels: names {name!r}, which is not among the subjects{nearest(name, self.subjects)}")
+            raise ValueError(f"labels: names {shown(name)}, which is not among the subjects{nearest(name, self.subjects)}")
         return self
 
     def label(self, subject: str) -> str:

@@ -38,7 +38,7 @@ class TrainSettings(Settings):
     clip_norm: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None
     schedule: Literal["constant", "linear", "warmup_linear", "noam", "cosine"]
     warmup: Annotated[float, Field(ge=0, lt=1)]
-    train_images: Annotated[int, Field(ge=1)] | None
+    train_images: Annotated[int, Field(ge=1, le=10**9)] | None
     epoch_images: Annotated[int, Field(ge=1, le=10**9)] | None
     augment: Literal["none", "affine"]
     divergence: Literal["stop", "record"]
