@@ -8,13 +8,10 @@ import resource
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -28,7 +25,6 @@ from tests.tracking.trainings import (
     ALL_POINTS,
     CHILD,
     METRICS,
-    ROOT,
     SEEDS,
     Tracker,
     artifacts_of,
@@ -40,6 +36,7 @@ from tests.tracking.trainings import (
     make_rows,
     make_run,
     read_store,
+    serving,
     silent_server,
     track,
     train_in_process,
@@ -234,36 +231,6 @@ def test_a_hanging_store_does_not_hold_up_the_exit(tmp_path: Path, monkeypatch: 
         output, errors = child.communicate(timeout=100)
     assert (output, child.returncode) == ("False\n", 0)
     assert errors == f"MLflow at {address} is slow to answer; training goes on, `make sync` will log this run later.\n"
-
-
-@contextmanager
-def serving(folder: Path, port: int, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A server that runs in `folder` and answers; what it says is in server.log."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
-    environment |= {"PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    # A group of its own: the server is two processes, and both have to go.
-    with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", *command, "--port", str(port)],
-            cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 150
-        while True:
-            assert server.poll() is None, (folder / "server.log").read_text()
-            assert time.monotonic() < deadline, (folder / "server.log").read_text()
-            # An open port is not yet a server: the process behind it may still be starting.
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as answer:
-                    if answer.status == 200:
-                        break
-            except OSError:
-                time.sleep(0.3)
-        yield server
-    finally:
-        if server.poll() is None:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
 
 
 @pytest.mark.slow

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -283,6 +285,36 @@ def silent_server() -> Iterator[str]:
     """Accepts connections and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextmanager
+def serving(folder: Path, port: int, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A server that runs in `folder` and answers; what it says is in server.log."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
+    environment |= {"PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    # A group of its own: the server is two processes, and both have to go.
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", *command, "--port", str(port)],
+            cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 150
+        while True:
+            assert server.poll() is None, (folder / "server.log").read_text()
+            assert time.monotonic() < deadline, (folder / "server.log").read_text()
+            # An open port is not yet a server: the process behind it may still be starting.
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as answer:
+                    if answer.status == 200:
+                        break
+            except OSError:
+                time.sleep(0.3)
+        yield server
+    finally:
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
 
 
 def free_port() -> int:
