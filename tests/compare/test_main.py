@@ -49,14 +49,6 @@ def test_where_nothing_can_be_written_the_page_is_printed(trained: Study, capsys
     assert err == "Not written to build/compare.md: File exists.\n"
 
 
-def test_where_nothing_can_be_written_the_page_is_printed(trained: Study, capsys: pytest.CaptureFixture[str]) -> None:
-    (trained.root / "build").touch()  # stands where the folder would be
-    main(["v1", "main"])
-    out, err = capsys.readouterr()
-    assert out.startswith("# What changed from `v1` to `main`\n")
-    assert err == "Not written to build/compare.md: File exists.\n"
-
-
 def test_without_a_head_the_working_tree_is_compared(trained: Study, capsys: pytest.CaptureFixture[str]) -> None:
     trained.train("base", [0.5, 0.3])
     main(["v1", "--out", "elsewhere/page.md"])
