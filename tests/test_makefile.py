@@ -1,22 +1,28 @@
-"""What the Makefile passes on to commands."""
+"""What the Makefile passes on to commands, in a checkout whose path has a space and a letter that is not ASCII."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import site
 import subprocess
+import venv
 from pathlib import Path
 
 import pytest
 
+from pipeline.params import Params
+
 ROOT = Path(__file__).parent.parent
+TARGETS = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
 HOSTILE = ["'; touch hit; '", '"; touch hit; "', "$(shell touch hit)", "`touch hit`", "$$(touch hit)", "a b #c", "-x"]
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The Makefile beside an environment whose `python` prints where it runs and with what."""
-    root = tmp_path / "checkout"
+    root = tmp_path / "a clone à moi"
     (root / ".venv" / "bin").mkdir(parents=True)
     for name in ("requirements.lock", "pyproject.toml"):
         (root / name).touch()
@@ -28,8 +34,9 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def make(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+def make(checkout: Path, *arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
+    left_out = ("MAKE", "MFLAGS", "PYTHONPATH")  # of a `make test` around this one
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)} | given
     return subprocess.run(["make", "--silent", *arguments], cwd=checkout, env=environment, capture_output=True, text=True)
 
 
@@ -54,3 +61,48 @@ def test_a_folder_may_have_any_name_and_has_to_be_there(checkout: Path, target: 
     done = make(checkout, target, "IN=build/none")
     assert done.stdout == ""
     assert done.stderr.splitlines()[0] == "error: IN names a folder, for example build/demo."
+
+
+def test_the_catalogue_of_a_checkout_in_a_folder_with_a_space(checkout: Path, study: Params) -> None:
+    """With real packages; and what goes to a pipe, of which nothing but ASCII is wanted."""
+    shutil.rmtree(checkout / ".venv")
+    venv.create(checkout / ".venv", symlinks=True)
+    (packages,) = (checkout / ".venv" / "lib").glob("python*/site-packages")
+    (packages / "those-of-the-tests.pth").write_text("\n".join(site.getsitepackages()))
+    (checkout / ".venv" / ".installed").touch()
+    (checkout / "pipeline").symlink_to(ROOT / "pipeline")
+    shutil.copyfile(ROOT / "params.yaml", checkout / "params.yaml")
+    done = make(checkout, "list", PYTHONIOENCODING="ascii", COLUMNS="300")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [path.name for path in checkout.parent.iterdir()] == [checkout.name]  # and no environment beside it
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert not any(line != line.rstrip() for line in lines)
+    for names in (study.variants, study.experiments, study.claims):
+        assert names.keys() <= {line.split(" ")[0].strip("|") for line in lines}
+    numbers = sorted({len(study.resolve(variant).train.seeds) for variant in study.variants})
+    seeds = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+    assert lines[-1] == (
+        f"params.yaml is valid: {len(study.variants)} variants with {seeds} seeds each, "
+        f"{len(study.experiments)} experiments, {len(study.claims)} claims."
+    )
+
+
+def test_no_command_has_the_path_of_the_checkout_in_its_text(checkout: Path) -> None:
+    """So there is nothing to quote."""
+    assert {"setup", "demo", "test", "clean"} <= set(TARGETS)
+    (checkout / ".venv" / ".installed").unlink()
+    done = make(checkout, "--dry-run", *TARGETS)
+    assert done.returncode == 0
+    assert "uv pip sync" in done.stdout
+    assert "clone" not in done.stdout
+
+
+@pytest.mark.parametrize("value", ["no-such-python", "", *HOSTILE])
+def test_a_python_that_is_none(checkout: Path, value: str) -> None:
+    (checkout / ".venv" / ".installed").unlink()
+    before = sorted(checkout.rglob("*"))
+    done = make(checkout, "setup", f"PYTHON={value}")
+    assert done.returncode == 2
+    assert f"\n{value} is not Python 3.11 or newer: name one that is, for example 'make setup PYTHON=python3.12'.\n" in done.stderr
+    assert sorted(checkout.rglob("*")) == before

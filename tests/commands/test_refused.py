@@ -35,7 +35,7 @@ VALUES = [
     (verify.main, ["--variant=base", "--seed=²"], "Variant base has no seed '²'"),
     (verify.main, ["--variant=base", f"--seed={LONG}"], "Variant base has no seed '111"),
     (verify.main, ["--variant=base", "--seed=1", "--train=yes"], "TRAIN is 'yes'; 1 trains the seed again."),
-    (verify.main, ["--train=1"], "TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0."),
+    (verify.main, ["--variant=base", "--train=1"], "TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0."),
     (verify.main, ["--variant=base", "--seed=1"], "There is nothing to verify: runs/ holds no finished training"),
     (caption.main, [], "Give a picture or the number of a test scene: `make caption IMAGE=scene.png` or `make caption SCENE=12`."),
     (caption.main, ["--scene=1", "--image=a.png"], "Give a picture or the number of a test scene"),

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, redirect_stdout
@@ -21,7 +20,6 @@ from PIL import Image
 from pipeline.commands.verify import LIMIT, _same_picture, bits_parted, check_store, main, start_parted
 from pipeline.errors import UserError
 from pipeline.files import sealed_json, sha256
-from pipeline.params import Params
 from pipeline.runner.finished import Finished
 from pipeline.training.records import EpochRow
 
@@ -182,38 +180,6 @@ def test_there_is_nothing_to_verify(tmp_path: Path, raw_params: dict[str, Any]) 
     status, said = verify(tmp_path)
     assert (status, said.count("\n")) == (2, 1)
     assert said.startswith("error: There is nothing to verify")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--variant=bsae"], "There is no variant 'bsae'; the nearest is 'base'."),
-        (["--variant=base", "--seed=700"], "Variant base has no seed '700', only {seeds}."),
-        (["--variant=base", "--seed=one"], "Variant base has no seed 'one', only {seeds}."),
-        (["--seed=1"], "SEED=1 needs its variant, for example VARIANT=base."),
-        (["--variant=base", "--train=1"], "TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0."),
-        (["--variant=base", "--seed=1", "--train=yes"], "TRAIN is 'yes'; 1 trains the seed again."),
-    ],
-)
-def test_wrong_names_are_one_sentence(study: Params, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str) -> None:
-    monkeypatch.chdir(ROOT)
-    seeds = study.resolve("base").train.seeds
-    with pytest.raises(UserError) as caught:
-        main(arguments)
-    assert (caught.value.status, str(caught.value)) == (2, sentence.format(seeds=", ".join(map(str, seeds))))
-
-
-@pytest.mark.parametrize("given", [{"VARIANT": """b'a"; echo "se"""}, {"VARIANT": "base", "SEED": "0 0"}, {"TRAIN": "`echo 1`"}])
-def test_make_passes_on_what_was_given(given: dict[str, str]) -> None:
-    variables = [f"{name}={value}" for name, value in given.items()]
-    # The environment's python first, as `make` sets it.
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    command = ["make", "--old-file", str(ROOT / ".venv/.installed"), "verify", *variables]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert "Traceback" not in result.stderr
-    assert result.returncode == 2
-    assert result.stderr.count("error: ") == 1
-    assert list(given.values())[-1] in result.stderr.replace("\\'", "'")
 
 
 def test_results_may_grow_to_the_limit(tmp_path: Path) -> None:
