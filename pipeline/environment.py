@@ -1,6 +1,9 @@
 """The environment in which a command or a stage runs. A stage calls `python`, which may be any: the path decides.
 
-This module has to be read by every Python 3, and by one that has no packages.
+    python -m pipeline.environment
+
+has `.venv/bin/dvc` find the environment's own `python` without activation; `make setup` runs it. This module has to be read by every
+Python 3, and by one that has no packages.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import sysconfig
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OLDEST = (3, 11)
@@ -37,3 +41,20 @@ def _lack() -> str:
         return f"is Python {sys.version_info[0]}.{sys.version_info[1]}, and the project needs {_OLDEST[0]}.{_OLDEST[1]} or a newer one"
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     return f"has no {', '.join(missing)}" if missing else ""
+
+
+# Site runs such a line when a Python starts, and DVC hands its path on to the stages.
+_OWN_PROGRAMS_FIRST = (
+    'import os, sys; own = os.path.join(sys.prefix, "bin"); path = os.environ.get("PATH", os.defpath).split(os.pathsep); '
+    'os.environ["PATH"] = os.pathsep.join([own, *path[path[0] == own :]])\n'
+)
+
+
+def main() -> None:
+    """Has each start of this environment's Python put the environment's programs first on the path."""
+    with open(os.path.join(sysconfig.get_path("purelib"), "own-programs-first.pth"), "w") as file:
+        file.write(_OWN_PROGRAMS_FIRST)
+
+
+if __name__ == "__main__":
+    main()

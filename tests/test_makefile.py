@@ -63,8 +63,9 @@ def test_a_folder_may_have_any_name_and_has_to_be_there(checkout: Path, target: 
     assert done.stderr.splitlines()[0] == "error: IN names a folder, for example build/demo."
 
 
-def test_the_catalogue_of_a_checkout_in_a_folder_with_a_space(checkout: Path, study: Params) -> None:
-    """With real packages; and what goes to a pipe, of which nothing but ASCII is wanted."""
+@pytest.fixture
+def working(checkout: Path) -> Path:
+    """The checkout with the package, params.yaml and an environment that has the packages of this one."""
     shutil.rmtree(checkout / ".venv")
     venv.create(checkout / ".venv", symlinks=True)
     (packages,) = (checkout / ".venv" / "lib").glob("python*/site-packages")
@@ -72,9 +73,23 @@ def test_the_catalogue_of_a_checkout_in_a_folder_with_a_space(checkout: Path, st
     (checkout / ".venv" / ".installed").touch()
     (checkout / "pipeline").symlink_to(ROOT / "pipeline")
     shutil.copyfile(ROOT / "params.yaml", checkout / "params.yaml")
-    done = make(checkout, "list", PYTHONIOENCODING="ascii", COLUMNS="300")
+    return checkout
+
+
+def test_dvc_finds_the_environment_without_activation(working: Path) -> None:
+    """Where the path has another `python`, or none."""
+    own = working / ".venv" / "bin" / "python"
+    subprocess.run([own, "-m", "pipeline.environment"], cwd=working, check=True)
+    code = "import subprocess; subprocess.run('python -c \"import os; print(os.environ[\\'PATH\\'])\"', shell=True, check=True)"
+    found = subprocess.run([own, "-c", code], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True)
+    assert found.stdout == f"{own.parent}:/usr/bin:/bin\n"
+
+
+def test_the_catalogue_in_a_folder_with_a_space(working: Path, study: Params) -> None:
+    """And what goes to a pipe, of which nothing but ASCII is wanted."""
+    done = make(working, "list", PYTHONIOENCODING="ascii", COLUMNS="300")
     assert (done.returncode, done.stderr) == (0, "")
-    assert [path.name for path in checkout.parent.iterdir()] == [checkout.name]  # and no environment beside it
+    assert [path.name for path in working.parent.iterdir()] == [working.name]  # and no environment beside it
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 120
     assert not any(line != line.rstrip() for line in lines)
