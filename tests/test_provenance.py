@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,47 @@ def test_device_and_versions_are_those_of_this_machine() -> None:
 def test_a_processor_is_known_without_its_cores() -> None:
     assert provenance.same_processor("AMD EPYC 7763 (2 cores)", "AMD EPYC 7763 (64 cores)")
     assert not provenance.same_processor("AMD EPYC 7763 (2 cores)", "Intel Xeon (2 cores)")
+
+
+def test_what_decides_a_variant_and_is_in_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *arguments], cwd=tmp_path, check=True)
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    monkeypatch.setattr(provenance, "PACKAGE", tmp_path / "pipeline")
+    monkeypatch.chdir(tmp_path)
+    assert provenance.edits("base") is None  # no git
+    git("init", "--quiet")
+    study = "train: {epochs: 3}\nbase: {dim: 8}\nvariants: {base: {}, wide: {dim: 9}, wider: {from: wide, heads: 2}}\nclaims: {}\n"
+    write("params.yaml", study)
+    write("profiles/small/params.yaml", "train: {epochs: 2}\n")
+    write("pipeline/models/vit.py", "x = 1\n")
+    assert provenance.edits("base") is None  # no commit
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "one")
+    assert provenance.edits("wider") == []
+
+    write("params.yaml", study.replace("dim: 9", "dim: 10").replace("claims: {}", "claims: {A: {}}"))
+    assert provenance.edits("wider") == provenance.edits("wide") == ['variants.wide: {"dim": 9} -> {"dim": 10}']
+    assert provenance.edits("base") == []
+    write("params.yaml", study.replace("variants: {", "variants: {new: {}, ").replace("{epochs: 3}", "{epochs: 3, clip_norm: 1}"))
+    assert provenance.edits("new") == ["train.clip_norm: none -> 1", "variants.new: none -> {}"]
+
+    write("params.yaml", study)
+    write("pipeline/models/vit.py", "x = 1  # reworded\n")
+    write("pipeline/report/pages.py", "decides nothing")
+    assert provenance.edits("base") == []
+    write("pipeline/models/vit.py", "x = 2\n")
+    write("pipeline/kernels/new.py", "y = 1\n")
+    assert provenance.edits("base") == ["pipeline/kernels/new.py", "pipeline/models/vit.py"]
+
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "two")
+    write("build/small/params.yaml", "profile: small\n")
+    monkeypatch.chdir(tmp_path / "build" / "small")
+    write("profiles/small/params.yaml", "train: {epochs: 1}\n")
+    assert provenance.edits("base") == ["profiles/small/params.yaml: train.epochs: 2 -> 1"]

@@ -100,12 +100,8 @@ class Repository:
             place = line_end + 1 + size + 1
         return contents
 
-    def additions(self, places: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """The commits that changed files in `places`, the oldest first, each with the lines that it added.
-
-        Of HEAD, all branches and tags, and DVC's experiments.
-        """
-        refs = ["HEAD", "--branches", "--tags", "--glob=refs/exps"]
+    def additions(self, places: Sequence[str], refs: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """The commits before some refs that changed files in `places`, the oldest first, each with the lines that it added."""
         command = ["git", "log", "--reverse", "--format=%x00%H", "--patch", "--unified=0", "--no-ext-diff", *refs, "--", *places]
         shown = subprocess.run(command, cwd=self.root, capture_output=True).stdout
         for part in shown.split(b"\0")[1:]:

@@ -19,6 +19,7 @@ from pipeline.study.results import read
 from pipeline.study.training import Training
 
 _PLACES = ("", "reports/*/")  # of the tables that git keeps: the study's own, and those of published profiles
+_REFS = (["HEAD"], ["--branches", "--tags", "--glob=refs/exps"])  # where to look first; the last are DVC's experiments
 _ID = re.compile(rb"\b[0-9a-f]{32}\b")
 
 
@@ -33,11 +34,16 @@ def holders(repository: Repository, ids: Collection[str]) -> dict[str, str]:
     """The commit that holds each training, by its id; those that no branch, tag or experiment holds are left out."""
     found: dict[str, str] = {}
     places = [f":(top,glob){place}{TABLES}/variants.csv" for place in _PLACES]
-    naming = [(commit, {id.decode() for id in _ID.findall(added)}) for commit, added in repository.additions(places)]
-    head = repository.commit("HEAD").id  # settings or code may have been committed after the tables
-    for commit, there in (*naming, (head, named(repository, head))):
-        if wanted := (set(ids) - found.keys()) & there:
-            found |= dict.fromkeys(_held(repository, commit, wanted), commit)
+
+    def look(commit: str, there: Collection[str]) -> None:
+        if wanted := (set(ids) - found.keys()) & set(there):
+            found.update(dict.fromkeys(_held(repository, commit, wanted), commit))
+
+    for refs in _REFS:
+        for commit, added in repository.additions(places, refs):
+            look(commit, [id.decode() for id in _ID.findall(added)])
+        head = repository.commit("HEAD").id  # settings or code may have been committed after the tables
+        look(head, named(repository, head))
     return found
 
 

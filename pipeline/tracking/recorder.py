@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pipeline.params import flatten
-from pipeline.tracking.store import Store
+from pipeline.tracking.store import Store, experiment_name, home
 from pipeline.training.records import EpochRow
 
 EPOCH_KEYS = ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "epoch_seconds")  # in the order of EpochRow, from train_loss on
@@ -261,7 +261,8 @@ class Recorder:
     def _create(self, seed: int | None, start: int) -> _Run:
         variant = self._run["variant"]
         tags = self._tags(seed)
-        name = variant if seed is None else f"{variant}, seed {seed}"
+        experiment = experiment_name()
+        name = (f"{experiment}: " if experiment else "") + (variant if seed is None else f"{variant}, seed {seed}")
         # The tags that the look-up needs travel with the creation: there is no moment in which the run exists without them.
         created = self._store.call("create_run", self._experiment, start_time=start, tags=tags, run_name=name)
         self.added.runs += 1
@@ -301,6 +302,8 @@ class Recorder:
             "mlflow.source.name": f"dvc repro {run['stage']}",
             "mlflow.source.type": "LOCAL",
         }
+        if experiment := experiment_name():
+            tags["dvc.experiment"] = experiment
         with suppress(KeyError, OSError):  # the user of a container may have no name
             tags["mlflow.user"] = getpass.getuser()
         if run["git_commit"] and not run["git_dirty"]:
@@ -341,7 +344,7 @@ def now() -> int:
 
 def training_lock(run: Mapping[str, Any]) -> Path:
     """The lock of a training: one process at a time writes its runs."""
-    return Path.cwd() / ".checkpoints" / f"mlflow-{run['training_id']}.lock"
+    return home() / ".checkpoints" / f"mlflow-{run['training_id']}.lock"
 
 
 def _same(value: float, stored: float) -> bool:

@@ -63,8 +63,19 @@ def set_environment() -> None:
 
 
 def store_uri(uri: str | None = None) -> str:
-    """The store's address: as given, else MLFLOW_TRACKING_URI, else the SQLite file `mlflow.db` in the working directory."""
-    return uri or os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(Path.cwd() / "mlflow.db")
+    """The store's address: as given, else MLFLOW_TRACKING_URI, else the SQLite file `mlflow.db` in the repository."""
+    return uri or os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(home() / "mlflow.db")
+
+
+def experiment_name() -> str | None:
+    """The name of the DVC experiment that this process is a stage of."""
+    return os.environ.get("DVC_EXP_NAME") or None
+
+
+def home() -> Path:
+    """The folder of the store: the working directory; in a DVC experiment, which may run in a copy, the repository that it is of."""
+    root = os.environ.get("DVC_ROOT", "")
+    return Path(root) if experiment_name() and Path(root).is_absolute() else Path.cwd()
 
 
 def sqlite_uri(path: Path) -> str:

@@ -300,6 +300,20 @@ def test_runs_get_the_commits_that_hold_them(project: Path, uri: str, study: par
     assert not newest_runs(first)
 
 
+def test_runs_of_an_experiment_go_to_the_repository_that_it_is_of(project: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC runs queued experiments in copies, and tells a stage the experiment's name and the repository."""
+    copy = project / ".dvc" / "tmp" / "exps" / "copy"
+    write_training(copy / "runs" / "base", make_run())
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("DVC_ROOT", str(project))
+    monkeypatch.setenv("DVC_EXP_NAME", "two-epochs")
+    sync()
+    assert not (copy / "mlflow.db").exists()
+    found = read_store(uri)
+    assert set(found.statuses) == {"0123 two-epochs: base", *(f"0123 two-epochs: base, seed {seed}" for seed in SEEDS)}
+    assert all(tags["dvc.experiment"] == "two-epochs" for tags in found.tags.values())
+
+
 def test_sync_without_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command([])
     assert capsys.readouterr().out == "There is no finished training in runs/ yet: run `make demo` or `dvc repro` first.\n"

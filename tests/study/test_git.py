@@ -34,6 +34,18 @@ def repository(tmp_path: Path) -> Clone:
     return made
 
 
+def test_an_experiment_of_dvc_is_found_by_its_name(repository: Clone) -> None:
+    base = repository.add("the base")
+    experiment = repository.add("an experiment")
+    repository.git("update-ref", f"refs/exps/{base[:2]}/{base[2:]}/wide-1", experiment)
+    repository.git("update-ref", "refs/exps/exec/EXEC_HEAD", base)
+    assert repository.commit("wide-1").id == experiment
+    with pytest.raises(UserError, match="no commit 'wide-2' here; the nearest is 'wide-1'"):
+        repository.commit("wide-2")
+    with pytest.raises(UserError, match="no commit 'EXEC_HEAD' here"):
+        repository.commit("EXEC_HEAD")
+
+
 def test_a_commit_is_found_by_every_name_that_git_knows(repository: Clone) -> None:
     first = repository.add("the first")
     repository.git("tag", "v1")

@@ -1,0 +1,90 @@
+"""A page's commands bring its results back in a second clone, whether they were committed after the run or before it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from tests.conftest import Repository
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+_PARTS = re.compile(r"```sh\n(.*?)```", flags=re.DOTALL)
+
+
+def git(repository: Repository, *arguments: str) -> str:
+    who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+    return repository.succeed("git", *who, *arguments).strip()
+
+
+def commit(repository: Repository, message: str) -> str:
+    """Adds what README says, and commits it."""
+    readme = (ROOT / "README.md").read_text()
+    (command,) = re.findall(r"^git add (.*?)(?: +#.*)?$", readme, flags=re.MULTILINE)
+    git(repository, "add", *command.split())
+    git(repository, "commit", "--quiet", "--allow-empty", "--message", message)
+    assert git(repository, "status", "--porcelain") == ""  # it was all
+    return git(repository, "rev-parse", "HEAD")
+
+
+def record_of(repository: Repository, variant: str) -> dict[str, Any]:
+    return json.loads((repository.path / "runs" / variant / "run.json").read_text())
+
+
+def make_again(clone: Repository, page: str) -> None:
+    """Runs the commands at the end of a page; installing stands for itself."""
+    text = (clone.path / page).read_text()
+    git(clone, "clean", "--quiet", "-d", "--force")
+    clone.succeed("bash", "-ec", _PARTS.findall(text)[-1])
+
+
+def test_a_page_names_the_commit_that_gives_its_results_again(trained: Repository, tmp_path: Path) -> None:
+    study = trained.copy(tmp_path / "study")
+    for name in (".gitignore", ".dvc/config", ".dvc/.gitignore"):
+        shutil.copyfile(ROOT / name, study.path / name)
+    (study.path / "Makefile").write_text("setup:\n\tmkdir -p .venv/bin && touch .venv/bin/activate\n")
+    for folder in ("docs", "profiles", "results"):
+        (study.path / folder).mkdir()
+        (study.path / folder / "kept.txt").touch()
+    git(study, "init", "--quiet", "--initial-branch", "main")
+    git(study, "add", "--all")
+    git(study, "commit", "--quiet", "--message", "a study")
+
+    study.edit(variants={"narrow": {"mlp_dim": 4}})
+    study.repro()
+    study.succeed(sys.executable, "-m", "dvc", "push", "--quiet")
+    first = commit(study, "run, then committed")
+    record = record_of(study, "narrow")
+    assert record["git_edits"] == ['variants.narrow: none -> {"mlp_dim": 4}']
+    git(study, "commit", "--quiet", "--allow-empty", "--message", "words")
+
+    subprocess.run(["git", "clone", "--quiet", study.path, tmp_path / "clone"], check=True)
+    clone = type(study)(tmp_path / "clone")
+    make_again(clone, "reports/README.md")
+    assert git(clone, "rev-parse", "HEAD") == first
+    assert " epoch " not in clone.output
+    assert git(clone, "status", "--porcelain") == ""  # pages and tables included
+    assert record_of(clone, "narrow") == record
+
+    study.edit(variants={"narrow": {"mlp_dim": 6}})
+    before = commit(study, "committed, then run")
+    study.repro()
+    record = record_of(study, "narrow")
+    assert (record["git_commit"], record["git_dirty"], record.get("git_edits")) == (before, False, None)
+    second = commit(study, "its results, whose weights are not pushed")
+    git(clone, "fetch", "--quiet", "origin")
+    git(clone, "checkout", "--quiet", "--force", "origin/main")
+    make_again(clone, "reports/README.md")
+    assert git(clone, "rev-parse", "HEAD") == second
+    assert " epoch " in clone.output
+    assert record_of(clone, "narrow")["outputs"] == record["outputs"]
+    assert record_of(clone, "base") == record_of(study, "base")
