@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import hashlib
 import json
 import math
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -524,11 +526,11 @@ WRONG_YAML = {
     "a truth value as name": ("  base: {}", "  true: {}", "the key 'true' is not text; put it in quotes."),
     "null as name": ("  base: {}", "  null: {}", "the key 'null' is not text; put it in quotes."),
     "no date": ("epochs: 30", "epochs: 2020-99-99", "'2020-99-99' is a date; put it in quotes to have it as text."),
-    "a date": ("preview: null", "preview: 2020-01-01", "'2020-01-01' is a date; put it in quotes to have it as text."),
+    "a date": ("preview: ", "preview: 2020-01-01 ", "'2020-01-01' is a date; put it in quotes to have it as text."),
     "no !!int": ("epochs: 30", "epochs: !!int thirty", "'thirty' cannot be read as int."),
     "no !!float": ("0.005", "!!float little", "'little' cannot be read as float."),
     "no !!bool": ("final_norm: false", "final_norm: !!bool perhaps", "'perhaps' cannot be read as bool."),
-    "no !!binary": ("preview: null", "preview: !!binary é", "failed to convert base64 data into ascii"),
+    "no !!binary": ("preview: ", "preview: !!binary é ", "failed to convert base64 data into ascii"),
     "no !!map": ("epochs: 30", "epochs: !!map 3", "'3' cannot be read as map."),
     "an object": ("epochs: 30", "epochs: !!python/name:os.system", "could not determine a constructor for the tag"),
     "5,000 digits": ("epochs: 30", f"epochs: {5000 * '1'}", "'1111"),
@@ -767,3 +769,17 @@ def test_any_difference_is_accepted_or_refused_in_one_sentence(raw_params: dict[
 def test_flat_keys_are_dotted() -> None:
     nested = {"train": {"epochs": 3, "more": {"a": None}}, "model": {}, "x": [1, {"y": 2}]}
     assert dict(params.flatten(nested)) == {"train.epochs": 3, "train.more.a": None, "x": [1, {"y": 2}]}
+
+
+def test_dvc_changes_the_lines_of_params_yaml_that_it_is_asked_to_change(tmp_path: Path) -> None:
+    """The file is kept in the form that DVC's own writer leaves, for `dvc exp run -S`."""
+    from dvc.utils.serialize import modify_yaml
+
+    path = Path(shutil.copy(ROOT / "params.yaml", tmp_path))
+    before = path.read_text(encoding="utf-8").splitlines()
+    with modify_yaml(path) as values:
+        values["train"]["epochs"] = 2
+    after = path.read_text(encoding="utf-8").splitlines()
+    changed = [line for line in difflib.unified_diff(before, after, n=0) if line[0] in "+-" and line[:3] not in ("+++", "---")]
+    assert changed == ["-" + next(line for line in before if line.startswith("  epochs: 30")), *changed[1:]]
+    assert len(changed) == 2, "write the file once more as `dvc exp run -S` leaves it; long texts are folded (`>-`)"
