@@ -598,7 +598,7 @@ def test_a_variant_starts_from_the_one_that_it_names(raw_params: dict[str, Any],
 
 
 def test_merge_keys_are_read(tmp_path: Path, study: params.Params) -> None:
-    text = in_the_study("  lab: {", "  lab: &lab {").replace("lab-16: {from: lab, ", "lab-16: {<<: *lab, ")
+    text = in_the_study("  lab:\n    patch", "  lab: &lab\n    patch").replace("lab-16: {from: lab, ", "lab-16: {<<: *lab, ")
     assert "<<: *lab" in text
     (tmp_path / "params.yaml").write_text(text)
     merged = params.load(tmp_path / "params.yaml")
