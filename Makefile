@@ -41,7 +41,7 @@ $(STAMP): requirements.lock pyproject.toml
 		{ echo "Installing requirements.lock failed: see the line above, then run the same command again." >&2; exit 2; }
 	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || "$$PYTHON" -m venv --upgrade-deps $(VENV) >/dev/null
 	@$(VENV)/bin/uv pip install --quiet --no-deps --no-build-isolation --editable .
-	@$(VENV)/bin/python -m pipeline.environment
+	@$(VENV)/bin/python -c 'from pipeline.environment import put_own_programs_first as put; put()'
 	@touch $@
 
 demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (minutes, no network)

@@ -1,9 +1,6 @@
 """The environment in which a command or a stage runs. A stage calls `python`, which may be any: the path decides.
 
-    python -m pipeline.environment
-
-has `.venv/bin/dvc` find the environment's own `python` without activation; `make setup` runs it. This module has to be read by every
-Python 3, and by one that has no packages.
+This module has to be read by every Python 3, and by one that has no packages.
 """
 
 from __future__ import annotations
@@ -50,11 +47,7 @@ _OWN_PROGRAMS_FIRST = (
 )
 
 
-def main() -> None:
-    """Has each start of this environment's Python put the environment's programs first on the path."""
+def put_own_programs_first() -> None:
+    """Has each start of this environment's Python put its programs first on the path: `.venv/bin/dvc` needs no activation then."""
     with open(os.path.join(sysconfig.get_path("purelib"), "own-programs-first.pth"), "w") as file:
         file.write(_OWN_PROGRAMS_FIRST)
-
-
-if __name__ == "__main__":
-    main()

@@ -175,7 +175,7 @@ def trained(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], raw_
     def make(path: Path) -> str:
         return Repository.create(path, small_study(raw_params)).succeed(sys.executable, "-m", "pipeline.commands.repro")
 
-    path, said = once("trained-study", make)
+    path, said = once("trained study", make)
     repository = Repository(path)
     repository.output = said
     return repository

@@ -79,7 +79,8 @@ def working(checkout: Path) -> Path:
 def test_dvc_finds_the_environment_without_activation(working: Path) -> None:
     """Where the path has another `python`, or none."""
     own = working / ".venv" / "bin" / "python"
-    subprocess.run([own, "-m", "pipeline.environment"], cwd=working, check=True)
+    (command,) = re.findall(r"python -c '(from pipeline.environment.*)'", make(working, "-n", "-W", "pyproject.toml", "setup").stdout)
+    subprocess.run([own, "-c", command], cwd=working, check=True)
     code = "import subprocess; subprocess.run('python -c \"import os; print(os.environ[\\'PATH\\'])\"', shell=True, check=True)"
     found = subprocess.run([own, "-c", code], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True)
     assert found.stdout == f"{own.parent}:/usr/bin:/bin\n"
