@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,15 +19,17 @@ from pipeline import params
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures import late
-from pipeline.runner.results import RUN, WEIGHTS, epoch_rows, read_run, restore_runs
+from pipeline.runner.results import RUN, WEIGHTS, epoch_rows, load_weights, read_run, restore_runs, settings_of
 from pipeline.study import history
 from pipeline.study.files import ARRAYS, CHECKPOINTS, PREDICTIONS, REPEATED, RUNS, TABLES
 from pipeline.study.git import Repository
 from pipeline.study.statistics import summarize
+from pipeline.tracking import registry
 from pipeline.tracking.query import search
 from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, commit_tags, milliseconds, training_lock
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, open_or_rebuild, store_uri
 
+SERVED = "base"  # the variant whose first seed is in the model registry: one small model, not a choice by test accuracy
 PICTURES = CHECKPOINTS / "figures"  # of each variant one, VARIANT.png; the report stage draws them
 
 
@@ -149,7 +152,43 @@ def _complete(store: Store, training: _Training, places: Mapping[str, _Place], c
     recorder.finish("FINISHED", milliseconds(training.run["finished"]))
     if commit is not None:
         recorder.belongs_to(commit)
+    if training.run["variant"] == SERVED:
+        recorder.added.models += _register(store, recorder.parent_id, training)
     return recorder.added
+
+
+def _register(store: Store, run_id: str, training: _Training) -> bool:
+    """Puts the first seed's network into the model registry, unless it is there. Whether it had to."""
+    run, directory = training.run, training.file.parent
+    try:
+        settings = settings_of(run)
+        weights = {"weights": run["outputs"][WEIGHTS]}
+    except (ValueError, KeyError):  # of an older form, which this code cannot build
+        return False
+    if settings.task != "classification" or not (directory / WEIGHTS).exists() or registry.is_registered(store, weights):
+        return False
+    from pipeline.models import build
+
+    shape, before = settings.model.shape, os.environ.get("LAB_ATTENTION")
+    os.environ["LAB_ATTENTION"] = "sdpa"  # an exported graph runs where our kernels are not known
+    try:
+        network = build(settings.model)
+        network.load_state_dict({name: value[0] for name, value in load_weights(directory, settings).items()})
+        images = np.random.default_rng(0).random((2, shape.channels, shape.size, shape.size), dtype=np.float32)
+        tags = weights | {
+            "variant": run["variant"],
+            "dataset": run["dataset"],
+            "seed": str(run["seeds"][0]),
+            "training.id": run["training_id"],
+        }
+        tags |= {name: repr(value) for name, value in _late(training).items() if value is not None}
+        registry.register(store, run_id, network.eval(), images, tags, f"{run['variant']}-{run['dataset']}")
+    finally:
+        if before is None:
+            del os.environ["LAB_ATTENTION"]
+        else:
+            os.environ["LAB_ATTENTION"] = before
+    return True
 
 
 def _places(path: Path) -> dict[str, _Place]:

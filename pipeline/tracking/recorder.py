@@ -58,10 +58,11 @@ class Added:
     runs: int = 0
     points: int = 0
     files: int = 0
+    models: int = 0
     finished: int = 0
 
     def __str__(self) -> str:
-        counts = {"run": self.runs, "point": self.points, "file": self.files}
+        counts = {"run": self.runs, "point": self.points, "file": self.files, "model": self.models}
         new = ", ".join(f"{count} {word}{'s' * (count != 1)}" for word, count in counts.items() if count)
         ended = f"{self.finished} run{'s' * (self.finished != 1)} set to finished" if self.finished else ""
         return ", ".join(part for part in (new and f"{new} added", ended) if part) or "complete"
@@ -101,6 +102,11 @@ class Recorder:
         self._parent = parent or self._create(None, start=milliseconds(run["started"]))
         for found in (self._parent, *self._children.values()):
             self._describe(found)
+
+    @property
+    def parent_id(self) -> str:
+        """MLflow's id of the parent run."""
+        return self._parent.id
 
     def reopen(self) -> None:
         """Marks a training that goes on, after a kill or a failure, as running again."""

@@ -1,0 +1,86 @@
+"""The baseline's network in the model registry: registered once, without a pickle, loaded and served as people do it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from pipeline.models import build
+from pipeline.runner import results
+from pipeline.stages.sync import sync
+from pipeline.tracking.store import Store
+from tests.conftest import Repository
+from tests.tracking.trainings import ROOT, free_port, serving
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*type hint:UserWarning")]  # in MLflow's own modules
+
+
+def test_a_study_registers_its_baseline_alone(trained: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report stage has synced the small study. The loaded network computes what the stored weights do."""
+    import mlflow
+
+    monkeypatch.chdir(trained.path)
+    uri = f"sqlite:///{trained.path / 'mlflow.db'}"
+    store = Store(uri)
+    [version] = store.call("search_model_versions")
+    [parent] = store.call("search_runs", [store.experiment("digits")], filter_string="tags.kind = 'parent' and tags.variant = 'base'")
+    assert (version.name, version.run_id) == ("vit-ablations", parent.info.run_id)
+    run = results.read_run(trained.path / "runs" / "base")
+    expected = {"variant": "base", "dataset": "digits", "seed": "0", "weights": run["outputs"]["model.safetensors"]}
+    assert version.tags.items() >= expected.items()
+    assert float(version.tags["late_test_error"]) == parent.data.metrics["late_test_error"]
+
+    settings = results.settings_of(run)
+    network = build(settings.model)
+    network.load_state_dict({name: value[0] for name, value in results.load_weights(trained.path / "runs" / "base", settings).items()})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    loaded = mlflow.pytorch.load_model("models:/vit-ablations@base-digits")
+    images = torch.rand(5, 1, 28, 28)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(images), network.eval()(images), rtol=1e-4, atol=1e-5)
+
+
+def test_a_real_digit_over_http(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The committed baseline, served by `mlflow models serve`, reads MNIST's first test digits."""
+    mirror = Path(os.environ.get("MNIST_MIRROR", ""))
+    if not (mirror / "t10k-images-idx3-ubyte.gz").is_file():
+        pytest.skip("MNIST_MIRROR names no directory")
+    bring_committed(project / "runs" / "base")
+    sync()
+    sync()
+    first, second = capsys.readouterr().out.splitlines()
+    assert ", 1 model added, " in first
+    assert second == "base: complete"
+    [archive] = project.glob("mlartifacts/**/model.pt2")
+    assert not [name for name in zipfile.ZipFile(archive).namelist() if name.endswith(".pkl")]
+
+    images, labels = (gzip.decompress((mirror / f"t10k-{name}-ubyte.gz").read_bytes()) for name in ("images-idx3", "labels-idx1"))
+    digits = np.frombuffer(images, np.uint8, 20 * 28 * 28, offset=16).reshape(20, 1, 28, 28).astype(np.float32) / 255
+    port = free_port()
+    model = ("--model-uri", "models:/vit-ablations@base-mnist", "--env-manager", "local", "--host", "127.0.0.1")
+    with serving(project, port, "mlflow", "models", "serve", *model):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/invocations", json.dumps({"inputs": digits.tolist()}).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            logits = np.array(json.load(answer)["predictions"])
+    assert (logits.argmax(axis=1) == np.frombuffer(labels, np.uint8, 20, offset=8)).mean() >= 0.9
+
+
+def bring_committed(directory: Path) -> None:
+    """The baseline's files as dvc.lock names them, out of results/."""
+    with (ROOT / "dvc.lock").open() as lock:
+        outs = yaml.load(lock, yaml.CSafeLoader)["stages"][f"train@{directory.name}"]["outs"]
+    directory.mkdir(parents=True)
+    for out in outs:
+        shutil.copyfile(ROOT / "results/files/md5" / out["md5"][:2] / out["md5"][2:], directory / Path(out["path"]).name)
