@@ -23,6 +23,12 @@ class UserError(Exception):
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES}
 
 
+def first_line(error: BaseException) -> str:
+    """The class of an error and the first line of what it says."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def disk_sentence(error: Exception) -> str | None:
     """What to tell of a file that cannot be written, or None when the error is of another kind."""
     # safetensors gives the system's message inside an error class of its own.

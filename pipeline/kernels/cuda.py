@@ -28,6 +28,9 @@ LANES = 32  # pairs of a program, which is one warp
 CHUNK = 4  # keys between two looks at the running maximum
 NUMBERS = 32  # of one kind (queries, their sums, ...) that a thread keeps in registers
 MAX_ROWS = 8  # queries or keys of a thread
+# How far a result may lie from the formula in float64: the output by itself, gradients relative to the largest of them. bfloat16 keeps
+# eight bits, so half a unit in the last place is 2**-9 of a number, and a result has been rounded twice.
+TOLERANCES = {torch.float32: (2e-6, 1e-5), torch.bfloat16: (2**-6, 2**-6)}
 
 
 @triton.jit
@@ -267,6 +270,60 @@ def backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, statist
             )  # fmt: skip
             _backward_keys[grid](grad, q, k, v, shifts, inverses, deltas, dk, dv, *sizes, *factors, *steps, **channels)
     return dq, dk, dv
+
+
+def self_check(head_dim: int, dtype: torch.dtype, device: torch.device) -> str | None:
+    """Runs both passes once, laid out as in training, beside the formula in float64 (Vaswani et al. 2017, equation 1).
+
+    Args:
+        head_dim: channels of a head.
+        dtype: float32 or bfloat16.
+        device: a GPU; the CPU where Triton interprets.
+
+    Returns:
+        How the kernel differs, as a clause; None where it does not. What a compiler or a launch raises is passed on.
+    """
+    batch, tokens, heads, scale = 5, 9, max(1, LANES // head_dim), head_dim**-0.5
+    # More pairs than lanes, more tokens than rows, and keys behind the last whole chunk. No random numbers, because whoever asks
+    # first may be inside of vmap, where drawing them is an error.
+    numbers = torch.arange(4 * batch * tokens * heads * head_dim, dtype=torch.float64).mul(12.9898).sin().mul(2).to(dtype)
+    *parts, upstream = numbers.view(batch, tokens, 4, heads, head_dim).unbind(2)
+    q, k, v = torch.stack(parts, 2).to(device).unbind(2)
+    grad = upstream.contiguous().to(device)
+    out, statistics = forward(q, k, v, scale)
+    found = [out, *backward(grad, q, k, v, out, statistics, scale)]
+    found, inputs = [one.cpu().double() for one in found], [one.double() for one in (*parts, upstream)]
+    expected = _formula(inputs, scale)
+    largest = max(float(one.abs().max()) for one in expected[1:])
+    for name, one, exact, bound in zip(
+        ("output", "gradient of the queries", "gradient of the keys", "gradient of the values"),
+        found,
+        expected,
+        (TOLERANCES[dtype][0], *[TOLERANCES[dtype][1] * largest] * 3),
+        strict=True,
+    ):
+        apart = float((one - exact).abs().max())
+        if not apart <= bound:  # nor is NaN within it
+            return f"the kernel computes something else: its {name} is up to {apart:.2g} from the formula's, more than {bound:.2g}"
+    return None
+
+
+def _formula(inputs: list[Tensor], scale: float) -> list[Tensor]:
+    """Output and gradients of q, k and v, from those and the output's gradient, (batch, tokens, heads, dim) each.
+
+    Written out, since autograd may be in use by whoever asks.
+    """
+    q, k, v, grad = inputs
+    weights = torch.softmax(torch.einsum("bihd,bjhd->bhij", q, k) * scale, -1)
+    out = torch.einsum("bhij,bjhd->bihd", weights, v)
+    products = torch.einsum("bihd,bjhd->bhij", grad, v)
+    scores = weights * (products - (weights * products).sum(-1, keepdim=True)) * scale
+    return [
+        out,
+        torch.einsum("bhij,bjhd->bihd", scores, k),
+        torch.einsum("bhij,bihd->bjhd", scores, q),
+        torch.einsum("bhij,bihd->bjhd", weights, grad),
+    ]
 
 
 def _launch(q: Tensor) -> tuple[tuple[int], tuple[int, int, int], dict[str, int | bool]]:

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
+from pipeline.errors import first_line
+
 try:
     from pipeline.kernels import cpu
 except Exception as error:  # numba is absent, does not fit this Python or NumPy, or cannot load LLVM
@@ -107,10 +109,10 @@ def attention_path(*, device: torch.device | str, head_dim: int, tokens: int, dt
     return f"fused-{kind}" if 1 <= tokens <= MAX_FUSED_TOKENS and _fused(kind, dtype, head_dim) else "sdpa"
 
 
-def why_not_fused(head_dim: int, device: torch.device | str = "cpu") -> str | None:
+def why_not_fused(head_dim: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str | None:
     """Why the fused kernel cannot run on this machine for heads of this size, in words; None if it can."""
     if torch.device(device).type == "cuda":
-        return _why_not_cuda()
+        return _why_not_cuda(head_dim, dtype)
     _can_run(head_dim)
     return _unavailable.get(None) or _unavailable.get(head_dim)
 
@@ -119,21 +121,25 @@ def _fused(device_type: str, dtype: torch.dtype, head_dim: int, *, sliced: bool 
     if os.environ.get("LAB_ATTENTION") == "sdpa":
         return False
     if device_type == "cuda":
-        return dtype in CUDA_DTYPES and head_dim in CUDA_HEAD_DIMS and _why_not_cuda() is None
+        return dtype in CUDA_DTYPES and head_dim in CUDA_HEAD_DIMS and _why_not_cuda(head_dim, dtype) is None
     return device_type == "cpu" and dtype == torch.float32 and head_dim in FUSED_HEAD_DIMS and _can_run(head_dim, sliced=sliced)
 
 
 @functools.cache
-def _why_not_cuda() -> str | None:
+def _why_not_cuda(head_dim: int, dtype: torch.dtype) -> str | None:
+    """Asked before a step is captured, because the self-check waits for the GPU."""
     try:
-        from pipeline.kernels import cuda  # noqa: F401 (not before it is needed: importing triton takes time)
+        from pipeline.kernels import cuda  # not before it is needed: importing triton takes time
     except Exception as error:  # triton is absent or broken
         return f"triton cannot be used: {type(error).__name__}: {error}"
     if not torch.cuda.is_available():
         return "torch sees no GPU."
     if torch.cuda.get_device_capability() < (7, 0):
         return "Triton needs a GPU of compute capability 7.0 or higher."
-    return None
+    try:
+        return cuda.self_check(head_dim, dtype, torch.device("cuda"))
+    except Exception as error:  # a kernel is compiled at its launch: no C compiler, no Python.h, no place for its cache
+        return f"the kernel cannot be compiled or launched here: {first_line(error)}"
 
 
 def _can_run(head_dim: int, *, sliced: bool = False) -> bool:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import functools
 import multiprocessing
 import os
 import re
 import signal
+import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -22,7 +25,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import UserError, disk_sentence
+from pipeline.errors import UserError, disk_sentence, first_line
 from pipeline.files import DamagedError
 from pipeline.params import VariantSettings, shown
 from pipeline.provenance import device_name, same_processor
@@ -124,10 +127,12 @@ Message = Started | Epoch | Done | Replayed | Broken
 
 
 def choose_device() -> str:
-    """`cuda` where there is a GPU, else `cpu`; the environment variable LAB_DEVICE decides otherwise.
+    """`cuda` where there is a GPU that torch can use, else `cpu`; the environment variable LAB_DEVICE decides otherwise.
+
+    A GPU that is there and cannot be used (too old a driver, a torch without code for it) is told in one sentence.
 
     Raises:
-        UserError: LAB_DEVICE names a device that is not there.
+        UserError: LAB_DEVICE names a device that is not there or cannot be used.
     """
     wanted = os.environ.get("LAB_DEVICE", "")
     if wanted not in ("", "cpu", "cuda"):
@@ -135,11 +140,31 @@ def choose_device() -> str:
     # Without a driver there is nothing to ask torch, whose import takes seconds.
     if wanted == "cpu" or (not wanted and not any(Path(driver).exists() for driver in _GPU_DRIVERS)):
         return "cpu"
+    reason = _why_no_gpu()
+    if reason is None:
+        return "cuda"
+    if wanted:
+        raise UserError(f"LAB_DEVICE is cuda, but torch cannot use a GPU here ({reason}); unset it or set it to cpu.")
+    print(f"The CPU computes, because torch cannot use this machine's GPU: {reason}", file=sys.stderr, flush=True)
+    return "cpu"
+
+
+@functools.cache
+def _why_no_gpu() -> str | None:
+    """Why torch cannot compute on a GPU here, in torch's words; None where it can.
+
+    `torch.cuda.is_available` alone would do neither: it says False without a reason where the driver is too old, and True of a GPU
+    that torch has no code for.
+    """
     import torch
 
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise UserError("LAB_DEVICE is cuda, but torch sees no GPU here; unset it or set it to cpu.")
-    return wanted or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what they say is in the error, too
+            torch.ones(2, device="cuda").sum().item()
+    except Exception as error:  # RuntimeError, AssertionError or torch.AcceleratorError
+        return first_line(error)
+    return None
 
 
 def choose_processes() -> int:

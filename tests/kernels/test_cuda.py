@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.kernels import attention, attention_path, why_not_fused
+from pipeline.kernels import attention, attention_path, small_head_attention, why_not_fused
+from pipeline.models import attention_kernel
+from pipeline.params import Params
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES = [
@@ -126,6 +128,21 @@ for fence in fences:
     assert bool((fence[:32] == 12345.0).all()) and bool((fence[-32:] == 12345.0).all())
     assert not bool((fence[32:-32] == 12345.0).any())
 """,
+    "self-check": """
+cpu = torch.device("cpu")
+for dim, dtype in ((4, torch.float32), (3, torch.float32), (16, torch.bfloat16)):
+    assert cuda.self_check(dim, dtype, cpu) is None, (dim, dtype, cuda.self_check(dim, dtype, cpu))
+inputs = [x.double() for x in draw(2, 5, 3, 4)]
+for a, e in zip(cuda._formula(inputs, 0.5), exact(*inputs, 0.5)):
+    torch.testing.assert_close(a, e)
+forward, backward = cuda.forward, cuda.backward
+cuda.forward = lambda *inputs: (forward(*inputs)[0] + 1e-5, forward(*inputs)[1])
+assert "its output is up to 1e-05 from the formula's, more than 2e-06" in cuda.self_check(4, torch.float32, cpu)
+cuda.forward, cuda.backward = forward, lambda *inputs: [*backward(*inputs)[:2], backward(*inputs)[2] * float("nan")]
+assert "its gradient of the values is up to nan" in cuda.self_check(4, torch.float32, cpu)
+cuda.backward = backward
+torch.func.vmap(lambda x: x * (cuda.self_check(4, torch.float32, cpu) is None))(torch.ones(2))
+""",
     "empty": """
 x = torch.zeros(0, 5, 2, 4)
 assert [y.shape for y in run(x, x, x, x, 0.5)] == [x.shape] * 4
@@ -167,6 +184,39 @@ def test_without_triton_the_reason_is_given(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert process.stdout.startswith("sdpa triton cannot be used: ImportError: no triton for this Python")
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (None, "fused-cuda"),
+        ("the kernel computes something else", "sdpa: the kernel computes something else"),
+        (
+            RuntimeError("Failed to find C compiler.\nPlease specify"),
+            "sdpa: the kernel cannot be compiled or launched here: RuntimeError: Failed to find C compiler.",
+        ),
+    ],
+    ids=["right", "wrong", "no compiler"],
+)
+def test_the_self_check_decides_once(monkeypatch: pytest.MonkeyPatch, study: Params, found: str | Exception | None, said: str) -> None:
+    cuda = pytest.importorskip("pipeline.kernels.cuda")
+    asked = []
+
+    def self_check(*case: object) -> str | None:
+        asked.append(case)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(cuda, "self_check", self_check)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    small_head_attention._why_not_cuda.cache_clear()
+    try:
+        assert [attention_kernel(study.base, "cuda") for _ in range(2)] == [said] * 2
+    finally:
+        small_head_attention._why_not_cuda.cache_clear()
+    assert asked == [(4, torch.float32, torch.device("cuda"))]
 
 
 def test_the_plain_path_runs_in_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
