@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType
 from torch.autograd.profiler import record_function
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity
@@ -59,6 +60,16 @@ def profile(entry: Entry, params: Params, dataset: Dataset, device: torch.device
         "seconds": of a step under the profiler, on a GPU of its kernels alone; "groups": seconds of each of `GROUPS`; "operators":
         how many operators each of them calls a step.
     """
+    groups, operators = by_part(record(entry, params, dataset, device, steps), cuda=device.type == "cuda")
+    return {
+        "seconds": sum(groups.values()) / 1e6 / steps,
+        "groups": {group: groups[group] / 1e6 / steps for group in GROUPS},
+        "operators": {group: round(operators[group] / steps) for group in GROUPS},
+    }
+
+
+def record(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int) -> list[Any]:
+    """The profiler's events (`torch.autograd.profiler_util.FunctionEvent`) of so many steps, after one that is not recorded."""
     model = build(entry).to(device).train()
     if entry.way == "fast":
         train = train_settings(params, entry)
@@ -79,19 +90,14 @@ def profile(entry: Entry, params: Params, dataset: Dataset, device: torch.device
                 update()
 
     (warm, *rest) = batches(dataset, entry.batch, steps + 1, device)
-    cuda = device.type == "cuda"
     with _labels(model), _no_collection():
         step(*warm)
-        with profiler(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as recorded:
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+        with profiler(activities=activities) as recorded:
             for images, labels in rest:
                 step(images, labels)
             synchronize(device)
-        groups, operators = _by_part(recorded.events() or [], cuda=cuda)
-    return {
-        "seconds": sum(groups.values()) / 1e6 / steps,
-        "groups": {group: groups[group] / 1e6 / steps for group in GROUPS},
-        "operators": {group: round(operators[group] / steps) for group in GROUPS},
-    }
+        return list(recorded.events() or [])
 
 
 @contextlib.contextmanager
@@ -144,8 +150,14 @@ def _label(owner: Any, name: str, label: str) -> Iterator[None]:
         setattr(owner, name, original)
 
 
-def _by_part(events: Sequence[Any], *, cuda: bool) -> tuple[Counter[str], Counter[str]]:
-    """Microseconds, and operators called from outside of another operator, by part, of all recorded steps."""
+def by_part(events: Sequence[Any], *, cuda: bool) -> tuple[Counter[str], Counter[str]]:
+    """Microseconds, and operators called from outside of another operator, by part, of all recorded steps.
+
+    Args:
+        cuda: the time is that of the kernels, and not the processor's.
+    """
+    # A GPU's kernels, and the spans on it of every label, are events of their own beside the operators that launched them.
+    events = [event for event in events if event.device_type == DeviceType.CPU]
     part_of: dict[int, str] = {}  # by the number that a forward operator shares with its backward function
 
     def part(event: Any) -> tuple[str, bool]:
@@ -168,10 +180,15 @@ def _by_part(events: Sequence[Any], *, cuda: bool) -> tuple[Counter[str], Counte
     operators: Counter[str] = Counter()
     for event in events:
         name, _ = part(event)
-        times[name] += event.self_device_time_total if cuda else event.self_cpu_time_total
+        times[name] += _kernel_time(event) if cuda else event.self_cpu_time_total
         if _is_operator(event) and not _is_operator(event.cpu_parent):
             operators[name] += 1
     return times, operators
+
+
+def _kernel_time(event: Any) -> float:
+    """Microseconds of the kernels that an operator itself launched; a label's list has its own span on the GPU, which is none."""
+    return sum(kernel.duration for kernel in event.kernels if kernel.name != event.name)
 
 
 def _is_operator(event: Any) -> bool:

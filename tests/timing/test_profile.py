@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch.autograd import DeviceType
 
 import pipeline.models.attention
 from pipeline.data.datasets import load
@@ -70,6 +74,32 @@ def test_operators_go_to_the_part_that_called_them(small: Params, arrays: Path) 
             assert operators["attention"] >= blocks * heads * 6
         elif attention_path(device="cpu", head_dim=4, tokens=50) == "fused-cpu":
             assert operators["attention"] <= blocks * 6
+
+
+def make_event(
+    name: str, parent: Any = None, *, start: int = 0, number: int = -1, kernels: Sequence[tuple[str, float]] = (), gpu: bool = False
+) -> Any:
+    """What `by_part` reads of a profiler's event; `number` is what forward and backward share."""
+    return SimpleNamespace(
+        name=name, cpu_parent=parent, sequence_nr=number, time_range=SimpleNamespace(start=start), self_cpu_time_total=1.0,
+        device_type=DeviceType.CUDA if gpu else DeviceType.CPU,
+        kernels=[SimpleNamespace(name=kernel, duration=duration) for kernel, duration in kernels],
+    )  # fmt: skip
+
+
+def test_on_a_gpu_each_kernel_counts_once() -> None:
+    """A label has its span on the GPU among its kernels, and kernels and spans are events of their own, too."""
+    label = make_event("part: attention", kernels=[("part: attention", 30.0)])
+    outer = make_event("aten::linear", label, start=1, number=5)
+    inner = make_event("aten::addmm", outer, start=2, kernels=[("gemm", 20.0), ("Memset (Device)", 2.0)])
+    node = make_event("autograd::engine::evaluate_function: AddmmBackward0", start=3, number=5)
+    backward = make_event("aten::mm", node, start=4, kernels=[("gemm", 7.0)])
+    of_gpu = [make_event(name, start=5, number=5, gpu=True) for name in ("gemm", "Memset (Device)", "part: attention", "gemm")]
+    times, operators = profile.by_part([label, outer, inner, node, backward, *of_gpu], cuda=True)
+    assert dict(times) == {"attention": 29.0}
+    assert dict(operators) == {"attention": 2}
+    times, _ = profile.by_part([label, outer, inner, node, backward, *of_gpu], cuda=False)
+    assert times.total() == 5.0
 
 
 def test_labels_are_gone_after_a_profile(study: Params) -> None:
