@@ -37,7 +37,7 @@ class Captioning:
         self, settings: VariantSettings, data: SceneData, seeds: Sequence[int], stack: Stack, driver: Driver, device: torch.device
     ) -> None:
         assert stack.single  # batch norm's running statistics cannot be stacked
-        self._stack, self._train, self._device = stack, settings.train, device
+        self._stack, self._train, self._driver, self._device = stack, settings.train, driver, device
         self._images = torch.from_numpy(data.dataset.train_images).to(device)
         self._cells, self._captions = _to_device(data.scenes.train, device)
         self._validation, self._grammar = data.scenes.validation, grammar_of(data.scenes.dataset)
@@ -56,6 +56,8 @@ class Captioning:
 
     def begin(self, epoch: int) -> None:
         self._self_critical = epoch > self._train.epochs - self._train.self_critical_epochs
+        if self._self_critical:  # the processor scores the samples; a graph would go on with the steps before
+            self._driver.stop_graphs()
         # Samples and their gradient are of one network: batch norm's statistics stay as they are.
         self._stack.train(not self._self_critical)
 

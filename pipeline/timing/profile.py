@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.autograd.profiler import record_function
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity
@@ -186,7 +186,7 @@ def by_part(events: Sequence[Any], *, cuda: bool) -> tuple[Counter[str], Counter
     return times, operators
 
 
-def _kernel_time(event: Any) -> float:
+def _kernel_time(event: Any) -> Any:
     """Microseconds of the kernels that an operator itself launched; a label's list has its own span on the GPU, which is none."""
     return sum(kernel.duration for kernel in event.kernels if kernel.name != event.name)
 

@@ -65,7 +65,7 @@ class EvaluationStep:
 
     def __init__(self, stack: Stack, images: Tensor, labels: Tensor, total: Tensor, batch_size: int) -> None:
         self._stack, self._images, self._labels, self._total = stack, images, labels, total
-        self.index = torch.zeros(batch_size, dtype=torch.int64, device=labels.device)
+        self.index = torch.arange(batch_size, device=labels.device)
         self.predicted = torch.zeros((len(total), batch_size), dtype=torch.int64, device=labels.device)
 
     @torch.no_grad()
@@ -78,6 +78,7 @@ class EvaluationStep:
 
     def changed(self) -> Iterator[Tensor]:
         yield self._total
+        yield self.predicted
 
     def discard(self) -> None:
         pass

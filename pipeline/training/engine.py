@@ -116,7 +116,7 @@ class Trainer:
         self.failed: dict[int, int] = {}
         self._total = torch.zeros(len(seeds), dtype=torch.float64, device=device)
         self._steps = {
-            size: TrainingStep(self.stack, self.optimizer, self.learning.losses, self._total, self.trace, size)
+            size: TrainingStep(self.stack, self.optimizer, self.learning.losses, self._total, self.trace, size, self.learning.num_examples)
             for size in batch_sizes(self._epoch_examples, train.batch_size)
         }
 

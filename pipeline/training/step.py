@@ -6,15 +6,17 @@ every time. A captured step costs the host one launch; the host does not wait fo
 
 from __future__ import annotations
 
+import gc
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from pipeline.errors import first_line
 from pipeline.training.optimizers import Optimizer
 from pipeline.training.stack import Stack
 
@@ -22,7 +24,7 @@ WARM_UP = 3  # steps before a capture: they compile kernels and let libraries al
 
 
 class Step(Protocol):
-    """Work on the examples whose places are in `index`."""
+    """Work on the examples whose places are in `index`, which always holds places that exist."""
 
     index: Tensor
 
@@ -87,12 +89,16 @@ class TrainingStep:
         losses: of the examples.
         total: (seed,) float64.
         batch_size: examples a seed.
+        num_examples: of the training set.
     """
 
-    def __init__(self, stack: Stack, optimizer: Optimizer, losses: Losses, total: Tensor, trace: Trace, batch_size: int) -> None:
+    def __init__(
+        self, stack: Stack, optimizer: Optimizer, losses: Losses, total: Tensor, trace: Trace, batch_size: int, num_examples: int
+    ) -> None:
         self._stack, self._optimizer, self._trace = stack, optimizer, trace
         self._losses, self._total = losses, total
-        self.index = torch.zeros((len(total), batch_size), dtype=torch.int64, device=total.device)
+        places = torch.arange(len(total) * batch_size, device=total.device) % num_examples
+        self.index = places.view(len(total), batch_size)
 
     def __call__(self) -> None:
         loss = self._losses(self.index, self._trace.step)
@@ -119,11 +125,13 @@ class Driver:
     Attributes:
         note: what a user may want to know of how steps are driven, in one sentence; None where there is no choice.
         seconds: wall time of preparations so far.
+        graphs: "captured" where steps run as CUDA graphs, else "none".
     """
 
     def __init__(self, note: str | None = None) -> None:
         self.note = note
         self.seconds = 0.0
+        self.graphs = "none"
 
     def prepare(self, step: Step) -> None:
         """Whatever has to happen once before `step` is run; its results do not depend on it."""
@@ -131,31 +139,48 @@ class Driver:
     def run(self, step: Step) -> None:
         step()
 
+    def stop_graphs(self) -> None:
+        """From here on steps compute something else, which no graph can."""
+
 
 class GraphDriver(Driver):
-    """Captures a step as a CUDA graph and replays it; a step that cannot be captured runs op by op, and `note` says why."""
+    """Captures a step as a CUDA graph and replays it; a step that cannot be captured runs op by op, and `note` says why.
+
+    A capture that fails leaves PyTorch's allocator in a state in which later ones fail for another reason, so it is the last one of
+    its process.
+    """
+
+    _failed: ClassVar[str | None] = None  # why no step of this process is captured any more: the first reason
 
     def __init__(self) -> None:
         super().__init__()
         self._stream = torch.cuda.Stream()
         self._pool = torch.cuda.graph_pool_handle()  # one for all: no graph leaves a result in it
-        self._graphs: dict[Step, torch.cuda.CUDAGraph | None] = {}
+        self._graphs: dict[Step, torch.cuda.CUDAGraph] = {}
+        self._stopped = False
 
     def prepare(self, step: Step) -> None:
-        if step in self._graphs:
+        if step in self._graphs or self._stopped:
             return
         torch.cuda.synchronize()
         start = time.perf_counter()
-        try:
-            self._graphs[step] = self._capture(step)
-        except Exception as error:  # a step may meet anything that cannot be captured, each with an error class of its own
-            self._graphs[step] = None
-            step.discard()
-            self.note = f"No CUDA graph, every operation is launched by itself: {type(error).__name__}: {str(error).splitlines()[0]}"
+        if GraphDriver._failed is None:
+            try:
+                self._graphs[step] = self._capture(step)
+            except torch.OutOfMemoryError:  # op by op it would need as much
+                raise
+            except Exception as error:  # a step may meet anything that cannot be captured, each with an error class of its own
+                step.discard()
+                GraphDriver._failed = first_line(error)
         torch.cuda.synchronize()
         self.seconds += time.perf_counter() - start
-        if all(graph is not None for graph in self._graphs.values()):
+        if GraphDriver._failed is None:
+            self.graphs = "captured"
             self.note = f"Steps run as CUDA graphs, captured in {self.seconds:.1f} s, which no epoch's time contains."
+        else:
+            self._graphs.clear()
+            self.graphs = "none"
+            self.note = f"No CUDA graph, every operation is launched by itself: {GraphDriver._failed}"
 
     def run(self, step: Step) -> None:
         graph = self._graphs.get(step)
@@ -164,28 +189,63 @@ class GraphDriver(Driver):
         else:
             graph.replay()
 
+    def stop_graphs(self) -> None:
+        self._stopped = True
+        self._graphs.clear()
+
     def _capture(self, step: Step) -> torch.cuda.CUDAGraph:
+        """A graph that was found to compute what the step does; the step's tensors are as they were."""
         # Warm-up and capture share a stream: what a library keeps for each stream then exists before the capture.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            rehearse(step)
+            expected = rehearse(step)
         torch.cuda.current_stream().wait_stream(self._stream)
+        graph = self._record(step)
+        if not all(map(same_bits, outcome(step, graph.replay), expected)):
+            raise RuntimeError("a captured step computes something else than its operations one by one.")
+        return graph
+
+    def _record(self, step: Step) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            step()  # recorded, not executed
+        # A tensor or a graph that the collector frees in the middle of a capture makes it fail.
+        gc.collect()
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                step()  # recorded, not executed
+        finally:
+            if enabled:
+                gc.enable()
         return graph
 
 
-def rehearse(step: Step) -> None:
-    """Runs a step a few times and takes back what it changed."""
-    before = [tensor.clone() for tensor in step.changed()]
-    try:
+def rehearse(step: Step) -> list[Tensor]:
+    """Runs a step a few times and takes back what it changed. Returns what the tensors that a step changes are after one of it."""
+
+    def warm_up() -> None:
         for _ in range(WARM_UP):
             step()
+
+    outcome(step, warm_up)
+    return outcome(step, step)
+
+
+def outcome(step: Step, call: Callable[[], object]) -> list[Tensor]:
+    """What the tensors that a step changes are after `call`, which is taken back."""
+    before = [tensor.clone() for tensor in step.changed()]
+    try:
+        call()
+        return [tensor.clone() for tensor in step.changed()]
     finally:
         with torch.no_grad():
             for tensor, value in zip(step.changed(), before, strict=True):
                 tensor.copy_(value)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal, NaN and NaN, too. Waits for the device."""
+    return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def make_driver(device: torch.device) -> Driver:

@@ -66,6 +66,15 @@ def test_the_loss_of_a_step_is_the_mean_over_its_words(study: Params, data: Scen
     assert losses.mean().item() == pytest.approx(expected.item(), rel=1e-5)
 
 
+def test_no_graph_is_replayed_in_self_critical_epochs(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer(study, data, self_critical_epochs=1)
+    epochs = []
+    monkeypatch.setattr(made.driver, "stop_graphs", lambda: epochs.append(epoch))
+    for epoch in (1, 2, 3):
+        made.learning.begin(epoch)
+    assert epochs == [3]
+
+
 def test_references_are_chosen_evenly_and_anew_in_every_step() -> None:
     key = torch.tensor([5, 6])
     drawn = torch.stack([choose(key, torch.tensor(step), 100) for step in range(100)])  # (step, seed, place)

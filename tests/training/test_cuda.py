@@ -82,7 +82,7 @@ def test_graphs_change_no_bit(
     chosen = settings(study, **options)
     graphs = trained(chosen, dataset, seeds=seeds)
     assert isinstance(graphs.driver, GraphDriver)
-    assert graphs.driver.note is None
+    assert (graphs.driver.note or "").startswith("Steps run as CUDA graphs")
     assert len(graphs.driver._graphs) == 3  # full and last batch of the training; 300 test images are one
     assert graphs.driver.seconds > 0
     monkeypatch.setenv("LAB_GRAPHS", "0")
@@ -104,23 +104,6 @@ def test_repeat_and_resume_are_bitwise(study: Params, dataset: Dataset) -> None:
     assert_bitwise(trained(chosen, dataset), unbroken)
 
 
-def test_a_step_that_cannot_be_captured_runs_and_says_why(study: Params, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = settings(study, epochs=1)
-    expected = trained(chosen, dataset)
-    trainer = Trainer(chosen, dataset, SEEDS, torch.device("cuda"))
-    step = trainer.optimizer.step
-
-    def waits() -> None:
-        step()
-        torch.cuda.current_stream().synchronize()  # not allowed during a capture
-
-    monkeypatch.setattr(trainer.optimizer, "step", waits)
-    while not trainer.done:
-        trainer.run_epoch()
-    assert (trainer.driver.note or "").startswith("No CUDA graph")
-    assert_bitwise(trainer, expected)
-
-
 def test_the_host_does_not_wait_inside_an_epoch(study: Params, dataset: Dataset) -> None:
     trainer = Trainer(settings(study, epochs=2), dataset, SEEDS, torch.device("cuda"))
     trainer.run_epoch()
@@ -140,3 +123,24 @@ def test_memory_does_not_grow_with_epochs(study: Params, dataset: Dataset) -> No
         trainer.run_epoch()
         held.append(torch.cuda.memory_allocated())
     assert max(held[2:]) <= held[1]
+
+
+# The last test, because a capture that fails is the last one of its process.
+def test_a_step_that_cannot_be_captured_runs_and_says_why(study: Params, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GraphDriver, "_failed", None)
+    chosen = settings(study, epochs=1)
+    expected = trained(chosen, dataset)
+    trainer = Trainer(chosen, dataset, SEEDS, torch.device("cuda"))
+    step = trainer.optimizer.step
+
+    def waits() -> torch.Tensor:
+        norm = step()
+        torch.cuda.current_stream().synchronize()  # not allowed during a capture
+        return norm
+
+    monkeypatch.setattr(trainer.optimizer, "step", waits)
+    while not trainer.done:
+        trainer.run_epoch()
+    assert trainer.driver.graphs == "none"
+    assert (trainer.driver.note or "").startswith("No CUDA graph")
+    assert_bitwise(trainer, expected)
