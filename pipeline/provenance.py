@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -278,9 +279,31 @@ def origin(device: str, variant: str, task: str = "classification") -> dict[str,
     changed = edits(variant, code_of(task))
     known = {"git_commit": _git("rev-parse", "HEAD"), "git_dirty": None if changed is None else bool(changed)}
     lacking = {"git_edits": changed} if changed else {}
-    return {"code_hash": training_code(task), **known, **lacking, "device": device, "versions": versions()}
+    return {"code_hash": training_code(task), **known, **lacking, "device": device, "versions": versions(device)}
 
 
-def versions() -> dict[str, str]:
-    """Versions of what computes a result."""
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in ("torch", "numpy", "numba")}}
+def versions(device: str = "cpu") -> dict[str, str]:
+    """Versions of what computes a result; on a GPU also of Triton, CUDA and the driver."""
+    found = {"python": platform.python_version(), **{name: metadata.version(name) for name in ("torch", "numpy", "numba")}}
+    if device == "cuda":
+        import torch
+
+        try:
+            triton = metadata.version("triton")
+        except metadata.PackageNotFoundError:
+            triton = "none"
+        found |= {"triton": triton, "cuda": str(torch.version.cuda), "driver": _driver_version()}
+    return found
+
+
+def _driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str:
+    try:
+        text = file.read_text()
+    except OSError:  # inside Windows, or in a container without it
+        try:
+            query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+            text = subprocess.run(query, capture_output=True, text=True, timeout=30).stdout
+        except (OSError, subprocess.TimeoutExpired):
+            text = ""
+    version = re.search(r"\b\d{3,}\.\d+(\.\d+)*", text)  # of the compiler's version, behind it, the first number is shorter
+    return version[0] if version else "unknown"

@@ -89,6 +89,16 @@ def test_every_stage_with_a_hash_depends_on_it() -> None:
 def test_device_and_versions_are_those_of_this_machine() -> None:
     assert "cores)" in provenance.device_name("cpu")
     assert set(provenance.versions()) == {"python", "torch", "numpy", "numba"}
+    assert set(provenance.versions("cuda")) == {"python", "torch", "numpy", "numba", "triton", "cuda", "driver"}
+
+
+def test_the_drivers_version_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "version"
+    for name in ("NVIDIA UNIX x86_64 Kernel Module", "NVIDIA UNIX Open Kernel Module for x86_64"):
+        file.write_text(f"NVRM version: {name}  570.86.15  Thu Jan 23 23:59:59 UTC 2025\nGCC version:  gcc version 12.3.0 (Ubuntu)\n")
+        assert provenance._driver_version(file) == "570.86.15"
+    file.write_text("")
+    assert provenance._driver_version(file) == "unknown"
 
 
 def test_a_processor_is_known_without_its_cores() -> None:

@@ -339,6 +339,9 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
 
     def handle(message: workers.Message) -> None:
         match message:
+            case workers.Again():
+                progress.again(message.seeds, message.groups)
+                progress.say(message.reason)
             case workers.Started():
                 progress.started(message.seeds, message.epoch)
             case workers.Epoch():

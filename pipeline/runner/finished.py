@@ -39,9 +39,9 @@ class Finished:
             (nats, mean of the step's batch) and `trace.gradient_norm` (L2, before clipping), each (step,).
         rows: its epochs, in order.
         origin: where it comes from. `code_hash`, `git_commit`, `git_dirty`, `git_edits`, `versions`, `device`, `device_name`, `attention`,
-            `started` and `finished` describe its training; `stack` is the seeds that it was trained with; `parameters` and `flops`
-            are the model's; `tables` are digests of what is known before a training; `replays` lists the later versions of the
-            code that were found to compute the same.
+            `started` and `finished` describe its training, and on a GPU `graphs`, as `pipeline.training.step.Driver` has it; `stack` is
+            the seeds that it was trained with; `parameters` and `flops` are the model's; `tables` are digests of what is known before a
+            training; `replays` lists the later versions of the code that were found to compute the same.
     """
 
     seed: int

@@ -65,6 +65,15 @@ class TrainingProgress:
             self.say(f"{self._variant}  {_group(seeds)}  goes on after epoch {epoch} of {self._epochs}")
         self._tasks[key] = self._bar.add_task(f"  {_group(seeds)}", total=self._epochs, completed=epoch, text="")
 
+    def again(self, seeds: list[int], groups: list[list[int]]) -> None:
+        """A group begins once more, as these groups."""
+        del self._done[tuple(seeds)]
+        self._done |= {tuple(group): 0 for group in groups}
+        self._total += self._epochs * (len(groups) - 1)
+        self._bar.update(self._overall, total=self._total)
+        if tuple(seeds) in self._tasks:
+            self._bar.remove_task(self._tasks.pop(tuple(seeds)))
+
     def kept(self, seeds: list[int]) -> None:
         """A group was finished before and is kept."""
         self._done[tuple(seeds)] = self._epochs

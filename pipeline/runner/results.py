@@ -35,7 +35,7 @@ OUTPUTS = (WEIGHTS, STEPS)
 # Where DVC keeps what it has: its cache, and the remote that travels with the repository.
 _STORES = (Path(".dvc/cache/files/md5"), Path("results/files/md5"))
 # What seeds trained together have in common.
-_SHARED = ("code_hash", "git_commit", "git_dirty", "git_edits", "device", "device_name", "attention", "versions")
+_SHARED = ("code_hash", "git_commit", "git_dirty", "git_edits", "device", "device_name", "attention", "graphs", "versions")
 
 
 def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished], description: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,8 @@ def origins(parts: Sequence[Finished]) -> dict[str, Any]:
     """
     groups: dict[str, dict[str, Any]] = {}
     for part in parts:
-        shared = {name: part.origin[name] for name in (*_SHARED, "replays") if name in part.origin}  # not all have `git_edits`
+        # Not all have `git_edits`, and those of the CPU no `graphs`.
+        shared = {name: part.origin[name] for name in (*_SHARED, "replays") if name in part.origin}
         group = groups.setdefault(json.dumps(shared, sort_keys=True), {"seeds": [], **shared, "started": [], "finished": []})
         group["seeds"].append(part.seed)
         for name in ("started", "finished"):

@@ -19,7 +19,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -29,6 +29,7 @@ from pipeline.errors import UserError, disk_sentence, first_line
 from pipeline.files import DamagedError
 from pipeline.params import VariantSettings, shown
 from pipeline.provenance import device_name, same_processor
+from pipeline.runner.checkpoint import path_of
 from pipeline.training.records import EpochRow
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -43,6 +44,7 @@ class Job:
         folder: where checkpoints and finished seeds of these settings lie.
         origin: what is known of a training before it starts: what `provenance.origin` says.
         started: the moment, one for all seeds.
+        plain: on a GPU, without CUDA graphs and the fused kernel.
     """
 
     settings: VariantSettings
@@ -51,6 +53,7 @@ class Job:
     device: str
     origin: dict[str, Any]
     started: str = field(default_factory=lambda: now())
+    plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,13 +120,35 @@ class Replayed:
 
 
 @dataclass(frozen=True)
+class Again:
+    """A group that the GPU failed before its first checkpoint starts once more, in a new process and as these groups.
+
+    Attributes:
+        reason: why, and what is different now, in one sentence.
+    """
+
+    seeds: list[int]
+    groups: list[list[int]]
+    reason: str
+
+
+@dataclass(frozen=True)
 class Broken:
+    """An error ends the training.
+
+    Attributes:
+        gpu: what of a GPU failed, "memory" or "computation"; None where it is something else.
+        cause: the error in a clause, where a GPU failed.
+    """
+
     seeds: list[int]
     error: str
     user_error: bool
+    gpu: str | None = None
+    cause: str = ""
 
 
-Message = Started | Epoch | Done | Replayed | Broken
+Message = Started | Epoch | Done | Replayed | Again | Broken
 
 
 def choose_device() -> str:
@@ -192,14 +217,23 @@ def run(job: Job, tasks: Sequence[Task], processes: int, handle: Callable[[Messa
     waiting = list(tasks)
     with _end_workers() as workers:
         pipes: dict[Connection, BaseProcess] = {}
-        for _ in range(min(processes, len(tasks))):
+        under_way: dict[Connection, Task] = {}
+
+        def send(pipe: Connection) -> None:
+            under_way[pipe] = waiting.pop(0)
+            pipe.send(under_way[pipe])
+
+        def start() -> None:
             ours, theirs = context.Pipe()
             worker = context.Process(target=_work, args=(job, theirs), daemon=True)
             worker.start()
             theirs.close()
             workers.append(worker)
             pipes[ours] = worker
-            ours.send(waiting.pop(0))
+            send(ours)
+
+        for _ in range(min(processes, len(tasks))):
+            start()
         while pipes:
             for pipe in wait(list(pipes)):
                 assert isinstance(pipe, Connection)
@@ -207,20 +241,62 @@ def run(job: Job, tasks: Sequence[Task], processes: int, handle: Callable[[Messa
                     message: Message = pipe.recv()
                 except (EOFError, ConnectionResetError):
                     pipes[pipe].join()
-                    raise UserError(
-                        f"A training process ended with status {pipes[pipe].exitcode} (out of memory?); run the same command again:"
-                        " it goes on from the last finished epoch.",
-                        status=1,
-                    ) from None
-                handle(message)
+                    message = _died(under_way[pipe].seeds, pipes[pipe].exitcode)
                 if isinstance(message, Broken):
-                    raise UserError(message.error, status=2 if message.user_error else 1)
+                    again = _again(job, under_way[pipe], message)
+                    if again is None:
+                        raise UserError(message.error, status=2 if message.user_error else 1)
+                    worker = pipes.pop(pipe)
+                    worker.kill()  # a process with a broken CUDA context may not end by itself
+                    worker.join()
+                    job, message = again
+                    waiting[:0] = [Task(group) for group in message.groups]
+                    handle(message)
+                    start()
+                    continue
+                handle(message)
                 if isinstance(message, Done) or (isinstance(message, Replayed) and message.parted is None):
                     if waiting:
-                        pipe.send(waiting.pop(0))
+                        send(pipe)
                     else:
                         pipe.send(None)
                         pipes.pop(pipe).join()
+
+
+def _died(seeds: list[int], status: int | None) -> Broken:
+    """What a process has left that ended without a word."""
+    crashed = status in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)  # as a driver's fault ends it, and no lack of memory
+    return Broken(
+        seeds,
+        f"A training process ended with status {status} (out of memory?); run the same command again: it goes on from the last"
+        " finished epoch.",
+        False,
+        "computation" if crashed else None,
+        f"its process ended with status {status}",
+    )
+
+
+def _again(job: Job, task: Task, fault: Broken) -> tuple[Job, Again] | None:
+    """How to start a group once more that the GPU failed before its first checkpoint; None where the fault stands.
+
+    A stack that the memory does not hold is halved. An error of a computation may be that of a graph or of our kernel, and a process
+    cannot mend its CUDA context; so another one does without both.
+    """
+    seeds = task.seeds
+    if job.device != "cuda" or fault.gpu is None or task.replay or path_of(job.folder, seeds, job.origin["code_hash"]).exists():
+        return None
+    if fault.gpu == "memory":
+        half = (len(seeds) + 1) // 2
+        if half == len(seeds):
+            return None
+        sizes = f"{half} and {len(seeds) - half}"
+        return job, Again(
+            seeds, [seeds[:half], seeds[half:]], f"The GPU's memory does not hold a stack of {len(seeds)} seeds; it is cut into {sizes}."
+        )
+    if job.plain:
+        return None
+    reason = f"The training failed on the GPU ({fault.cause}); it starts once more, without CUDA graphs and the fused attention."
+    return replace(job, plain=True), Again(seeds, [seeds], reason)
 
 
 def _work(job: Job, pipe: Connection) -> None:
@@ -229,12 +305,15 @@ def _work(job: Job, pipe: Connection) -> None:
     assert parent is not None
     assert parent.pid is not None
     die_with_parent(parent.pid)
+    if job.plain:
+        os.environ |= {"LAB_GRAPHS": "0", "LAB_ATTENTION": "sdpa"}
     import torch
 
     from pipeline.training.engine import keep_freed_memory, set_reproducible
     from pipeline.training.tasks import load
 
     seeds: list[int] = []
+    task: Task | None = None
     try:
         set_reproducible(torch.device(job.device))
         keep_freed_memory()
@@ -250,7 +329,25 @@ def _work(job: Job, pipe: Connection) -> None:
         pass
     except Exception as error:
         sentence = disk_sentence(error)
-        pipe.send(Broken(seeds, sentence or f"Training seeds {seeds} failed:\n{traceback.format_exc()}", sentence is not None))
+        fault, cause = _gpu_fault(error) if job.device == "cuda" else None, first_line(error)
+        if fault == "memory":
+            sentence = (
+                f"The GPU's memory does not hold the training of seeds {seeds} ({cause}): lower train.batch_size, or train on"
+                f" the processor with LAB_DEVICE=cpu{', or anew with REPLAY=0' if task is not None and task.replay else ''}."
+            )
+        trace = f"Training seeds {seeds} failed:\n{traceback.format_exc()}"
+        pipe.send(Broken(seeds, sentence or trace, sentence is not None, fault, cause))
+
+
+def _gpu_fault(error: Exception) -> str | None:
+    """What of a GPU failed, as `Broken` has it."""
+    import torch
+
+    text = str(error)
+    if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "ALLOC_FAILED" in text:
+        return "memory"
+    ours = isinstance(error, torch.AcceleratorError) or any(name in text for name in ("CUDA", "CUBLAS", "cuDNN", "Triton Error"))
+    return "computation" if ours else None
 
 
 def _replay(job: Job, data: Any, seeds: list[int], pipe: Connection) -> bool:
@@ -298,6 +395,8 @@ def _train(job: Job, data: Any, seeds: list[int], pipe: Connection) -> None:
         note = trainer.driver.note if trainer.epoch == first else None
         pipe.send(Epoch(seeds, trainer.epoch, rows, time.perf_counter() - start, note))
     origin = {**job.origin, **asdict(facts), "started": started, "finished": now()}
+    if job.device == "cuda":
+        origin["graphs"] = trainer.driver.graphs
     for part in finished.of_trainer(trainer, origin, tables):
         finished.write(job.folder, part)
     path.unlink(missing_ok=True)

@@ -128,6 +128,9 @@ class _Training:
                 self._replayed |= set(seeds)
             case workers.Replayed(seeds=seeds, parted=parted):
                 self.progress.say(f"{self._variant}  trained anew, because the code computes something else: {parted}")
+            case workers.Again():
+                self.progress.again(message.seeds, message.groups)
+                self.progress.say(f"{self._variant}  {message.reason}")
             case workers.Started():
                 self._start(message.facts)
                 self._trained |= set(message.seeds)

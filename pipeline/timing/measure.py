@@ -66,7 +66,7 @@ def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) ->
             "name": device_name(device.type),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "versions": versions(),
+            "versions": versions(device.type),
         },
         "dataset": {"name": dataset.name, "digest": dataset.digest, "images": len(dataset.train_labels)},
         "settings": {

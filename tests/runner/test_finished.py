@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.params import VariantSettings
-from pipeline.runner import finished, replay
+from pipeline.runner import finished, replay, results
 from pipeline.runner.finished import Finished
 from pipeline.training.engine import Trainer
 
@@ -110,3 +110,13 @@ def test_seeds_add_up_to_the_bits_of_one_training(tiny_trainer: Callable[..., Tr
             assert [row[:6] for row in part.rows] == [row[:6] for row in expected.rows]
             assert part.origin["tables"] == expected.origin["tables"]
             assert all(np.array_equal(part.tensors[name], value) for name, value in expected.tensors.items())
+
+
+def test_a_gpus_origin_says_whether_graphs_ran() -> None:
+    shared = {name: name for name in ("code_hash", "git_commit", "git_dirty", "device", "device_name", "attention", "versions", "started")}
+    about = {**shared, "finished": "", "replays": [], "stack": [0], "tables": {}}
+    parts = [Finished(0, {}, (), about), Finished(1, {}, (), {**about, "graphs": "captured", "finished": "later"})]
+    found = results.origins(parts)
+    assert found["graphs"] == "captured"
+    assert ["graphs" in group for group in found["trainings"]] == [False, True]
+    assert "graphs" not in results.origins(parts[:1])
