@@ -16,7 +16,9 @@ from pipeline.evaluation.inference import Result, Task
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params, VariantSettings
+from pipeline.provenance import device_name, same_processor, versions
 from pipeline.runner import results, workers
+from pipeline.runner.finished import IMAGES_APART, TEST_TOLERANCE
 from pipeline.training.records import EpochRow
 
 
@@ -59,7 +61,7 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
                     continue
                 parts = results_of.pop(variant)
                 in_order = [parts[seed] for seed in settings.train.seeds if seed in parts]
-                metrics = _finish(records, variant, settings, in_order, wanted[variant])
+                metrics, note = _finish(records, variant, settings, in_order, wanted[variant], device)
             except UserError as error:
                 if variant not in faults:
                     faults[variant] = error
@@ -69,46 +71,79 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
             vote = metrics.get("ensemble_accuracy")
             of_vote = "" if vote is None else f", of the vote of {len(settings.train.seeds)} seeds {vote:.2%}"
             say(f"{variant}: accuracy {metrics['test_accuracy']:.2%}{of_vote} ({finished} of {len(wanted)})")
+            if note is not None:
+                say(f"{variant}: {note}")
     return faults
 
 
 def _finish(
-    records: Records, variant: str, settings: VariantSettings, parts: Sequence[Result], inputs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Checks and writes one variant's evaluation. Returns its metrics."""
+    records: Records, variant: str, settings: VariantSettings, parts: Sequence[Result], inputs: Mapping[str, Any], device: str
+) -> tuple[dict[str, Any], str | None]:
+    """Checks and writes one variant's evaluation. Returns its metrics, and what `check_reproduced` says."""
     losses, accuracies = (np.concatenate([getattr(part, name) for part in parts]) for name in ("losses", "accuracies"))
     arrays, columns = (
         {name: np.concatenate([getattr(part, kind)[name] for part in parts]) for name in getattr(parts[0], kind)}
         for kind in ("arrays", "columns")
     )
-    rows = results.epoch_rows(results.read_run(records.runs / variant))
-    last = [row for row in rows if row.epoch == settings.train.epochs]
-    check_reproduced(variant, last, losses, accuracies)
+    run = results.read_run(records.runs / variant)
+    last = [row for row in results.epoch_rows(run) if row.epoch == settings.train.epochs]
+    here = {"device": device_name(device), "attention": parts[0].attention, "torch": versions()["torch"]}
+    note = check_reproduced(variant, last, losses, accuracies, num_tests=parts[0].num_tests, elsewhere=elsewhere(run, here))
     arrays |= {"seeds": np.array(settings.train.seeds), **parts[0].shared}
     metrics = summarize(losses, accuracies)
     if settings.task == "classification":
         metrics |= summarize_votes(arrays["predictions"], arrays["labels"])
     records.write(variant, arrays, Evaluation(dict(inputs), {name: column.tolist() for name, column in columns.items()}, metrics))
-    return metrics
+    return metrics, note
 
 
-def check_reproduced(variant: str, last: Sequence[EpochRow], losses: np.ndarray, accuracies: np.ndarray) -> None:
+def elsewhere(run: Mapping[str, Any], here: Mapping[str, str]) -> str | None:
+    """What computes here and did not in a seed's training, as a clause; None where all is the same.
+
+    Args:
+        run: what run.json says.
+        here: `device`, its name; `attention`, the kernel; `torch`, its version.
+    """
+    clauses = []
+    for group in run["trainings"]:
+        there = {"device": group["device_name"], "attention": group["attention"], "torch": group["versions"]["torch"]}
+        same = {name: there[name] == here[name] for name in here} | {"device": same_processor(there["device"], here["device"])}
+        clauses += [f"{name} {there[name]}" for name in here if not same[name]]
+    return f"trained with {', '.join(dict.fromkeys(clauses))}" if clauses else None
+
+
+def check_reproduced(
+    variant: str, last: Sequence[EpochRow], losses: np.ndarray, accuracies: np.ndarray, *, num_tests: int, elsewhere: str | None
+) -> str | None:
     """Compares with the training's last epoch: the accuracy has to be equal, the loss to five digits (bitwise on one machine).
 
-    A loss that is not finite is reproduced by any other that is not.
+    Where something else computed, two images apart and a loss within 1e-3 of itself are rounding, as in a replay. A loss that is not
+    finite is reproduced by any other that is not.
+
+    Args:
+        num_tests: what a test counts.
+        elsewhere: what else computed the training, as a clause; None where all is the same.
+
+    Returns:
+        How far rounding went, in one sentence; None where the accuracies are equal.
 
     Raises:
         UserError: they differ, so weights and record are not of the same training.
     """
+    tolerance, images_apart = (TEST_TOLERANCE, IMAGES_APART) if elsewhere else (1e-5, 0)
+    most = 0
     for row, loss, accuracy in zip(last, losses, accuracies, strict=True):
-        same_loss = math.isclose(row.test_loss, loss, rel_tol=1e-5) or not (math.isfinite(row.test_loss) or math.isfinite(loss))
-        if not (same_loss and math.isclose(row.test_accuracy, accuracy, abs_tol=1e-9)):
+        same_loss = math.isclose(row.test_loss, loss, rel_tol=tolerance) or not (math.isfinite(row.test_loss) or math.isfinite(loss))
+        apart = abs(round(row.test_accuracy * num_tests) - round(accuracy * num_tests))
+        if not same_loss or apart > images_apart:
             raise UserError(
                 f"The weights of variant {variant}, seed {row.seed}, test at loss {loss:.6f} and accuracy {accuracy:.4f},"
                 f" but its training ended at {row.test_loss:.6f} and {row.test_accuracy:.4f}:"
                 f" train it again with `dvc repro --force --single-item train@{variant}`.",
                 status=1,
             )
+        most = max(most, apart)
+    return f"up to {most} of {num_tests} tests apart from its training, which is rounding: {elsewhere}." if most else None
 
 
 def summarize(losses: FloatArray, accuracies: FloatArray) -> dict[str, Any]:

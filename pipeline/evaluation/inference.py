@@ -63,6 +63,7 @@ class Result:
         columns: (seed,) float64 each: what else was found of a seed.
         arrays: (seed, ...) each: what the predictions' file keeps of every seed.
         shared: what it keeps of the first group alone.
+        attention: the kernel that ran, as `pipeline.models.attention_kernel` names it.
     """
 
     losses: FloatArray
@@ -71,6 +72,7 @@ class Result:
     columns: dict[str, FloatArray]
     arrays: dict[str, np.ndarray]
     shared: dict[str, np.ndarray]
+    attention: str = ""
 
 
 def run(groups: Sequence[Task], processes: int) -> Generator[tuple[Task, Result | UserError]]:
@@ -119,6 +121,7 @@ def measure(task: Task) -> Result:
     """
     import torch
 
+    from pipeline.models import attention_kernel
     from pipeline.training.stack import Stack
 
     device, seeds = torch.device(task.device), task.settings.train.seeds
@@ -137,7 +140,7 @@ def measure(task: Task) -> Result:
         columns |= trace_columns(task)
     if "first_steps" in task.probes:
         columns |= first_changes(task, data, device)
-    return replace(found, columns=columns)
+    return replace(found, columns=columns, attention=attention_kernel(task.settings.model, device))
 
 
 def first_changes(task: Task, data: Any, device: torch.device) -> dict[str, FloatArray]:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 WHOLE_STEPS = 500
 REPLAYED_STEPS = 50
 STRIDE = 10
+# How far rounding may take another test of stored weights, on another kind of processor or with another kernel.
+TEST_TOLERANCE = 1e-3  # of the loss
+IMAGES_APART = 2
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.runner.finished import REPLAYED_STEPS, Finished
+from pipeline.runner.finished import IMAGES_APART, REPLAYED_STEPS, TEST_TOLERANCE, Finished
 from pipeline.training.engine import Trainer
 
 # Between kinds of processor, fifty steps enlarge rounding. Between the AVX-512, AVX2 and SSE4.2 code of one processor, the base's losses
 # part by 1e-7 of their size and its gradient norms by 1e-6; those of the CNN, whose batch norm is the worst of all, by 0.007 and 0.09.
 TOLERANCES = {"loss": 0.02, "gradient_norm": 0.2}
-TEST_TOLERANCE = 1e-3  # of the loss of a test, which is one pass
-IMAGES_APART = 2
 _TABLES = {
     "weights": "the initial weights of seed {seed} are others",
     "order": "the order of the images of seed {seed} is another",
