@@ -24,7 +24,7 @@ $(foreach name,$(GIVEN),$(if $(filter undefined,$(origin $(name))),,$(eval overr
 export $(GIVEN)
 IN_FOLDER := CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
 
-.PHONY: help setup demo list plan caption test test-fast lint repro preview verify compare ui sync bench lock clean
+.PHONY: help setup demo list plan caption test test-fast lint repro preview verify compare ui sync bench gpu-check lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -86,6 +86,9 @@ lint: $(STAMP) ## ruff and mypy
 bench: $(STAMP) ## this project beside its peers, overheads, growth, accuracy, captions, into benchmarks/results (one and a half hours on a quiet machine)
 	@uv pip install --quiet --require-hashes -r requirements-bench.lock
 	@python -m benchmarks --growth --accuracy --captions
+
+gpu-check: $(STAMP) ## what runs on the GPU that is here, beside what it should compute (ten minutes; without one it says SKIP)
+	@python -m pipeline.commands.gpu_check
 
 lock: $(STAMP) ## rewrite the locks from pyproject.toml
 	@uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \

@@ -165,7 +165,7 @@ def choose_device() -> str:
     # Without a driver there is nothing to ask torch, whose import takes seconds.
     if wanted == "cpu" or (not wanted and not any(Path(driver).exists() for driver in _GPU_DRIVERS)):
         return "cpu"
-    reason = _why_no_gpu()
+    reason = why_no_gpu()
     if reason is None:
         return "cuda"
     if wanted:
@@ -175,7 +175,7 @@ def choose_device() -> str:
 
 
 @functools.cache
-def _why_no_gpu() -> str | None:
+def why_no_gpu() -> str | None:
     """Why torch cannot compute on a GPU here, in torch's words; None where it can.
 
     `torch.cuda.is_available` alone would do neither: it says False without a reason where the driver is too old, and True of a GPU

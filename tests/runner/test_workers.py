@@ -23,9 +23,9 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     (tmp_path / "nvidiactl").touch()
     monkeypatch.setattr(workers, "_GPU_DRIVERS", (str(tmp_path / "nvidiactl"),))
     monkeypatch.delenv("LAB_DEVICE", raising=False)
-    workers._why_no_gpu.cache_clear()
+    workers.why_no_gpu.cache_clear()
     yield
-    workers._why_no_gpu.cache_clear()
+    workers.why_no_gpu.cache_clear()
 
 
 @pytest.mark.parametrize(
