@@ -46,9 +46,11 @@ def main(argv: list[str]) -> None:
         show(console, title, header, lines)
     numbers = sorted({len(params.resolve(variant).train.seeds) for variant in params.variants})
     seeds = " to ".join(str(number) for number in dict.fromkeys((numbers[0], numbers[-1])))
+    counts = {"experiment": len(params.experiments), "claim": len(params.claims)}
     print(
         f"params.yaml is valid: {len(params.variants)} variants with {seeds} seed{'' if seeds == '1' else 's'} each, "
-        f"{len(params.experiments)} experiments, {len(params.claims)} claims."
+        + ", ".join(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())
+        + "."
     )
     sys.stdout.flush()
     for warning in oddities(params):

@@ -1,0 +1,40 @@
+"""A new user's walk, docs/walk.md: each of its commands in a clone, with real git, DVC and MLflow."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from docs.walk.__main__ import DEMO, PAGE, STEPS, checkout, take
+
+
+def test_the_page_shows_the_commands_that_are_tested() -> None:
+    shown = re.findall(r"^\$ (.*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert shown == [command for step in (DEMO, *STEPS) for command in step.commands]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_every_step_does_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_PROCESSES", "1")  # each start of torch costs seconds
+    monkeypatch.setenv("LAB_ATTENTION", "sdpa")
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    checkout(folder)
+    said = {step.title: dict(take(step, folder)) for step in STEPS}
+    trained = set(re.findall(r"^(\S+) +seed \d  epoch", said["A variant"]["make repro"], flags=re.MULTILINE))
+    assert trained == {"wide"}
+    assert "- Added: `wide`." in said["A variant"]["make compare BASE=HEAD"]
+    assert "- Added: `wide`." in said["Two commits"]["make compare BASE=HEAD~1 HEAD=HEAD"]
+    assert re.search(r"^wide: in commit [0-9a-f]{10} by now$", said["In MLflow"]["make sync"], flags=re.MULTILINE)
+    assert "viewStateShareKey=study" in said["In MLflow"]["make ui"]
+    experiments = said["Three experiments"]
+    assert {"slow", "fast", "longer"} <= set(re.findall(r"\w+", experiments[STEPS[4].commands[4]]))
+    assert "- Settings changed: `base`, `no-position`, `wide`." in experiments["make compare BASE=HEAD HEAD=fast"]
+    kept = said["The best one is kept"]
+    assert " epoch " not in kept["make repro"]
+    assert "- Settings changed: `base`, `no-position`, `wide`." in kept["make compare BASE=HEAD~1 HEAD=HEAD"]
+    assert yaml.safe_load((folder / "params.yaml").read_text())["train"]["learning_rate"] == 0.02
