@@ -110,15 +110,22 @@ def attention_path(*, device: torch.device | str, head_dim: int, tokens: int, dt
 
 
 def why_not_fused(head_dim: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str | None:
-    """Why the fused kernel cannot run on this machine for heads of this size, in words; None if it can."""
+    """Why the fused kernel cannot run on this machine for heads of this size, in words; None if it can.
+
+    On a GPU where LAB_ATTENTION=sdpa forbids it, it is not tried out either, and the answer is None.
+    """
     if torch.device(device).type == "cuda":
-        return _why_not_cuda(head_dim, dtype)
+        return None if _forbidden() else _why_not_cuda(head_dim, dtype)
     _can_run(head_dim)
     return _unavailable.get(None) or _unavailable.get(head_dim)
 
 
+def _forbidden() -> bool:
+    return os.environ.get("LAB_ATTENTION") == "sdpa"
+
+
 def _fused(device_type: str, dtype: torch.dtype, head_dim: int, *, sliced: bool = False) -> bool:
-    if os.environ.get("LAB_ATTENTION") == "sdpa":
+    if _forbidden():
         return False
     if device_type == "cuda":
         return dtype in CUDA_DTYPES and head_dim in CUDA_HEAD_DIMS and _why_not_cuda(head_dim, dtype) is None

@@ -245,6 +245,7 @@ def run(job: Job, tasks: Sequence[Task], processes: int, handle: Callable[[Messa
                 if isinstance(message, Broken):
                     again = _again(job, under_way[pipe], message)
                     if again is None:
+                        handle(message)
                         raise UserError(message.error, status=2 if message.user_error else 1)
                     worker = pipes.pop(pipe)
                     worker.kill()  # a process with a broken CUDA context may not end by itself
@@ -255,7 +256,9 @@ def run(job: Job, tasks: Sequence[Task], processes: int, handle: Callable[[Messa
                     start()
                     continue
                 handle(message)
-                if isinstance(message, Done) or (isinstance(message, Replayed) and message.parted is None):
+                if isinstance(message, Replayed) and message.parted is not None:
+                    under_way[pipe] = Task(message.seeds)
+                elif isinstance(message, Done | Replayed):
                     if waiting:
                         send(pipe)
                     else:
@@ -335,8 +338,10 @@ def _work(job: Job, pipe: Connection) -> None:
                 f"The GPU's memory does not hold the training of seeds {seeds} ({cause}): lower train.batch_size, or train on"
                 f" the processor with LAB_DEVICE=cpu{', or anew with REPLAY=0' if task is not None and task.replay else ''}."
             )
-        trace = f"Training seeds {seeds} failed:\n{traceback.format_exc()}"
-        pipe.send(Broken(seeds, sentence or trace, sentence is not None, fault, cause))
+        error_text = sentence or f"Training seeds {seeds} failed:\n{traceback.format_exc()}"
+        if fault == "computation" and not job.plain:
+            error_text += "\nLAB_GRAPHS=0 and LAB_ATTENTION=sdpa train without CUDA graphs and without the fused attention."
+        pipe.send(Broken(seeds, error_text, sentence is not None, fault, cause))
 
 
 def _gpu_fault(error: Exception) -> str | None:

@@ -213,6 +213,10 @@ def test_the_self_check_decides_once(monkeypatch: pytest.MonkeyPatch, study: Par
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     small_head_attention._why_not_cuda.cache_clear()
     try:
+        with monkeypatch.context() as patch:  # of a process that starts once more without the kernel
+            patch.setenv("LAB_ATTENTION", "sdpa")
+            assert attention_kernel(study.base, "cuda") == "sdpa"
+        assert not asked
         assert [attention_kernel(study.base, "cuda") for _ in range(2)] == [said] * 2
     finally:
         small_head_attention._why_not_cuda.cache_clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,8 +63,15 @@ def test_a_gpu_that_computes_is_chosen(driver: None, monkeypatch: pytest.MonkeyP
 Answer = Callable[[workers.Job, workers.Task], "workers.Message | int"]
 
 
-def run(monkeypatch: pytest.MonkeyPatch, job: workers.Job, tasks: list[workers.Task], answer: Answer) -> list[workers.Message]:
-    """The messages of `workers.run`, with a thread for each worker: its `answer` to a task, or the status that it dies with."""
+def run(
+    monkeypatch: pytest.MonkeyPatch, job: workers.Job, tasks: list[workers.Task], answer: Answer, before: Sequence[workers.Message] = ()
+) -> list[workers.Message]:
+    """The messages of `workers.run`, with a thread for each worker.
+
+    Args:
+        answer: to a task, or the status that the worker dies with.
+        before: messages before the answer to a replay.
+    """
 
     class Worker(threading.Thread):
         def __init__(self, *, target: Any, args: Any, daemon: bool) -> None:
@@ -73,6 +80,8 @@ def run(monkeypatch: pytest.MonkeyPatch, job: workers.Job, tasks: list[workers.T
 
         def work(self, job: workers.Job, pipe: Any) -> None:
             while (task := pipe.recv()) is not None:
+                for message in before if task.replay else ():
+                    pipe.send(message)
                 said = answer(job, task)
                 if isinstance(said, int):
                     self.exitcode = said
@@ -148,6 +157,17 @@ def test_what_a_new_start_cannot_mend_ends_the_training(monkeypatch: pytest.Monk
     assert fail([workers.Task([0, 1])], device="cpu") == "2 failed"
     checkpoint.path_of(job.folder, [0, 1], job.origin["code_hash"]).touch()
     assert fail([workers.Task([0, 1])]) == "2 failed"
+
+
+def test_a_stack_that_parted_in_its_replay_may_be_halved(monkeypatch: pytest.MonkeyPatch, job: workers.Job) -> None:
+    """A replay alone needs the stack that trained."""
+
+    def answer(job: workers.Job, task: workers.Task) -> workers.Message:
+        return workers.Broken(task.seeds, "", False, "memory") if len(task.seeds) > 1 else workers.Done(task.seeds, {})
+
+    task = workers.Task([0, 1], replay=True)
+    messages = run(monkeypatch, job, [task], answer, before=[workers.Replayed([0, 1], "the learning rates are others")])
+    assert [type(message) for message in messages] == [workers.Replayed, workers.Again, workers.Done, workers.Done]
 
 
 @pytest.mark.parametrize("status", [-9, 1])
