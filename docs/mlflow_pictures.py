@@ -11,13 +11,18 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 DOCS = Path(__file__).parent
 _WAIT_SECONDS = 120.0
+_DRAWING_SECONDS = 8.0  # after the last text is there, for the charts
 _PORT = 5077
 
 
@@ -32,7 +37,6 @@ class Browser:
     def __init__(self, size: tuple[int, int] = (1400, 760), *, dark: bool = False) -> None:
         program = find_chromium()
         assert program is not None, "Chromium is not installed"
-        width, height = size
         self._numbers = itertools.count(1)
         self._session: str | None = None
         self._profile = TemporaryDirectory(ignore_cleanup_errors=True)
@@ -53,15 +57,18 @@ class Browser:
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self._call("Page.enable")
-        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.resize(*size)
         # MLflow has a switch of its own, whatever the system prefers.
         self._call("Page.addScriptToEvaluateOnNewDocument", source=f"localStorage._mlflow_dark_mode_toggle_enabled = '{json.dumps(dark)}'")
 
+    def resize(self, width: int, height: int) -> None:
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
     def open(self, link: str, *texts: str) -> None:
         """Opens a page and waits until it shows all these texts. Raises TimeoutError with what it shows instead."""
+        deadline = time.monotonic() + _WAIT_SECONDS
         self._call("Page.navigate", url="about:blank")  # a link into the same page would not load it again
         self._call("Page.navigate", url=link)
-        deadline = time.monotonic() + _WAIT_SECONDS
         while lacking := [text for text in texts if text not in self.text()]:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{link} does not show {lacking[0]!r} but: {self.text()}")
@@ -106,3 +113,46 @@ class Browser:
 
 def find_chromium() -> str | None:
     return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+
+
+@contextmanager
+def _served() -> Iterator[list[str]]:
+    """The links that `make ui` prints, while its server runs."""
+    command = [sys.executable, "-u", "-m", "pipeline.tracking.ui", "--port", str(_PORT)]
+    environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment) as server:
+        assert server.stdout is not None
+        try:
+            links = [server.stdout.readline().split()[-1] for _ in range(3)][1:]
+            deadline = time.monotonic() + _WAIT_SECONDS
+            while True:
+                try:
+                    urllib.request.urlopen(f"http://127.0.0.1:{_PORT}/health", timeout=60).close()
+                    break
+                except OSError:
+                    assert time.monotonic() < deadline, "the server does not answer"
+                    time.sleep(0.5)
+            yield links
+        finally:
+            server.terminate()
+
+
+def main() -> None:
+    with _served() as (study, thesis):
+        for dark in (False, True):
+            with closing(Browser(dark=dark)) as browser:
+                for link, name, height, texts in (
+                    (study, "study", 460, ("late_test_error", "matching run")),
+                    (thesis, "thesis", 1060, ("late_test_error", "Parameters", "matching run")),
+                ):
+                    browser.resize(1600, height)
+                    browser.open(link, *texts)
+                    # What lies beside or over the page at first, and what a chart shows only under the mouse.
+                    browser.run("document.querySelectorAll('[aria-label=Close], [aria-label=\"Hide banner\"]').forEach(b => b.click())")
+                    browser.run("document.head.insertAdjacentHTML('beforeend', '<style>.modebar { display: none }</style>')")
+                    time.sleep(_DRAWING_SECONDS)
+                    browser.picture(DOCS / f"mlflow-{name}{'-dark' if dark else ''}.png")
+
+
+if __name__ == "__main__":
+    main()

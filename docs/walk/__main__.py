@@ -121,7 +121,7 @@ def checkout(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
     venv.create(folder / ".venv", symlinks=True)
     (packages,) = (folder / ".venv" / "lib").glob("python*/site-packages")
-    (packages / "those-of-the-walk.pth").write_text("\n".join(site.getsitepackages()))
+    (packages / "those-of-the-walk.pth").write_text("\n".join([str(folder), *site.getsitepackages()]))
     (folder / ".venv" / ".installed").touch()
     for command in ("git init --quiet --initial-branch=main", "git add --all", "git commit --quiet -m Clone"):
         subprocess.run(command.split(), cwd=folder, env=os.environ | WHO, check=True)

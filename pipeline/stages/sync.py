@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError
 
 from pipeline import params
 from pipeline.errors import UserError, run_command
@@ -167,20 +168,20 @@ def _register(store: Store, run_id: str, training: _Training) -> bool:
         return False
     if settings.task != "classification" or not (directory / WEIGHTS).exists() or registry.is_registered(store, weights):
         return False
+    try:
+        stacked = load_weights(directory, settings)
+    except (UserError, SafetensorError) as error:
+        print(f"{run['variant']}: not registered, {error}", flush=True)
+        return False
     from pipeline.models import build
 
     shape, before = settings.model.shape, os.environ.get("LAB_ATTENTION")
     os.environ["LAB_ATTENTION"] = "sdpa"  # an exported graph runs where our kernels are not known
     try:
         network = build(settings.model)
-        network.load_state_dict({name: value[0] for name, value in load_weights(directory, settings).items()})
+        network.load_state_dict({name: value[0] for name, value in stacked.items()})
         images = np.random.default_rng(0).random((2, shape.channels, shape.size, shape.size), dtype=np.float32)
-        tags = weights | {
-            "variant": run["variant"],
-            "dataset": run["dataset"],
-            "seed": str(run["seeds"][0]),
-            "training.id": run["training_id"],
-        }
+        tags = weights | {name: str(run[name]) for name in ("variant", "dataset", "training_id")} | {"seed": str(run["seeds"][0])}
         tags |= {name: repr(value) for name, value in _late(training).items() if value is not None}
         registry.register(store, run_id, network.eval(), images, tags, f"{run['variant']}-{run['dataset']}")
     finally:

@@ -58,7 +58,7 @@ class View:
             "orderByAsc": False,
             "selectedColumns": _COLUMNS,
             "columnOrder": _COLUMNS,
-            "columnWidths": dict.fromkeys(_COLUMNS, 130),
+            "columnWidths": dict.fromkeys(_COLUMNS, 130) | {"metrics.`n`": 60},
             "runsHiddenMode": "SHOW_ALL",
             "compareRunCharts": _CHARTS,
             # The charts that MLflow adds by itself, one for each metric, are folded.
@@ -84,7 +84,7 @@ def _chart(kind: str, title: str, **settings: Any) -> dict[str, Any]:
 
 
 def _curve(title: str, metric: str) -> dict[str, Any]:
-    return _chart("LINE", title, metricKey=metric, selectedMetricKeys=[metric], xAxisKey="step", scaleType="linear")
+    return _chart("LINE", title, metricKey=metric, selectedMetricKeys=[metric], xAxisKey="step", scaleType="linear", lineSmoothness=0)
 
 
 _CHARTS: Sequence[Mapping[str, Any]] = (
