@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from docs.walk.__main__ import DEMO, PAGE, STEPS, checkout, take
+from docs.walk.__main__ import DEMO, PAGE, STEPS, Step, checkout, take
 
 
 def test_the_page_shows_the_commands_that_are_tested() -> None:
@@ -38,3 +38,20 @@ def test_every_step_does_what_the_page_says(tmp_path: Path, monkeypatch: pytest.
     assert " epoch " not in kept["make repro"]
     assert "- Settings changed: `base`, `no-position`, `wide`." in kept["make compare BASE=HEAD~1 HEAD=HEAD"]
     assert yaml.safe_load((folder / "params.yaml").read_text())["train"]["learning_rate"] == 0.02
+
+    # DVC's own comparisons, an experiment as a branch, and one that goes to another clone.
+    commands = (
+        "dvc metrics diff HEAD~1",
+        "dvc params diff HEAD~1",
+        "dvc plots diff HEAD~1",
+        "dvc exp branch slow kept && git branch --list kept",
+        "git init --quiet --bare ../there && git remote add origin ../there && git push --quiet origin main kept",
+        "dvc exp push --no-cache origin slow && dvc exp remove slow && dvc exp pull --no-cache origin slow",
+        "dvc exp list --all-commits",
+    )
+    metrics, settings, plots, branch, _, _, listed = (output for _, output in take(Step("", "", commands), folder))
+    assert "base.test_accuracy_mean" in metrics
+    assert re.search(r"train\.learning_rate +0\.005 +0\.02", settings)
+    assert "index.html" in plots
+    assert branch.split()[-1] == "kept"
+    assert "slow" in listed

@@ -29,7 +29,7 @@ def track(trainings: Iterable[Training]) -> None:
 
     call_all([partial(curves.draw_variant, run, PICTURES / f"{run.variant}.png") for run in trainings])
     try:
-        sync()
+        sync(register=False)
     except UserError as error:  # tracking never stops the pages, which are written
         print(f"MLflow is not up to date: {error}", flush=True)
 

@@ -61,11 +61,12 @@ def main(argv: list[str]) -> None:
     sync()
 
 
-def sync(runs_dir: Path = RUNS, *, uri: str | None = None) -> None:
+def sync(runs_dir: Path = RUNS, *, uri: str | None = None, register: bool = True) -> None:
     """Adds what the store lacks of every finished training under `runs_dir`, and prints a line for each. A damaged store is made anew.
 
     Args:
         runs_dir: its sibling `predictions` holds the evaluations.
+        register: whether the baseline's network goes into the model registry, which takes some twenty seconds of a core.
 
     Raises:
         UserError: the store cannot be used, or files of a training are damaged (all others have been logged by then).
@@ -89,7 +90,7 @@ def sync(runs_dir: Path = RUNS, *, uri: str | None = None) -> None:
                 continue
             try:
                 with locked(training_lock(training.run), 0):
-                    added = _complete(store, training, places, commit if training.run["training_id"] in held else None)
+                    added = _complete(store, training, places, commit if training.run["training_id"] in held else None, register)
                     print(f"{directory.name}: {added}", flush=True)
             except StoreBusy:
                 print(f"{directory.name}: another process logs it at the moment; run `make sync` again afterwards", flush=True)
@@ -134,7 +135,7 @@ def complete_commits(store: Store) -> list[tuple[str, str]]:
     return [(runs[id][0].data.tags["variant"], commit) for id, commit in found.items()]
 
 
-def _complete(store: Store, training: _Training, places: Mapping[str, _Place], commit: str | None) -> Added:
+def _complete(store: Store, training: _Training, places: Mapping[str, _Place], commit: str | None, register: bool) -> Added:
     recorder = Recorder(store, training.run)
     recorder.add(training.rows)
     recorder.counts(training.run["metrics"])
@@ -153,7 +154,7 @@ def _complete(store: Store, training: _Training, places: Mapping[str, _Place], c
     recorder.finish("FINISHED", milliseconds(training.run["finished"]))
     if commit is not None:
         recorder.belongs_to(commit)
-    if training.run["variant"] == SERVED:
+    if register and training.run["variant"] == SERVED:
         recorder.added.models += _register(store, recorder.parent_id, training)
     return recorder.added
 
