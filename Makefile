@@ -78,7 +78,7 @@ test: $(STAMP) ## the whole test suite
 	@pytest -n $(TEST_PROCESSES) --dist worksteal
 
 test-fast: $(STAMP) ## the tests that take seconds
-	@pytest -n $(TEST_PROCESSES) --dist worksteal -m 'not slow'
+	@pytest -n $(TEST_PROCESSES) --dist worksteal -m 'not slow and not long'
 
 lint: $(STAMP) ## ruff and mypy
 	@ruff check . && ruff format --check . && mypy

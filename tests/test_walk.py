@@ -16,7 +16,7 @@ def test_the_page_shows_the_commands_that_are_tested() -> None:
     assert shown == [command for step in (DEMO, *STEPS) for command in step.commands]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_every_step_does_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_PROCESSES", "1")  # each start of torch costs seconds
