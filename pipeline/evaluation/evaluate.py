@@ -98,7 +98,7 @@ def _finish(
 
 
 def elsewhere(run: Mapping[str, Any], here: Mapping[str, str]) -> str | None:
-    """What computes here and did not in a seed's training, as a clause; None where all is the same.
+    """What computes here and did not in a seed's training, as a clause; None where all is the same, as far as that was recorded.
 
     Args:
         run: what run.json says.
@@ -106,7 +106,7 @@ def elsewhere(run: Mapping[str, Any], here: Mapping[str, str]) -> str | None:
     """
     clauses = []
     for group in run["trainings"]:
-        there = {"device": group["device_name"], "attention": group["attention"], "torch": group["versions"]["torch"]}
+        there = {"device": group["device_name"], "attention": group["attention"], "torch": group["versions"].get("torch", here["torch"])}
         same = {name: there[name] == here[name] for name in here} | {"device": same_processor(there["device"], here["device"])}
         clauses += [f"{name} {there[name]}" for name in here if not same[name]]
     return f"trained with {', '.join(dict.fromkeys(clauses))}" if clauses else None

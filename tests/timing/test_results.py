@@ -106,14 +106,14 @@ def test_other_settings_than_the_studys_are_not_judged(
         assert {judgements[id].verdict for id in undecided} == {"not run"}
 
 
-def test_a_subject_that_params_do_not_have_any_more_is_not_judged(
-    study: Params, tmp_path: Path, make_timings: Make, raw_params: dict[str, Any]
-) -> None:
+def test_a_subject_that_params_do_not_have_any_more_is_not_judged(study: Params, tmp_path: Path, make_timings: Make) -> None:
+    """No params.yaml with such a claim is accepted; results of before are all the same read."""
     make_timings()
-    timing = raw_params["timing"]
-    subjects = {name: change for name, change in timing["subjects"].items() if name != "patch-7"}
-    labels = {name: label for name, label in timing["labels"].items() if name != "patch-7"}
-    found = results.load(parse(raw_params | {"timing": timing | {"subjects": subjects, "labels": labels}}), tmp_path)
+    subjects, labels = (
+        {name: value for name, value in old.items() if name != "patch-7"} for old in (study.timing.subjects, study.timing.labels)
+    )
+    timing = study.timing.model_copy(update={"subjects": subjects, "labels": labels})
+    found = results.load(study.model_copy(update={"timing": timing}), tmp_path)
     assert judged(study, "T6", found).findings[0].verdict == "not run"
     assert judged(study, "T4", found).verdict == "supported"
 

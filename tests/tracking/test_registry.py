@@ -25,11 +25,15 @@ from tests.tracking.trainings import ROOT, free_port, serving
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*type hint:UserWarning")]  # in MLflow's own modules
 
 
-def test_a_study_registers_its_baseline_alone(trained: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report stage has synced the small study. The loaded network computes what the stored weights do."""
+def test_a_study_registers_its_baseline_alone(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loaded network computes what the stored weights do."""
     import mlflow
 
+    from pipeline.stages.sync import sync
+
+    trained = trained.copy(tmp_path / "study")
     monkeypatch.chdir(trained.path)
+    sync()
     uri = f"sqlite:///{trained.path / 'mlflow.db'}"
     store = Store(uri)
     [version] = store.call("search_model_versions")
