@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup demo list plan caption test test-fast lint repro preview verify compare ui sync bench lock clean
+.PHONY: help setup demo list plan caption test test-fast lint repro train preview verify compare ui sync bench lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -38,8 +38,11 @@ demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (mi
 preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publishes to reports/preview and README.md
 	@python -m pipeline.commands.profiles preview --publish && python -m pipeline.report.readme
 
-repro: $(STAMP) ## the full study: mends what a kill left, then dvc repro
+repro: $(STAMP) ## the full study: mends what a kill left, then make train where several variants wait, then dvc repro
 	@python -m pipeline.commands.repro
+
+train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS=processes]; of a profile with IN=build/preview
+	@cd $(or $(IN),.) && python -m pipeline.commands.train --jobs="$$JOBS"
 
 verify: $(STAMP) ## whether the committed results are what the code makes of the stored weights: [VARIANT=name [SEED=n [TRAIN=1]]]
 	@python -m pipeline.commands.verify --variant="$$VARIANT" --seed="$$SEED" --train="$$TRAIN"

@@ -1,13 +1,15 @@
-"""The processes that train: on CUDA one for the whole stack, on the CPU one per core, each with one seed at a time on one thread.
+"""The processes that train: on CUDA one per card, each with a whole stack, on the CPU one per core, each with one seed on one thread.
 
 The calling process only coordinates, so neither MLflow nor a terminal can hold up a step. Results travel by checkpoint, messages
-by pipe. A worker ends with its parent. When a worker dies the others are ended, and one sentence says so.
+by pipe. A worker ends with its parent. When a worker dies, whoever called decides whether the others go on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
+import itertools
 import multiprocessing
 import os
 import re
@@ -15,7 +17,6 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -26,6 +27,7 @@ from pipeline.errors import UserError, disk_sentence
 from pipeline.files import DamagedError
 from pipeline.params import VariantSettings, shown
 from pipeline.provenance import device_name, same_processor
+from pipeline.runner.schedule import Queue
 from pipeline.training.records import EpochRow
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -56,6 +58,21 @@ class Task:
 
     seeds: list[int]
     replay: bool = False
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a worker does at a time: a group of a variant."""
+
+    job: Job
+    task: Task
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    card: str
+    assignment: Assignment
 
 
 @dataclass(frozen=True)
@@ -145,11 +162,29 @@ def choose_device() -> str:
 def choose_processes() -> int:
     """CPU workers: the cores this process may use, or LAB_PROCESSES. The results do not depend on it."""
     wanted = os.environ.get("LAB_PROCESSES", "")
-    if not wanted:
-        return len(os.sched_getaffinity(0))
-    if not re.fullmatch("[1-9][0-9]{0,3}", wanted):
-        raise UserError(f"LAB_PROCESSES is {shown(wanted)}, but has to be a whole number from 1 to 9999.")
-    return int(wanted)
+    return count_of("LAB_PROCESSES", wanted) if wanted else len(os.sched_getaffinity(0))
+
+
+def count_of(name: str, text: str) -> int:
+    """A number of processes. Raises UserError, which calls it by `name`, where the text is none."""
+    if not re.fullmatch("[1-9][0-9]{0,3}", text):
+        raise UserError(f"{name} is {shown(text)}, but has to be a whole number from 1 to 9999.")
+    return int(text)
+
+
+def choose_cards(device: str, jobs: int | None = None) -> list[str]:
+    """For each process that trains the GPU that it sees, as CUDA_VISIBLE_DEVICES names it; empty on the CPU.
+
+    Args:
+        jobs: how many processes; by default one per card, and on the CPU what `choose_processes` says.
+    """
+    if device == "cpu":
+        return [""] * (jobs or choose_processes())
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    cards = visible.split(",")
+    return list(itertools.islice(itertools.cycle(cards), jobs or len(cards)))
 
 
 def make_groups(seeds: Sequence[int], device: str, *, stackable: bool) -> list[list[int]]:
@@ -158,65 +193,106 @@ def make_groups(seeds: Sequence[int], device: str, *, stackable: bool) -> list[l
 
 
 def run(job: Job, tasks: Sequence[Task], processes: int, handle: Callable[[Message], None]) -> None:
-    """Replays or trains all groups and passes every message to `handle`, in the order of arrival.
+    """Replays or trains all groups of a variant and passes every message to `handle`, in the order of arrival.
 
     Raises:
         UserError: a worker died or hit an error; what it had checkpointed is kept.
     """
+
+    def lost(assignment: Assignment, error: UserError) -> None:
+        raise error
+
+    queue = Queue((Assignment(job, task), 0.0) for task in tasks)  # in the order given
+    run_all(queue, [""] * processes, lambda _, message: handle(message), lost)
+
+
+def run_all(
+    queue: Queue[Assignment],
+    cards: Sequence[str],
+    handle: Callable[[Assignment, Message], None],
+    lost: Callable[[Assignment, UserError], None],
+) -> None:
+    """Works on all that the queue holds, in as many processes as there are `cards`: one that is done with a group takes the next.
+
+    Args:
+        queue: `handle` and `lost` may add to it.
+        cards: for each process the GPU that it sees, as CUDA_VISIBLE_DEVICES has it; empty for all of them, and on the CPU.
+        handle: is given every message, in the order of arrival.
+        lost: is told of a group whose process died or failed; unless it raises, another process takes the next group.
+    """
     context = multiprocessing.get_context("spawn")
-    waiting = list(tasks)
-    with _end_workers() as workers:
-        pipes: dict[Connection, BaseProcess] = {}
-        for _ in range(min(processes, len(tasks))):
-            ours, theirs = context.Pipe()
-            worker = context.Process(target=_work, args=(job, theirs), daemon=True)
-            worker.start()
-            theirs.close()
-            workers.append(worker)
-            pipes[ours] = worker
-            ours.send(waiting.pop(0))
-        while pipes:
-            for pipe in wait(list(pipes)):
+    busy: dict[Connection, _Worker] = {}
+    idle = list(reversed(cards))
+    with _end_workers() as processes:
+        while queue or busy:
+            while queue and idle:
+                ours, theirs = context.Pipe()
+                worker = _Worker(context.Process(target=_work, args=(idle[-1], theirs), daemon=True), idle.pop(), queue.take())
+                worker.process.start()
+                theirs.close()
+                processes.append(worker.process)
+                busy[ours] = worker
+                ours.send(worker.assignment)
+            for pipe in wait(list(busy)):
                 assert isinstance(pipe, Connection)
-                try:
-                    message: Message = pipe.recv()
-                except (EOFError, ConnectionResetError):
-                    pipes[pipe].join()
-                    raise UserError(
-                        f"A training process ended with status {pipes[pipe].exitcode} (out of memory?); run the same command again:"
-                        " it goes on from the last finished epoch.",
-                        status=1,
-                    ) from None
-                handle(message)
+                worker = busy[pipe]
+                assignment = worker.assignment
+                message = _receive(pipe, worker.process)
                 if isinstance(message, Broken):
-                    raise UserError(message.error, status=2 if message.user_error else 1)
+                    idle.append(busy.pop(pipe).card)
+                    lost(assignment, UserError(message.error, status=2 if message.user_error else 1))
+                    continue
+                # The next group goes out first: what is done with a message, MLflow included, takes its time.
                 if isinstance(message, Done) or (isinstance(message, Replayed) and message.parted is None):
-                    if waiting:
-                        pipe.send(waiting.pop(0))
+                    following = queue.take() if queue else None
+                    with contextlib.suppress(BrokenPipeError):  # a process that has just died is noticed by its end of the pipe
+                        pipe.send(following)
+                    if following is None:
+                        idle.append(busy.pop(pipe).card)
                     else:
-                        pipe.send(None)
-                        pipes.pop(pipe).join()
+                        worker.assignment = following
+                handle(assignment, message)
 
 
-def _work(job: Job, pipe: Connection) -> None:
-    """Works on the tasks that come through the pipe until None comes."""
+def _receive(pipe: Connection, process: BaseProcess) -> Message:
+    """The next message of a process that trains; of one that died that it is broken."""
+    try:
+        message: Message = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        process.join()
+        return Broken(
+            [],
+            f"A training process ended with status {process.exitcode} (out of memory?); run the same command again:"
+            " it goes on from the last finished epoch.",
+            False,
+        )
+    return message
+
+
+def _work(card: str, pipe: Connection) -> None:
+    """Works on what comes through the pipe until None comes."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     assert parent.pid is not None
     die_with_parent(parent.pid)
+    if card:
+        os.environ["CUDA_VISIBLE_DEVICES"] = card
     import torch
 
     from pipeline.training.engine import keep_freed_memory, set_reproducible
     from pipeline.training.tasks import load
 
     seeds: list[int] = []
+    kind, data = "", None  # of the task that was trained last
     try:
-        set_reproducible(torch.device(job.device))
         keep_freed_memory()
-        data = load(job.settings.task, job.arrays)
-        while (task := pipe.recv()) is not None:
-            seeds = task.seeds
-            if task.replay and _replay(job, data, seeds, pipe):
+        while (assignment := pipe.recv()) is not None:
+            job, seeds = assignment.job, assignment.task.seeds
+            set_reproducible(torch.device(job.device))
+            if job.settings.task != kind:
+                data = None  # before the new ones take their memory
+                kind, data = job.settings.task, load(job.settings.task, job.arrays)
+            if assignment.task.replay and _replay(job, data, seeds, pipe):
                 continue
             _train(job, data, seeds, pipe)
     except UserError as error:
@@ -304,7 +380,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _end_workers() -> Iterator[list[BaseProcess]]:
     """Ends the workers in the list however the block ends."""
     workers: list[BaseProcess] = []
