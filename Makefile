@@ -19,12 +19,12 @@ export DO_NOT_TRACK := 1
 TEST_PROCESSES := $(shell expr $$(nproc) + 1)
 
 # What a command is given reaches it through the environment, letter for letter: as make's text, $(shell ...) and quotes in it would run.
-GIVEN := BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION
+GIVEN := BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS
 $(foreach name,$(GIVEN),$(if $(filter undefined,$(origin $(name))),,$(eval override $(name) := $$(value $(name)))))
 export $(GIVEN)
 IN_FOLDER := CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
 
-.PHONY: help setup demo list plan caption test test-fast lint repro preview verify compare ui sync bench gpu-check lock clean
+.PHONY: help setup demo list plan caption test test-fast lint repro train preview verify compare ui sync bench gpu-check lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -50,8 +50,11 @@ demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (mi
 preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publishes to reports/preview and README.md
 	@python -m pipeline.commands.profiles preview --publish && python -m pipeline.report.readme
 
-repro: $(STAMP) ## the full study: mends what a kill left, then dvc repro
+repro: $(STAMP) ## the full study: mends what a kill left, then make train where several variants wait, then dvc repro
 	@python -m pipeline.commands.repro
+
+train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS=processes]; of a profile with IN=build/preview
+	@$(IN_FOLDER); python -m pipeline.commands.train --jobs="$$JOBS"
 
 verify: $(STAMP) ## whether the committed results are what the code makes of the stored weights: [VARIANT=name [SEED=n [TRAIN=1]]]
 	@python -m pipeline.commands.verify --variant="$$VARIANT" --seed="$$SEED" --train="$$TRAIN"

@@ -5,10 +5,15 @@ This module has to be read by every Python 3, and by one that has no packages.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
 import sysconfig
+
+TYPE_CHECKING = False  # typing's own, without the import
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OLDEST = (3, 11)
@@ -45,6 +50,21 @@ _OWN_PROGRAMS_FIRST = (
     'import os, sys; own = os.path.join(sys.prefix, "bin"); path = os.environ.get("PATH", os.defpath).split(os.pathsep); '
     'os.environ["PATH"] = os.pathsep.join([own, *path[path[0] == own :]])\n'
 )
+
+
+@contextlib.contextmanager
+def variables(**values: str) -> Iterator[None]:
+    """These environment variables while the block lasts."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def put_own_programs_first() -> None:

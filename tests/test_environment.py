@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import environment
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -59,3 +61,12 @@ run_command(main)
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (2, "\\u221230.88 \\udcff\n", "error: \\xb1\n")
+
+
+def test_variables_are_afterwards_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_GRAPHS", "1")
+    monkeypatch.delenv("LAB_ATTENTION", raising=False)
+    with environment.variables(LAB_GRAPHS="0", LAB_ATTENTION="sdpa"):
+        assert (os.environ["LAB_GRAPHS"], os.environ["LAB_ATTENTION"]) == ("0", "sdpa")
+    assert os.environ["LAB_GRAPHS"] == "1"
+    assert "LAB_ATTENTION" not in os.environ

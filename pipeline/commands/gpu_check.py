@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from pipeline import environment
 from pipeline.errors import UserError, first_line, run_command
 from pipeline.files import write_json
 from pipeline.params import Params, ScenesSettings, VariantSettings
@@ -113,21 +114,6 @@ def run_part(part: str, command: Sequence[str] = (), seconds: float = 600) -> It
             process.kill()
 
 
-@contextlib.contextmanager
-def environment(**variables: str) -> Iterator[None]:
-    """These environment variables while the block lasts."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def check_machine(device: torch.device) -> Iterator[Line]:
     """GPU, versions, memory, and what Triton compiles with."""
     import torch
@@ -181,7 +167,7 @@ def kernel_line(device: torch.device, dtype: torch.dtype, dim: int, lengths: Seq
         repeats &= all(map(torch.equal, first, second))
         errors.append((float((first[0] - out.detach()).abs().max()), float((first[1] - expected).abs().max() / expected.abs().max())))
         ours = milliseconds(both, device)
-        with environment(LAB_ATTENTION="sdpa"):
+        with environment.variables(LAB_ATTENTION="sdpa"):
             times.append((ours, milliseconds(both, device)))
     error, gradient = (max(column) for column in zip(*errors, strict=True))
     ours, theirs = times[-2:][0]
@@ -254,7 +240,7 @@ def after_steps(settings: VariantSettings, data: Any, seeds: Sequence[int], devi
     """A trainer after its first steps, which ran with these environment variables."""
     from pipeline.training.engine import Trainer
 
-    with environment(**variables):
+    with environment.variables(**variables):
         trainer = Trainer(settings, data, seeds, device)
         trainer.run_steps(STEPS)
     return trainer

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import hashlib
-import heapq
 import json
 import multiprocessing
 import statistics
@@ -33,6 +32,7 @@ from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_process
 from pipeline.runner import checkpoint, finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.progress import duration
+from pipeline.runner.schedule import makespan
 from pipeline.stages import train
 from pipeline.study.files import ARRAYS, CHECKPOINTS, FINISHED, RUNS
 from pipeline.training.records import EpochRow
@@ -109,7 +109,7 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
     params = load()
     device = workers.choose_device()
-    processes = workers.choose_processes() if device == "cpu" else 1
+    processes = len(workers.choose_cards(device))
     entries = survey(params, device)
     rates = recorded(params, device)
     if arguments.work is not None:
@@ -118,7 +118,7 @@ def main(argv: list[str]) -> None:
     waiting = [entry for entry in entries if entry.tasks and entry.variant not in rates]
     timed = not waiting or (ARRAYS / "dataset.json").exists()
     if waiting and timed:
-        rates |= measured(waiting, device, processes)
+        rates |= measured(waiting, device, processes if device == "cpu" else 1)
     header, lines = table(entries, rates, processes)
     show(screen(), "What `dvc repro` would do", header, lines)
     for line in summary(entries, rates, processes):
@@ -342,41 +342,47 @@ def _time(settings: VariantSettings, seeds: list[int], device: str) -> float:
     return (clock() - start) / (steps * batch * len(seeds))
 
 
-def seconds(entry: Entry, rate: Rate, processes: int) -> float:
-    """How long a variant's tasks take: each process takes the next task when it has done its last, as in runner/workers.py."""
-    settings = entry.settings
-    images, test = settings.epoch_examples, settings.num_tests * rate.test
-    free = [0.0] * processes
-    for task in entry.tasks:
-        if task.replay:
-            shown = min(finished.REPLAYED_STEPS * settings.train.batch_size, settings.train.epochs * images)
-            cost = shown * rate.train + test
-        else:
-            cost = (settings.train.epochs - entry.epochs_done.get(task.seeds[0], 0)) * (images * rate.train + test)
-        heapq.heapreplace(free, free[0] + cost * len(task.seeds))
-    return max(free)
+def epoch_cost(entry: Entry, rate: Rate) -> float:
+    """Seconds of a process for an epoch of a seed, its test included."""
+    return entry.settings.epoch_examples * rate.train + entry.settings.num_tests * rate.test
+
+
+def cost(entry: Entry, task: workers.Task, rate: Rate) -> float:
+    """Seconds of a process for one of a variant's tasks, without the start of the process."""
+    train = entry.settings.train
+    if task.replay:
+        shown = min(finished.REPLAYED_STEPS * train.batch_size, train.epochs * entry.settings.epoch_examples)
+        return (shown * rate.train + entry.settings.num_tests * rate.test) * len(task.seeds)
+    return (train.epochs - entry.epochs_done.get(task.seeds[0], 0)) * epoch_cost(entry, rate) * len(task.seeds)
+
+
+def seconds(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> float:
+    """How long all tasks of the variants take together: the longest first, as commands/train.py has them done."""
+    costs = [cost(entry, task, rates[entry.variant]) for entry in entries for task in entry.tasks]
+    return makespan(costs, processes)
 
 
 def work(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> dict[str, tuple[float, float]]:
-    """By variant, the work of all of its seeds and of what is missing of it: in seconds, as near as that is known.
-
-    A variant without a known time is taken to need time as the others do by their arithmetic.
-    """
-    rates = dict(rates)
-    if any(entry.tasks and entry.variant not in rates for entry in entries):
-        from pipeline.models import count_flops
-
-        flops = {entry.variant: count_flops(entry.settings.model) for entry in entries}
-        known = [rate.train / flops[variant] for variant, rate in rates.items()]
-        factor = statistics.median(known) if known else 1e-9
-        for variant, count in flops.items():
-            rates.setdefault(variant, Rate(count * factor, "arithmetic"))
+    """By variant, the work of all of its seeds and of what is missing of it: in seconds, as near as that is known."""
+    rates = estimated(entries, rates)
     result = {}
     for entry in entries:
-        rate = rates.get(entry.variant, Rate(0.0, ""))
         whole = replace(entry, tasks=tuple(workers.Task([seed]) for seed in entry.settings.train.seeds), epochs_done={})
-        result[entry.variant] = (seconds(whole, rate, processes), seconds(entry, rate, processes))
+        result[entry.variant] = (seconds([whole], rates, processes), seconds([entry], rates, processes))
     return result
+
+
+def estimated(entries: Sequence[Entry], rates: Mapping[str, Rate]) -> dict[str, Rate]:
+    """The rates of all variants: of one without a known time that which the others have by their arithmetic."""
+    rates = {entry.variant: Rate(0.0, "") for entry in entries if not entry.tasks} | dict(rates)
+    if all(entry.variant in rates for entry in entries):
+        return rates
+    from pipeline.models import count_flops
+
+    flops = {entry.variant: count_flops(entry.settings.model) for entry in entries}
+    known = [rate.train / flops[variant] for variant, rate in rates.items() if rate.source]
+    factor = statistics.median(known) if known else 1e-9
+    return {variant: Rate(count * factor, "arithmetic") for variant, count in flops.items()} | rates
 
 
 def table(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> tuple[Sequence[str], list[Sequence[str]]]:
@@ -396,7 +402,7 @@ def table(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -
                 ", ".join(done),
                 "" if an_epoch is None else f"{an_epoch:.3g} s" if an_epoch < 1000 else f"{an_epoch:.0f} s",
                 "" if rate is None else rate.source,
-                "" if rate is None else duration(seconds(entry, rate, processes)),
+                "" if rate is None else duration(seconds([entry], rates, processes)),
             )
         )
     return ("variant", "kept", "replayed", "trained", "in progress", "an epoch", "known from", "time"), lines
@@ -411,8 +417,7 @@ def summary(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int)
     if trained := sum(len(entry.trained) for entry in entries):
         line += f": {trained} seed{'s' * (trained != 1)}"
     if busy and all(entry.variant in rates for entry in busy):
-        total = sum(seconds(entry, rates[entry.variant], processes) for entry in busy)
-        line += f", about {duration(total)} with {processes} process{'es' * (processes != 1)}"
+        line += f", about {duration(seconds(busy, rates, processes))} with {processes} process{'es' * (processes != 1)}"
     lines = [f"{line}."]
     if busy and rates:
         lines.append("Processes' starts, the timing stage, the tests of stored weights and the pages come on top: some minutes.")

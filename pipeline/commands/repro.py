@@ -1,5 +1,7 @@
 """`dvc repro` for a study that may have been killed before: checks params.yaml, mends what a kill left, then runs DVC.
 
+Where several variants are to be trained, `pipeline.commands.train` does that first, for all of them at once.
+
 python -m pipeline.commands.repro [ARGUMENTS OF dvc repro]
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -22,7 +25,7 @@ from pipeline.study.files import CHECKPOINTS
 
 WORK = CHECKPOINTS / "study.json"
 
-_INTERRUPTED = 252  # DVC's exit status after Ctrl-C
+_INTERRUPTED = {130, 252}  # exit statuses after Ctrl-C: a command's of this project, and DVC's
 
 
 def main(argv: list[str]) -> None:
@@ -33,11 +36,11 @@ def main(argv: list[str]) -> None:
 
 
 def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
-    """Runs `dvc repro` in a repository, after what a kill left there has been mended.
+    """Runs `dvc repro` in a repository, after what a kill left there has been mended and several variants have been trained at once.
 
     Raises:
-        UserError: params.yaml is wrong, or (status 1) DVC failed; what went wrong has been printed by then.
-        KeyboardInterrupt: Ctrl-C was pressed; DVC has ended.
+        UserError: params.yaml is wrong, or (status 1) a training or DVC failed; what went wrong has been printed by then.
+        KeyboardInterrupt: Ctrl-C was pressed; what ran has ended.
     """
     settings = params.load(directory / "params.yaml")
     stages = _stages(directory, settings)
@@ -45,12 +48,14 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
         raise UserError(f"There is no .dvc/ in {directory.resolve()}: run the command from the root of a clone.")
     for line in mending.mend(directory, stages):
         print(line, flush=True)
-    status = _run(directory, arguments, stages)
-    if status == _INTERRUPTED:
-        raise KeyboardInterrupt
-    if status:
-        where = "" if directory.resolve() == Path.cwd() else f" in {os.path.relpath(directory)}"
-        raise UserError(f"`dvc repro` failed{where}; the lines above say why.", status=1)
+    environment: dict[str, str] = {}
+    # With arguments DVC may do another part of the study than the plan is of.
+    if not arguments and (waiting := _write_work(directory)) is not None:
+        if waiting > 1:
+            _run(directory, "make train", ["-m", "pipeline.commands.train"], stages, environment)
+        else:
+            environment = {STUDY: str(WORK)}
+    _run(directory, "dvc repro", ["-m", "dvc", "repro", *arguments], stages, environment)
 
 
 def _stages(directory: Path, settings: params.Params) -> list[str]:
@@ -66,41 +71,55 @@ def _stages(directory: Path, settings: params.Params) -> list[str]:
     ]
 
 
-def _write_work(directory: Path) -> dict[str, str]:
+def _write_work(directory: Path) -> int | None:
     """Writes down how much work the study is, so that train stages can say how much of it is done.
 
     Returns:
-        What they need in their environment for that; empty where the work is not known.
+        How many variants have some; None where that is not known.
     """
     # A process of its own: it may import torch, whose memory the training needs.
     found = subprocess.run([sys.executable, "-m", "pipeline.commands.plan", "--work", WORK], cwd=directory)
-    return {STUDY: str(WORK)} if found.returncode == 0 else {}
+    if found.returncode:
+        return None
+    variants = json.loads((directory / WORK).read_bytes())["variants"]
+    return sum(missing > 0 for _, missing in variants.values())
 
 
-def _run(directory: Path, arguments: Sequence[str], stages: Sequence[str]) -> int:
-    """DVC's exit status. While it runs, dvc.lock is copied whenever it has changed."""
+def _run(directory: Path, name: str, arguments: Sequence[str], stages: Sequence[str], environment: dict[str, str]) -> None:
+    """Runs a command that may run DVC, called `name`. While it runs, dvc.lock is copied whenever it has changed.
+
+    Raises:
+        UserError: it failed; it has printed why.
+        KeyboardInterrupt: Ctrl-C was pressed; it has ended.
+    """
     this = os.getpid()
     # Stages call `python`; it has to be this one.
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
-    if not arguments:  # with arguments DVC may do another part of the study than the plan is of
-        environment |= _write_work(directory)
-    command = [sys.executable, "-m", "dvc", "repro", *arguments]
-    dvc = subprocess.Popen(command, cwd=directory, env=environment, preexec_fn=lambda: die_with_parent(this))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    command = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=directory,
+        env=os.environ | {"PATH": path} | environment,
+        preexec_fn=lambda: die_with_parent(this),
+    )
     try:
         status = None
         while status is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                status = dvc.wait(timeout=1)
+                status = command.wait(timeout=1)
             with contextlib.suppress(OSError):  # a copy that cannot be written stops nothing
                 mending.keep(directory, stages)
     except KeyboardInterrupt:
-        # A terminal interrupts DVC and its stage, too, and they end by themselves; a signal to this process alone has to end them.
+        # A terminal interrupts it and what it runs, too, and they end by themselves; a signal to this process alone has to end them.
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            dvc.wait(timeout=10)
-        dvc.terminate()
-        dvc.wait()
+            command.wait(timeout=10)
+        command.terminate()
+        command.wait()
         raise
-    return status
+    if status in _INTERRUPTED:
+        raise KeyboardInterrupt
+    if status:
+        where = "" if directory.resolve() == Path.cwd() else f" in {os.path.relpath(directory)}"
+        raise UserError(f"`{name}` failed{where}; the lines above say why.", status=1)
 
 
 if __name__ == "__main__":

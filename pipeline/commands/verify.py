@@ -351,7 +351,7 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
                 progress.finished(message.seeds, last)
 
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
-        with progress:
+        with progress.screen:
             workers.run(workers.Job(settings, ARRAYS, Path(folder), device, about), [workers.Task(group)], 1, handle)
         new = finished.find(Path(folder), about["code_hash"])[0].get(seed)
     what = f"{variant}  seed {seed}, trained again"

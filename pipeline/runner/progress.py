@@ -20,6 +20,64 @@ STUDY = "LAB_STUDY"
 _SILENCE = 600  # seconds
 
 
+class Screen:
+    """Where trainings show how far they are: bars with lines above them on a terminal, lines alone elsewhere.
+
+    Args:
+        title: of the bar of everything.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._work = self._done = 0.0
+        self._start = time.monotonic()
+        self._console = Console(stderr=False)
+        self.live = self._console.is_terminal
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[text]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._overall = self.bar.add_task(title, total=None, text="starting")
+
+    def __enter__(self) -> Screen:
+        if self.live:
+            self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def expect(self, work: float) -> None:
+        """So much more work is to be done than was known, in one unit for all; less, where it is negative."""
+        self._work += work
+        self.bar.update(self._overall, total=self._work)
+
+    def advance(self, work: float) -> None:
+        """So much of the work has been done."""
+        self._done += work
+        self.bar.update(self._overall, completed=self._done, text=f"{duration(self.seconds_left())} left")
+
+    def work_left(self) -> float:
+        return self._work - self._done
+
+    def seconds_left(self) -> float:
+        """At the pace so far."""
+        return self.seconds() / (self._done or 1.0) * self.work_left()
+
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._start
+
+    def say(self, sentence: str) -> None:
+        """One line above the bars."""
+        if self.live:
+            self._console.print(sentence, highlight=False, soft_wrap=True)
+        else:
+            print(sentence, file=sys.stdout, flush=True)
+
+
 class TrainingProgress:
     """Progress of one variant.
 
@@ -27,93 +85,80 @@ class TrainingProgress:
         variant: its name.
         groups: the seeds that train together, group by group.
         epochs: epochs of each.
+        screen: where it is shown, beside other variants; by default one of its own.
+        epoch_work: what an epoch of a seed counts on the screen.
     """
 
-    def __init__(self, variant: str, groups: list[list[int]], epochs: int) -> None:
+    def __init__(
+        self, variant: str, groups: list[list[int]], epochs: int, *, screen: Screen | None = None, epoch_work: float = 1.0
+    ) -> None:
+        self.screen = screen or Screen(variant)
         self._variant = variant
         self._epochs = epochs
-        self._total = epochs * len(groups)
-        self._done = {tuple(group): 0 for group in groups}
-        self._resumed = 0
-        self._start = time.monotonic()
-        self._console = Console(stderr=False)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[text]}"),
-            console=self._console,
-            transient=True,
-        )
-        self._live = self._console.is_terminal
-        self._overall = self._bar.add_task(variant, total=self._total, text="starting")
+        self._epoch_work = epoch_work
+        self._left: dict[tuple[int, ...], int] = {}  # epochs, by group
+        self._fresh = 0
         self._tasks: dict[tuple[int, ...], TaskID] = {}
-
-    def __enter__(self) -> TrainingProgress:
-        if self._live:
-            self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._bar.stop()
+        for group in groups:
+            self._expect(group)
 
     def started(self, seeds: list[int], epoch: int) -> None:
         """A group begins, after `epoch` epochs that an earlier process had finished."""
-        key = tuple(seeds)
-        self._done[key] = epoch
-        self._resumed += epoch
+        if tuple(seeds) not in self._left:  # it was to be kept
+            self._expect(seeds)
+        self._left[tuple(seeds)] -= epoch
+        self.screen.expect(-epoch * self._work_of(seeds))
         if epoch:
-            self.say(f"{self._variant}  {_group(seeds)}  goes on after epoch {epoch} of {self._epochs}")
-        self._tasks[key] = self._bar.add_task(f"  {_group(seeds)}", total=self._epochs, completed=epoch, text="")
+            self.say(f"{self._variant}  {group_name(seeds)}  goes on after epoch {epoch} of {self._epochs}")
+        self._tasks[tuple(seeds)] = self.screen.bar.add_task(
+            f"  {self._variant}  {group_name(seeds)}", total=self._epochs, completed=epoch, text=""
+        )
 
     def again(self, seeds: list[int], groups: list[list[int]]) -> None:
         """A group begins once more, as these groups."""
-        del self._done[tuple(seeds)]
-        self._done |= {tuple(group): 0 for group in groups}
-        self._total += self._epochs * (len(groups) - 1)
-        self._bar.update(self._overall, total=self._total)
-        if tuple(seeds) in self._tasks:
-            self._bar.remove_task(self._tasks.pop(tuple(seeds)))
-
-    def kept(self, seeds: list[int]) -> None:
-        """A group was finished before and is kept."""
-        self._done[tuple(seeds)] = self._epochs
-        self._resumed += self._epochs
-        self._bar.update(self._overall, completed=sum(self._done.values()))
+        self.ended(seeds)
+        for group in groups:
+            self._expect(group)
 
     def epoch(self, seeds: list[int], epoch: int, rows: list[EpochRow]) -> None:
         """A group has finished an epoch."""
-        key = tuple(seeds)
-        self._done[key] = epoch
-        left = f"{duration(self._seconds_left())} left"
+        self._left[tuple(seeds)] -= 1
+        self._fresh += 1
+        self.screen.advance(self._work_of(seeds))
         figures = _figures(rows)
-        if self._live:
-            self._bar.update(self._tasks[key], completed=epoch, text=f"epoch {epoch}/{self._epochs}  {figures}")
-            self._bar.update(self._overall, completed=sum(self._done.values()), text=left)
+        if self.screen.live:
+            self.screen.bar.update(self._tasks[tuple(seeds)], completed=epoch, text=f"epoch {epoch}/{self._epochs}  {figures}")
         else:
-            self.say(f"{self._variant}  {_group(seeds)}  epoch {epoch}/{self._epochs}  {figures}  {left}")
+            left = f"{duration(self.screen.seconds_left())} left"
+            self.say(f"{self._variant}  {group_name(seeds)}  epoch {epoch}/{self._epochs}  {figures}  {left}")
 
     def finished(self, seeds: list[int], rows: list[EpochRow]) -> None:
         """A group is through; `rows` are its last epoch's."""
-        if self._live:
-            self._bar.remove_task(self._tasks.pop(tuple(seeds)))
-            self.say(f"{self._variant}  {_group(seeds)}  finished  {_figures(rows)}")
+        self.ended(seeds)
+        if self.screen.live:
+            self.say(f"{self._variant}  {group_name(seeds)}  finished  {_figures(rows)}")
+
+    def ended(self, seeds: list[int]) -> None:
+        """Nothing more comes of a group, finished or not."""
+        if (task := self._tasks.pop(tuple(seeds), None)) is not None:
+            self.screen.bar.remove_task(task)
+        self.screen.expect(-self._left.pop(tuple(seeds), 0) * self._work_of(seeds))
 
     def share(self) -> float:
         """Of the epochs that this process has to train, what it has done."""
-        fresh = sum(self._done.values()) - self._resumed
-        return fresh / max(self._total - self._resumed, 1)
+        return self._fresh / max(self._fresh + sum(self._left.values()), 1)
 
     def say(self, sentence: str) -> None:
         """One line above the bars."""
-        if self._live:
-            self._console.print(sentence, highlight=False, soft_wrap=True)
-        else:
-            print(sentence, file=sys.stdout, flush=True)
+        self.screen.say(sentence)
 
-    def _seconds_left(self) -> float:
-        done = sum(self._done.values())
-        fresh = done - self._resumed
-        return (time.monotonic() - self._start) / max(fresh, 1) * (self._total - done)
+    def _expect(self, seeds: list[int]) -> None:
+        self._left[tuple(seeds)] = self._epochs
+        self.screen.expect(self._epochs * self._work_of(seeds))
+
+    def _work_of(self, seeds: list[int]) -> float:
+        """Of an epoch."""
+        return len(seeds) * self._epoch_work
 
 
 class StudyProgress:
@@ -176,7 +221,7 @@ def study_line(count: int, variants: int, share: float, seconds: float, left: fl
     return f"study: {count} of {variants} variants ({math.floor(100 * share)} %), {duration(seconds)} done{rest}"
 
 
-def _group(seeds: list[int]) -> str:
+def group_name(seeds: list[int]) -> str:
     return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]}..{seeds[-1]} ({len(seeds)} in one stack)"
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -173,7 +173,7 @@ def _mean_sd(values: Sequence[float]) -> tuple[float, float]:
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def keep(directory: Path, root: Path, only: Path | None = None) -> None:
+def keep(directory: Path, root: Path, only: Collection[Path] | None = None) -> None:
     """Puts the finished seeds of `runs/VARIANT` among those that are found by what decides them.
 
     Weights and trace that are missing or damaged are taken from where DVC keeps them. Results of an older form are left out.
@@ -181,7 +181,7 @@ def keep(directory: Path, root: Path, only: Path | None = None) -> None:
     Args:
         directory: need not be there.
         root: of the folders of `finished.folder`.
-        only: the one folder that is of interest; None for any.
+        only: the folders that are of interest; None for any.
 
     Raises:
         UserError: a file is missing or damaged, and DVC does not have it.
@@ -194,7 +194,9 @@ def keep(directory: Path, root: Path, only: Path | None = None) -> None:
         groups = run["trainings"] if "epochs" in run else []
     except (ValueError, KeyError):
         return
-    if only not in (None, place) or all(finished.is_there(place, seed, group) for group in groups for seed in group["seeds"]):
+    if only is not None and place not in only:
+        return
+    if all(finished.is_there(place, seed, group) for group in groups for seed in group["seeds"]):
         return
     lock = read_lock()  # takes its time in a large study, so not for what is kept already
     for path in (directory / name for name in OUTPUTS):

@@ -1,14 +1,17 @@
-"""The processes that train: on CUDA one for the whole stack, on the CPU one per core, each with one seed at a time on one thread.
+"""The processes that train: on CUDA one per card, each with a whole stack, on the CPU one per core, each with one seed on one thread.
 
 The calling process only coordinates, so neither MLflow nor a terminal can hold up a step. Results travel by checkpoint, messages
-by pipe. A worker ends with its parent. When a worker dies the others are ended, and one sentence says so.
+by pipe. A worker ends with its parent. When a worker dies, whoever called decides whether the others go on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import datetime
 import functools
+import itertools
+import math
 import multiprocessing
 import os
 import re
@@ -18,22 +21,24 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from pipeline import environment
 from pipeline.errors import UserError, disk_sentence, first_line
 from pipeline.files import DamagedError
 from pipeline.params import VariantSettings, shown
 from pipeline.provenance import device_name, same_processor
 from pipeline.runner.checkpoint import path_of
+from pipeline.runner.schedule import Queue
 from pipeline.training.records import EpochRow
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux inside Windows
+_PLAIN = {"LAB_GRAPHS": "0", "LAB_ATTENTION": "sdpa"}
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,21 @@ class Task:
 
     seeds: list[int]
     replay: bool = False
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a worker does at a time: a group of a variant."""
+
+    job: Job
+    task: Task
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    card: str
+    assignment: Assignment
 
 
 @dataclass(frozen=True)
@@ -195,11 +215,29 @@ def why_no_gpu() -> str | None:
 def choose_processes() -> int:
     """CPU workers: the cores this process may use, or LAB_PROCESSES. The results do not depend on it."""
     wanted = os.environ.get("LAB_PROCESSES", "")
-    if not wanted:
-        return len(os.sched_getaffinity(0))
-    if not re.fullmatch("[1-9][0-9]{0,3}", wanted):
-        raise UserError(f"LAB_PROCESSES is {shown(wanted)}, but has to be a whole number from 1 to 9999.")
-    return int(wanted)
+    return count_of("LAB_PROCESSES", wanted) if wanted else len(os.sched_getaffinity(0))
+
+
+def count_of(name: str, text: str) -> int:
+    """A number of processes. Raises UserError, which calls it by `name`, where the text is none."""
+    if not re.fullmatch("[1-9][0-9]{0,3}", text):
+        raise UserError(f"{name} is {shown(text)}, but has to be a whole number from 1 to 9999.")
+    return int(text)
+
+
+def choose_cards(device: str, jobs: int | None = None) -> list[str]:
+    """For each process that trains the GPU that it sees, as CUDA_VISIBLE_DEVICES names it; empty on the CPU.
+
+    Args:
+        jobs: how many processes; by default one per card, and on the CPU what `choose_processes` says.
+    """
+    if device == "cpu":
+        return [""] * (jobs or choose_processes())
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    cards = visible.split(",")
+    return list(itertools.islice(itertools.cycle(cards), jobs or len(cards)))
 
 
 def make_groups(seeds: Sequence[int], device: str, *, stackable: bool) -> list[list[int]]:
@@ -208,62 +246,93 @@ def make_groups(seeds: Sequence[int], device: str, *, stackable: bool) -> list[l
 
 
 def run(job: Job, tasks: Sequence[Task], processes: int, handle: Callable[[Message], None]) -> None:
-    """Replays or trains all groups and passes every message to `handle`, in the order of arrival.
+    """Replays or trains all groups of a variant and passes every message to `handle`, in the order of arrival.
 
     Raises:
         UserError: a worker died or hit an error; what it had checkpointed is kept.
     """
+
+    def lost(assignment: Assignment, error: UserError) -> None:
+        raise error
+
+    queue = Queue((Assignment(job, task), 0.0) for task in tasks)  # in the order given
+    run_all(queue, [""] * processes, lambda _, message: handle(message), lost)
+
+
+def run_all(
+    queue: Queue[Assignment],
+    cards: Sequence[str],
+    handle: Callable[[Assignment, Message], None],
+    lost: Callable[[Assignment, UserError], None],
+) -> None:
+    """Works on all that the queue holds, in as many processes as there are `cards`: one that is done with a group takes the next.
+
+    Args:
+        queue: `handle` and `lost` may add to it.
+        cards: for each process the GPU that it sees, as CUDA_VISIBLE_DEVICES has it; empty for all of them, and on the CPU.
+        handle: is given every message, in the order of arrival.
+        lost: is told of a group whose process died or failed; unless it raises, another process takes the next group.
+    """
     context = multiprocessing.get_context("spawn")
-    waiting = list(tasks)
-    with _end_workers() as workers:
-        pipes: dict[Connection, BaseProcess] = {}
-        under_way: dict[Connection, Task] = {}
+    busy: dict[Connection, _Worker] = {}
+    idle = list(reversed(cards))
+    plain: set[Path] = set()  # of jobs that the GPU has failed
 
-        def send(pipe: Connection) -> None:
-            under_way[pipe] = waiting.pop(0)
-            pipe.send(under_way[pipe])
+    def take() -> Assignment:
+        assignment = queue.take()
+        return replace(assignment, job=replace(assignment.job, plain=True)) if assignment.job.folder in plain else assignment
 
-        def start() -> None:
-            ours, theirs = context.Pipe()
-            worker = context.Process(target=_work, args=(job, theirs), daemon=True)
-            worker.start()
-            theirs.close()
-            workers.append(worker)
-            pipes[ours] = worker
-            send(ours)
-
-        for _ in range(min(processes, len(tasks))):
-            start()
-        while pipes:
-            for pipe in wait(list(pipes)):
+    with _end_workers() as processes:
+        while queue or busy:
+            while queue and idle:
+                ours, theirs = context.Pipe()
+                worker = _Worker(context.Process(target=_work, args=(idle[-1], theirs), daemon=True), idle.pop(), take())
+                worker.process.start()
+                theirs.close()
+                processes.append(worker.process)
+                busy[ours] = worker
+                ours.send(worker.assignment)
+            for pipe in wait(list(busy)):
                 assert isinstance(pipe, Connection)
-                try:
-                    message: Message = pipe.recv()
-                except (EOFError, ConnectionResetError):
-                    pipes[pipe].join()
-                    message = _died(under_way[pipe].seeds, pipes[pipe].exitcode)
+                worker = busy[pipe]
+                assignment = worker.assignment
+                message = _receive(pipe, worker)
                 if isinstance(message, Broken):
-                    again = _again(job, under_way[pipe], message)
+                    idle.append(busy.pop(pipe).card)
+                    worker.process.kill()  # with a broken CUDA context it may not end by itself
+                    worker.process.join()
+                    again = _again(assignment, message)
                     if again is None:
-                        handle(message)
-                        raise UserError(message.error, status=2 if message.user_error else 1)
-                    worker = pipes.pop(pipe)
-                    worker.kill()  # a process with a broken CUDA context may not end by itself
-                    worker.join()
-                    job, message = again
-                    waiting[:0] = [Task(group) for group in message.groups]
-                    handle(message)
-                    start()
+                        lost(assignment, UserError(message.error, status=2 if message.user_error else 1))
+                        continue
+                    if message.gpu == "computation":
+                        plain.add(assignment.job.folder)
+                    for group in again.groups:
+                        queue.put(Assignment(assignment.job, Task(group)), math.inf)
+                    handle(assignment, again)
                     continue
-                handle(message)
                 if isinstance(message, Replayed) and message.parted is not None:
-                    under_way[pipe] = Task(message.seeds)
-                elif isinstance(message, Done | Replayed):
-                    if waiting:
-                        send(pipe)
+                    worker.assignment = replace(assignment, task=Task(message.seeds))
+                # The next group goes out first: what is done with a message, MLflow included, takes its time.
+                if isinstance(message, Done) or (isinstance(message, Replayed) and message.parted is None):
+                    following = take() if queue else None
+                    with contextlib.suppress(BrokenPipeError):  # a process that has just died is noticed by its end of the pipe
+                        pipe.send(following)
+                    if following is None:
+                        idle.append(busy.pop(pipe).card)
                     else:
-                        pipe.send(None)
-                        pipes.pop(pipe).join()
+                        worker.assignment = following
+                handle(assignment, message)
+
+
+def _receive(pipe: Connection, worker: _Worker) -> Message:
+    """The next message of a process that trains; of one that died that it is broken."""
+    try:
+        message: Message = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        worker.process.join()
+        return _died(worker.assignment.task.seeds, worker.process.exitcode)
+    return message
 
 
 def _died(seeds: list[int], status: int | None) -> Broken:
@@ -279,12 +348,13 @@ def _died(seeds: list[int], status: int | None) -> Broken:
     )
 
 
-def _again(job: Job, task: Task, fault: Broken) -> tuple[Job, Again] | None:
+def _again(assignment: Assignment, fault: Broken) -> Again | None:
     """How to start a group once more that the GPU failed before its first checkpoint; None where the fault stands.
 
     A stack that the memory does not hold is halved. An error of a computation may be that of a graph or of our kernel, and a process
     cannot mend its CUDA context; so another one does without both.
     """
+    job, task = assignment.job, assignment.task
     seeds = task.seeds
     if job.device != "cuda" or fault.gpu is None or task.replay or path_of(job.folder, seeds, job.origin["code_hash"]).exists():
         return None
@@ -293,55 +363,67 @@ def _again(job: Job, task: Task, fault: Broken) -> tuple[Job, Again] | None:
         if half == len(seeds):
             return None
         sizes = f"{half} and {len(seeds) - half}"
-        return job, Again(
+        return Again(
             seeds, [seeds[:half], seeds[half:]], f"The GPU's memory does not hold a stack of {len(seeds)} seeds; it is cut into {sizes}."
         )
     if job.plain:
         return None
     reason = f"The training failed on the GPU ({fault.cause}); it starts once more, without CUDA graphs and the fused attention."
-    return replace(job, plain=True), Again(seeds, [seeds], reason)
+    return Again(seeds, [seeds], reason)
 
 
-def _work(job: Job, pipe: Connection) -> None:
-    """Works on the tasks that come through the pipe until None comes."""
+def _work(card: str, pipe: Connection) -> None:
+    """Works on what comes through the pipe until None comes."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     assert parent.pid is not None
     die_with_parent(parent.pid)
-    if job.plain:
-        os.environ |= {"LAB_GRAPHS": "0", "LAB_ATTENTION": "sdpa"}
+    if card:
+        os.environ["CUDA_VISIBLE_DEVICES"] = card
     import torch
 
     from pipeline.training.engine import keep_freed_memory, set_reproducible
     from pipeline.training.tasks import load
 
     seeds: list[int] = []
-    task: Task | None = None
+    assignment: Assignment | None = None
+    kind, data = "", None  # of the task that was trained last
     try:
-        set_reproducible(torch.device(job.device))
         keep_freed_memory()
-        data = load(job.settings.task, job.arrays)
-        while (task := pipe.recv()) is not None:
-            seeds = task.seeds
-            if task.replay and _replay(job, data, seeds, pipe):
-                continue
-            _train(job, data, seeds, pipe)
+        while (assignment := pipe.recv()) is not None:
+            job, seeds = assignment.job, assignment.task.seeds
+            set_reproducible(torch.device(job.device))
+            if job.settings.task != kind:
+                data = None  # before the new ones take their memory
+                kind, data = job.settings.task, load(job.settings.task, job.arrays)
+            with environment.variables(**(_PLAIN if job.plain else {})):
+                if assignment.task.replay and _replay(job, data, seeds, pipe):
+                    continue
+                _train(job, data, seeds, pipe)
     except UserError as error:
         pipe.send(Broken(seeds, str(error), True))
     except (KeyboardInterrupt, EOFError, BrokenPipeError):
         pass
     except Exception as error:
-        sentence = disk_sentence(error)
-        fault, cause = _gpu_fault(error) if job.device == "cuda" else None, first_line(error)
-        if fault == "memory":
-            sentence = (
-                f"The GPU's memory does not hold the training of seeds {seeds} ({cause}): lower train.batch_size, or train on"
-                f" the processor with LAB_DEVICE=cpu{', or anew with REPLAY=0' if task is not None and task.replay else ''}."
-            )
-        error_text = sentence or f"Training seeds {seeds} failed:\n{traceback.format_exc()}"
-        if fault == "computation" and not job.plain:
-            error_text += "\nLAB_GRAPHS=0 and LAB_ATTENTION=sdpa train without CUDA graphs and without the fused attention."
-        pipe.send(Broken(seeds, error_text, sentence is not None, fault, cause))
+        pipe.send(_broken(assignment, error))
+
+
+def _broken(assignment: Assignment | None, error: Exception) -> Broken:
+    """What is to be said of an error that no user's sentence tells of; `assignment`: what was under way."""
+    sentence, cause = disk_sentence(error), first_line(error)
+    if assignment is None:
+        return Broken([], sentence or f"A training process failed:\n{traceback.format_exc()}", sentence is not None)
+    job, task = assignment.job, assignment.task
+    fault = _gpu_fault(error) if job.device == "cuda" else None
+    if fault == "memory":
+        sentence = (
+            f"The GPU's memory does not hold the training of seeds {task.seeds} ({cause}): lower train.batch_size, or train on"
+            f" the processor with LAB_DEVICE=cpu{', or anew with REPLAY=0' if task.replay else ''}."
+        )
+    text = sentence or f"Training seeds {task.seeds} failed:\n{traceback.format_exc()}"
+    if fault == "computation" and not job.plain:
+        text += "\nLAB_GRAPHS=0 and LAB_ATTENTION=sdpa train without CUDA graphs and without the fused attention."
+    return Broken(task.seeds, text, sentence is not None, fault, cause)
 
 
 def _gpu_fault(error: Exception) -> str | None:
@@ -433,7 +515,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _end_workers() -> Iterator[list[BaseProcess]]:
     """Ends the workers in the list however the block ends."""
     workers: list[BaseProcess] = []

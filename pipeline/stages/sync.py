@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors import SafetensorError
 
-from pipeline import params
+from pipeline import environment, params
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures import late
@@ -176,20 +175,14 @@ def _register(store: Store, run_id: str, training: _Training) -> bool:
         return False
     from pipeline.models import build
 
-    shape, before = settings.model.shape, os.environ.get("LAB_ATTENTION")
-    os.environ["LAB_ATTENTION"] = "sdpa"  # an exported graph runs where our kernels are not known
-    try:
+    shape = settings.model.shape
+    with environment.variables(LAB_ATTENTION="sdpa"):  # an exported graph runs where our kernels are not known
         network = build(settings.model)
         network.load_state_dict({name: value[0] for name, value in stacked.items()})
         images = np.random.default_rng(0).random((2, shape.channels, shape.size, shape.size), dtype=np.float32)
         tags = weights | {name: str(run[name]) for name in ("variant", "dataset", "training_id")} | {"seed": str(run["seeds"][0])}
         tags |= {name: repr(value) for name, value in _late(training).items() if value is not None}
         registry.register(store, run_id, network.eval(), images, tags, f"{run['variant']}-{run['dataset']}")
-    finally:
-        if before is None:
-            del os.environ["LAB_ATTENTION"]
-        else:
-            os.environ["LAB_ATTENTION"] = before
     return True
 
 

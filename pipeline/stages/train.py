@@ -6,9 +6,8 @@ replay shows that this code computes the same.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from pipeline.params import VariantSettings, load_variant
 from pipeline.runner import finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.lock import variant_lock
-from pipeline.runner.progress import StudyProgress, TrainingProgress
+from pipeline.runner.progress import Screen, StudyProgress, TrainingProgress
 from pipeline.study.files import ARRAYS, CONFIGS, FINISHED, RUNS
 from pipeline.tracking import Tracker
 from pipeline.training.records import EpochRow
@@ -47,34 +46,67 @@ def train(variant: str, settings: VariantSettings, device: str, place: Path) -> 
     Raises:
         UserError: status 1 when a loss was not finite or a process died, 2 when something has to be mended first.
     """
-    results.restore_runs(RUNS, lambda name: (CONFIGS / f"{name}.json").exists())
-    unreadable: UserError | None = None  # why results that lie there cannot be used
-    try:
-        results.keep(RUNS / variant, FINISHED, only=place)
-    except UserError as error:
-        unreadable = error
-    for path in RUNS.glob("*/run.json"):
-        with contextlib.suppress(UserError):
-            results.keep(path.parent, FINISHED, only=place)
-    origin = provenance.origin(device, variant, settings.task)
-    found, damaged = finished.find(place, origin["code_hash"])
-    tasks = plan(settings, found, origin["code_hash"], device)
-    if tasks and unreadable is not None:  # hours of training would replace what a second may restore
-        raise unreadable
-    training = _Training(variant, settings, place, origin, tasks)
-    for fault in damaged:
-        training.progress.say(f"{fault}: its seed is trained anew.")
-    if tasks:
+    unreadable = gather([place]).get(variant)
+    training = look_up(variant, settings, device, place, provenance.origin(device, variant, settings.task), unreadable)
+    if training.tasks:
         processes = workers.choose_processes() if device == "cpu" else 1
-        with training.progress:
+        with training.progress.screen:
             try:
-                workers.run(workers.Job(settings, ARRAYS, place, device, origin), tasks, processes, training.handle)
+                workers.run(training.job, training.tasks, processes, training.handle)
                 training.finish()
             except BaseException:
                 training.fail()
                 raise
     else:
         training.finish()
+
+
+def gather(places: Collection[Path]) -> dict[str, UserError]:
+    """Puts the finished seeds that lie in runs/ where those of their settings are, for the folders of interest.
+
+    Returns:
+        By variant, why results that lie in runs/ cannot be used.
+    """
+    results.restore_runs(RUNS, lambda name: (CONFIGS / f"{name}.json").exists())
+    unreadable = {}
+    for path in RUNS.glob("*/run.json"):
+        try:
+            results.keep(path.parent, FINISHED, only=places)
+        except UserError as error:
+            unreadable[path.parent.name] = error
+    return unreadable
+
+
+def look_up(
+    variant: str,
+    settings: VariantSettings,
+    device: str,
+    place: Path,
+    origin: dict[str, Any],
+    unreadable: UserError | None,
+    *,
+    screen: Screen | None = None,
+    epoch_work: float = 1.0,
+) -> Training:
+    """What there is to do for a variant. The caller holds its lock.
+
+    Args:
+        origin: what `provenance.origin` gives for the task.
+        unreadable: why results of this variant cannot be used.
+        screen, epoch_work: as for `TrainingProgress`.
+
+    Raises:
+        UserError: there is something to train, and results cannot be used.
+    """
+    found, damaged = finished.find(place, origin["code_hash"])
+    tasks = plan(settings, found, origin["code_hash"], device)
+    if tasks and unreadable is not None:  # hours of training would replace what a second may restore
+        raise unreadable
+    groups = [task.seeds for task in tasks if not task.replay]
+    progress = TrainingProgress(variant, groups, settings.train.epochs, screen=screen, epoch_work=epoch_work)
+    for fault in damaged:
+        progress.say(f"{fault}: its seed is trained anew.")
+    return Training(variant, workers.Job(settings, ARRAYS, place, device, origin), tasks, progress)
 
 
 def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, device: str) -> list[workers.Task]:
@@ -97,23 +129,22 @@ def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, de
     return [*(workers.Task(stack, replay=True) for stack in replays), *(workers.Task(group) for group in groups)]
 
 
-class _Training:
-    """What the coordinating process knows of a training, fed with the workers' messages."""
+class Training:
+    """What the coordinating process knows of a variant's training, fed with the workers' messages.
 
-    def __init__(
-        self,
-        variant: str,
-        settings: VariantSettings,
-        place: Path,
-        origin: dict[str, Any],
-        tasks: list[workers.Task],
-    ) -> None:
-        self.progress = TrainingProgress(variant, [task.seeds for task in tasks], settings.train.epochs)
+    Attributes:
+        tasks: what there is to replay and to train.
+    """
+
+    def __init__(self, variant: str, job: workers.Job, tasks: list[workers.Task], progress: TrainingProgress) -> None:
+        self.job = job
+        self.tasks = tasks
+        self.progress = progress
         self._study = StudyProgress(variant)
         self._variant = variant
-        self._settings = settings
-        self._place = place
-        self._origin = origin
+        self._settings = job.settings
+        self._place = job.folder
+        self._origin = job.origin
         self._tracker: Tracker | None = None
         self._last: dict[int, list[EpochRow]] = {}  # by the group's first seed
         self._failed: dict[int, int] = {}
@@ -124,7 +155,6 @@ class _Training:
         """Takes one message of a worker."""
         match message:
             case workers.Replayed(seeds=seeds, parted=None):
-                self.progress.kept(seeds)
                 self._replayed |= set(seeds)
             case workers.Replayed(seeds=seeds, parted=parted):
                 self.progress.say(f"{self._variant}  trained anew, because the code computes something else: {parted}")
@@ -151,6 +181,23 @@ class _Training:
 
     def finish(self) -> None:
         """Writes runs/VARIANT. Raises UserError with status 1 when a seed's loss was not finite."""
+        parts = self._parts()
+        directory = RUNS / self._variant
+        run = self._describe(results.origins(parts)["code_hash"])
+        run = results.write(directory, self._settings, parts, run)
+        if count := sum(part.seed not in self._trained for part in parts):
+            how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
+            self.progress.say(f"{self._variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
+        self._end(parts, metrics=run["metrics"], artifacts=[directory / results.RUN])
+        if line := self._study.finish():
+            self.progress.say(line)
+
+    def leave(self) -> None:
+        """Leaves the finished seeds for the stage to write runs/VARIANT from. Raises UserError as `finish` does."""
+        self._end(self._parts())
+
+    def _parts(self) -> list[Finished]:
+        """The finished seeds, in the order of the settings."""
         if self._failed:
             where = "; ".join(f"seed {seed} in epoch {epoch}" for seed, epoch in sorted(self._failed.items()))
             raise UserError(
@@ -166,19 +213,14 @@ class _Training:
                 " run the same command again, which trains it anew.",
                 status=1,
             )
-        parts = [found[seed] for seed in seeds]
-        directory = RUNS / self._variant
-        run = self._describe(results.origins(parts)["code_hash"])
-        run = results.write(directory, self._settings, parts, run)
-        if count := len(set(seeds) - self._trained):
-            how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
-            self.progress.say(f"{self._variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
+        return [found[seed] for seed in seeds]
+
+    def _end(self, parts: Sequence[Finished], **description: Any) -> None:
+        """Ends the MLflow runs, with what the store lacks of seeds that were finished before."""
         if self._tracker is not None:
             for row in (row for part in parts if part.seed not in self._trained for row in part.rows):
                 self._tracker.epoch(row)
-            self._tracker.close("FINISHED", metrics=run["metrics"], artifacts=[directory / results.RUN])
-        if line := self._study.finish():
-            self.progress.say(line)
+            self._tracker.close("FINISHED", **description)
 
     def fail(self) -> None:
         """Ends the MLflow runs of a training that cannot be finished."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,15 +61,6 @@ def test_a_part_that_dies_or_does_not_end_is_a_failure() -> None:
     ]
     waits = [sys.executable, "-c", f"{said}\nimport time\ntime.sleep(60)"]
     assert [one.outcome for one in gpu_check.run_part("x", waits, seconds=1)][-1] == "FAIL"
-
-
-def test_the_environment_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAB_GRAPHS", "1")
-    monkeypatch.delenv("LAB_ATTENTION", raising=False)
-    with gpu_check.environment(LAB_GRAPHS="0", LAB_ATTENTION="sdpa"):
-        assert (os.environ["LAB_GRAPHS"], os.environ["LAB_ATTENTION"]) == ("0", "sdpa")
-    assert os.environ["LAB_GRAPHS"] == "1"
-    assert "LAB_ATTENTION" not in os.environ
 
 
 def test_the_kernel_beside_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:

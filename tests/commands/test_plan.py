@@ -239,8 +239,8 @@ def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_pa
     entries = {entry.variant: entry for entry in plan.survey(settings, "cpu")}
     # Four epochs of 700 images at 1 s, each with a test of 360 images at a third of that; one process per seed.
     four = 4 * (700 + 360 / 3)
-    assert plan.seconds(entries["half"], rates["half"], 2) == pytest.approx(four)
-    assert plan.seconds(entries["half"], rates["half"], 1) == pytest.approx(2 * four)
+    assert plan.seconds([entries["half"]], rates, 2) == pytest.approx(four)
+    assert plan.seconds([entries["half"]], rates, 1) == pytest.approx(2 * four)
     whole = plan.work(list(entries.values()), rates, 2)
     assert whole["base"] == pytest.approx((1437 + 360 / 3, 0.0))
     assert whole["wide"][0] == whole["wide"][1] > whole["base"][0]  # by its arithmetic, of which it has more
@@ -258,15 +258,15 @@ def test_the_last_seeds_leave_processes_idle(study: params.Params) -> None:
     """Three seeds on two processes take as long as four; what a checkpoint holds of one, and a replay, take that much less."""
     settings = study.resolve("base")
     tasks = tuple(Task([seed]) for seed in range(3))
-    rate = Rate(3e-3, "recorded")  # and 1e-3 for a test image
+    rates = {"base": Rate(3e-3, "recorded")}  # and 1e-3 for a test image
     epoch = 180 + 10
     entry = Entry("base", settings, tasks, {})
-    assert plan.seconds(entry, rate, 1) == pytest.approx(3 * 30 * epoch)
-    assert plan.seconds(entry, rate, 2) == pytest.approx(2 * 30 * epoch)
-    assert plan.seconds(entry, rate, 8) == pytest.approx(30 * epoch)
-    assert plan.seconds(Entry("base", settings, tasks, {0: 20}), rate, 2) == pytest.approx(40 * epoch)
+    assert plan.seconds([entry], rates, 1) == pytest.approx(3 * 30 * epoch)
+    assert plan.seconds([entry], rates, 2) == pytest.approx(2 * 30 * epoch)
+    assert plan.seconds([entry], rates, 8) == pytest.approx(30 * epoch)
+    assert plan.seconds([Entry("base", settings, tasks, {0: 20})], rates, 2) == pytest.approx(40 * epoch)
     replay = Entry("base", settings, (Task([0], replay=True),), {})
-    assert plan.seconds(replay, rate, 2) == pytest.approx(50 * 128 * 3e-3 + 10)
+    assert plan.seconds([replay], rates, 2) == pytest.approx(50 * 128 * 3e-3 + 10)
 
 
 def test_what_nothing_is_known_of_is_timed_once(

@@ -1,0 +1,208 @@
+"""How long the catalogue takes with more workers, simulated by the scheduler of `make train` from measured durations.
+
+    python -m benchmarks.scaling [--seeds N]
+
+writes docs/scaling.md and its picture. Durations are those of `make plan`: epochs on record of this kind of processor, else 20 steps
+that are timed. Each training is of one seed, as on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.commands import plan
+from pipeline.commands.plan import Entry
+from pipeline.errors import UserError, run_command
+from pipeline.files import write_sealed, write_text
+from pipeline.params import Params, load
+from pipeline.provenance import device_name
+from pipeline.report.figures.drawing import Drawing
+from pipeline.report.figures.style import COLOURS, INK, MARKERS, WIDTH, Theme, log_axis, png, style, tidy
+from pipeline.report.text import counted
+from pipeline.runner import workers
+from pipeline.runner.schedule import lower_bound, makespan, starts
+from pipeline.study.files import ARRAYS
+from pipeline.training.tasks import load as load_data
+
+PAGE = Path("docs/scaling.md")
+WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+_WRITES = 20  # checkpoints that are written to time one
+
+
+@dataclass(frozen=True)
+class Training:
+    """One seed of a variant: seconds from its first to its last epoch, its epochs, and the bytes of its checkpoint."""
+
+    variant: str
+    seconds: float
+    epochs: int
+    checkpoint: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """A number of workers: seconds until all is trained, what no schedule can beat, and what the checkpoints of the busiest moment are.
+
+    Attributes:
+        epochs, traffic: that all workers together finish in a second then, and the bytes of their checkpoints.
+    """
+
+    workers: int
+    seconds: float
+    bound: float
+    epochs: float
+    traffic: float
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=20, help="of each variant")
+    seeds = parser.parse_args(argv).seeds
+    if seeds < 1:
+        raise UserError(f"--seeds is {seeds}, but has to be 1 or more.")
+    trainings = measure(load(), seeds)
+    rows = [simulate(trainings, count) for count in WORKERS]
+    mean = round(statistics.fmean(training.checkpoint for training in trainings))
+    picture = drawing(rows, trainings)
+    write_text(PAGE, page(trainings, rows, seeds, device_name("cpu"), write_seconds(mean), picture.markdown("scaling")))
+    for path, content in picture.files("docs/scaling").items():
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_bytes(content)
+
+
+def measure(params: Params, seeds: int) -> list[Training]:
+    """The trainings of all variants with so many seeds of each."""
+    tasks = tuple(workers.Task([seed]) for seed in range(seeds))
+    entries = [Entry(variant, params.resolve(variant), tasks, {}) for variant in params.variants]
+    rates = plan.recorded(params, "cpu")
+    rates |= plan.measured([entry for entry in entries if entry.variant not in rates], "cpu", workers.choose_processes())
+    return [
+        Training(entry.variant, plan.cost(entry, task, rates[entry.variant]), entry.settings.train.epochs, size)
+        for entry, size in zip(entries, _checkpoints(entries), strict=True)
+        for task in tasks
+    ]
+
+
+def _checkpoints(entries: Sequence[Entry]) -> list[int]:
+    """Bytes of a checkpoint's tensors, of each variant."""
+    import torch
+
+    from pipeline.training.engine import Trainer
+
+    data = {task: load_data(task, ARRAYS) for task in {entry.settings.task for entry in entries}}
+    states = (Trainer(entry.settings, data[entry.settings.task], [0], torch.device("cpu")).state() for entry in entries)
+    return [sum(tensor.nbytes for tensor in state.values()) for state in states]
+
+
+def simulate(trainings: Sequence[Training], count: int) -> Row:
+    """What so many workers need, and what they do in the busiest moment."""
+    seconds = [training.seconds for training in trainings]
+    moments = []
+    for training, start in zip(trainings, starts(seconds, count), strict=True):
+        rate = training.epochs / training.seconds
+        # At one moment, what ends comes before what begins.
+        moments += [(start, 1, rate, rate * training.checkpoint), (start + training.seconds, 0, -rate, -rate * training.checkpoint)]
+    epochs = traffic = most_epochs = most_traffic = 0.0
+    for _, _, more_epochs, more_traffic in sorted(moments):
+        epochs, traffic = epochs + more_epochs, traffic + more_traffic
+        most_epochs, most_traffic = max(epochs, most_epochs), max(traffic, most_traffic)
+    return Row(count, makespan(seconds, count), lower_bound(seconds, count), most_epochs, most_traffic)
+
+
+def write_seconds(size: int) -> float:
+    """Seconds to write a checkpoint of so many bytes here, as a worker does; the median of some."""
+    taken = []
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        for number in range(_WRITES):
+            start = time.perf_counter()
+            write_sealed(Path(folder) / str(number), bytes(size))
+            taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def page(trainings: Sequence[Training], rows: Sequence[Row], seeds: int, machine: str, write: float, picture: str) -> str:
+    """The page, as Markdown."""
+    longest = max(trainings, key=lambda training: training.seconds)
+    total = sum(training.seconds for training in trainings)
+    enough = math.ceil(total / longest.seconds)
+    worst = max(rows, key=lambda row: row.seconds / row.bound)
+    busiest = max(rows, key=lambda row: row.traffic)
+    size = statistics.fmean(training.checkpoint for training in trainings)
+    lines = [
+        "# More workers",
+        "",
+        f"`python -m benchmarks.scaling` wrote this page. It simulates `make train` for the whole catalogue with {counted(seeds, 'seed')}:"
+        f" {len(trainings):,} trainings, each on one core of {machine.split(' (')[0]}, {_hours(total)} of it in all."
+        " The durations are those of `make plan`; the order comes from the scheduler that hands out the real trainings."
+        " Starts of processes and other work on the machine are left out.",
+        "",
+        picture,
+        "",
+        "| workers | hours | bound | above it | epochs a second, at most | their checkpoints |",
+        "|---:|---:|---:|---:|---:|---:|",
+        *(
+            f"| {row.workers:,} | {_number(row.seconds / 3600)} | {_number(row.bound / 3600)} | {row.seconds / row.bound - 1:.1%}"
+            f" | {_number(row.epochs)} | {_number(row.traffic / 1e6)} MB/s |"
+            for row in rows
+        ),
+        "",
+        "The bound is what no schedule can beat: the longest training, or an equal share of all.",
+        f"The schedule stays within {worst.seconds / worst.bound - 1:.1%} of it.",
+        f"From {counted(enough, 'worker')} on the longest training rules: a seed of `{longest.variant}`, {_hours(longest.seconds)}.",
+        "",
+        f"**What then limits.** A worker writes a checkpoint after each epoch, {_number(size / 1e6)} MB in the mean."
+        f" With {busiest.workers:,} workers that is {_number(busiest.epochs)} files and {_number(busiest.traffic / 1e6)} MB"
+        " in the busiest second."
+        f" To write one takes {_number(1000 * write)} ms here, so one process that writes them all, one after another, keeps up with"
+        f" {_number(1 / write)} epochs a second.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def drawing(rows: Sequence[Row], trainings: Sequence[Training]) -> Drawing:
+    """Hours over workers, beside the bound."""
+
+    def draw(theme: Theme) -> bytes:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        with style(theme):
+            figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+            FigureCanvasAgg(figure)
+            axes = figure.subplots()
+            counts = [row.workers for row in rows]
+            axes.plot(counts, [row.bound / 3600 for row in rows], color=INK[theme], label="bound")
+            hours = [row.seconds / 3600 for row in rows]
+            axes.plot(counts, hours, MARKERS[0], color=COLOURS[theme][0], markersize=6, label="longest first")
+            log_axis(axes, "x")
+            log_axis(axes, "y")
+            axes.set(xlabel="workers", ylabel="hours")
+            axes.legend()
+            tidy(axes)
+            return png(figure)
+
+    alt = (
+        f"Hours that {len(trainings):,} trainings take with 1 to {rows[-1].workers:,} workers, beside the bound that no schedule can beat."
+    )
+    return Drawing(alt, "", draw, name="makespan")
+
+
+def _hours(seconds: float) -> str:
+    return f"{_number(seconds / 3600)} hours"
+
+
+def _number(value: float) -> str:
+    """Three digits that count."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,222 @@
+"""`make train`: all variants at once, killed anywhere, end with the bits of `dvc repro`; what cannot be finished stops nothing else.
+
+What processes are needed for runs in processes of its own; all else in this one, with a worker's own functions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import yaml
+
+from pipeline import params
+from pipeline.commands import train
+from pipeline.data.datasets import load
+from pipeline.errors import UserError
+from pipeline.runner import finished, workers
+from pipeline.runner.lock import variant_lock
+from pipeline.runner.schedule import Queue
+from pipeline.stages import resolve
+from pipeline.study.files import FINISHED
+from pipeline.training.engine import set_reproducible
+
+if TYPE_CHECKING:
+    from tests.conftest import Repository
+
+PATIENCE = 150  # seconds, for machines that do other work
+
+
+def start(study: Repository, jobs: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline.commands.train", "--jobs", jobs],
+        cwd=study.path,
+        env=study.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def read_until(process: subprocess.Popen[str], found: Callable[[str], bool]) -> str:
+    assert process.stdout is not None
+    line = next((line for line in process.stdout if found(line)), "")
+    assert line, process.communicate()
+    return line
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_worker_and_driver_killed_the_bits_are_those_of_dvc_repro(trained: Repository, tmp_path: Path) -> None:
+    alone, study = trained.copy(tmp_path / "alone"), trained.copy(tmp_path / "study")
+    for one in (alone, study):
+        one.edit(train={"epochs": 12, "batch_size": 32})
+    stages = "train@base", "train@wide"
+    assert set(stages) <= set(alone.repro(*stages))
+
+    with start(study, "2") as process:
+        begun = {read_until(process, lambda line: "  epoch 1/12" in line).split("  epoch")[0]}
+        first = workers_of(process)[0]
+        os.kill(first, signal.SIGKILL)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    (said,) = (line for line in out.splitlines() if "A training process ended with status -9" in line)
+    assert err.splitlines()[-1] == "error: Not everything is trained; the lines above say why. The same command goes on from here."
+    assert "Traceback" not in err
+    assert len(list((study.path / FINISHED).glob("*/*.done"))) == 4 + 3  # those of the first study, and the others of this one
+    assert begun | {said.split(":")[0]} <= {f"{variant}  seed {seed}" for variant in ("base", "wide") for seed in (0, 1)}
+
+    with start(study, "1") as process:
+        read_until(process, lambda line: "  epoch " in line)
+        (worker,) = workers_of(process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    deadline = time.monotonic() + PATIENCE
+    while lives(worker):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+    with start(study, "1") as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, "")
+    assert "goes on after epoch" in out
+    assert "study: 2 of 2 variants (100 %), " in out
+    assert set(stages) <= set(study.repro(*stages))
+    assert "  epoch " not in study.output
+    for path in (path for stage in ("base", "wide") for path in (f"runs/{stage}/model.safetensors", f"runs/{stage}/steps.npz")):
+        assert (study.path / path).read_bytes() == (alone.path / path).read_bytes(), path
+
+
+@pytest.fixture
+def study(tmp_path: Path, arrays: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., params.Params]:
+    """Lays out a study of tiny variants on the digits, after its stages before train, and goes there."""
+    threads = torch.get_num_threads()
+    set_reproducible(torch.device("cpu"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("REPLAY", "LAB_STUDY", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+
+    def make(**variants: dict[str, Any]) -> params.Params:
+        raw = raw_params | {
+            "looks": [],
+            "data": {"dataset": "digits"},
+            "train": raw_params["train"] | {"seeds": [0], "epochs": 1, "batch_size": 256},
+            "base": raw_params["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2},
+            "variants": {"base": {}, **variants},
+            "experiments": {},
+            "claims": {},
+        }
+        Path("params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+        settings = params.load()
+        resolve.write_configs(settings, Path("configs"))
+        shutil.copytree(arrays, "data/arrays", dirs_exist_ok=True)
+        return settings
+
+    yield make
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[workers.Assignment]:
+    """Has one worker's own functions called in this process; what it took, in order."""
+    done: list[workers.Assignment] = []
+
+    def run(queue: Queue[workers.Assignment], cards: Sequence[str], handle: Callable[..., None], lost: Callable[..., None]) -> None:
+        while queue:
+            assignment = queue.take()
+            done.append(assignment)
+            pipe: Any = SimpleNamespace(send=lambda message, assignment=assignment: handle(assignment, message))
+            job, task = assignment.job, assignment.task
+            if not (task.replay and workers._replay(job, load(job.arrays), task.seeds, pipe)):
+                workers._train(job, load(job.arrays), task.seeds, pipe)
+
+    monkeypatch.setattr(workers, "run_all", run)
+    return done
+
+
+def place(settings: params.Params, variant: str) -> Path:
+    return finished.folder(FINISHED, settings.resolve(variant), load(Path("data/arrays")).digest, "cpu")
+
+
+def seeds_in(folder: Path) -> list[int]:
+    return sorted(part.seed for part in finished.read_all(folder)[0])
+
+
+def test_each_seed_is_trained_once_and_the_longest_first(
+    study: Callable[..., params.Params], taken: list[workers.Assignment], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`more` and `base` differ in their seeds alone; `deep` takes the longest."""
+    settings = study(more={"seeds": [0, 1]}, deep={"blocks": 3})
+    train.train("cpu", [""])
+    assert [(one.job.settings.model.blocks, one.task.seeds) for one in taken] == [(3, [0]), (1, [0]), (1, [1])]
+    assert place(settings, "base") == place(settings, "more")
+    assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "deep"))) == ([0, 1], [0])
+    assert "study: 3 of 3 variants (100 %), " in capsys.readouterr().out
+    assert not Path("runs").exists()  # the stages write it
+    train.train("cpu", [""])
+    assert capsys.readouterr().out == "Nothing is to be trained.\n"
+
+
+def test_what_another_trains_is_left_to_it(
+    study: Callable[..., params.Params], taken: list[workers.Assignment], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = study(deep={"blocks": 3})
+    another = rf"Another trainer \(process {os.getpid()}\) is working on variant base: "
+    with variant_lock(place(settings, "base") / "lock", "base"):
+        with pytest.raises(UserError, match=r"^Not everything is trained") as caught:
+            train.train("cpu", [""])
+        assert caught.value.status == 1
+        assert [one.job.settings.model.blocks for one in taken] == [3]
+        assert capsys.readouterr().out.count(f"Another trainer (process {os.getpid()}) is working on variant base: ") == 1
+        with pytest.raises(UserError, match=f"^{another}") as caught:
+            train.train("cpu", [""])
+        assert caught.value.status == 2
+    assert seeds_in(place(settings, "base")) == []
+
+
+def test_a_loss_that_is_not_finite_stops_no_other_variant(
+    study: Callable[..., params.Params], taken: list[workers.Assignment], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = study(wild={"learning_rate": 1000.0, "optimizer": "sgd", "blocks": 2})
+    with pytest.raises(UserError, match=r"^Not everything is trained") as caught:
+        train.train("cpu", [""])
+    assert caught.value.status == 1
+    assert "The loss of variant wild was not finite: seed 0 in epoch 1." in capsys.readouterr().out
+    assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "wild"))) == ([0], [])
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "1.5", "two", "10000", " 2"])
+def test_jobs_has_to_be_a_number_of_processes(jobs: str) -> None:
+    with pytest.raises(UserError, match=r"^JOBS is .*, but has to be a whole number from 1 to 9999\.$"):
+        train.main([f"--jobs={jobs}"])
+
+
+def test_processes_share_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    monkeypatch.setenv("LAB_PROCESSES", "4")
+    assert workers.choose_cards("cuda") == ["2", "5"]
+    assert workers.choose_cards("cuda", 3) == ["2", "5", "2"]
+    assert workers.choose_cards("cpu") == [""] * 4
+    assert workers.choose_cards("cpu", 2) == [""] * 2
