@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 if TYPE_CHECKING:
     from tests.conftest import Repository
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 _PARTS = re.compile(r"```sh\n(.*?)```", flags=re.DOTALL)
 
 

@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Repository
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from benchmarks.runner import Options
 from pipeline.kernels import why_not_fused
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_both_paths_are_trained_and_agree_to_rounding(tmp_path: Path) -> None:
     if why_not_fused(4, "cpu"):
         pytest.skip("the fused kernel cannot run on this machine")

@@ -117,7 +117,7 @@ def test_captioners_get_scenes(study: Params) -> None:
     assert len(data.scenes.train) == 64
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_training_and_one_with_other_variables(tiny: Params, tmp_path: Path) -> None:
     for found in gpu_check.check_resume(CPU):
         assert found.outcome == "PASS", found

@@ -163,6 +163,7 @@ def lives(group: int) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_a_linked_folder_of_archives_stays_as_it_is(study: Repository) -> None:
     """Whatever the data set: DVC itself is part of the question."""
     place = os.environ.get("MNIST_MIRROR", "")

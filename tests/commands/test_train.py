@@ -67,7 +67,7 @@ def read_until(process: subprocess.Popen[str], found: Callable[[str], bool]) -> 
     return line
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_worker_and_driver_killed_the_bits_are_those_of_dvc_repro(trained: Repository, tmp_path: Path) -> None:
     alone, study = trained.copy(tmp_path / "alone"), trained.copy(tmp_path / "study")

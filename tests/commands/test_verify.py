@@ -100,7 +100,7 @@ def clone(travelled: Path, trained: Repository, tmp_path_factory: pytest.TempPat
     return type(trained)(travelled / "clone").copy(tmp_path_factory.mktemp("clone") / "clone")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 class TestClone:
     @pytest.fixture(autouse=True)

@@ -55,7 +55,7 @@ def raw(tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPa
     return raw
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_data_set_of_colour_images_trains_is_evaluated_and_reported(raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "track", lambda *_: None)
     for stage in (fetch, prepare, resolve):

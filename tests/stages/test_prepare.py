@@ -109,7 +109,7 @@ def test_dvc_mends_damaged_arrays(trained: Repository, tmp_path: Path, monkeypat
     assert study.repro("prepare") == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_dvc_mends_damaged_archives(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = os.environ.get("MNIST_MIRROR", "")
