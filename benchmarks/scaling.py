@@ -148,7 +148,7 @@ def page(trainings: Sequence[Training], rows: Sequence[Row], seeds: int, machine
         "| workers | hours | bound | above it | epochs a second, at most | their checkpoints |",
         "|---:|---:|---:|---:|---:|---:|",
         *(
-            f"| {row.workers:,} | {_number(row.seconds / 3600)} | {_number(row.bound / 3600)} | {row.seconds / row.bound - 1:.1%}"
+            f"| {row.workers:,} | {_number(row.seconds / 3600)} | {_number(row.bound / 3600)} | {abs(row.seconds / row.bound - 1):.1%}"
             f" | {_number(row.epochs)} | {_number(row.traffic / 1e6)} MB/s |"
             for row in rows
         ),
