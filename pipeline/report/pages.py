@@ -15,7 +15,7 @@ from pipeline.files import replacing
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import DATASETS, ExperimentSettings, Params
-from pipeline.report import captions, curves, experiment, method, text, timing
+from pipeline.report import captions, curves, experiment, method, text, thesis, timing
 from pipeline.report.figures.verdicts import forest
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
@@ -108,10 +108,12 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         verdicts=overview,
         false_expected=f"{(1 - LEVEL) * judged:.1f}",
         judged=judged,
+        of_thesis=any(thesis.section(judgement) for judgement in judgements.values()),
     )
     if overview is not None:
         files |= overview.files("figures")
     files["method.md"] = method.render(params)
+    files |= thesis.render(params, runs, list(judgements.values()), places, timings)
     files["hardware.md"] = text.page(
         "hardware.md.j2",
         **common,

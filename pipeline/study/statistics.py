@@ -72,6 +72,20 @@ def summarize(values: Sequence[float] | FloatArray, *, level: float = LEVEL) -> 
     return _summary(array, _size(array), level)
 
 
+def next_value(values: Sequence[float] | FloatArray, *, level: float = LEVEL) -> Interval | None:
+    """Where one more value lies in a share `level` of cases: mean ± t(n - 1) sd √(1 + 1/n) (Fisher 1935). None from one value.
+
+    Args:
+        values: (n,) as for `summarize`.
+    """
+    summary = summarize(values, level=level)
+    if summary.n == 1:
+        return None
+    low, high = stats.t.interval(level, summary.n - 1, loc=summary.mean, scale=1.0)
+    reach = (high - low) / 2 * summary.sd * math.sqrt(1 + 1 / summary.n)
+    return Interval(summary.mean - float(reach), summary.mean + float(reach), level)
+
+
 def paired_difference(variant: Sequence[float] | FloatArray, baseline: Sequence[float] | FloatArray, *, level: float = LEVEL) -> Summary:
     """Summary of `variant - baseline`, seed by seed; entry i of both has to be the same seed's.
 

@@ -41,6 +41,19 @@ def test_summary_of_hand_worked_numbers() -> None:
     assert summary.interval.low + summary.interval.high == pytest.approx(8.0)
 
 
+def test_next_value_by_hand_and_by_counting() -> None:
+    """1, 2, 3: 2 ± 4.3027 · 1 · √(4/3); and of normal values one more lies inside in 95 % of cases."""
+    found = statistics.next_value([1.0, 2.0, 3.0])
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((2 - 4.96828, 2 + 4.96828), abs=1e-4)
+    assert statistics.next_value([1.0]) is None
+    assert statistics.next_value([2.0, 2.0]) == Interval(2.0, 2.0, 0.95)
+    draws = np.random.default_rng(0).normal(size=(4000, 7))
+    ends = [statistics.next_value(row[:6]) for row in draws]
+    inside = np.mean([end is not None and end.low <= row[6] <= end.high for end, row in zip(ends, draws, strict=True)])
+    assert inside == pytest.approx(0.95, abs=0.011)  # three standard errors
+
+
 def test_one_value_has_no_interval() -> None:
     assert summarize([0.97]).interval is None
     assert summarize([0.97]).sd == 0.0

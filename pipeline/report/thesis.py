@@ -1,0 +1,226 @@
+"""The page that sets the results of the thesis beside those of the study: V. Kovinić, Računarski fakultet, Belgrade, 2024."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.params import Params
+from pipeline.report import text
+from pipeline.report.figures.verdicts import forest
+from pipeline.report.text import compared, digits, effect, estimate, listed
+from pipeline.study import Training
+from pipeline.study.claims import Judgement, is_timed
+from pipeline.study.statistics import Interval, Summary, next_value, summarize
+from pipeline.timing.results import Timings
+
+# Of its own configuration, the base; the thesis's text has curves and no figures of accuracy.
+PUBLISHED_ACCURACY = 0.977
+_SMALL_SHARE = 0.05  # of a step's time: whatever it does, it moves the step by less
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A chapter of the thesis, or several. `variants`: the networks that its figures compare."""
+
+    title: str
+    sections: tuple[str, ...]
+    figures: str = ""
+    experiment: str = ""
+    variants: tuple[str, ...] = ()
+
+
+CHAPTERS = (
+    Chapter("4.1: how fast it is", ("4.1",)),
+    Chapter("4.2: fixed and learned position vectors", ("4.2",), "19 and 20", "positions", ("base", "sinusoidal")),
+    Chapter("4.3: the class token", ("4.3",), "21 and 22", "cls-token", ("base", "first")),
+    Chapter("4.4: the size of a patch", ("4.4",), "23 and 24", "patch-size", ("patch-14", "patch-7", "base", "patch-2")),
+    Chapter("5: conclusion and future work", ("5",)),
+    Chapter("2 and 3: what it says of transformers", ("2", "3")),
+)
+
+
+def render(
+    params: Params, runs: Mapping[str, Training], judgements: Sequence[Judgement], places: Mapping[str, str], timings: Timings | None
+) -> dict[str, bytes]:
+    """The page and its figure, by their path inside `reports/`. A pure function of its arguments and the template.
+
+    Args:
+        judgements: of all claims; those of other sources are left out.
+        places: by claim, where in `reports/` it is judged in full.
+    """
+    by_chapter = [(chapter, [judgement for judgement in judgements if _is_of(judgement, chapter)]) for chapter in CHAPTERS]
+    own = [judgement for _, found in by_chapter for judgement in found]
+    said = [judgement for judgement in own if section(judgement).startswith("4") and judgement.claim.quote]
+    drawn = forest(own)
+    verdicts = drawn and replace(drawn, name="thesis")
+    page = text.page(
+        "thesis.md.j2",
+        preview=params.preview,
+        dataset=params.data.source.label,
+        chapters=[(chapter, *_split(found)) for chapter, found in by_chapter if found],
+        claims=len(said),
+        tally=_tally(said) if said else None,
+        verdicts=verdicts,
+        places=places,
+        timed=timings is not None,
+        machine=timings and timings.raw["machine"]["name"],
+        params=params,
+        rows={chapter.title: _rows(chapter, runs) for chapter in CHAPTERS},
+        base=_Accuracy.of(runs.get("base")),
+        published=PUBLISHED_ACCURACY,
+        questions=[] if timings is None else [_class_token(timings), _largest_patch(timings)],
+        judged=_judged(own),
+    )
+    return {"thesis.md": page, **(verdicts.files("figures") if verdicts else {})}
+
+
+def section(judgement: Judgement) -> str:
+    """The section of the thesis that a claim is from, the first one where there are several; empty where it is from elsewhere."""
+    found = re.search(r"\bthesis, (\d+(?:\.\d+)*)", judgement.claim.source)
+    return found[1] if found else ""
+
+
+def _is_of(judgement: Judgement, chapter: Chapter) -> bool:
+    number = section(judgement)
+    return any(number == own or number.startswith(f"{own}.") for own in chapter.sections)
+
+
+def _tally(judgements: Sequence[Judgement]) -> str:
+    """`3 hold, 1 does not hold, 5 stay open and 1 was not run`."""
+    kinds = {
+        ("supported",): ("holds", "hold"),
+        ("contradicted",): ("does not hold", "do not hold"),
+        ("not decided", "not settled", "short run"): ("stays open", "stay open"),
+        ("not run",): ("was not run", "were not run"),
+    }
+    counts = {words: sum(judgement.verdict in verdicts for judgement in judgements) for verdicts, words in kinds.items()}
+    return listed([f"{count} {words[count != 1]}" for words, count in counts.items() if count])
+
+
+def _split(judgements: Sequence[Judgement]) -> tuple[list[Judgement], list[Judgement]]:
+    """Those that say something, and those that were not run."""
+    return [one for one in judgements if one.verdict != "not run"], [one for one in judgements if one.verdict == "not run"]
+
+
+def _judged(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, list[str]]]:
+    """For each sentence of the thesis whose claims were judged: its source, the sentence, the verdicts, and what they rest on."""
+    found: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
+        if judgement.claim.quote and judgement.verdict in ("supported", "contradicted", "not decided"):
+            found.setdefault(judgement.claim.quote, []).append(judgement)
+    lines = []
+    for quote, claims in found.items():
+        verdicts = list(dict.fromkeys(_verdict(claim) for claim in claims))
+        results = [f"{compared(claim.deciding.comparison)}: {effect(claim.deciding)}" for claim in claims]
+        notes = [claim.deciding.seeds_note for claim in claims if claim.deciding.seeds_note]
+        lines.append((claims[0].claim.source, quote, " and ".join(verdicts), results + notes))
+    return lines
+
+
+def _verdict(judgement: Judgement) -> str:
+    said = {"supported": "holds", "contradicted": "does not hold"}.get(judgement.verdict, "stays open")
+    return f"{said} on this machine" if is_timed(judgement.claim) and said != "stays open" else said
+
+
+# --- accuracies ---
+
+
+@dataclass(frozen=True)
+class _Accuracy:
+    """Test accuracy after the last epoch, over seeds. `single`: where a training with another seed ends in 95 % of cases."""
+
+    summary: Summary
+    epochs: int
+    single: Interval | None
+
+    @classmethod
+    def of(cls, run: Training | None) -> _Accuracy | None:
+        if run is None:
+            return None
+        last = run.test_accuracy[:, -1]
+        return cls(summarize(last), run.test_accuracy.shape[1], next_value(last))
+
+
+def _rows(chapter: Chapter, runs: Mapping[str, Training]) -> list[tuple[str, _Accuracy]]:
+    found = ((variant, _Accuracy.of(runs.get(variant))) for variant in chapter.variants)
+    return [(variant, accuracy) for variant, accuracy in found if accuracy is not None]
+
+
+# --- the two questions that it leaves open ---
+
+
+@dataclass(frozen=True)
+class Question:
+    """`answer`: what the timing stage found, in sentences; `short`: the answer in one clause."""
+
+    asked: str
+    section: str
+    guess: str
+    short: str
+    answer: str
+
+
+def _class_token(timings: Timings) -> Question:
+    loop, expand = _ratio(timings, "cls-loop", "first"), _ratio(timings, "base", "first")
+    between = timings.relative("step/published/cls-loop", "step/published/base")
+    sentences = []
+    short = "not measured here"
+    if loop and expand and between:
+        sentences.append(
+            f"With the token added image by image, as published, a step takes {estimate(*loop, digits)} times as long as without one;"
+            f" with the token added to the whole batch at once, {estimate(*expand, digits)} times."
+        )
+        low = between[1].low if between[1] else -math.inf
+        short = "the guess is right" if low > 1 else "the guess is not decided"
+        sentences.append(
+            f"The loop alone makes it {estimate(*between, digits)} times as long"
+            + (", so what costs is how the token is added, not the token." if low > 1 else ", which may be nothing.")
+        )
+    if contrast := timings.contrast("published", "cls-loop", "base"):
+        slow, fast = (_part(profile, "class token") for profile in contrast.profiles)
+        sentences.append(f"In a profiled step adding the token takes {slow} by the loop and {fast} at once.")
+    return Question(
+        "Why is an epoch shorter without the class token?", "4.3", "the way in which the token is implemented", short, " ".join(sentences)
+    )
+
+
+def _largest_patch(timings: Timings) -> Question:
+    sizes = [name for name in ("patch-7", "base", "patch-2") if name in timings.subjects()]
+    ratios = {name: found for name in sizes if (found := _ratio(timings, "patch-14", name))}
+    sentences = []
+    short = "not measured here"
+    if ratios:
+        label = {"patch-7": "7", "base": "4", "patch-2": "2"}
+        said = listed([f"{estimate(*ratio, digits)} times that of patches of {label[name]}" for name, ratio in ratios.items()])
+        fastest = all(ends and ends.high < 1 for _, ends in ratios.values())
+        slowest = all(ends and ends.low > 1 for _, ends in ratios.values())
+        short = "it is the fastest here" if fastest else "it is the slowest here, too" if slowest else "not decided here"
+        sentences.append(f"The step of a network with patches of 14 pixels takes {said}.")
+    if "patch-7" in sizes and (contrast := timings.contrast("published", "patch-14", "patch-7")):
+        large, small = (_part(profile, "patches and embedding") for profile in contrast.profiles)
+        groups = contrast.profiles[0]["groups"]
+        share = groups.get("patches and embedding", 0.0) / sum(groups.values())
+        sentences.append(
+            f"Cutting and embedding the patches takes {large} of the profiled step with patches of 14, {100 * share:.0f} % of it, and"
+            f" {small} with patches of 7{': the embedding is not what orders the sizes' if share < _SMALL_SHARE else ''}."
+        )
+        calls = [sum(profile["operators"].values()) for profile in contrast.profiles]
+        if calls[0] == calls[1]:
+            sentences.append(
+                f"Both steps call {calls[0]:,} operators. Where calling them takes longer than what they compute, as on a GPU with networks"
+                " this small, all sizes need nearly the same time, and what else the machine does orders them."
+            )
+    return Question("Why is an epoch with patches of 14 pixels the slowest?", "4.4", "the linear embedding", short, " ".join(sentences))
+
+
+def _ratio(timings: Timings, slower: str, faster: str) -> tuple[float, Interval | None] | None:
+    return timings.relative(f"step/published/{slower}", f"step/published/{faster}")
+
+
+def _part(profile: Mapping[str, Any], part: str) -> str:
+    """`23.2 ms (1,023 operators)`."""
+    return f"{digits(1e3 * profile['groups'].get(part, 0.0))} ms ({profile['operators'].get(part, 0):,} operators)"

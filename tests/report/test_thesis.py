@@ -1,0 +1,94 @@
+"""The page beside the thesis: its sentences follow from verdicts, accuracies and timings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline import params
+from pipeline.report import pages, thesis
+from pipeline.report.text import NBSP
+from pipeline.study.claims import judge
+
+
+def page(study: params.Params, timings: Any, runs: dict[str, Any] | None = None) -> str:
+    judgements = {
+        id: judge(id, claim, {}, timings, images_shown=study.images_shown, looks=study.looks) for id, claim in study.claims.items()
+    }
+    places = pages._places(study, judgements, timed=timings is not None)
+    files = thesis.render(study, runs or {}, list(judgements.values()), places, timings)
+    assert set(files) <= {"thesis.md", "figures/thesis.png", "figures/thesis-dark.png"}
+    return files["thesis.md"].decode().replace(NBSP, " ")
+
+
+def question(said: str, asked: str) -> str:
+    (line,) = (line for line in said.splitlines() if line.startswith(f"**{asked}"))
+    return line
+
+
+def ratio(answer: str) -> float:
+    """The first ratio of an answer."""
+    found = re.search(r" takes ([0-9.]+) \[", answer)
+    assert found, answer
+    return float(found[1])
+
+
+def test_open_questions_are_answered_by_the_timings(study: params.Params, make_timings: Callable[..., Any]) -> None:
+    said = page(study, make_timings(loop=1.3, patch_14=0.2))
+    token, patch = question(said, "Why is an epoch shorter"), question(said, "Why is an epoch with patches of 14")
+    assert "**The guess is right.** With the token added image by image, as published, a step takes 1." in token
+    assert ratio(token) == pytest.approx(1.3, rel=0.02)
+    assert "so what costs is how the token is added, not the token" in token
+    assert "**It is the fastest here.** The step of a network with patches of 14 pixels takes 0." in patch
+    assert ratio(patch) == pytest.approx(0.2 / 0.4, rel=0.02)
+
+    said = page(study, make_timings(loop=1.0, patch_14=10.0, noise=0.03))
+    token, patch = question(said, "Why is an epoch shorter"), question(said, "Why is an epoch with patches of 14")
+    assert "**The guess is not decided.**" in token
+    assert "which may be nothing" in token
+    assert "**It is the slowest here, too.**" in patch
+
+
+def test_each_claim_of_the_thesis_stands_once(study: params.Params, make_timings: Callable[..., Any]) -> None:
+    said = page(study, make_timings())
+    own = [id for id, claim in study.claims.items() if "thesis, " in claim.source]
+    tables = said[said.index("\n## 4.1") : said.index("## What a reader")]
+    assert all(tables.count(f"[{id}](") == 1 for id in own)
+    assert "[K1" not in tables
+    assert said.count("**does not hold on this machine**") == said.count("**contradicted**")  # only timings, and no sentence twice
+
+
+def test_claims_are_counted_by_what_became_of_them() -> None:
+    def judged(*verdicts: str) -> Any:
+        return [SimpleNamespace(verdict=verdict) for verdict in verdicts]
+
+    assert thesis._tally(judged("supported")) == "1 holds"
+    every = judged("supported", "contradicted", "contradicted", "not decided", "short run", "not settled", "not run")
+    assert thesis._tally(every) == "1 holds, 2 do not hold, 3 stay open and 1 was not run"
+
+
+@pytest.mark.parametrize(("accuracies", "agrees"), [([0.97, 0.975, 0.98], True), ([0.97, 0.9701, 0.9702], False)])
+def test_the_authors_accuracy_beside_single_trainings(study: params.Params, accuracies: list[float], agrees: bool) -> None:
+    run = SimpleNamespace(test_accuracy=np.array(accuracies)[:, None])
+    said = page(study, None, {"base": run, "first": run})
+    assert f"**Its accuracy {'agrees' if agrees else 'does not agree'}.** The author reports 97.7 % for his configuration" in said
+    assert f"3 seeds of it end at {100 * np.mean(accuracies):.2f} % [" in said
+    assert said.count("\n| base | 3 | ") == 3  # with positions, class token and patches
+    assert said.count("\n| first | 3 | ") == 1
+    assert "sinusoidal |" not in said
+
+
+def test_one_seed_has_no_interval(study: params.Params) -> None:
+    said = page(study, None, {"base": SimpleNamespace(test_accuracy=np.array([[0.5, 0.97]]))})
+    assert "one seed of it ends at 97.00 % after 2 epochs" in said
+    assert "| base | 1 | 97.00 | - |" in said
+
+
+def test_a_study_without_the_thesis_says_so(study: params.Params) -> None:
+    other = study.model_copy(update={"claims": {id: claim for id, claim in study.claims.items() if "thesis" not in claim.source}})
+    assert "No claim of this study is from the thesis." in page(other, None)
