@@ -145,3 +145,17 @@ def test_a_page_holds_sixty_claims() -> None:
     assert drawing is not None
     width, height = Image.open(io.BytesIO(drawing.draw("light"))).size
     assert height * 830 / width <= 1500  # pixels of a page that shows it 830 wide
+
+
+def test_what_only_a_wider_interval_contradicts_is_explained() -> None:
+    """A claim of several comparisons whose drawn interval lies outside of the green, and that is not decided."""
+
+    def caption(verdict: Verdict, low: float, high: float) -> str:
+        one = judgement("E", verdict, (low + high) / 2, low, high, rule="less", bound=0.2)
+        drawing = verdicts.forest([one])
+        assert drawing is not None
+        return drawing.caption
+
+    assert "only when a wider interval" in caption("not decided", 0.3, 0.4)
+    assert "wider" not in caption("not decided", 0.1, 0.6)
+    assert "wider" not in caption("contradicted", 0.3, 0.4)

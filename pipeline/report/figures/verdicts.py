@@ -17,6 +17,7 @@ from pipeline.study.claims import OBSERVATIONS, Finding, Judgement, Verdict, is_
 
 REACH = 4.0  # margins shown to either side; what lies beyond stands at the edge as an arrow
 _MAX_LABEL = 56  # characters
+_WIDER = " A claim of several comparisons is contradicted only when a wider interval, which covers all of them at once, lies outside, too."
 _SHADES: dict[Theme, float] = {"light": 0.2, "dark": 0.32}  # opacity of a region: a dark page swallows more of it
 
 
@@ -30,6 +31,11 @@ class _Line:
     low: float
     high: float
     region: tuple[float, float]
+
+    @property
+    def outside(self) -> bool:
+        """Whether no part of the interval lies in the region."""
+        return self.high < self.region[0] or self.low > self.region[1]
 
 
 def _in_margins(finding: Finding) -> tuple[float, float, float, tuple[float, float]] | None:
@@ -130,7 +136,8 @@ def forest(judgements: Sequence[Judgement]) -> Drawing | None:
         alt=f"Effects of {counted(len(lines), 'claim')} in units of the margin: {listed(counts)}.",
         caption="The deciding effect of each claim with its interval, in units of the claim's margin. Green: where the claim puts it. "
         "A claim is supported when its whole line lies in the green, contradicted when none of it does. Open circles are observations, "
-        f"which decide nothing. Arrows: beyond {REACH:g} margins. A bound without a margin stands at 1, and the unit is half the interval.",
+        f"which decide nothing. Arrows: beyond {REACH:g} margins. A bound without a margin stands at 1, and the unit is half the interval."
+        + (_WIDER if any(line.verdict == "not decided" and line.outside for line in lines) else ""),
         draw=draw,
         name="verdicts",
     )
