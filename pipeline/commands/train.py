@@ -1,6 +1,6 @@
-"""Trains all that `make plan` lists, over all variants at once, in processes of this machine; `dvc repro` then only assembles.
+"""Trains all that `make plan` lists, over all variants at once, on this machine or a cluster; `dvc repro` then only assembles.
 
-    python -m pipeline.commands.train [--jobs N]
+    python -m pipeline.commands.train [--jobs N] [--on here|ray]
 
 DVC runs one stage after another, and a stage trains one variant. Here a process that is free takes the longest training that waits,
 of whatever variant. What is finished lies where the train stages look for it: in .checkpoints/seeds, by what decides it.
@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pipeline import provenance
 from pipeline.commands import plan, repro
 from pipeline.commands.plan import Entry, Rate
 from pipeline.errors import UserError, run_command
-from pipeline.params import load
-from pipeline.runner import finished, workers
+from pipeline.params import load, shown
+from pipeline.runner import cluster, finished, workers
 from pipeline.runner.lock import variant_lock
 from pipeline.runner.progress import Screen, group_name, study_line
 from pipeline.runner.schedule import Queue
@@ -38,19 +39,39 @@ _INPUTS = ("code", "scenes", "resolve")
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.commands.train", description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", default="", metavar="N", help="processes; by default LAB_PROCESSES, else one per core or GPU")
-    jobs = parser.parse_args(argv).jobs
+    parser.add_argument("--on", default="", metavar="ENGINE", help="here: processes of this machine (default); ray: a Ray cluster")
+    given = parser.parse_args(argv)
+    jobs = workers.count_of("JOBS", given.jobs) if given.jobs else None
     device = workers.choose_device()
-    cards = workers.choose_cards(device, workers.count_of("JOBS", jobs) if jobs else None)
+    run_all: Engine
+    if given.on == "ray":
+        cluster.require()
+        run_all = functools.partial(cluster.run_all, device=device, jobs=jobs)
+    elif given.on in ("", "here"):
+        run_all = functools.partial(workers.run_all, cards=workers.choose_cards(device, jobs))
+    else:
+        raise UserError(f"ON is {shown(given.on)}; the choices are here and ray.")
     repro.reproduce(Path(), _INPUTS)
-    train(device, cards)
+    train(device, run_all)
 
 
-def train(device: str, cards: Sequence[str]) -> None:
+class Engine(Protocol):
+    """Works on all that the queue holds; see `workers.run_all`."""
+
+    def __call__(
+        self,
+        queue: Queue[Assignment],
+        *,
+        handle: Callable[[Assignment, workers.Message], None],
+        lost: Callable[[Assignment, UserError], None],
+    ) -> None: ...
+
+
+def train(device: str, run_all: Engine) -> None:
     """Finishes all seeds that are missing; the stages before train have run.
 
     Args:
         device: "cpu" or "cuda".
-        cards: as for `workers.run_all`.
 
     Raises:
         UserError: status 1 when some could not be finished, 2 when something has to be mended first.
@@ -65,7 +86,7 @@ def train(device: str, cards: Sequence[str]) -> None:
         study.begin(locks)
         with study.screen:
             try:
-                workers.run_all(study.queue, cards, study.handle, study.lost)
+                run_all(study.queue, handle=study.handle, lost=study.lost)
             finally:
                 study.close()
     study.judge()

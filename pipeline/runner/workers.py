@@ -141,7 +141,7 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Again:
-    """A group that the GPU failed before its first checkpoint starts once more, in a new process and as these groups.
+    """A group starts once more, in another process and as these groups: the GPU failed it before its first checkpoint, or its node is gone.
 
     Attributes:
         reason: why, and what is different now, in one sentence.
@@ -245,6 +245,44 @@ def make_groups(seeds: Sequence[int], device: str, *, stackable: bool) -> list[l
     return [list(seeds)] if device == "cuda" and stackable else [[seed] for seed in seeds]
 
 
+class Waiting:
+    """What waits for a worker, wherever workers are, and what becomes of a group that failed.
+
+    Args:
+        queue, handle, lost: as for `run_all`.
+    """
+
+    def __init__(
+        self, queue: Queue[Assignment], handle: Callable[[Assignment, Message], None], lost: Callable[[Assignment, UserError], None]
+    ) -> None:
+        self._queue, self._handle, self._lost = queue, handle, lost
+        self._plain: set[Path] = set()  # of jobs that the GPU has failed
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def take(self) -> Assignment:
+        """The next group, for a worker that is free."""
+        assignment = self._queue.take()
+        return replace(assignment, job=replace(assignment.job, plain=True)) if assignment.job.folder in self._plain else assignment
+
+    def put_first(self, assignment: Assignment) -> None:
+        """A group that had begun."""
+        self._queue.put(assignment, math.inf)
+
+    def broken(self, assignment: Assignment, fault: Broken) -> None:
+        """Has a group start once more where that may help, and gives it up where it does not."""
+        again = _again(assignment, fault)
+        if again is None:
+            self._lost(assignment, UserError(fault.error, status=2 if fault.user_error else 1))
+            return
+        if fault.gpu == "computation":
+            self._plain.add(assignment.job.folder)
+        for group in again.groups:
+            self.put_first(Assignment(assignment.job, Task(group)))
+        self._handle(assignment, again)
+
+
 def run(job: Job, tasks: Sequence[Task], processes: int, handle: Callable[[Message], None]) -> None:
     """Replays or trains all groups of a variant and passes every message to `handle`, in the order of arrival.
 
@@ -276,17 +314,13 @@ def run_all(
     context = multiprocessing.get_context("spawn")
     busy: dict[Connection, _Worker] = {}
     idle = list(reversed(cards))
-    plain: set[Path] = set()  # of jobs that the GPU has failed
-
-    def take() -> Assignment:
-        assignment = queue.take()
-        return replace(assignment, job=replace(assignment.job, plain=True)) if assignment.job.folder in plain else assignment
+    waiting = Waiting(queue, handle, lost)
 
     with _end_workers() as processes:
-        while queue or busy:
-            while queue and idle:
+        while waiting or busy:
+            while waiting and idle:
                 ours, theirs = context.Pipe()
-                worker = _Worker(context.Process(target=_work, args=(idle[-1], theirs), daemon=True), idle.pop(), take())
+                worker = _Worker(context.Process(target=_work, args=(idle[-1], theirs), daemon=True), idle.pop(), waiting.take())
                 worker.process.start()
                 theirs.close()
                 processes.append(worker.process)
@@ -301,21 +335,13 @@ def run_all(
                     idle.append(busy.pop(pipe).card)
                     worker.process.kill()  # with a broken CUDA context it may not end by itself
                     worker.process.join()
-                    again = _again(assignment, message)
-                    if again is None:
-                        lost(assignment, UserError(message.error, status=2 if message.user_error else 1))
-                        continue
-                    if message.gpu == "computation":
-                        plain.add(assignment.job.folder)
-                    for group in again.groups:
-                        queue.put(Assignment(assignment.job, Task(group)), math.inf)
-                    handle(assignment, again)
+                    waiting.broken(assignment, message)
                     continue
                 if isinstance(message, Replayed) and message.parted is not None:
                     worker.assignment = replace(assignment, task=Task(message.seeds))
                 # The next group goes out first: what is done with a message, MLflow included, takes its time.
                 if isinstance(message, Done) or (isinstance(message, Replayed) and message.parted is None):
-                    following = take() if queue else None
+                    following = waiting.take() if waiting else None
                     with contextlib.suppress(BrokenPipeError):  # a process that has just died is noticed by its end of the pipe
                         pipe.send(following)
                     if following is None:
@@ -380,39 +406,55 @@ def _work(card: str, pipe: Connection) -> None:
     die_with_parent(parent.pid)
     if card:
         os.environ["CUDA_VISIBLE_DEVICES"] = card
-    import torch
-
-    from pipeline.training.engine import keep_freed_memory, set_reproducible
+    from pipeline.training.engine import keep_freed_memory
     from pipeline.training.tasks import load
 
-    seeds: list[int] = []
-    assignment: Assignment | None = None
+    keep_freed_memory()
     kind, data = "", None  # of the task that was trained last
-    try:
-        keep_freed_memory()
+
+    def data_of(job: Job) -> Any:
+        nonlocal kind, data
+        if job.settings.task != kind:
+            data = None  # before the new ones take their memory
+            kind, data = job.settings.task, load(job.settings.task, job.arrays)
+        return data
+
+    with contextlib.suppress(KeyboardInterrupt, EOFError, BrokenPipeError):
         while (assignment := pipe.recv()) is not None:
-            job, seeds = assignment.job, assignment.task.seeds
-            set_reproducible(torch.device(job.device))
-            if job.settings.task != kind:
-                data = None  # before the new ones take their memory
-                kind, data = job.settings.task, load(job.settings.task, job.arrays)
-            with environment.variables(**(_PLAIN if job.plain else {})):
-                if assignment.task.replay and _replay(job, data, seeds, pipe):
-                    continue
-                _train(job, data, seeds, pipe)
+            for message in messages(assignment, data_of):
+                pipe.send(message)
+
+
+def messages(assignment: Assignment, data_of: Callable[[Job], Any]) -> Iterator[Message]:
+    """Replays or trains a group in this process. What a message tells of is in the job's folder when it comes; an error is the last one.
+
+    Args:
+        data_of: gives the data that a job's networks are trained and tested on.
+    """
+    import torch
+
+    from pipeline.training.engine import set_reproducible
+
+    job, task = assignment.job, assignment.task
+    try:
+        set_reproducible(torch.device(job.device))
+        data = data_of(job)
+        with environment.variables(**(_PLAIN if job.plain else {})):
+            if task.replay:
+                replayed = _replay(job, data, task.seeds)
+                yield replayed
+                if replayed.parted is None:
+                    return
+            yield from _train(job, data, task.seeds)
     except UserError as error:
-        pipe.send(Broken(seeds, str(error), True))
-    except (KeyboardInterrupt, EOFError, BrokenPipeError):
-        pass
+        yield Broken(task.seeds, str(error), True)
     except Exception as error:
-        pipe.send(_broken(assignment, error))
+        yield _broken(assignment, error)
 
 
-def _broken(assignment: Assignment | None, error: Exception) -> Broken:
+def _broken(assignment: Assignment, error: Exception) -> Broken:
     """What is to be said of an error that no user's sentence tells of; `assignment`: what was under way."""
     sentence, cause = disk_sentence(error), first_line(error)
-    if assignment is None:
-        return Broken([], sentence or f"A training process failed:\n{traceback.format_exc()}", sentence is not None)
     job, task = assignment.job, assignment.task
     fault = _gpu_fault(error) if job.device == "cuda" else None
     if fault == "memory":
@@ -437,8 +479,8 @@ def _gpu_fault(error: Exception) -> str | None:
     return "computation" if ours else None
 
 
-def _replay(job: Job, data: Any, seeds: list[int], pipe: Connection) -> bool:
-    """Whether the finished seeds are kept: today's code computes the same."""
+def _replay(job: Job, data: Any, seeds: list[int]) -> Replayed:
+    """Keeps the finished seeds where today's code computes the same."""
     import torch
 
     from pipeline.runner import finished, replay
@@ -453,11 +495,10 @@ def _replay(job: Job, data: Any, seeds: list[int], pipe: Connection) -> bool:
         record = {**job.origin, "date": job.started, "device_name": name, "exact": exact}
         for part in parts:
             finished.write(job.folder, part.replayed(record))
-    pipe.send(Replayed(seeds, parted))
-    return parted is None
+    return Replayed(seeds, parted)
 
 
-def _train(job: Job, data: Any, seeds: list[int], pipe: Connection) -> None:
+def _train(job: Job, data: Any, seeds: list[int]) -> Iterator[Message]:
     import torch
 
     from pipeline.runner import checkpoint, finished, replay
@@ -473,21 +514,21 @@ def _train(job: Job, data: Any, seeds: list[int], pipe: Connection) -> None:
     except DamagedError as fault:
         warning = str(fault)
     started = started or now()
-    pipe.send(Started(seeds, trainer.epoch, trainer.rows, warning, facts))
+    yield Started(seeds, trainer.epoch, trainer.rows, warning, facts)
     first = trainer.epoch + 1
     while not trainer.done:
         rows = trainer.run_epoch()
         start = time.perf_counter()
         checkpoint.save(path, trainer, started=started)
         note = trainer.driver.note if trainer.epoch == first else None
-        pipe.send(Epoch(seeds, trainer.epoch, rows, time.perf_counter() - start, note))
+        yield Epoch(seeds, trainer.epoch, rows, time.perf_counter() - start, note)
     origin = {**job.origin, **asdict(facts), "started": started, "finished": now()}
     if job.device == "cuda":
         origin["graphs"] = trainer.driver.graphs
     for part in finished.of_trainer(trainer, origin, tables):
         finished.write(job.folder, part)
     path.unlink(missing_ok=True)
-    pipe.send(Done(seeds, trainer.failed))
+    yield Done(seeds, trainer.failed)
 
 
 def now() -> str:

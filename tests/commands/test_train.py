@@ -11,9 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -139,21 +138,22 @@ def study(tmp_path: Path, arrays: Path, raw_params: dict[str, Any], monkeypatch:
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[workers.Assignment]:
-    """Has one worker's own functions called in this process; what it took, in order."""
-    done: list[workers.Assignment] = []
+def taken() -> list[workers.Assignment]:
+    """What `here` took, in order."""
+    return []
 
-    def run(queue: Queue[workers.Assignment], cards: Sequence[str], handle: Callable[..., None], lost: Callable[..., None]) -> None:
+
+@pytest.fixture
+def here(taken: list[workers.Assignment]) -> train.Engine:
+    """Has a worker's own functions called in this process."""
+
+    def run(queue: Queue[workers.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
         while queue:
-            assignment = queue.take()
-            done.append(assignment)
-            pipe: Any = SimpleNamespace(send=lambda message, assignment=assignment: handle(assignment, message))
-            job, task = assignment.job, assignment.task
-            if not (task.replay and workers._replay(job, load(job.arrays), task.seeds, pipe)):
-                workers._train(job, load(job.arrays), task.seeds, pipe)
+            taken.append(queue.take())
+            for message in workers.messages(taken[-1], lambda job: load(job.arrays)):
+                handle(taken[-1], message)
 
-    monkeypatch.setattr(workers, "run_all", run)
-    return done
+    return run
 
 
 def place(settings: params.Params, variant: str) -> Path:
@@ -165,43 +165,43 @@ def seeds_in(folder: Path) -> list[int]:
 
 
 def test_each_seed_is_trained_once_and_the_longest_first(
-    study: Callable[..., params.Params], taken: list[workers.Assignment], capsys: pytest.CaptureFixture[str]
+    study: Callable[..., params.Params], taken: list[workers.Assignment], here: train.Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`more` and `base` differ in their seeds alone; `deep` takes the longest."""
     settings = study(more={"seeds": [0, 1]}, deep={"blocks": 3})
-    train.train("cpu", [""])
+    train.train("cpu", here)
     assert [(one.job.settings.model.blocks, one.task.seeds) for one in taken] == [(3, [0]), (1, [0]), (1, [1])]
     assert place(settings, "base") == place(settings, "more")
     assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "deep"))) == ([0, 1], [0])
     assert "study: 3 of 3 variants (100 %), " in capsys.readouterr().out
     assert not Path("runs").exists()  # the stages write it
-    train.train("cpu", [""])
+    train.train("cpu", here)
     assert capsys.readouterr().out == "Nothing is to be trained.\n"
 
 
 def test_what_another_trains_is_left_to_it(
-    study: Callable[..., params.Params], taken: list[workers.Assignment], capsys: pytest.CaptureFixture[str]
+    study: Callable[..., params.Params], taken: list[workers.Assignment], here: train.Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = study(deep={"blocks": 3})
     another = rf"Another trainer \(process {os.getpid()}\) is working on variant base: "
     with variant_lock(place(settings, "base") / "lock", "base"):
         with pytest.raises(UserError, match=r"^Not everything is trained") as caught:
-            train.train("cpu", [""])
+            train.train("cpu", here)
         assert caught.value.status == 1
         assert [one.job.settings.model.blocks for one in taken] == [3]
         assert capsys.readouterr().out.count(f"Another trainer (process {os.getpid()}) is working on variant base: ") == 1
         with pytest.raises(UserError, match=f"^{another}") as caught:
-            train.train("cpu", [""])
+            train.train("cpu", here)
         assert caught.value.status == 2
     assert seeds_in(place(settings, "base")) == []
 
 
 def test_a_loss_that_is_not_finite_stops_no_other_variant(
-    study: Callable[..., params.Params], taken: list[workers.Assignment], capsys: pytest.CaptureFixture[str]
+    study: Callable[..., params.Params], taken: list[workers.Assignment], here: train.Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = study(wild={"learning_rate": 1000.0, "optimizer": "sgd", "blocks": 2})
     with pytest.raises(UserError, match=r"^Not everything is trained") as caught:
-        train.train("cpu", [""])
+        train.train("cpu", here)
     assert caught.value.status == 1
     assert "The loss of variant wild was not finite: seed 0 in epoch 1." in capsys.readouterr().out
     assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "wild"))) == ([0], [])

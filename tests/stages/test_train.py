@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -97,11 +96,10 @@ def here(directory: Path, watch: Callable[[workers.Message], None] = lambda mess
             handle(message)
             watch(message)
 
-        pipe: Any = SimpleNamespace(send=send)
         dataset = load(job.arrays)
         for task in tasks:
-            if not (task.replay and workers._replay(job, dataset, task.seeds, pipe)):
-                workers._train(job, dataset, task.seeds, pipe)
+            for message in workers.messages(workers.Assignment(job, task), lambda job: dataset):
+                send(message)
 
     threads = torch.get_num_threads()
     set_reproducible(torch.device("cpu"))
