@@ -19,7 +19,7 @@ export DO_NOT_TRACK := 1
 TEST_PROCESSES := $(shell expr $$(nproc) + 1)
 
 # What a command is given reaches it through the environment, letter for letter: as make's text, $(shell ...) and quotes in it would run.
-GIVEN := BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS
+GIVEN := BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON
 $(foreach name,$(GIVEN),$(if $(filter undefined,$(origin $(name))),,$(eval override $(name) := $$(value $(name)))))
 export $(GIVEN)
 IN_FOLDER := CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
@@ -53,8 +53,9 @@ preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publish
 repro: $(STAMP) ## the full study: mends what a kill left, then make train where several variants wait, then dvc repro
 	@python -m pipeline.commands.repro
 
-train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS=processes]; of a profile with IN=build/preview
-	@$(IN_FOLDER); python -m pipeline.commands.train --jobs="$$JOBS"
+train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS=processes] [ON=ray]; of a profile with IN=build/preview
+	@test "$$ON" != ray || uv pip install --quiet --require-hashes -r requirements-cluster.lock
+	@$(IN_FOLDER); python -m pipeline.commands.train --jobs="$$JOBS" --on="$$ON"
 
 verify: $(STAMP) ## whether the committed results are what the code makes of the stored weights: [VARIANT=name [SEED=n [TRAIN=1]]]
 	@python -m pipeline.commands.verify --variant="$$VARIANT" --seed="$$SEED" --train="$$TRAIN"
@@ -98,6 +99,8 @@ lock: $(STAMP) ## rewrite the locks from pyproject.toml
 		--no-emit-index-url --no-annotate --no-header --quiet --upgrade -o requirements.lock
 	@uv pip compile pyproject.toml --extra dev --extra bench --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-annotate --no-header --quiet -c requirements.lock -o requirements-bench.lock
+	@uv pip compile pyproject.toml --extra dev --extra cluster --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-annotate --no-header --quiet -c requirements.lock -o requirements-cluster.lock
 
 clean: ## remove the environment and everything that builds make
 	rm -rf .venv build

@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 import secrets
+import socket
 import tempfile
 import time
 from collections import Counter
@@ -23,8 +24,10 @@ from typing import Any
 from pipeline import environment
 from pipeline.errors import UserError, first_line
 from pipeline.files import replacing
+from pipeline.params import shown
 from pipeline.provenance import PACKAGE, versions
 from pipeline.runner.checkpoint import path_of
+from pipeline.runner.progress import group_name
 from pipeline.runner.schedule import Queue
 from pipeline.runner.workers import (
     Again,
@@ -46,20 +49,34 @@ MAX_DEATHS = 3  # of a group's processes or nodes, without an epoch between them
 _LOOK_SECONDS = 5.0  # how often the cluster is asked for its size
 _INSTALL = "`uv pip install --require-hashes -r requirements-cluster.lock`"
 _SAME = ("python", "torch", "numpy", "numba")  # decide the bits, so they have to be of one version everywhere
-_ENVIRONMENT = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+_ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_NUM_REDIS_GET_RETRIES": "3",  # of its connection; a token gets no better by being sent again
+}
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # has a cluster of this machine listen on 127.0.0.1 alone
+_ANSWER_SECONDS = 10.0
 _CARRIED = ("LAB_GRAPHS", "LAB_ATTENTION")  # a local worker inherits them
+
+_TOKEN = "RAY_AUTH_TOKEN, or the file ~/.ray/auth_token, has to hold that with which the cluster was started"
 
 Files = dict[str, bytes]
 
 
 def require() -> Any:
     """The module ray. Raises UserError where it is not installed."""
-    with environment.variables(**_ENVIRONMENT):  # it reads them when it is imported
+    # It reads its environment when it is imported.
+    with environment.variables(**_ENVIRONMENT, **({} if _address() else _LOOPBACK)):
         try:
             import ray
         except ImportError:
             raise UserError(f"ON=ray needs the package ray: {_INSTALL} installs it.") from None
     return ray
+
+
+def _address() -> str:
+    """Of the cluster that is to be used; empty for one of this machine."""
+    return os.environ.get("RAY_ADDRESS", "")
 
 
 def run_all(
@@ -88,29 +105,63 @@ def run_all(
 def _connected(device: str, jobs: int | None) -> Iterator[Any]:
     """The module ray, connected to a cluster; what this process runs there ends with the block."""
     ray = require()
-    address = os.environ.get("RAY_ADDRESS", "")
+    ray._private.worker.print_to_stdstream = lambda *lines, **options: None  # else it prints the log of each node that is gone
+    address = _address()
     carried = {name: os.environ[name] for name in _CARRIED if name in os.environ}
-    options = {
+    options: dict[str, Any] = {
         "runtime_env": {"py_modules": [str(PACKAGE)], "excludes": ["__pycache__"], "env_vars": carried},
         "log_to_driver": False,
         "logging_level": logging.CRITICAL,
     }
-    own: dict[str, str] = {}
+    variables = dict(_ENVIRONMENT)
     with contextlib.ExitStack() as stack:
-        if not address:
-            own = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        if address:
+            _reach(address)
+        else:
+            variables |= {**_LOOPBACK, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
             cores = max(jobs or 0, choose_processes())
-            options |= {"num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": folder}
-        stack.enter_context(environment.variables(**_ENVIRONMENT, **own))
+            options |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
+        stack.enter_context(environment.variables(**variables))
         stack.callback(ray.shutdown)
         try:
-            ray.init(address or "local", **options)
-        except ray.exceptions.AuthenticationError as error:
-            raise UserError(f"The cluster at {address} does not accept the token: {first_line(error)}") from None
+            with _silent():
+                ray.init(address or "local", **options)
+        except ray.exceptions.AuthenticationError:
+            raise UserError(f"The Ray cluster at {address} asks for a token: {_TOKEN}.") from None
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise UserError(f"No connection to the cluster at {address or 'this machine'}: {first_line(error)}") from None
+            if "AuthenticationError" in repr(error.__cause__):
+                raise UserError(f"The Ray cluster at {address} has another token than this machine: {_TOKEN}.") from None
+            raise UserError(f"Ray cannot be used at {address or 'this machine'} ({first_line(error.__cause__ or error)}).") from None
         yield ray
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Nothing is printed to the standard error; Ray's compiled part asks no logger whether it may."""
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _reach(address: str) -> None:
+    """Raises UserError where nothing answers at once; Ray itself would go on asking for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if "/" in address or not (host and port.isdigit()):
+        raise UserError(
+            f"RAY_ADDRESS is {shown(address)}, but has to be HOST:PORT of the cluster's head, and this machine one of its nodes."
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(f"Nothing answers at RAY_ADDRESS, {address} ({first_line(error)}): `ray start --head` starts a cluster.") from None
 
 
 class _Driver:
@@ -192,11 +243,11 @@ class _Driver:
         job, task = assignment.job, assignment.task
         key = job.folder, tuple(task.seeds)
         self._deaths[key] += 1
-        cause = first_line(error)
+        cause = type(error).__name__
         if self._deaths[key] < MAX_DEATHS:
             self._waiting.put_first(assignment)
             if not task.replay:
-                reason = f"The process or the node of seeds {task.seeds} is gone ({cause}); another one goes on from the last epoch."
+                reason = f"{group_name(task.seeds)}: its process or node is gone ({cause}); another one goes on from the last epoch."
                 self._handle(assignment, Again(task.seeds, [task.seeds], reason))
             return
         del self._deaths[key]

@@ -1,0 +1,314 @@
+"""`make train ON=ray`: on two nodes of this machine the bits of local processes, whatever dies; what is refused; what is given up.
+
+What needs Ray runs where requirements-cluster.lock is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from pipeline import params
+from pipeline.commands import train
+from pipeline.data.datasets import load
+from pipeline.errors import UserError
+from pipeline.runner import checkpoint, cluster, finished, workers
+from pipeline.runner.schedule import Queue
+from pipeline.stages import resolve
+from pipeline.study.files import FINISHED
+from pipeline.training.engine import set_reproducible
+
+PATIENCE = 150  # seconds, for machines that do other work
+DRIVER = """
+import functools
+from pipeline.commands import train
+from pipeline.errors import run_command
+from pipeline.runner import cluster
+run_command(lambda argv: train.train("cpu", functools.partial(cluster.run_all, device="cpu")))
+"""
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs requirements-cluster.lock")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: dict[str, Any]) -> Path:
+    """Two tiny variants on the digits, after their stages before train."""
+    directory = tmp_path_factory.mktemp("study")
+    raw = raw_params | {
+        "looks": [],
+        "data": {"dataset": "digits"},
+        "train": raw_params["train"] | {"seeds": [0, 1], "epochs": 12, "batch_size": 64},
+        "base": raw_params["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2},
+        "variants": {"base": {}, "deep": {"blocks": 2}},
+        "experiments": {},
+        "claims": {},
+    }
+    (directory / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    resolve.write_configs(params.load(directory / "params.yaml"), directory / "configs")
+    shutil.copytree(arrays, directory / "data" / "arrays")
+    return directory
+
+
+def outcome(directory: Path) -> dict[tuple[str, int], Any]:
+    """By folder and seed the bits of all weights and of the trace, and the rows without their seconds."""
+    return {
+        (place.name, one.seed): ({name: value.tobytes() for name, value in one.tensors.items()}, [row[:-1] for row in one.rows])
+        for place in (directory / FINISHED).iterdir()
+        for one in finished.read_all(place)[0]
+    }
+
+
+@pytest.fixture(scope="module")
+def local(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
+    """The outcome of a worker's own functions, in this process."""
+    directory = shutil.copytree(study, tmp_path_factory.mktemp("local") / "study")
+
+    def here(queue: Queue[workers.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
+        while queue:
+            assignment = queue.take()
+            for message in workers.messages(assignment, lambda job: load(job.arrays)):
+                handle(assignment, message)
+
+    threads = torch.get_num_threads()
+    set_reproducible(torch.device("cpu"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        patch.setenv("LAB_ATTENTION", "sdpa")  # the fused kernel would be compiled anew for the nodes
+        train.train("cpu", here)
+    torch.set_num_threads(threads)
+    return outcome(directory)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """Two nodes of one processor each, which have the packages and none of this project's code; the second may be killed."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        for name, value in (cluster._ENVIRONMENT | cluster._LOOPBACK | {"RAY_AUTH_TOKEN": "a" * 64}).items():
+            patch.setenv(name, value)
+        patch.delenv("PYTHONPATH", raising=False)
+        from ray.cluster_utils import Cluster
+
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": folder})
+        made.add_node(num_cpus=1, temp_dir=folder)
+        yield made
+        for node in made.list_all_nodes():
+            node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
+
+
+@contextlib.contextmanager
+def driver(directory: Path, nodes: Any, code: str = DRIVER, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A driver in a process of its own, which does not outlive the block."""
+    given = {**os.environ, **cluster._LOOPBACK, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_ADDRESS": nodes.address}
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=directory,
+        env={**given, "RAY_AUTH_TOKEN": "a" * 64, "LAB_ATTENTION": "sdpa", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def trainers(raylet: int) -> list[int]:
+    """The processes of a node that train."""
+    children = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
+    return [int(pid) for pid in children if "ray::_train" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def wait_until(ended: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not ended():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_node_and_driver_killed_the_bits_are_those_of_local_processes(
+    study: Path, nodes: Any, local: dict[tuple[str, int], Any], tmp_path: Path
+) -> None:
+    directory = shutil.copytree(study, tmp_path / "study")
+    head, second = (node.all_processes["raylet"][0].process.pid for node in nodes.list_all_nodes())
+    with driver(directory, nodes) as process:
+        assert process.stdout is not None
+        begun: set[str] = set()
+        while len(begun) < 2:
+            line = process.stdout.readline()
+            assert line, process.communicate()
+            if "  epoch " in line:
+                begun.add(line.split("  epoch ")[0])
+        (orphan,) = trainers(second)
+        os.kill(second, signal.SIGKILL)
+        wait_until(lambda: ended(orphan))
+        gone = next(line for line in process.stdout if " its process or node is gone (" in line)
+        group = gone.split(":")[0]
+        assert group in begun
+        assert "  goes on after epoch " in next(line for line in process.stdout if line.startswith(f"{group}  "))
+        process.kill()
+        assert process.communicate()[1] == ""
+    wait_until(lambda: not trainers(head))
+
+    with driver(directory, nodes) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, "")
+    assert "  goes on after epoch " in out
+    assert outcome(directory) == local
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_node_with_other_versions_is_refused(study: Path, nodes: Any, tmp_path: Path) -> None:
+    directory = shutil.copytree(study, tmp_path / "study")
+    other = DRIVER.replace("run_command(", "real = cluster.versions()\ncluster.versions = lambda: real | {'torch': '1.0'}\nrun_command(", 1)
+    with driver(directory, nodes, other) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    assert "Traceback" not in err + out
+    assert f" has python {sys.version.split()[0]}, torch {torch.__version__.split('+')[0]}, numpy " in err
+    assert ", and this machine has python " in err
+    assert ", torch 1.0, " in err
+    assert err.startswith("error: Node ")
+    assert err.count("\n") == 1
+    assert not outcome(directory)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_another_token_is_refused(study: Path, nodes: Any, tmp_path: Path) -> None:
+    with driver(shutil.copytree(study, tmp_path / "study"), nodes, RAY_AUTH_TOKEN="b" * 64) as process:
+        err = process.communicate(timeout=PATIENCE)[1]
+    expected = f"error: The Ray cluster at {nodes.address} has another token than this machine: RAY_AUTH_TOKEN, or the file "
+    assert (process.returncode, err.count("\n"), err[: len(expected)]) == (2, 1, expected)
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("ray://127.0.0.1:10001", "RAY_ADDRESS is 'ray://127.0.0.1:10001', but has to be HOST:PORT of "),
+        ("somewhere", "RAY_ADDRESS is 'somewhere', but has to be HOST:PORT of "),
+        ("127.0.0.1:1", "Nothing answers at RAY_ADDRESS, 127.0.0.1:1 (ConnectionRefusedError: "),
+        ("127.0.0.1:70000", "Nothing answers at RAY_ADDRESS, 127.0.0.1:70000 ("),
+    ],
+)
+def test_an_address_where_no_cluster_can_be(address: str, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        cluster._reach(address)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setenv("LAB_DEVICE", "cpu")
+    with pytest.raises(UserError, match=r"uv pip install --require-hashes -r requirements-cluster\.lock") as caught:
+        train.main(["--on=ray"])
+    assert caught.value.status == 2
+
+
+def test_trainings_run_here_or_on_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_DEVICE", "cpu")
+    with pytest.raises(UserError, match=r"^ON is 'mars'; the choices are here and ray\.$"):
+        train.main(["--on=mars"])
+
+
+class Gone(Exception):
+    """As of a node that Ray has lost."""
+
+
+def driven(tmp_path: Path, device: str, task: workers.Task, answers: list[Any]) -> tuple[list[Any], list[UserError]]:
+    """What the driver handles, and what it gives up, when these answers come back, one of each task; an exception is raised.
+
+    A task that is done, or of which nothing comes, is the last; nothing computes.
+    """
+    handled: list[Any] = []
+    lost: list[UserError] = []
+    settings: Any = SimpleNamespace(task="classification")
+    job = workers.Job(settings, tmp_path, tmp_path, device, {"code_hash": "c" * 64})
+
+    def get(answer: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def remote(*arguments: Any) -> Iterator[Any]:
+        sent.append(arguments)
+        return iter([answers.pop(0)])
+
+    sent: list[Any] = []
+    ray: Any = SimpleNamespace(
+        exceptions=SimpleNamespace(RayError=Gone, RayTaskError=ZeroDivisionError, WorkerCrashedError=Gone),
+        remote=lambda **options: lambda function: SimpleNamespace(remote=remote),
+        wait=lambda streams, **options: (streams[:1], []),
+        get=get,
+    )
+    waiting = workers.Waiting(
+        Queue([(workers.Assignment(job, task), 1.0)]),
+        lambda assignment, message: handled.append((message, assignment.job.plain)),
+        lambda assignment, error: lost.append(error),
+    )
+    driver = cluster._Driver(ray, waiting, waiting._handle, device, 1)
+    driver._data["classification"] = None
+    driver.work()
+    assert not answers
+    return handled, lost
+
+
+def test_a_group_that_takes_its_process_down_is_given_up(tmp_path: Path) -> None:
+    handled, lost = driven(tmp_path, "cpu", workers.Task([4]), [Gone()] * cluster.MAX_DEATHS)
+    assert [type(message) for message, _ in handled] == [workers.Again] * (cluster.MAX_DEATHS - 1)
+    (error,) = lost
+    assert error.status == 1
+    assert str(error).startswith("Its process or node was lost 3 times without an epoch between (Gone)")
+
+
+def test_on_a_gpu_it_starts_once_more_without_graphs(tmp_path: Path) -> None:
+    done = workers.Done([4], {}), {"seed-4.done": b"bits"}
+    handled, lost = driven(tmp_path, "cuda", workers.Task([4]), [*[Gone()] * cluster.MAX_DEATHS, done])
+    assert [type(message) for message, _ in handled] == [workers.Again] * cluster.MAX_DEATHS + [workers.Done]
+    assert [plain for _, plain in handled] == [False] * cluster.MAX_DEATHS + [True]
+    assert "without CUDA graphs" in handled[-2][0].reason
+    assert lost == []
+    assert (tmp_path / "seed-4.done").read_bytes() == b"bits"
+
+
+def test_a_replay_that_is_lost_is_done_elsewhere_without_a_word(tmp_path: Path) -> None:
+    """A group that was to be kept is no part of the work that the screen shows."""
+    handled, lost = driven(tmp_path, "cpu", workers.Task([4], replay=True), [Gone(), (workers.Replayed([4], None), {})])
+    assert [type(message) for message, _ in handled] == [workers.Replayed]
+    assert lost == []
+
+
+def test_what_a_task_is_given(tmp_path: Path) -> None:
+    settings: Any = None
+    job = workers.Job(settings, tmp_path, tmp_path, "cpu", {"code_hash": "c" * 64})
+    part = checkpoint.path_of(tmp_path, [1, 2], "c" * 64)
+    assert cluster._stored(workers.Assignment(job, workers.Task([1, 2]))) == {}
+    part.write_bytes(b"part")
+    for name in ("seed-1.a.done", "seed-1.b.done", "seed-11.a.done"):
+        (tmp_path / name).write_bytes(name.encode())
+    assert cluster._stored(workers.Assignment(job, workers.Task([1, 2]))) == {part.name: b"part"}
+    assert set(cluster._stored(workers.Assignment(job, workers.Task([1], replay=True)))) == {"seed-1.a.done", "seed-1.b.done"}
