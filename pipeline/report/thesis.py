@@ -50,7 +50,7 @@ def render(
 
     Args:
         judgements: of all claims; those of other sources are left out.
-        places: by claim, where in `reports/` it is judged in full.
+        places: by claim, where in `reports/` it is judged in full; an anchor alone is one of the first page.
     """
     by_chapter = [(chapter, [judgement for judgement in judgements if _is_of(judgement, chapter)]) for chapter in CHAPTERS]
     own = [judgement for _, found in by_chapter for judgement in found]
@@ -65,7 +65,7 @@ def render(
         claims=len(said),
         tally=_tally(said) if said else None,
         verdicts=verdicts,
-        places=places,
+        places={id: f"README.md{place}" if place.startswith("#") else place for id, place in places.items()},
         timed=timings is not None,
         machine=timings and timings.raw["machine"]["name"],
         params=params,

@@ -47,13 +47,20 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: dict[str, Any]) -> Path:
     """Two tiny variants on the digits, after their stages before train."""
-    directory = tmp_path_factory.mktemp("study")
+    variants = {"base": {}, "deep": {"blocks": 2}}
+    settings = {"seeds": [0, 1], "epochs": 12, "batch_size": 64}
+    return lay_out(tmp_path_factory.mktemp("study"), raw_params, arrays, "digits", settings, variants)
+
+
+def lay_out(
+    directory: Path, raw_params: dict[str, Any], arrays: Path, dataset: str, settings: dict[str, Any], variants: dict[str, Any]
+) -> Path:
     raw = raw_params | {
         "looks": [],
-        "data": {"dataset": "digits"},
-        "train": raw_params["train"] | {"seeds": [0, 1], "epochs": 12, "batch_size": 64},
+        "data": {"dataset": dataset},
+        "train": raw_params["train"] | settings,
         "base": raw_params["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2},
-        "variants": {"base": {}, "deep": {"blocks": 2}},
+        "variants": variants,
         "experiments": {},
         "claims": {},
     }
@@ -74,8 +81,12 @@ def outcome(directory: Path) -> dict[tuple[str, int], Any]:
 
 @pytest.fixture(scope="module")
 def local(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
-    """The outcome of a worker's own functions, in this process."""
-    directory = shutil.copytree(study, tmp_path_factory.mktemp("local") / "study")
+    return trained_here(study, tmp_path_factory.mktemp("local") / "study")
+
+
+def trained_here(study: Path, directory: Path) -> dict[tuple[str, int], Any]:
+    """The outcome of a worker's own functions, in this process, in a copy of the study."""
+    shutil.copytree(study, directory)
 
     def here(queue: Queue[workers.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
         while queue:
@@ -145,6 +156,32 @@ def ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
     except FileNotFoundError:
         return True
+
+
+@needs_ray
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_eight_variants_on_mnist_have_the_bits_of_one_process(raw_params: dict[str, Any], nodes: Any, tmp_path: Path) -> None:
+    from pipeline.data.datasets import prepare
+    from pipeline.data.fetch import fetch, source
+
+    fetch(source("mnist"), tmp_path / "raw")
+    prepare("mnist", tmp_path / "raw", tmp_path / "arrays")
+    variants: dict[str, Any] = {
+        "base": {}, "deep": {"blocks": 2}, "wide": {"dim": 16}, "heads": {"heads": 4}, "drop": {"dropout": 0.1}, "mlp": {"mlp_dim": 48},
+        "batch": {"batch_size": 64}, "sgd": {"optimizer": "sgd"},
+    }  # fmt: skip
+    for name in ("alone", "study"):
+        (tmp_path / name).mkdir()
+    settings = {"seeds": list(range(6)), "epochs": 2, "train_images": 6000}
+    study = lay_out(tmp_path / "study", raw_params, tmp_path / "arrays", "mnist", settings, variants)
+    expected = trained_here(study, tmp_path / "alone" / "study")
+    with driver(study, nodes) as process:
+        out, err = process.communicate(timeout=1800)
+    assert (process.returncode, err) == (0, "")
+    assert "study: 8 of 8 variants (100 %), " in out
+    assert len(expected) == 48
+    assert outcome(study) == expected
 
 
 @needs_ray

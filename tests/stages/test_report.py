@@ -854,7 +854,7 @@ def test_same_inputs_give_equal_bytes(small_study: Path, drawn_once: dict[tuple[
     write_pages()
     first = contents(small_study)
     assert {name for name in first if name.endswith(".md")} == {
-        f"reports/{page}.md" for page in ("README", "method", "hardware", "glossary", "experiments/one", "experiments/two")
+        f"reports/{page}.md" for page in ("README", "thesis", "method", "hardware", "glossary", "experiments/one", "experiments/two")
     }
     shutil.rmtree(small_study / "reports")
     drawn_once.clear()
@@ -874,9 +874,18 @@ def test_removed_experiment_and_variant_vanish(small_study: Path) -> None:
     after = contents(small_study)
     assert {name for name in after if not name.endswith(".png")} == {
         f"reports/{page}"
-        for page in ("README.md", "method.md", "hardware.md", "glossary.md", "curves.csv", "experiments/one.md", "experiments/kept.txt")
+        for page in (
+            "README.md",
+            "thesis.md",
+            "method.md",
+            "hardware.md",
+            "glossary.md",
+            "curves.csv",
+            "experiments/one.md",
+            "experiments/kept.txt",
+        )
     }
-    assert all("/one-" in name or "/verdicts" in name for name in after if name.endswith(".png"))
+    assert all(re.search(r"/(one-|verdicts|thesis)", name) for name in after if name.endswith(".png"))
     assert not re.search(rb"^\| \d+ \| patch-7 \|", after["reports/README.md"], flags=re.MULTILINE)
 
 
@@ -886,7 +895,7 @@ def test_preview_stands_at_the_top_of_every_page(small_study: Path) -> None:
     edit(small_study, lambda raw: raw.update(preview="PREVIEW. Few seeds.\nToo little to settle a claim."))
     write_pages()
     written = list((small_study / "reports").rglob("*.md"))
-    assert len(written) == 6
+    assert len(written) == 7
     for page in written:
         lines = page.read_text().splitlines()
         assert lines[0].startswith("# ")
