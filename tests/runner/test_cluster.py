@@ -111,6 +111,8 @@ def nodes() -> Iterator[Any]:
         for name, value in (cluster._ENVIRONMENT | cluster._LOOPBACK | {"RAY_AUTH_TOKEN": "a" * 64}).items():
             patch.setenv(name, value)
         patch.delenv("PYTHONPATH", raising=False)
+        patch.setenv("RAY_TMPDIR", folder)
+        (Path(folder) / "ray").mkdir()  # Ray notes the newest cluster there, in a folder that its own command would have made
         from ray.cluster_utils import Cluster
 
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": folder})
