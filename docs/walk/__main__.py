@@ -54,7 +54,7 @@ STEPS = (
         "A study of your own",
         "A study is one file. This one has two variants.",
         ("cp docs/walk/params.yaml params.yaml", "make list", "make repro", "git add --all", 'git commit --quiet -m "A small study"'),
-        (r"^variant", r"^base", r"^no-position", r"epoch 3/3", r": accuracy [0-9.]+%", r"^W1"),
+        (r"^variant", r"^(base|no-position) +[0-9,]+ ", r"epoch 3/3", r": accuracy [0-9.]+%", r"finished seeds kept", r"^W1"),
     ),
     Step(
         "A variant",
