@@ -70,3 +70,9 @@ def test_variables_are_afterwards_as_they_were(monkeypatch: pytest.MonkeyPatch) 
         assert (os.environ["LAB_GRAPHS"], os.environ["LAB_ATTENTION"]) == ("0", "sdpa")
     assert os.environ["LAB_GRAPHS"] == "1"
     assert "LAB_ATTENTION" not in os.environ
+
+
+def test_no_environment_is_tracked() -> None:
+    """One that a mistyped path had put into the checkout was once committed with everything else."""
+    command = ["git", "ls-files", "--", "*pyvenv.cfg", "*site-packages/*"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout == ""
