@@ -57,7 +57,7 @@ train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS
 	@test "$$ON" != ray || uv pip install --quiet --require-hashes -r requirements-cluster.lock
 	@$(IN_FOLDER); python -m pipeline.commands.train --jobs="$$JOBS" --on="$$ON"
 
-verify: $(STAMP) ## whether the committed results are what the code makes of the stored weights: [VARIANT=name [SEED=n [TRAIN=1]]]
+verify: $(STAMP) ## whether the committed results are what the code makes of the stored weights: [VARIANT=name] [SEED=n [TRAIN=1]]
 	@python -m pipeline.commands.verify --variant="$$VARIANT" --seed="$$SEED" --train="$$TRAIN"
 
 list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml

@@ -1,6 +1,6 @@
 """`make verify`: whether what is committed is what the code makes of the stored weights and the real data.
 
-    python -m pipeline.commands.verify [--variant VARIANT [--seed SEED [--train 1]]]
+    python -m pipeline.commands.verify [--variant VARIANT] [--seed SEED] [--train 1]
 
 Checks results/, brings what a fresh clone lacks, tests every stored weight anew, and renders the pages; with --train it trains one
 seed again instead. Nothing that is committed changes. Exit status 0 when all agrees, 1 when not, 2 when there is nothing to verify.
@@ -49,14 +49,14 @@ def main(argv: list[str]) -> int:
     # Empty values are those that make passes on for variables that were not given.
     parser = argparse.ArgumentParser(prog="python -m pipeline.commands.verify", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--variant", default="", help="this variant alone, without the pages")
-    parser.add_argument("--seed", default="", help="this seed of it alone")
+    parser.add_argument("--seed", default="", help="of each variant this seed alone")
     parser.add_argument("--train", default="", help="1: train the seed again, from its initial weights, in a temporary folder")
     arguments = parser.parse_args(argv)
     params = load_params()
     variant, seed = arguments.variant, _seed(params, arguments.variant, arguments.seed)
     if arguments.train not in ("", "0", "1"):
         raise UserError(f"TRAIN is {arguments.train!r}; 1 trains the seed again.")
-    if arguments.train == "1" and seed is None:
+    if arguments.train == "1" and not (variant and seed is not None):
         raise UserError("TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0.")
     results.restore_runs(RUNS, params.variants.__contains__)
     trained = [name for name in params.variants if (RUNS / name / results.RUN).exists()]
@@ -80,18 +80,18 @@ def main(argv: list[str]) -> int:
     if faulty:
         _say(f"Not verified: {', '.join(faulty)}.")
         return 1
-    said = variant or f"{len(trained)} variant{'s' * (len(trained) != 1)}, the tables and the pages"
-    _say(f"Verified: {said}{'' if seed is None else f', seed {seed}'}.")
+    said = variant or f"{len(trained)} variant{'s' * (len(trained) != 1)}"
+    _say(f"Verified: {'' if seed is None else f'seed {seed} of '}{said}{'' if variant else ', the tables and the pages'}.")
     return 0
 
 
 def _seed(params: Params, variant: str, seed: str) -> int | None:
-    """The seed as a number. Raises UserError where the variant or the seed is not there."""
-    if seed and not variant:
-        raise UserError(f"SEED={seed} needs its variant, for example VARIANT=base.")
-    seeds = [str(one) for one in params.resolve(variant).train.seeds] if variant else []
+    """The seed as a number. Raises UserError where the variant, or no variant, has it."""
+    variants = [variant] if variant else list(params.variants)
+    seeds = [str(one) for one in sorted({one for name in variants for one in params.resolve(name).train.seeds})]
     if seed and seed not in seeds:
-        raise UserError(f"Variant {variant} has no seed {shown(seed)}, only {', '.join(seeds)}.")
+        which = f"Variant {variant} has no" if variant else "No variant has a"
+        raise UserError(f"{which} seed {shown(seed)}, only {', '.join(seeds)}.")
     return int(seed) if seed else None
 
 

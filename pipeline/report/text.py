@@ -131,7 +131,7 @@ def effect(finding: Finding) -> str:
     else:
         show = partial(difference, measure)
     said = _with_unit(show(finding.effect), unit) + (f" [{interval(finding.interval, show)}]" if finding.interval else "")
-    if finding.plain is not None:
+    if finding.plain is not None and measure.of_difference:  # a bare number says nothing beside the ratio
         said += f", {_with_unit(difference(measure, finding.plain[0]), measure.of_difference)}"
     return said
 

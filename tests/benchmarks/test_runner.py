@@ -114,7 +114,7 @@ def test_file_names_of_machines(device: str, slug: str) -> None:
     assert command._slug(device) == slug
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fabricated_outputs_leave_dvc_nothing_to_do() -> None:
     ((seconds, _),) = overheads.noop_seconds(AT_ONCE, 2, 1)  # raises when a stage runs
     assert seconds > 0

@@ -126,7 +126,9 @@ def test_a_stage_that_fails_and_another_dvc_at_work(study: Repository) -> None:
     assert "There is no .dvc/ in" in err
 
 
-@pytest.mark.parametrize("how", ["terminal", "this process alone", "kill"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("terminal", marks=pytest.mark.long), pytest.param("this process alone", marks=pytest.mark.long), "kill"]
+)
 def test_dvc_and_its_stage_end_with_the_command(study: Repository, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     study.edit(train={"seeds": [0], "epochs": 10_000, "batch_size": 16})
     monkeypatch.setenv("SHELL", "/bin/sh")  # what DVC takes where nobody is logged in; some stay between it and its command

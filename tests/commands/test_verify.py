@@ -119,6 +119,12 @@ class TestClone:
         lock = yaml.safe_load((clone.path / "dvc.lock").read_text())["stages"]
         assert not stored & {out["md5"].removesuffix(".dir") for name in ("fetch", "prepare") for out in lock[name]["outs"]}
 
+    def test_one_seed_of_every_variant(self, clone: Repository) -> None:
+        status, said = verify(clone.path, "--seed=1")
+        assert status == 0, said
+        assert "base  seed 1  same bits\nwide  seed 1  same bits\n" in said
+        assert said.endswith("Verified: seed 1 of 2 variants, the tables and the pages.\n")
+
     def test_a_flipped_bit_in_results_is_told(self, clone: Repository) -> None:
         stored = next(path for path in sorted((clone.path / "results" / "files" / "md5").glob("*/*")) if not path.suffix)
         with changed(stored, flipped(stored)):

@@ -52,14 +52,20 @@ def close(actual, expected, tolerance):
     largest = max(float(x.abs().max()) for x in expected)
     for a, e in zip(actual, expected):
         assert float((a - e).abs().max()) <= tolerance * largest, float((a - e).abs().max()) / largest
-"""
-CASES = {
-    "shapes": """
-for shape in [(1, 1, 1, 2), (3, 7, 3, 3), (2, 9, 2, 4), (1, 5, 3, 6), (1, 3, 2, 8), (1, 2, 1, 16), (1, 2, 1, 32)]:
+
+def equals_the_definition(*shape):
     inputs = draw(*shape)
     actual = run(*inputs, shape[-1] ** -0.5)
     close(actual, exact(*inputs, shape[-1] ** -0.5), 1e-6)
     assert all(x.is_contiguous() for x in actual)
+"""
+CASES = {
+    "the base's heads": """
+equals_the_definition(2, 9, 2, 4)
+""",
+    "shapes": """
+for shape in [(1, 1, 1, 2), (3, 7, 3, 3), (1, 5, 3, 6), (1, 3, 2, 8), (1, 2, 1, 16), (1, 2, 1, 32)]:
+    equals_the_definition(*shape)
 """,
     "extreme scores": """
 for factor in (100.0, 10000.0):
@@ -151,10 +157,10 @@ assert [y.shape for y in run(x, x, x, x, 0.5)] == [x.shape] * 4
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-@pytest.mark.slow
-def test_interpreted() -> None:
-    """All cases in one process, which says each one's name, because a start of torch and triton takes longer than most cases."""
-    program = INTERPRETED + "".join(f"print({name!r})\n{case}" for name, case in CASES.items())
+@pytest.mark.parametrize("names", [list(CASES)[:1], pytest.param(list(CASES)[1:], marks=pytest.mark.long)], ids=["base", "others"])
+def test_interpreted(names: list[str]) -> None:
+    """Several cases in one process, which says each one's name, because a start of torch and triton takes longer than most cases."""
+    program = INTERPRETED + "".join(f"print({name!r})\n{CASES[name]}" for name in names)
     process = subprocess.run(
         [sys.executable, "-W", "error", "-W", "ignore::RuntimeWarning", "-c", program],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
@@ -163,7 +169,7 @@ def test_interpreted() -> None:
         text=True,
     )
     assert process.returncode == 0, f"{process.stdout}{process.stderr}"
-    assert process.stdout.splitlines() == list(CASES)
+    assert process.stdout.splitlines() == names
 
 
 def test_without_a_gpu_the_plain_path_runs_and_says_why() -> None:

@@ -93,7 +93,7 @@ def test_equals_the_definition_in_float64(shape: tuple[int, int, int, int]) -> N
     assert_gradients_close(gradients, expected_gradients)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("dim", [2, 3, 4, 5, 6, 7, 8, 16, 32])
 def test_equals_the_definition_over_the_whole_grid(dim: int) -> None:
     for batch in (1, 2, 3, 5, 17):
@@ -493,7 +493,7 @@ def test_sliced_equals_the_definition_in_float64(shape: tuple[int, int, int, int
     assert_close_to_exact(operands, scale=shape[-1] ** -0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("dim", range(2, 9))
 def test_sliced_equals_the_definition_over_the_whole_grid(dim: int) -> None:
     for batch in (1, 3, 17):
@@ -702,7 +702,7 @@ def finish(process: subprocess.Popen[str]) -> list[str]:
     return out.split(maxsplit=3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_fill_a_fresh_cache_at_once_and_a_damaged_one_is_survived(tmp_path: Path) -> None:
     results = [finish(process) for process in [start(NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)]]
     assert results[0] == results[1]

@@ -1046,7 +1046,7 @@ def test_pictures_for_tracking_are_of_the_variants_that_ran(small_study: Path) -
     assert Image.open(io.BytesIO((pictures / "base.png").read_bytes())).size[0] > 800
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_catalogue_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = write_study(tmp_path, seeds=6, epochs=5)
     write_dataset(tmp_path)

@@ -54,6 +54,7 @@ def test_a_study_registers_its_baseline_alone(trained: Repository, tmp_path: Pat
         torch.testing.assert_close(loaded(images), network.eval()(images), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_real_digit_over_http(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The committed baseline, served by `mlflow models serve`, reads MNIST's first test digits."""
     mirror = Path(os.environ.get("MNIST_MIRROR", ""))

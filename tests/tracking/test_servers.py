@@ -73,7 +73,7 @@ def postgresql(folder: Path) -> Iterator[str]:
     [
         # Files go from the client to a folder that is not there yet, or through the server.
         (sqlite, ("--default-artifact-root", "not/there/yet", "--no-serve-artifacts")),
-        (postgresql, ("--artifacts-destination", "./mlartifacts")),
+        pytest.param(postgresql, ("--artifacts-destination", "./mlartifacts"), marks=pytest.mark.long),
     ],
 )
 def test_a_fresh_server_has_the_first_training_whole(
