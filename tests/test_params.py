@@ -172,7 +172,7 @@ FAULTS = [
         {"seeds": 0},
         "variants.x.seeds is 0, but has to be a number of seeds from 1 to 1,000, or a list of seeds.",
     ),
-    ("variants/x", {"momentum": 0.9}, "variants.x.momentum: 0.9 is SGD's, and adam has its own; set it to 0.0, or optimizer to sgd."),
+    ("variants/x", {"momentum": 0.9}, "variants.x.momentum: 0.9 is for sgd, not for adam; set it to 0.0, or optimizer to sgd."),
     (
         "variants/x",
         {"schedule": "warmup_linear"},
@@ -249,7 +249,7 @@ FAULTS = [
     (
         "variants/x",
         {"position": "none", "position_std": 0.02},
-        "variants.x.position_std: 0.02 is of learned vectors, but position is none; set it to 1.0, or position to learned.",
+        "variants.x.position_std: 0.02 is for learned vectors only, but position is none; set it to 1.0, or position to learned.",
     ),
     ("variants/x", {"position": "sinusoidal", "dim": 7, "heads": 7}, "variants.x.position: sinusoidal needs a dim divisible by 2"),
     ("variants/a b", {}, "variants.a b: a name may hold letters, digits, '-' and '_' only; a-b would do."),
@@ -294,7 +294,7 @@ FAULTS = [
     ("train/epochs", 0, "train.epochs is 0, but has to be at least 1; the nearest valid value is 1."),
     ("train/epochs", "thirty", "train.epochs is 'thirty', but has to be a whole number."),
     ("train/learning_rate", float("nan"), "train.learning_rate is nan, but has to be"),
-    ("train/momentum", 0.9, "train.momentum: 0.9 is SGD's, and adam has its own; set it to 0.0, or optimizer to sgd."),
+    ("train/momentum", 0.9, "train.momentum: 0.9 is for sgd, not for adam; set it to 0.0, or optimizer to sgd."),
     (
         "train/learning_rate",
         1e308,

@@ -1,1 +1,1 @@
-"""What stored weights do: tested anew on the test images, probed, compared with their training, and kept as long as nothing changed."""
+"""The evaluation of stored weights: they are tested again, probed and compared with their training. Results are kept while valid."""

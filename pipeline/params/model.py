@@ -97,7 +97,7 @@ class ModelSettings(NetworkSettings):
         _check_position(self.dim, self.position)
         if self.position_std != 1 and self.position != "learned":
             raise ValueError(
-                f"position_std: {self.position_std} is of learned vectors, but position is {self.position}; set it to 1.0, "
+                f"position_std: {self.position_std} is for learned vectors only, but position is {self.position}; set it to 1.0, "
                 "or position to learned"
             )
         if self.residual == "normalized" and self.norm != "pre":

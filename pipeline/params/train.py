@@ -48,7 +48,7 @@ class TrainSettings(Settings):
     @model_validator(mode="after")
     def _possible(self) -> TrainSettings:
         if self.momentum and self.optimizer != "sgd":
-            raise ValueError(f"momentum: {self.momentum} is SGD's, and {self.optimizer} has its own; set it to 0.0, or optimizer to sgd")
+            raise ValueError(f"momentum: {self.momentum} is for sgd, not for {self.optimizer}; set it to 0.0, or optimizer to sgd")
         if self.schedule in ("warmup_linear", "noam") and not self.warmup:
             raise ValueError(f"warmup: {self.schedule} needs a share of the steps to warm up in, for example 0.1")
         if self.schedule in ("constant", "linear") and self.warmup:

@@ -1,1 +1,1 @@
-"""Step times of today's code and of the thesis's own way, taken side by side."""
+"""Interleaved step times of this project's code and of the thesis's own way."""
