@@ -38,14 +38,14 @@ class Change:
     Attributes:
         retrained: whether the two are different trainings.
         identical: whether every loss and accuracy that both record is the same to the last bit.
-        settings: what was set otherwise; keys that one side does not record are not among them.
-        causes: what else was otherwise: code, data, versions.NAME, device, attention.
-        unrecorded: settings of which one side says nothing.
+        settings: the settings that differ, without those that only one side records.
+        causes: what else differs: code, data, versions.NAME, device, attention.
+        unrecorded: settings that only one side records.
         accuracy: of base and head, over the seeds.
         paired: whether the difference is taken seed by seed; else the two sides are independent samples (Welch).
         difference: head - base, a fraction of the test images, with Student's t interval.
         p, adjusted: two-sided p of no difference, alone and Holm-adjusted over all variants that are not identical.
-        images: interval of the difference from resampling seeds and test images, where the predictions of both are here.
+        images: interval of the difference from resampling seeds and test images; None without the predictions of both.
     """
 
     variant: str
@@ -101,7 +101,7 @@ class Comparison:
 
     @property
     def smallest_adjusted_p(self) -> float | None:
-        """The least that any adjusted p can be; None where a test is no sign flip."""
+        """The smallest adjusted p that is possible; None where a test is not a sign-flip test."""
         if not self.tested or not all(change.paired for change in self.tested):
             return None
         return min(1.0, len(self.tested) * min(statistics.smallest_p(len(change.base.seeds)) for change in self.tested))
@@ -118,7 +118,6 @@ def compare(base: Side, head: Side, cache: Cache | None = None) -> Comparison:
     if cache is not None and not all(change.identical for change in changes):
         before, after = (with_predictions(side.study, cache).trainings for side in (base, head))
         console = Console(stderr=True)
-        # A second or two each.
         shown = track(changes, "Resampling seeds and images", console=console, transient=True, disable=not console.is_terminal)
         changes = [replace(change, images=_over_images(change, before[change.variant], after[change.variant])) for change in shown]
     p_values = {change.variant: change.p for change in changes if change.p is not None}
@@ -160,7 +159,7 @@ def _change(base: Training, head: Training) -> Change:
         paired=paired,
         difference=difference,
         interval=interval,
-        # Two trainings that are the same to the last bit are no sample, so they are no test and no part of the family.
+        # Two trainings that are the same to the last bit are no sample, so they are not tested.
         p=None if identical else p,
     )
 
@@ -169,7 +168,7 @@ def _settings(base: Mapping[str, Any], head: Mapping[str, Any]) -> tuple[tuple[D
     differences = [Difference(key, base[key], head[key]) for key in base if key in head and base[key] != head[key]]
     alone = [key for key in (*base, *head) if (key in base) != (key in head)]
     if any(key == "model.architecture" for key, _, _ in differences):
-        # Another architecture has other options, which is a change; the rest of the record may still be an older one.
+        # Another architecture has other options, which is a change. Settings outside of the model may still be unrecorded.
         swapped = [key for key in alone if key.startswith("model.")]
         differences += [Difference(key, base.get(key), head.get(key)) for key in swapped]
         alone = [key for key in alone if key not in swapped]

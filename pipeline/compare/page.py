@@ -75,7 +75,7 @@ def _content(comparison: Comparison, rows: int) -> dict[str, Any]:
 
 
 def code(value: object) -> str:
-    """Text from a repository as an inline code span, in which nothing is markup or a mention."""
+    """Text from a repository as inline code, so that none of it is read as markup or as a mention."""
     line = " ".join(str(value).split()).replace("`", "'") or "-"
     return f"`{line if len(line) <= 80 else line[:79] + '…'}`"
 
@@ -294,7 +294,7 @@ def _one_sided(comparison: Comparison, rows: int) -> Section | None:
 
 
 def _differing(what: str, found: Iterable[tuple[tuple[str, str, str], str]], comparison: Comparison, rows: int) -> Table | None:
-    """A row for each ((what differs, at base, at head), variant), with all its variants; None where nothing does."""
+    """A row with all variants for each (what differs, at base, at head), from pairs of that and a variant; None without any."""
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for differs, variant in found:
         groups[differs].append(variant)

@@ -48,7 +48,7 @@ def _caches(root: Path) -> Iterator[Path]:
 
 
 def with_predictions(study: Study, cache: Cache) -> Study:
-    """The study with trainings that find their predictions: the files in a working tree, else what its dvc.lock names in the caches."""
+    """The study, with predictions read from the files in the working tree, or from the cached files that its dvc.lock names."""
     locked = _locked(study, cache)
 
     def stored(variant: str) -> Arrays | None:

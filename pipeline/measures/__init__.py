@@ -1,4 +1,4 @@
-"""What the laboratory measures. An entry of `MEASURES` holds all that is said of a measure, and how a training gives it.
+"""What the laboratory measures. An entry of `MEASURES` has the words of a measure, and how it is computed from a training.
 
 A new measure is one entry. params.yaml, claims, tables and figures find it here by its name.
 """
@@ -19,16 +19,16 @@ Probe = Literal["shifts", "sizes", "attention", "saturation", "positions", "recu
 PROBES: tuple[Probe, ...] = get_args(Probe)
 
 LATE_EPOCHS = 5
-STEADY_EPOCHS = 10  # late epochs only: the first ones climb, which is learning and not unsteadiness
+STEADY_EPOCHS = 10  # the first epochs are left out: their climb is learning and not unsteadiness
 MIN_STEADY_EPOCHS = 12
 
 
 class NotFormed(ValueError):
-    """The runs that are there do not give the measure; the message says why, as a clause."""
+    """The measure cannot be computed from these runs; the message gives the reason as a clause."""
 
 
 class NotMeasured(NotFormed):
-    """What the measure is formed from is not there: a stage has to run first."""
+    """The data of the measure are not there: a stage has to run first."""
 
 
 class Trained(Protocol):
@@ -86,18 +86,18 @@ class Measure:
 
     Attributes:
         title: what a table's column or a figure's axis calls it.
-        note: what it is, as a sentence.
+        note: its definition, as a sentence.
         of_value, of_difference: unit of a value and of a difference of two.
         factor: from the measure's own unit to the printed one.
-        digits: decimals; None where values differ so much in size that they depend on it.
+        digits: decimals; None where they depend on the value's size.
         values: (seeds,) of a training, which may hold values that are not finite; None where the measure is not one of each seed.
             Raises NotFormed.
-        by_epoch: the curve whose last value, or mean over the late epochs, it is; empty where it has no value after every epoch.
+        by_epoch: the curve of which it is the last value or the late mean; empty where it has no value after every epoch.
         probe: what the evaluation has to do for it, besides testing.
-        rule: the one rule of claims that judges it; None for any that judges differences.
-        ratio: its effects are ratios of geometric means, not differences: what counts is by which factor it is larger.
+        rule: the only rule of claims that judges it; None where any rule for differences does.
+        ratio: whether its effects are ratios of geometric means, and not differences.
         series: (seeds,) of two curves, each of several trainings, in place of `values`; gets both and the seeds. Raises NotFormed.
-        phrase: what a comparison calls it, where not by its name.
+        phrase: its name in comparisons, where that is another than its name here.
     """
 
     title: str = ""
@@ -212,8 +212,8 @@ def late(curve: FloatArray) -> FloatArray:
 def unsteadiness(accuracy: FloatArray) -> FloatArray:
     """Standard deviation of the accuracy around its own straight line over the last `STEADY_EPOCHS` epochs, per seed.
 
-    The line, by least squares, takes out that accuracy still rises. It takes two degrees of freedom, so the sum of the squared
-    residuals is divided by the number of epochs minus 2, which makes its mean the variance of epochs that scatter independently.
+    The line, fitted by least squares, removes the rise of accuracy. It takes two degrees of freedom, so the sum of the squared
+    residuals is divided by the number of epochs minus 2. For epochs that scatter independently its mean is then their variance.
 
     Args:
         accuracy: (seeds, epochs).
@@ -237,7 +237,7 @@ _LATE = f"mean over the last {LATE_EPOCHS} epochs (the last fifth of fewer than 
 
 
 def _of_both_ends(name: str, column: str, lacking: str, measure: Measure) -> dict[str, Measure]:
-    """A measure of the trained model and the same of the untrained one, by name."""
+    """The same measure of the trained and of the untrained model, by name."""
     ends = {name: ("", "after training"), f"{name} at the start": ("_start", "before training")}
     return {
         one: replace(

@@ -1,4 +1,4 @@
-"""What makers of results go by, too: which shifts, beam and first steps an evaluation looks at, and when a training has diverged."""
+"""What training and evaluation share with the measures: shifts, sizes, beam width, first steps, and when a training has diverged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 
 SHIFTS = (1, 2, 3, 4)  # pixels
-SIZES = (20, 24, 32, 36, 40)  # pixels along a side; of patches of 4 pixels grids of 5 to 10, where 28 pixels give 7
+SIZES = (20, 24, 32, 36, 40)  # pixels along a side: with patches of 4 pixels grids of 5 to 10, where the training's 28 pixels give 7
 FIRST_STEPS = 10  # whose changes of the weights an evaluation measures: "the first ten steps" of Liu et al. 2020, section 3.1
 BEAM_WIDTH = 5  # captions that a beam search keeps, as in Cornia et al. 2020, section 4.2
 

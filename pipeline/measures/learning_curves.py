@@ -1,4 +1,4 @@
-"""How many times the training images one network needs to be as accurate as another."""
+"""How many times as many training images one network needs to be as accurate as another."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pipeline.measures.definitions import FloatArray
 def images_ratio(needs: Mapping[int, float], than: Mapping[int, float]) -> float:
     """The ratio of training images at which two learning curves reach equal error.
 
-    A curve goes in straight lines through its points, the logarithm of the images against that of the error; a point that is no
-    better than one with fewer images is left out, so a curve gives the fewest images that reach an error. The ratio is the
-    geometric mean over all errors that both curves reach, each error as heavy as its logarithm is long.
+    A curve is linear between its points, the logarithm of the images against that of the error. A point that is no better than one
+    with fewer images is left out, so a curve gives the fewest images that reach an error. The ratio is the geometric mean over the
+    errors that both curves reach, uniform on the logarithm of the error.
 
     Args:
         needs, than: errors by number of training images, two or more each, as fractions above 0.
@@ -37,7 +37,7 @@ def images_ratio(needs: Mapping[int, float], than: Mapping[int, float]) -> float
 
 
 def _inverse(curve: Mapping[int, float]) -> tuple[FloatArray, FloatArray]:
-    """The logarithms of a curve's errors, rising, and of the fewest images that reach each."""
+    """Logarithms of a curve's errors, in rising order, and of the fewest images that reach each."""
     sizes = sorted(curve)
     values = np.array([curve[size] for size in sizes], dtype=np.float64)
     if not (np.isfinite(values).all() and (values > 0).all()):

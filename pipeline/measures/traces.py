@@ -1,4 +1,4 @@
-"""What the trace of a training tells: every step's loss to the 500th step, then each tenth (`runner/finished.py`).
+"""Measures of a training's trace: the loss of every step to the 500th, then of each tenth (`runner/finished.py`).
 
 So a spike between two recorded steps is not seen, and a window of recorded steps is ten times as long after the 500th.
 """
@@ -33,7 +33,8 @@ def loss_spikes(loss: FloatArray) -> int:
 def steps_to_loss(step: FloatArray, loss: FloatArray, num_steps: int) -> int:
     """The first step at which the mean over the last `REACHED_STEPS` recorded losses is `REACHED_LOSS` or less.
 
-    A training in which it never is has the value `num_steps` + 1. That is censored: the training would have taken that long at least.
+    A training that never reaches it has the value `num_steps` + 1. That value is censored: the training would have taken at least so
+    long.
 
     Args:
         step, loss: (recorded steps,) in order, steps counted from 1.

@@ -1,21 +1,21 @@
 """The rules that judge the claims of params.yaml.
 
-A claim is one or more comparisons, and each rule puts the effect of a comparison into a region: the ratio within a factor, the mean
+A claim is one or more comparisons. Each rule puts the effect of a comparison into a region, such as a ratio within a factor or a mean
 above a bound. A comparison is judged from its interval, never from a point: "supported" when the whole interval lies inside the
-region, "contradicted" when no part of it does, else "not decided"; "not run" when what it compares was not trained, evaluated or
-timed. A count of bytes is exact and has no interval.
+region, "contradicted" when no part of it does, else "not decided". It is "not run" when what it compares was not trained, evaluated
+or timed. A count of bytes is exact and has no interval.
 
 A claim is supported when all its comparisons are, each on its own interval: an intersection-union test needs no adjustment (Berger
-1982). It is contradicted when one is. As any one suffices for that, contradiction is read off the wider interval that covers all of
-the claim's comparisons at once (Bonferroni), which holds false contradictions at 5 % per claim. Of several verdicts the first of
-`PRECEDENCE` is the claim's: a claim with a comparison that was not run is not supported. A claim that says that something holds in
-`any` of its comparisons is judged the other way round: one supports it, in the wider interval (the first step of Holm 1979), and all
-contradict it.
+1982). It is contradicted when one is. Because any one suffices, contradiction takes the wider interval that covers all of the
+claim's comparisons at once (Bonferroni), which keeps false contradictions at 5 % per claim. The claim has the verdict that comes
+first in `PRECEDENCE`, so a claim with a comparison that was not run is not supported. A claim that something holds in `any` of its
+comparisons is judged the other way round: one supports it, in the wider interval (the first step of Holm 1979), and all contradict
+it.
 
 The gate: a comparison of trainings is judged when each of them was shown as many images as the claim speaks of ("short run" if not),
 and when its effect has settled ("not settled" if not, see `_moved`). Else its effect and interval are an observation and no verdict.
 So only trainings of full length contradict. One such comparison contradicts the claim even where another is a short run, because the
-claim asserts all of its comparisons. Where none contradicts, one short run keeps the claim from every verdict.
+claim asserts all of its comparisons. Where none contradicts, a claim with a short run has no verdict.
 
 The looks: each side of a comparison counts its first k seeds, k the largest of the declared looks that it reaches. Before the first
 look there is no verdict. Without looks all seeds count. The intervals have the level at which all looks together err in at most
@@ -47,15 +47,15 @@ Verdict = Literal["contradicted", "not run", "short run", "not settled", "not de
 PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
 OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
 FIFTH = 5  # an effect is compared between the last fifth of the epochs and the fifth before
-OUTLIER = 5.0  # in deviations: a seed so far from the median of its side is named. The deviation is 1.4826 median |x - median|
+OUTLIER = 5.0  # a seed this far from the median of its side is named; in units of 1.4826 median |x - median|
 MIN_FOR_OUTLIERS = 5  # seeds of a side
 
 
 class Timings(Protocol):
-    """What a claim may ask of the timing stage's results; `pipeline.timing.results`, which stands above this room, has them."""
+    """What a claim may ask of the timing stage's results. `pipeline.timing.results`, which this room may not import, has them."""
 
     def ratio(self, slower: str, faster: str) -> FloatArray:
-        """(rounds,): two subjects' step times as published, of each undisturbed round. Raises LookupError where one was not timed."""
+        """(rounds,): two subjects' ratio of step times in each undisturbed round. Raises LookupError where one was not timed."""
         ...
 
     def exponent(self, measure: str) -> FloatArray:
@@ -72,16 +72,16 @@ class Finding:
         observed: of an observation, what the interval would have said, as the end of a sentence; else empty.
         missing: of an observation, what a verdict would take, in few words; else empty.
         rule_text: the rule in words, the same whatever the data say.
-        sizes: how many seeds each side brings: the first ones, as far as its largest look. Of timings the number of rounds.
+        sizes: how many seeds of each side count: the first ones, up to its largest look. Of timings the number of rounds.
         effect: in the measure's unit, or a ratio; None where nothing could be formed.
         interval: of the effect, at the level of the rule.
         region: where the claim puts the effect; an end may be infinite.
         plain: of a ratio of trainings, the difference in the measure's own unit with its interval; else None.
-        seeds_needed: between how many seeds (None: more than can be) a side would probably decide it; None where it is decided, or none
-            would.
-        seeds_note: that, or why there is none, as a clause; empty where it is decided or not run.
-        notes: what a reader has to know besides, as sentences: seeds far from the others, a verdict that hangs on one seed, too little
-            power to support.
+        seeds_needed: the fewest and the most seeds per side (None: more than `MAX_SEEDS`) that would probably decide it; None where
+            it is decided, or where no number would.
+        seeds_note: the same as a clause, or why there is no number; empty where it is decided or not run.
+        notes: what else a reader has to know, as sentences: seeds far from the others, a verdict that depends on one seed, too few
+            seeds to support.
     """
 
     comparison: ComparisonSettings
@@ -125,9 +125,9 @@ class Judgement:
     def deciding(self) -> Finding:
         """The finding that decides the verdict: of those with the claim's own verdict the first, with three exceptions.
 
-        Of those supported it is the one nearest to the edge of its region. Of those not decided it is the one that will settle the
-        claim: the one that needs the fewest seeds among those outside of their region, if there are any, else the one that needs
-        the most. Of observations it is the first that has an effect, so that none is picked for what it shows.
+        Where the claim is supported it is the one nearest to the edge of its region. Where it is not decided it is the one that will
+        settle the claim: of those outside of their region the one that needs the fewest seeds, and where there are none the one that
+        needs the most. Of observations it is the first that has an effect, so that none is picked for what it shows.
         """
         same = [finding for finding in self.findings if finding.verdict == self.verdict]
         if self.verdict == "supported":
@@ -165,7 +165,7 @@ def is_timed(claim: ClaimSettings) -> bool:
 
 @dataclass(frozen=True)
 class _Levels:
-    """Levels of the intervals: the one that has to lie inside, and the one of which no part may."""
+    """Levels of two intervals: `inside` supports when it lies in the region, `outside` contradicts when no part of it does."""
 
     inside: float
     outside: float
@@ -184,11 +184,11 @@ def judge(
     images_shown: int,
     looks: Sequence[int] = (),
 ) -> Judgement:
-    """Judges one claim from the variants and timings that there are. Whatever these lack or hold becomes a verdict, never an error.
+    """Judges one claim from the variants and timings that are there. What is missing or damaged becomes a verdict, never an error.
 
     Args:
         images_shown: training images that each side has to be shown, where the claim does not say it itself.
-        looks: numbers of seeds at which claims are judged, rising; without any all seeds count.
+        looks: numbers of seeds at which claims are judged, rising; without looks all seeds count.
     """
     length = claim.images_shown or images_shown
     findings = []
@@ -306,14 +306,14 @@ def listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class _Sample:
-    """What an effect is formed from, on the scale on which it is judged: of a ratio on logarithms.
+    """What an effect is formed from, on the scale on which it is judged: a ratio on logarithms.
 
     Attributes:
-        parts: the sides' values.
-        seeds: of each side, which seeds these are; empty where the values are not of seeds.
-        form: the estimate of the parts.
+        parts: the values of each side.
+        seeds: the seeds of each side; empty where the values are of rounds.
+        form: makes the estimate from the parts.
         region: where the claim puts the effect, on that scale.
-        show: from that scale to the effect's.
+        show: converts from that scale to the effect's.
         plain: as `Finding.plain`, at a level.
     """
 
@@ -333,7 +333,7 @@ class _Sample:
         return self.form is paired_contrast
 
     def without(self, side: int, place: int) -> _Sample:
-        """Without one seed of one side; of pairs without it on all sides."""
+        """The sample without one seed of one side; a paired one loses it on all sides."""
         drop = range(len(self.parts)) if self.paired else (side,)
         parts = tuple(np.delete(part, place) if i in drop else part for i, part in enumerate(self.parts))
         seeds = tuple(tuple(np.delete(of, place)) if i in drop else of for i, of in enumerate(self.seeds))
@@ -346,7 +346,7 @@ def _scale(comparison: ComparisonSettings) -> tuple[Callable[[FloatArray], Float
 
 
 def _log(values: FloatArray) -> FloatArray:
-    with np.errstate(divide="ignore", invalid="ignore"):  # of 0: refused as not finite where it matters
+    with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm of 0 is refused later, as not finite
         logs: FloatArray = np.log(values)
     return logs
 
@@ -355,7 +355,7 @@ def _trained(comparison: ComparisonSettings, sides: Mapping[str, Training], look
     """What the comparison is about, of the seeds that count.
 
     Args:
-        epochs: over the fifth of the epochs before the last fifth, in place of the measure's own.
+        epochs: take the fifth of the epochs before the last fifth, in place of the measure's own.
 
     Raises:
         NotFormed: there is nothing to compare.
@@ -411,7 +411,7 @@ def _trained(comparison: ComparisonSettings, sides: Mapping[str, Training], look
 
 
 def _counted(seeds: tuple[int, ...], looks: tuple[int, ...]) -> tuple[int, ...]:
-    """The first of these as far as their largest look; all before the first look, and without looks."""
+    """The first seeds, up to the largest look that they reach; all of them before the first look, and without looks."""
     return seeds[: max((look for look in looks if look <= len(seeds)), default=len(seeds))]
 
 
@@ -455,7 +455,7 @@ def _of_trainings(
 
 
 def _observation(finding: Finding, verdict: Verdict, why: str, missing: str) -> Finding:
-    """The finding as an observation; one without an effect observed nothing, and says why."""
+    """The finding as an observation; one without an effect says why there is none."""
     observed, why = (finding.why, why) if finding.effect is not None else ("", f"{why}; {finding.why}")
     return replace(finding, verdict=verdict, why=why, seeds_needed=None, seeds_note="", observed=observed, missing=missing)
 
@@ -471,12 +471,12 @@ def _moved(
     """Why the effect has not settled, as the end of a sentence; empty where it has.
 
     The effect of the late epochs is compared with that of the fifth of the epochs before the last fifth. It has settled where it moved
-    by less than the claim's margin and both give one verdict.
+    by less than the claim's margin and both give the same verdict.
 
-    The margin is the bound's distance from no effect. A bound of no effect, and the bound of `at least`, say on which side of a value
-    the effect lies and not what is small. So there, and wherever it is more, the effect of a claim with a direction may move by half
-    the half-width of its interval, which other seeds move it by, or by a fifth of its distance from the bound: at that pace it would
-    take the whole training once more to reach it.
+    The margin is the bound's distance from no effect. A bound of no effect, and the bound of `at least`, have no such distance: they
+    say on which side of a value the effect lies. A claim with a direction therefore also allows half the half-width of the interval,
+    which is what other seeds change, and a fifth of the effect's distance from the bound: at that pace the effect would take the whole
+    training once more to reach it. The largest of the three counts.
     """
     if any(side.test_accuracy.shape[1] < 2 for side in sides.values()):
         return "one epoch does not show whether the effect has settled"
@@ -511,7 +511,7 @@ def _moved(
 
 
 def _notes(comparison: ComparisonSettings, sample: _Sample, finding: Finding, levels: _Levels) -> tuple[str, ...]:
-    """What a reader has to know of a judged comparison besides its verdict."""
+    """See `Finding.notes`."""
     if comparison.measure == "ensemble accuracy":
         return ()
     notes = []
@@ -551,7 +551,7 @@ def _of_timings(comparison: ComparisonSettings, timings: Timings | None, rule: s
 
 
 def _timed(comparison: ComparisonSettings, timings: Timings, rule: str, levels: _Levels) -> Finding:
-    """Ratios are judged on their logarithm, so that a ratio and its inverse are one. Raises LookupError where nothing was timed."""
+    """Ratios are judged on logarithms, so that a ratio and its inverse get the same verdict. Raises LookupError without timings."""
     assert comparison.reference is not None
     scale, show = _scale(comparison)
     timed = comparison.rule == "ratio"
@@ -607,7 +607,7 @@ def _decide(comparison: ComparisonSettings, sample: _Sample, rule: str, levels: 
 def _outlook(
     estimate: Estimate | RankEstimate, region: tuple[float, float], unit: str, levels: _Levels
 ) -> tuple[tuple[int, int | None] | None, str]:
-    """How many seeds would probably decide what these do not, and that as a clause."""
+    """`Finding.seeds_needed` and `Finding.seeds_note`."""
     if isinstance(estimate, RankEstimate):
         return None, "more rounds may decide it"
     needed = seeds_to_decide(estimate, region, level=levels.inside, outside_level=levels.outside)

@@ -1,9 +1,9 @@
 """Effects, with the intervals that verdicts rest on.
 
-The seed is the unit: one value per training. Two networks are compared as independent samples (Welch 1947), because the trainings of
-one seed share nothing but the order of the images: the correlation of a seed of one with the same seed of the other has a median of
-0.05 in this study. Trainings that share their subset of the data, or their first epochs, are compared in pairs. Rounds of
-interleaved timings have stragglers, so their ratios are judged by ranks (Hodges and Lehmann 1963).
+The seed is the unit: one value per training. Two networks are compared as independent samples (Welch 1947), because trainings with
+the same seed share only the order of the images: their results have a median correlation of 0.05 in this study. Trainings that share
+their subset of the data, or their first epochs, are compared in pairs. Rounds of interleaved timings have stragglers, so their ratios
+are judged by ranks (Hodges and Lehmann 1963).
 
 Seeds are added in looks that are declared beforehand. All looks share one level, at which all of them together err in at most
 5 % of cases (Pocock 1977).
@@ -107,7 +107,7 @@ class RankEstimate:
 
 
 def contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
-    """Of one side its mean, of two the first's minus the second's, of four the first difference minus the second; sides independent.
+    """The mean of one side, the difference of two, or of four sides (a - b) - (c - d); the sides are independent.
 
     With the variances s² and sizes n of the sides the error is √Σ s²/n, with (Σ s²/n)² / Σ (s²/n)²/(n - 1) degrees of freedom
     (Welch 1947).
@@ -126,17 +126,17 @@ def contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
 def _row(side: Sequence[float] | FloatArray) -> FloatArray:
     row = np.asarray(side, dtype=np.float64)
     if row.ndim != 1 or not row.size:
-        raise ValueError("needs a row of one or more values a side")
+        raise ValueError("needs a row of one or more values per side")
     if not np.isfinite(row).all():
         raise ValueError("holds a value that is not a finite number")
     return row
 
 
 def _estimate(mean: float, rows: Sequence[FloatArray], size: float) -> Estimate:
-    """Of rows that were computed from numbers of at most `size`.
+    """The estimate from rows that were computed from numbers of at most `size`.
 
-    Accuracies are shares of images, so values that are equal on paper often differ in their last bits. That is no spread, and a tiny
-    interval made of it would decide what no data decide.
+    Accuracies are shares of images, so values that are equal on paper often differ in their last bits. That is rounding and no spread,
+    and an interval made of it would be far too short.
     """
     mean = 0.0 if abs(mean) <= _ROUNDING * size else mean
     sizes = tuple(row.size for row in rows)
@@ -171,8 +171,8 @@ def paired_contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
 def vote_estimate(predictions: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> Estimate:
     """Accuracy of the vote of all seeds on these test images, with the error that other seeds would give.
 
-    The error is that of the delete-d jackknife (Shao and Wu 1989) with half of the seeds left out: a vote is not smooth in a single
-    voter. With S seeds, votes θ of all subsets of S - d, and θ' their mean: error² = (S - d) / d · mean (θ - θ')².
+    The error is that of the delete-d jackknife (Shao and Wu 1989) with half of the seeds left out, because a vote is not smooth in a
+    single voter. With S seeds, votes θ of all subsets of S - d, and θ' their mean: error² = (S - d) / d · mean (θ - θ')².
 
     Args:
         predictions: (seeds, images) predicted classes; labels: (images,).
@@ -195,30 +195,34 @@ def vote_estimate(predictions: npt.NDArray[np.uint8], labels: npt.NDArray[np.uin
 # --- looks ---
 
 
+def look_path(looks: Sequence[int]) -> list[tuple[int, int]]:
+    """Numbers of seeds of both sides, from the first look to the last, where one side may lead by a look."""
+    path = [(k, k) for k in looks[:1]]
+    for k in looks[1:]:
+        path += [(path[-1][0], k), (k, k)]
+    return path
+
+
 @cache
 def look_level(looks: tuple[int, ...]) -> float:
     """Level of the intervals at each look, so that all looks together miss the truth in at most 5 % of cases (Pocock 1977).
 
-    Each side of a comparison counts up to its own largest look. So from the first look to the last one side may lead by a look, and
-    the information about a difference, n₁n₂ / (n₁ + n₂), grows in twice as many steps as there are looks after the first. The level
-    is that of all these steps. The chance that a random walk stays below c √information at every step is integrated step by step
-    (Armitage, McPherson and Rowe 1969).
+    Each side of a comparison counts up to its own largest look, so the information about a difference, n₁n₂ / (n₁ + n₂), grows at
+    every step of `look_path`. The level is that of all these steps. The chance that a random walk stays below c √information at every
+    step is integrated step by step (Armitage, McPherson and Rowe 1969).
 
-    That theory knows the spread and normal values. A few seeds whose errors are skewed on one side only miss more often: 3.5 % by the
-    theory are up to 5 % then, as `pipeline.study.error_rates` counts.
+    The theory takes the spread as known and the values as normal. Few seeds whose errors are skewed on one side only miss more often:
+    up to 5 % of cases in place of the theory's 3.5 %, as `pipeline.study.error_rates` counts.
 
     Args:
-        looks: numbers of seeds, rising; one number or none is no repetition.
+        looks: numbers of seeds, rising; with one number or none there is no repetition.
     """
-    path = [(k, k) for k in looks[:1]]
-    for k in looks[1:]:
-        path += [(path[-1][0], k), (k, k)]
-    information = [a * b / (a + b) for a, b in path]
+    information = [a * b / (a + b) for a, b in look_path(looks)]
     if len(information) < 2:
         return LEVEL
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
 
     def stays(bound: float) -> float:
-        nodes, weights = np.polynomial.legendre.leggauss(_NODES)
         density = places = held = np.empty(0)
         before = 0.0
         for amount in information:
@@ -243,11 +247,11 @@ def _normal(x: FloatArray) -> FloatArray:
 def seeds_to_decide(
     estimate: Estimate, claimed: tuple[float, float], *, level: float = LEVEL, outside_level: float | None = None
 ) -> tuple[int, int | None] | None:
-    """How many seeds a side would probably decide whether the effect lies in the claimed region, if its mean stays as it is.
+    """How many seeds per side would probably decide whether the effect lies in the claimed region, if its mean stays as it is.
 
-    The smallest n at which the interval lies wholly inside the region or wholly outside. A few seeds hardly know the spread: its
-    square is freedom / χ²(freedom) times the observed one. So the answer is the range between the spreads that are exceeded in 90 %
-    and in 10 % of cases.
+    That is the smallest n at which the interval lies wholly inside the region or wholly outside. Few seeds estimate the spread badly:
+    its true square is freedom / χ²(freedom) times the observed one. So the answer is the range between the spreads that are exceeded
+    in 90 % and in 10 % of cases.
 
     Args:
         claimed: low and high end of the claimed effects; `-math.inf` and `math.inf` for a region that is open to a side.
@@ -255,8 +259,8 @@ def seeds_to_decide(
         outside_level: of the interval that has to lie outside; None: the same.
 
     Returns:
-        Numbers from 2 to `MAX_SEEDS`, the second None where it is larger. None where both are, as the mean is too near to an end of
-        the region, and where the spread is not known.
+        Numbers from 2 to `MAX_SEEDS`, the second None where it is larger. None where both are larger, because the mean is too near to
+        an end of the region, and where the spread is not known.
 
     Raises:
         ValueError: the region's ends are not in rising order.
@@ -269,7 +273,7 @@ def seeds_to_decide(
     used = level if low < estimate.mean < high or outside_level is None else outside_level
     room = min(abs(estimate.mean - low), abs(estimate.mean - high))
     variance = sum(estimate.variances)
-    per_seed = variance**2 / sum(one**2 for one in estimate.variances)  # degrees of freedom of each further seed a side
+    per_seed = variance**2 / sum(one**2 for one in estimate.variances)  # degrees of freedom of each further seed per side
 
     def enough(quantile: float) -> int | None:
         spread = math.sqrt(variance * estimate.freedom / special.chdtri(estimate.freedom, 1 - quantile))

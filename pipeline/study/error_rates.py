@@ -1,8 +1,8 @@
 """How often verdicts are wrong, counted on simulated trainings whose truth is known.
 
-`python -m pipeline.study.error_rates` counts, and writes the table that the method page shows. Every simulation has a fixed start, so
-the table is the same wherever it is made. Each trial adds seeds as a study does that goes on until it is decided: both sides six, one
-ten, both ten, one twenty, both twenty. A verdict at any of these counts, and later ones do not take it back.
+`python -m pipeline.study.error_rates` counts them, and writes the table that the method page shows. Every simulation has a fixed start,
+so the table is the same on every machine. Each trial adds seeds as a study does that goes on until it is decided: both sides six, one
+ten, both ten, one twenty, both twenty. The first verdict counts, whatever later looks would say.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pipeline.files import replacing
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings
 from pipeline.study.claims import judge
+from pipeline.study.effects import look_path
 from pipeline.study.training import Training
 
 TABLE = Path(__file__).with_suffix(".csv")
@@ -35,7 +36,7 @@ Draw = Callable[[np.random.Generator, int], FloatArray]
 
 @dataclass(frozen=True)
 class Simulated:
-    """Trainings that end at given errors and have not moved for a while: all that a claim asks of a training."""
+    """Trainings with the same error in every epoch, as a claim sees a training."""
 
     seeds: tuple[int, ...]
     errors: FloatArray
@@ -111,7 +112,7 @@ def scenarios() -> Iterator[Scenario]:
 
 
 def power() -> Iterator[Scenario]:
-    """Of true claims: what share is supported. `false` names nothing."""
+    """Scenarios in which the claim is true: what is counted is the share that is supported, so `false` is empty."""
     for spread in (0.1, 0.2):
         draw = _normal(spread)
         of = f", spread {spread:g}"
@@ -127,16 +128,8 @@ def _claim(rule: str, bound: float) -> ClaimSettings:
     return ClaimSettings(source="-", sentence="-", measured="-", margin="-", comparisons=(comparison,))
 
 
-def path(looks: tuple[int, ...] = LOOKS) -> list[tuple[int, int]]:
-    """Numbers of seeds of both sides, at each time at which a verdict may change."""
-    sizes = [(looks[0], looks[0])]
-    for look in looks[1:]:
-        sizes += [(sizes[-1][0], look), (look, look)]
-    return sizes
-
-
 def verdicts(scenario: Scenario, rng: np.random.Generator) -> list[str]:
-    """Of one trial, at each step of `path`."""
+    """The verdicts of one trial, at each step of `look_path`."""
     seeds = tuple(range(LOOKS[-1]))
 
     def side(draw: Draw, ratio: float) -> Simulated:
@@ -144,7 +137,7 @@ def verdicts(scenario: Scenario, rng: np.random.Generator) -> list[str]:
 
     a, b = side(scenario.variant, scenario.ratio), side(scenario.reference, 1.0)
     found = []
-    for n, m in path():
+    for n, m in look_path(LOOKS):
         evidence = {"a": cast(Training, a.first(n)), "b": cast(Training, b.first(m))}
         found.append(str(judge("-", _claim(scenario.rule, scenario.bound), evidence, images_shown=1, looks=LOOKS).verdict))
     return found
@@ -163,7 +156,7 @@ def rates(scenario: Scenario, trials: int) -> tuple[float, float, float]:
 
 
 def read() -> list[dict[str, str]]:
-    """The table as it was last counted: kind (error or power), scenario, false, first look, decided; shares of trials."""
+    """The table as last counted. Columns: kind (error or power), scenario, shares of trials (false, first, decided), trials."""
     with TABLE.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 

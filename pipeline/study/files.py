@@ -1,6 +1,6 @@
 """Where a study keeps its files, and how those of a folder or of a commit are read.
 
-Records of any age are read. What an older one lacks is absent, which is not the same as different.
+Records of any age are read. What an older record lacks is absent, and does not count as different.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FolderFiles:
 
 
 def parse_json(content: bytes) -> dict[str, Any]:
-    """A JSON object; one that carries its own digest has to match it. Raises DamagedError, which says why as a clause."""
+    """A JSON object. Raises DamagedError, with the reason as a clause; also where the object does not match its own digest."""
     try:
         value = json.loads(content)
     except ValueError:
@@ -93,7 +93,7 @@ def curves_of(lines: Sequence[Mapping[str, str]]) -> tuple[tuple[int, ...], dict
     Losses and gradient norms of a seed that diverged may be NaN or infinite.
 
     Raises:
-        DamagedError: they are not a training's; says why as a clause.
+        DamagedError: they are not a training's; with the reason as a clause.
     """
     try:
         columns = [*CURVES, *(name for name in LATER_CURVES if lines and lines[0].get(name))]
@@ -134,7 +134,7 @@ def places(files: Files, top: str) -> list[str]:
 def described(files: Files, prefix: str) -> tuple[list[str], str | None]:
     """The variants and the name of the data set in the params.yaml that the results in `prefix` follow, of whatever age.
 
-    That is the root's, and a profile's laid over it. What cannot be read names nothing.
+    That is the root's, with a profile's laid over it. A file that cannot be read names nothing.
     """
     paths = ["params.yaml", f"profiles/{PurePosixPath(prefix).name}/params.yaml"] if prefix else ["params.yaml"]
     contents = files.read(paths)

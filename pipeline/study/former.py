@@ -19,7 +19,7 @@ _FILES = ("run.json", "epochs.csv", "metrics.json")
 
 
 def read(files: Files, prefix: str, name: str) -> tuple[dict[str, Training], dict[str, str]]:
-    """The trainings by variant; and the variants without a whole record, with what it lacks.
+    """The trainings by variant, and what is missing of each variant without a whole record.
 
     Args:
         prefix: of runs/ and evaluations/, in `files`.

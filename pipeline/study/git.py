@@ -50,7 +50,7 @@ class Repository:
             UserError: there is none; names the nearest branch, tag or experiment.
         """
         found = self._run("rev-parse", "--verify", "--quiet", revision) or self._experiments().get(revision)
-        # Separately, as an expression like `:/text` takes no suffix.
+        # In a second call, because an expression such as `:/text` takes no suffix.
         found = found and self._run("rev-parse", "--verify", "--quiet", f"{found.strip()}^{{commit}}")
         if not found:
             raise UserError(f"There is no commit {revision!r} here{self._hint(revision)}.")

@@ -1,4 +1,4 @@
-"""A study's results as a user holds them: one `Training` per variant, and tidy pandas frames.
+"""A study's results as a user sees them: one `Training` per variant, and tidy pandas frames.
 
     from pipeline.study import load
     load(".").epochs                    # of a folder; load("HEAD~3") of a commit; load("HEAD", store="mlflow.db") of its MLflow runs

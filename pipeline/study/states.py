@@ -1,6 +1,6 @@
-"""Earlier results of a profile's folder in build/, which git ignores: a copy by the settings and code that they came from.
+"""Copies of earlier results of a profile's folder in build/, which git ignores, by the settings and code that they came from.
 
-So they are found by any commit that has these settings and this code, whether it was made before or after the run.
+Any commit with these settings and this code finds them, whether it was made before or after the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _COPIED = (*(f"{TABLES}/{name}" for name in ("epochs.csv", "seeds.csv", "variant
 
 
 def keep(root: Path, directory: Path) -> None:
-    """Copies what compares need of a finished profile's folder to a folder of its own in there.
+    """Copies what `make compare` reads of a finished profile's folder to a folder of its own in there.
 
     Args:
         root: of the repository; `directory` lies in it.

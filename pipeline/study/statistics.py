@@ -1,8 +1,8 @@
 """Summaries over seeds, and the differences and tests with which two commits are compared.
 
 The seed is the unit: one value per training run. Intervals over seeds speak of training again on the same test images;
-`hierarchical_bootstrap` of other test images of the same kind, too. What verdicts rest on stands in `effects`. The same values always
-give the same numbers: resamples are enumerated, or drawn from a generator with a fixed start.
+`hierarchical_bootstrap` of other test images of the same kind, too. The statistics of verdicts are in `effects`. The same values
+always give the same numbers: resamples are enumerated, or drawn from a generator with a fixed start.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def _size(*rows: Sequence[float] | FloatArray) -> float:
 def _summary(array: FloatArray, size: float, level: float) -> Summary:
     """Summary of (n,) values that were computed from numbers of at most `size`."""
     n = array.size
-    # Accuracies are shares of images, so differences often are equal on paper and apart in their last bits. That is no
-    # spread, and a tiny interval made of it would decide what no data decide.
+    # Accuracies are shares of images, so differences that are equal on paper often differ in their last bits. That is rounding and
+    # no spread, and an interval made of it would be far too short.
     if np.ptp(array) <= _ROUNDING * size:
         array = np.full(n, array[0] if abs(array[0]) > _ROUNDING * size else 0.0)
         mean, sd = float(array[0]), 0.0
@@ -208,7 +208,7 @@ def _resampled_means(difference: FloatArray) -> FloatArray:
     """(resamples,): the mean of (seeds, images) with both drawn anew with replacement."""
     num_seeds, num_images = difference.shape
     rng = np.random.default_rng(0)
-    # An image that both classify rightly, or both wrongly, with every seed adds nothing, however often it is drawn. Most images are such.
+    # Most images add nothing, however often they are drawn: with every seed both networks are right, or both are wrong.
     telling = np.ascontiguousarray(difference[:, difference.any(axis=0)].T, dtype=np.float32)  # (image, seed)
     draws = rng.binomial(num_images, len(telling) / num_images, size=_RESAMPLES)
     sums = np.empty((_RESAMPLES, num_seeds), dtype=np.float32)  # of whole numbers far below 2^24, so they are exact

@@ -1,4 +1,4 @@
-"""The results of a folder or a commit out of an MLflow store, as `load` gives them out of files: the same numbers, to the last bit."""
+"""The results of a folder or a commit, read from an MLflow store: the same numbers as `load` reads from files, to the last bit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.study.training import Training
 from pipeline.tracking import SeedRun, runs_of
 from pipeline.tracking.store import database_path, display_name, sqlite_uri, store_uri
 
-_KEYS = {"seconds": "epoch_seconds"}  # of curves that MLflow's runs call otherwise
+_KEYS = {"seconds": "epoch_seconds"}  # curves that have another name in MLflow's runs
 _EVALUATION = "evaluation."  # begins the names of what the evaluation found
 
 
@@ -35,7 +35,7 @@ class _Untimed:
 
 
 def address(folder: Path) -> str:
-    """Of the folder's own store, as build/preview has one, unless MLFLOW_TRACKING_URI names another; else of the working directory's."""
+    """The address of the folder's own store, if it has one and MLFLOW_TRACKING_URI names none; else of the working directory's."""
     own = folder / "mlflow.db"
     return store_uri(sqlite_uri(own) if own.is_file() and "MLFLOW_TRACKING_URI" not in os.environ else None)
 
@@ -44,7 +44,7 @@ def read(study: Study, store: str, *, name: str) -> Study:
     """The same trainings, with what the store's finished runs say of them.
 
     Args:
-        study: of files; says which trainings are meant, by their ids.
+        study: read from files; its trainings' ids say which runs to read.
         store: address of an MLflow store, or a SQLite file.
         name: of the files, in sentences.
 

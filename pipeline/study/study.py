@@ -74,9 +74,9 @@ class Study:
 
     @property
     def preview(self) -> str | None:
-        """What the report of the results says above everything else, as a quotation: that they are no full study.
+        """The quotation with which the report begins where the results are of no full study; else None.
 
-        The report and not params.yaml, which may have gone on since these results were made.
+        It is read from the report, because params.yaml may have changed since these results were made.
         """
         path = f"{self.prefix}README.md" if self.prefix.startswith("reports/") else f"{self.prefix}reports/README.md"
         lines = self.files.read([path]).get(path, b"").decode("utf-8", "replace").splitlines()

@@ -4,7 +4,7 @@
     seeds.csv     a row per variant and seed: what the evaluation found
     variants.csv  a row per variant: its settings by dotted key, its model's size, and where it comes from
 
-A cell that is empty is not known; one that is not a plain word holds JSON.
+An empty cell is a value that is not known. A cell that is not a plain word holds JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipeline.study.training import Training
 from pipeline.training.records import EpochRow
 
 NAMES = ("epochs.csv", "seeds.csv", "variants.csv")
-# Of a training's record: what is in the other tables, and what only another training of the variant needs to know.
+# Entries of a training's record that are in the other tables, or that only another training of the variant needs.
 _LEFT_OUT = ("digest", "epochs", "metrics", "outputs", "stacks", "tables")
 
 
@@ -93,7 +93,7 @@ def parse(contents: Mapping[str, bytes]) -> Iterator[Training]:
         contents: of the tables, by NAMES.
 
     Raises:
-        DamagedError: they are no such tables; says which and why as a clause.
+        DamagedError: they are no such tables; with the table and the reason as a clause.
     """
     if lacking := [name for name in NAMES if name not in contents]:
         raise DamagedError(f"{lacking[0]} is missing")

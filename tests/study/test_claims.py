@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured
-from pipeline.measures.definitions import SIZES, is_diverged
+from pipeline.measures.definitions import SIZES
 from pipeline.measures.positions import nearness_correlation
 from pipeline.params import ClaimSettings, ComparisonSettings, ModelSettings, Params, load, parse
 from pipeline.study import claims
@@ -40,7 +40,7 @@ LENGTH = 1_800_000
 
 @dataclass(frozen=True)
 class Runs:
-    """Hand-made evidence: (seeds,) of what the last epoch (of train loss and gradient norm the first, too) ends with."""
+    """Hand-made evidence: (seeds,) values of the last epoch, of train loss and gradient norm also of the first."""
 
     accuracy: np.ndarray
     seeds: tuple[int, ...]
@@ -151,7 +151,7 @@ def ending(*accuracies: float) -> Runs:
 
 
 def compare(rule: str, measure: str = "accuracy", variant: str = "a", reference: str | None = "b", **more: Any) -> ComparisonSettings:
-    """Of pairs where nothing else is said: seeds that share their noise let a verdict be worked out by hand."""
+    """A comparison, paired unless `more` says otherwise: seeds that share their noise let a verdict be worked out by hand."""
     if reference is not None and rule not in TIMING_RULES:
         more = {"paired": True, **more}
     return ComparisonSettings.model_validate({"rule": rule, "measure": measure, "variant": variant, "reference": reference, **more})
@@ -166,7 +166,7 @@ def judge(id: str, claim: ClaimSettings, evidence: Mapping[str, Runs], timings: 
 
 
 def found(comparison: ComparisonSettings, times: int = 1, **evidence: Runs) -> Finding:
-    """The finding of a claim that makes this comparison `times` times, which widens the interval that contradicts."""
+    """The finding about this comparison in a claim that makes it `times` times, which widens the interval that contradicts."""
     return judge("X", claim(*[comparison] * times), evidence).findings[0]
 
 
@@ -225,7 +225,7 @@ _spreads = st.lists(st.floats(-0.05, 0.05), min_size=3, max_size=12).filter(lamb
 @given(_spreads, st.floats(-0.1, 0.1), st.sampled_from(["less", "more", "equivalent"]), st.integers(1, 5))
 @settings(deadline=None, max_examples=40)
 def test_moving_the_bound_judges_anew(differences: list[float], bound: float, rule: str, times: int) -> None:
-    """For every bound the verdict is where scipy's interval lies, and the finding's numbers stay as they are."""
+    """For every bound the verdict follows from where scipy's interval lies, and the interval does not depend on the bound."""
     n = len(differences)
     a, b = ending(*(0.9 + np.array(differences))), ending(*[0.9] * n)
     bound = max(abs(bound), 1e-6) if rule == "equivalent" else bound
@@ -259,7 +259,7 @@ def test_less_is_more_the_other_way_round(differences: list[float], bound: float
 
 
 @given(_spreads)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_an_interval_that_touches_the_margin_is_undecided(differences: list[float]) -> None:
     evidence = {"a": ending(*(0.9 + np.array(differences))), "b": ending(*[0.9] * len(differences))}
     interval = found(compare("less"), **evidence).interval
@@ -271,8 +271,8 @@ def test_an_interval_that_touches_the_margin_is_undecided(differences: list[floa
             assert finding.seeds_needed is None or finding.seeds_needed[0] > finding.n
 
 
-def test_the_wider_interval_of_a_claim_with_many_comparisons_contradicts() -> None:
-    """An effect that a 95 % interval sets apart from zero, but not the Bonferroni interval over four comparisons."""
+def test_one_of_many_comparisons_decides_a_claim_by_the_wider_interval_only() -> None:
+    """A 95 % interval excludes a zero effect here, and the Bonferroni interval over four comparisons does not."""
     reference = runs(seed=2)
     pattern = np.random.default_rng(4).normal(size=10)
     pattern = (pattern - pattern.mean()) / pattern.std(ddof=1)  # mean 0, sd 1: t = 10^0.5 * shift
@@ -286,6 +286,10 @@ def test_the_wider_interval_of_a_claim_with_many_comparisons_contradicts() -> No
     assert together.seeds_needed is not None
     assert together.seeds_needed[0] > 10
     assert found(compare("more"), 4, a=variant, b=reference).verdict == "supported"  # support needs no adjustment
+    of_any = claim(*[compare("more")] * 4).model_copy(update={"any": True})  # of a claim of any it is support that needs it
+    finding = judge("X", of_any, {"a": variant, "b": reference}).findings[0]
+    assert finding.verdict == "not decided"
+    assert "but not the whole 98.8 % interval" in finding.why
 
 
 @pytest.mark.parametrize(
@@ -338,14 +342,16 @@ _SETTLED = {
 }
 
 
-@pytest.mark.parametrize("verdicts", list(product(PRECEDENCE, repeat=3)))
-def test_precedence(verdicts: tuple[str, str, str]) -> None:
-    """One contradiction at full length suffices; else what lacks runs, length or rest keeps the claim from a verdict; support needs all."""
+@pytest.mark.parametrize(("of_any", "first", "last"), [(False, "contradicted", "supported"), (True, "supported", "contradicted")])
+@pytest.mark.parametrize("verdicts", list(combinations_with_replacement(PRECEDENCE, 3)))
+def test_precedence(verdicts: tuple[str, str, str], of_any: bool, first: str, last: str) -> None:
+    """One contradiction at full length suffices, and support needs all comparisons; of a claim of any it is the other way round."""
     evidence = {"a": runs(0.95, noise=0.001), "b": runs(0.97, seed=1)}
     evidence |= {"short": replace(evidence["a"], images_shown=LENGTH - 1), "rising": replace(evidence["a"], slope=0.01)}
-    judgement = judge("X", claim(*(_SETTLED[verdict] for verdict in verdicts)), evidence)
+    one = claim(*(_SETTLED[verdict] for verdict in verdicts)).model_copy(update={"any": of_any})
+    judgement = judge("X", one, evidence)
     assert tuple(finding.verdict for finding in judgement.findings) == verdicts
-    order = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
+    order = (first, "not run", "short run", "not settled", "not decided", last)
     assert judgement.verdict == min(verdicts, key=order.index)
     assert judgement.deciding.verdict == judgement.verdict
     assert judgement.id == "X"
@@ -416,7 +422,7 @@ _TRAINED = [
     short=st.sampled_from("abcd"),
     shown=st.integers(1, LENGTH - 1),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_a_short_run_gives_no_verdict_whatever_its_numbers(
     comparison: ComparisonSettings, means: list[float], noise: float, n: int, epochs: int, short: str, shown: int
 ) -> None:
@@ -565,7 +571,7 @@ def test_the_luck_of_the_last_epoch_does_not_decide() -> None:
 
 
 @given(_spreads, st.floats(-0.05, 0.05), st.sampled_from(["less", "more", "equivalent"]), st.integers(2, 40), st.integers(1, 4))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_full_length_and_no_movement_leave_every_verdict(
     differences: list[float], bound: float, rule: str, epochs: int, times: int
 ) -> None:
@@ -610,15 +616,14 @@ def test_the_measures_with_a_value_by_epoch_are_those_that_settle() -> None:
     assert measure_values("accuracy", made, seeds=(3, 1), epochs=slice(8, 10)) == pytest.approx(values[[3, 1]])
 
 
-@pytest.mark.slow
 def test_effects_that_stand_still_are_seldom_called_moving() -> None:
-    """30 epochs, ten seeds, epochs that scatter as much as seeds, no true difference: half the half-width is rarely passed."""
+    """Without a true difference, at 30 epochs and ten seeds, fewer than a tenth of the effects move by half the half-width."""
     rng = np.random.default_rng(5)
     moving = 0
-    for _ in range(400):
+    for _ in range(150):
         a, b = (curve(0.97 + 0.001 * rng.normal(size=(10, 1)) + 0.001 * rng.normal(size=(10, 30))) for _ in range(2))
         moving += "moved by" in found(compare("less", "late accuracy"), a=a, b=b).why
-    assert moving / 400 < 0.1
+    assert moving / 150 < 0.1
 
 
 # --- what is lacking, and what cannot be used ---
@@ -671,12 +676,11 @@ def test_a_comparison_takes_the_seeds_that_all_sides_have() -> None:
     difference = [a.accuracy[seed] - b.accuracy[b.seeds.index(seed)] for seed in common]
     finding = found(compare("equivalent", bound=0.005), a=a, b=b)
     assert (finding.n, finding.effect) == (8, pytest.approx(np.mean(difference)))
-    for looks, k in {(6, 10, 20): 6, (4, 6, 7, 20): 7, (8,): 8, (9, 20): 8, (): 8}.items():
+    for looks, k in {(6, 10, 20): 6, (4, 6, 7, 20): 7, (8,): 8, (): 8, (9, 20): 8}.items():
         judgement = judge("X", claim(compare("equivalent", bound=0.005)), {"a": a, "b": b}, looks=looks)
         assert judgement.looks == looks
         assert (judgement.deciding.n, judgement.deciding.effect) == (k, pytest.approx(np.mean(difference[:k])))
-    before = judge("X", claim(compare("equivalent", bound=0.005)), {"a": a, "b": b}, looks=(9, 20)).deciding
-    assert (before.verdict, before.why) == ("not decided", "it has 8 seeds, and the first look is at 9")
+    assert (judgement.verdict, judgement.deciding.why) == ("not decided", "it has 8 seeds, and the first look is at 9")
     alone = judge("X", claim(compare("at least", reference=None, bound=0.9)), {"a": a}, looks=(6, 20))
     assert (alone.deciding.n, alone.deciding.effect) == (6, pytest.approx(a.accuracy[:6].mean()))
 
@@ -733,11 +737,6 @@ def test_measures_are_read_where_they_belong() -> None:
     assert measure_values("nearness correlation", given) == pytest.approx(correlations)
 
 
-def test_divergence_is_a_loss_no_better_than_a_guess() -> None:
-    last = np.array([math.nan, math.inf, math.log(10), math.log(10) - 1e-9, 0.05, 7.0])
-    assert is_diverged(last, 10).tolist() == [True, True, True, False, False, True]
-
-
 @pytest.mark.parametrize("measure", ["ensemble accuracy", "step time", "attention time", "saved bytes"])
 def test_what_is_no_seeds_own_has_no_values(measure: str) -> None:
     with pytest.raises(NotFormed, match=f"{measure} is not a measure of each seed"):
@@ -753,7 +752,7 @@ def _vectors(n: int, noise: float, seed: int) -> np.ndarray:
 
 
 def test_a_votes_interval_is_over_seeds() -> None:
-    """Nine voters that are right on nine of ten images each, none on the same: the vote is always right, and so are all half votes."""
+    """Ten voters, each wrong on another tenth of the images: their vote and the vote of every half of them is always right."""
     right = np.array([[(image + seed) % 10 > 0 for image in range(100)] for seed in range(10)])
     certain = found(compare("at least", "ensemble accuracy", reference=None, bound=0.9), a=runs(right=right))
     assert certain.effect == 1.0
@@ -770,7 +769,6 @@ def test_a_votes_interval_is_over_seeds() -> None:
     assert by_bound[0.99] == "contradicted"
     looked = judge("X", claim(compare("at least", "ensemble accuracy", reference=None, bound=0.5)), {"a": vague}, looks=(6, 20))
     assert looked.deciding.sizes == (6,)
-    assert vague.predictions is not None
     assert looked.deciding.effect == vote_estimate(vague.predictions[0][:6], vague.predictions[1]).mean
 
 
@@ -826,33 +824,6 @@ def test_unpaired_sides_bring_their_own_seeds_up_to_their_own_look() -> None:
     assert (few.verdict, few.why) == ("not decided", "it has 5 seeds, and the first look is at 6")
 
 
-@pytest.mark.parametrize("verdicts", list(product(PRECEDENCE, repeat=3)))
-def test_a_claim_of_any_is_supported_by_one_and_contradicted_by_all(verdicts: tuple[str, str, str]) -> None:
-    evidence = {"a": runs(0.95, noise=0.001), "b": runs(0.97, seed=1)}
-    evidence |= {"short": replace(evidence["a"], images_shown=LENGTH - 1), "rising": replace(evidence["a"], slope=0.01)}
-    one = claim(*(_SETTLED[verdict] for verdict in verdicts)).model_copy(update={"any": True})
-    judgement = judge("X", one, evidence)
-    assert tuple(finding.verdict for finding in judgement.findings) == verdicts
-    order = ("supported", "not run", "short run", "not settled", "not decided", "contradicted")
-    assert judgement.verdict == min(verdicts, key=order.index)
-    assert judgement.deciding.verdict == judgement.verdict
-
-
-def test_a_claim_of_any_supports_on_the_wider_interval() -> None:
-    reference = runs(seed=2)
-    pattern = np.random.default_rng(4).normal(size=10)
-    pattern = (pattern - pattern.mean()) / pattern.std(ddof=1)
-    shift = stats.t.ppf(0.98, 9) / 10**0.5  # p = 0.04
-    variant = replace(reference, accuracy=reference.accuracy + 0.001 * (pattern + shift))
-    verdicts = {}
-    for any_of in (False, True):
-        one = claim(*[compare("more")] * 4).model_copy(update={"any": any_of})
-        finding = judge("X", one, {"a": variant, "b": reference}).findings[0]
-        verdicts[any_of] = finding.verdict
-    assert verdicts == {False: "supported", True: "not decided"}
-    assert "but not the whole 98.8 % interval" in finding.why
-
-
 def test_seeds_far_out_and_verdicts_that_hang_on_one_are_named() -> None:
     calm, other = np.linspace(0.960, 0.962, 10), np.linspace(0.9655, 0.9675, 10)
     finding = found(compare("less", paired=False), a=ending(*calm), b=ending(*other))
@@ -861,17 +832,11 @@ def test_seeds_far_out_and_verdicts_that_hang_on_one_are_named() -> None:
     lost[3] = 0.90
     finding = found(compare("less", bound=-0.0085, paired=False), a=ending(*lost), b=ending(*other))
     assert "Seed 3 of a lies far from its others." in finding.notes
-    single = np.concatenate([[0.9500], np.full(5, 0.9614) + 1e-4 * np.arange(5)])
-    finding = found(compare("more", bound=-0.0076, paired=False), a=ending(*(0.0005 + single)), b=ending(*np.full(6, 0.9645)))
-    assert finding.verdict == "not decided"
-    clear = found(compare("more", bound=-0.0076, paired=False), a=ending(*(0.0005 + single[1:])), b=ending(*np.full(5, 0.9645)))
-    assert clear.verdict == "supported"
     flipped = found(compare("equivalent", bound=0.002, paired=False), a=ending(*[0.970] * 9, 0.9701), b=ending(*[0.97] * 9, 0.9702))
     assert flipped.verdict == "supported"
     assert not any("Without" in note for note in flipped.notes)
-    base = np.linspace(0.9600, 0.9602, 6)
-    hanging = found(compare("less", bound=-0.001, paired=False), a=ending(*(base - 0.00118)), b=ending(*base))
-    assert hanging.verdict in ("supported", "not decided")
+    barely = found(compare("less", paired=False), a=ending(0.960, 0.961, 0.962), b=ending(0.963, 0.964, 0.9652))
+    assert (barely.verdict, barely.notes) == ("supported", ("Without seed 0 of a it would not be supported.",))
 
 
 def test_equivalence_that_so_few_seeds_cannot_show_is_said() -> None:

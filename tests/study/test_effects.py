@@ -19,11 +19,11 @@ from pipeline.study.effects import (
     RankEstimate,
     contrast,
     look_level,
+    look_path,
     paired_contrast,
     seeds_to_decide,
     vote_estimate,
 )
-from pipeline.study.error_rates import path
 from pipeline.study.statistics import vote
 
 
@@ -34,7 +34,7 @@ from pipeline.study.statistics import vote
     level=st.floats(0.5, 0.999),
     start=st.integers(0, 100),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_two_sides_are_scipys_welch_test(
     sizes: tuple[int, int], spread: tuple[float, float], shift: float, level: float, start: int
 ) -> None:
@@ -67,6 +67,7 @@ def test_four_sides_worked_by_hand() -> None:
 
 
 @given(st.lists(st.tuples(*[st.floats(-5, 5)] * 4), min_size=2, max_size=10))
+@settings(max_examples=40)
 def test_pairs_are_the_t_interval_of_their_differences(rows: list[tuple[float, ...]]) -> None:
     a, b, c, d = (np.array(side) for side in zip(*rows, strict=True))
     for sides, differences in (((a, b), a - b), ((a, b, c, d), a - b - (c - d))):
@@ -148,11 +149,11 @@ def test_all_looks_together_err_at_the_rate_that_their_level_is_for() -> None:
     assert look_level(()) == look_level((6,)) == 0.95
 
     def simulated(looks: tuple[int, ...], level: float) -> float:
-        """How often some look's interval misses a true mean of zero, sides known to spread by 1, in a million steps of a random walk."""
+        """The share of random walks in which some look's interval misses the true mean of zero; each side's spread is known to be 1."""
         rng = np.random.default_rng(0)
         trials, missed = 200_000, np.zeros(200_000, dtype=bool)
         sums, counts = np.zeros((2, trials)), [0, 0]
-        for sizes in path(looks):
+        for sizes in look_path(looks):
             for side, size in enumerate(sizes):
                 if size > counts[side]:
                     sums[side] += rng.normal(0, math.sqrt(size - counts[side]), trials)
@@ -161,7 +162,7 @@ def test_all_looks_together_err_at_the_rate_that_their_level_is_for() -> None:
             missed |= np.abs(z) > stats.norm.ppf((1 + level) / 2)
         return float(missed.mean())
 
-    for looks in ((6, 10, 20), (6, 10), (3, 6, 12, 24)):
+    for looks in ((6, 10, 20), (3, 6)):
         assert simulated(looks, look_level(looks)) == pytest.approx(TOGETHER, abs=0.002)
     assert 0.9883 < look_level((6, 10, 20)) < 0.9885
 
@@ -192,12 +193,8 @@ def test_the_votes_interval_covers_what_other_seeds_give() -> None:
 
     labels = np.zeros(300, dtype=np.uint8)
     truth = np.mean([(vote(predictions(9)) == labels).mean() for _ in range(400)])
-    covered = 0
-    for _ in range(100):
-        interval = vote_estimate(predictions(9), labels).interval(0.95)
-        assert interval is not None
-        covered += interval.low <= truth <= interval.high
-    assert covered >= 90
+    intervals = [vote_estimate(predictions(9), labels).interval(0.95) for _ in range(40)]
+    assert sum(interval is not None and interval.low <= truth <= interval.high for interval in intervals) >= 36
 
 
 # --- how many seeds ---

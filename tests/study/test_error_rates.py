@@ -7,7 +7,8 @@ import pytest
 
 from pipeline.params import load
 from pipeline.study import error_rates
-from pipeline.study.error_rates import LOOKS, path, power, rates, read, scenarios, verdicts
+from pipeline.study.effects import look_path
+from pipeline.study.error_rates import LOOKS, power, rates, read, scenarios, verdicts
 from tests.conftest import ROOT
 
 
@@ -22,24 +23,24 @@ def test_the_table_has_every_scenario_and_keeps_its_promise() -> None:
 
 
 def test_seeds_are_added_side_by_side() -> None:
-    assert path() == [(6, 6), (6, 10), (10, 10), (10, 20), (20, 20)]
-    assert path((3,)) == [(3, 3)]
+    assert look_path(LOOKS) == [(6, 6), (6, 10), (10, 10), (10, 20), (20, 20)]
+    assert look_path((3,)) == [(3, 3)]
 
 
 def test_the_same_trials_give_the_same_counts() -> None:
     scenario = next(scenarios())
     assert rates(scenario, 5) == rates(scenario, 5)
     found = verdicts(scenario, np.random.default_rng(0))
-    assert len(found) == len(path())
+    assert len(found) == len(look_path(LOOKS))
     assert set(found) <= {"supported", "contradicted", "not decided"}  # trainings that do not move are always judged
 
 
 @pytest.mark.slow
 def test_the_tables_numbers_are_counted() -> None:
-    """A tenth of the trials of the worst scenario, within four standard errors of the table."""
+    """A twentieth of the trials of the worst scenario, within four standard errors of the table."""
     worst = max((row for row in read() if row["kind"] == "error"), key=lambda row: float(row["false"]))
     scenario = next(scenario for scenario in scenarios() if scenario.name == worst["scenario"])
-    trials = error_rates.TRIALS // 10
+    trials = error_rates.TRIALS // 20
     share = float(worst["false"])
     wrong, first, decided = rates(scenario, trials)
     for counted, stored in ((wrong, share), (first, float(worst["first"])), (decided, float(worst["decided"]))):

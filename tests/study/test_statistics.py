@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -33,7 +33,7 @@ values = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=9)
 
 
 def test_summary_of_hand_worked_numbers() -> None:
-    # 2, 4, 6: mean 4, squared deviations 4 + 0 + 4 over 2, and t(0.975, 2) = 4.30265 from any table.
+    # 2, 4, 6: mean 4, squared deviations 4 + 0 + 4 over 2, and t(0.975, 2) = 4.30265.
     summary = summarize([2.0, 4.0, 6.0])
     assert (summary.n, summary.mean, summary.sd, summary.min, summary.max) == (3, 4.0, 2.0, 2.0, 6.0)
     assert summary.interval is not None
@@ -48,10 +48,10 @@ def test_next_value_by_hand_and_by_counting() -> None:
     assert (found.low, found.high) == pytest.approx((2 - 4.96828, 2 + 4.96828), abs=1e-4)
     assert statistics.next_value([1.0]) is None
     assert statistics.next_value([2.0, 2.0]) == Interval(2.0, 2.0, 0.95)
-    draws = np.random.default_rng(0).normal(size=(4000, 7))
+    draws = np.random.default_rng(0).normal(size=(1000, 7))
     ends = [statistics.next_value(row[:6]) for row in draws]
     inside = np.mean([end is not None and end.low <= row[6] <= end.high for end, row in zip(ends, draws, strict=True)])
-    assert inside == pytest.approx(0.95, abs=0.011)  # three standard errors
+    assert inside == pytest.approx(0.95, abs=0.021)  # three standard errors
 
 
 def test_one_value_has_no_interval() -> None:
@@ -105,6 +105,7 @@ def _enumerated(differences: list[float]) -> float:
 
 
 @given(values)
+@settings(max_examples=40)
 def test_sign_flip_p_is_the_share_of_all_patterns(differences: list[float]) -> None:
     assert sign_flip_p(differences, [0.0] * len(differences)) == pytest.approx(_enumerated(differences), abs=1e-12)
 
@@ -150,6 +151,7 @@ def test_holm_on_hand_worked_numbers() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+@settings(max_examples=40)
 def test_holm_is_the_closed_test_of_all_intersections(p_values: list[float]) -> None:
     """Holm's procedure is Bonferroni's test closed: a hypothesis' p is the largest over all families that hold it."""
     indices = range(len(p_values))
@@ -172,15 +174,12 @@ def _right(rng: np.random.Generator, num_seeds: int, num_images: int, accuracy: 
 
 
 def test_hierarchical_bootstrap_against_all_resamples_by_hand() -> None:
-    """3 seeds and 5 images: every draw of seeds and of images, one loop inside the other, and the stretch from sums of squares."""
+    """3 seeds and 5 images: every draw of seeds with every draw of images, and the stretch from sums of squares."""
     rng = np.random.default_rng(11)
     variant, baseline = _right(rng, 3, 5, 0.8), _right(rng, 3, 5, 0.4)
     table = variant.astype(int) - baseline.astype(int)
-    means = [
-        np.mean([table[s, i] for s in seeds for i in images])
-        for seeds in itertools.product(range(3), repeat=3)
-        for images in itertools.product(range(5), repeat=5)
-    ]
+    seeds, images = (np.array(list(itertools.product(range(n), repeat=n))) for n in (3, 5))
+    means = table[seeds[:, :, None, None], images].mean(axis=(1, 3)).ravel()
     grand = table.mean()
     of_seeds = sum((table[s].mean() - grand) ** 2 for s in range(3)) / 2 / 3
     of_images = sum((table[:, i].mean() - grand) ** 2 for i in range(5)) / 4 / 5
@@ -284,7 +283,10 @@ def test_vote_of_hand_worked_predictions() -> None:
     assert vote(predictions).dtype == np.uint8
 
 
-@given(st.integers(1, 7).flatmap(lambda seeds: st.lists(st.lists(st.integers(0, 9), min_size=seeds, max_size=seeds), min_size=1)))
+@given(
+    st.integers(1, 7).flatmap(lambda seeds: st.lists(st.lists(st.integers(0, 9), min_size=seeds, max_size=seeds), min_size=1, max_size=6))
+)
+@settings(max_examples=50)
 def test_vote_is_the_most_common_class_first_met_first(images: list[list[int]]) -> None:
     """collections.Counter keeps the order in which classes are first met, and `most_common` breaks ties by it."""
     expected = [Counter(votes).most_common(1)[0][0] for votes in images]
@@ -297,14 +299,15 @@ def test_vote_refuses_what_is_no_table(shape: tuple[int, ...]) -> None:
         vote(np.zeros(shape, dtype=np.uint8))
 
 
-@pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
 @pytest.mark.parametrize(("right", "images"), [(9_734, 10_000), (0, 30), (30, 30), (1, 1), (3, 7)])
-def test_image_interval_is_scipys_wilson_interval(right: int, images: int, level: float) -> None:
-    interval = image_interval(np.repeat([True, False], [right, images - right]), level=level)
-    expected = stats.binomtest(right, images).proportion_ci(confidence_level=level, method="wilson")
-    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), rel=1e-12, abs=1e-15)
+def test_image_interval_is_wilsons_formula(right: int, images: int) -> None:
+    interval = image_interval(np.repeat([True, False], [right, images - right]), level=0.9)
+    z, share = stats.norm.ppf(0.95), right / images
+    middle, half = share + z**2 / (2 * images), z * math.sqrt(share * (1 - share) / images + z**2 / (4 * images**2))
+    expected = np.array([middle - half, middle + half]) / (1 + z**2 / images)
+    assert (interval.low, interval.high) == pytest.approx(tuple(expected), rel=1e-12, abs=1e-15)
     assert 0 <= interval.low < interval.high <= 1
-    assert interval.level == level
+    assert interval.level == 0.9
 
 
 @pytest.mark.parametrize(("bad", "match"), [([], "one or more"), ([[True]], "one or more"), ([7, 1], "0 and 1")])
