@@ -1,24 +1,24 @@
-# All set-up happens here. `make demo` and `make test` need Python >= 3.11 with venv, git and make, nothing else.
+# `make demo` and `make test` need only Python >= 3.11 with venv, git and make; each rule sets up the rest.
 PYTHON ?= python3
 override PYTHON := $(value PYTHON)
 export PYTHON
 UV_VERSION := 0.13.8
-# From here: a rule cannot name a path with a space, and that of the checkout may have one.
+# Relative, because a rule cannot name a path with a space, and the checkout's may have one.
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-# Stages call `python`; it has to be the environment's.
+# Stages call `python`, which has to be the environment's.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
-# Without bytecode every stage would compile torch, MLflow and DVC anew, which takes longer than a small training.
+# Without bytecode every stage compiles torch, MLflow and DVC anew, which takes longer than a small training.
 unexport PYTHONDONTWRITEBYTECODE
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
-# One more than there are cores: some tests wait for a server or a process that ends.
+# One more than the cores, because some tests wait for a server or for the end of a process.
 TEST_PROCESSES := $(shell expr $$(nproc) + 1)
 
-# What a command is given reaches it through the environment, letter for letter: as make's text, $(shell ...) and quotes in it would run.
+# Values reach a command through the environment, letter for letter: as make's text, $(shell ...) and quotes in them would run.
 GIVEN := BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON
 $(foreach name,$(GIVEN),$(if $(filter undefined,$(origin $(name))),,$(eval override $(name) := $$(value $(name)))))
 export $(GIVEN)
@@ -63,7 +63,7 @@ verify: $(STAMP) ## whether the committed results are what the code makes of the
 list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml
 	@python -m pipeline.commands.catalogue
 
-plan: $(STAMP) ## what make repro would train, and how long that takes here; of a profile with IN=build/preview
+plan: $(STAMP) ## what make repro would train, how long that takes here, and what each claim waits for; of a profile with IN=build/preview
 	@$(IN_FOLDER); python -m pipeline.commands.plan
 
 caption: $(STAMP) ## a trained captioner's captions of IMAGE=scene.png or of the test scene SCENE=n: [CAPTION=words] [VARIANT=name] [SEED=n]

@@ -7,7 +7,7 @@
     python -m benchmarks --only ours-10,timm-preloaded --rounds 3
     python -m benchmarks --page           writes the page again from the last run's files
 
-A run replaces the table of the machine it runs on; overheads and growth are kept until they are measured again.
+A run replaces the table of its machine; every other part stays until it is measured again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def main(argv: list[str]) -> None:
     device = choose_device()
     name = device_name(device)
     base = arguments.out / _slug(name)
-    facts = _read_facts(base.with_suffix(".json"))
+    path = base.with_suffix(".json")
+    facts = _read_facts(path)
     if arguments.page:
         _write_page(base, facts)
         return
@@ -74,31 +75,23 @@ def main(argv: list[str]) -> None:
         profiled, _ = runner.measure("profile", options, 10 if arguments.quick else 60)
         facts |= _describe(arguments, options, name) | {"rounds": num_rounds, "matrix_rates": rates, "skipped": sorted(absent)}
         facts["profile"] = profiled["operators"]
-        write_json(base.with_suffix(".json"), facts)
+        write_json(path, facts)
     if arguments.overheads:
         from benchmarks import overheads
 
-        facts["overheads"] = overheads.measure(options, _say, repeats=2 if arguments.quick else arguments.rounds)
-        _stamp(facts, "overheads")
-        write_json(base.with_suffix(".json"), facts)
+        _keep(path, facts, "overheads", overheads.measure(options, _say, repeats=2 if arguments.quick else arguments.rounds))
     if arguments.growth:
         from benchmarks import growth
 
-        facts["growth"] = growth.measure(options, _say, quick=arguments.quick)
-        _stamp(facts, "growth")
-        write_json(base.with_suffix(".json"), facts)
+        _keep(path, facts, "growth", growth.measure(options, _say, quick=arguments.quick))
     if arguments.accuracy:
         from benchmarks import accuracy
 
-        facts["accuracy"] = accuracy.measure(options, _say, quick=arguments.quick)
-        _stamp(facts, "accuracy")
-        write_json(base.with_suffix(".json"), facts)
+        _keep(path, facts, "accuracy", accuracy.measure(options, _say, quick=arguments.quick))
     if arguments.captions:
         from benchmarks import captions
 
-        facts["captions"] = captions.measure(options, _say, rounds=2 if arguments.quick else arguments.rounds)
-        _stamp(facts, "captions")
-        write_json(base.with_suffix(".json"), facts)
+        _keep(path, facts, "captions", captions.measure(options, _say, rounds=2 if arguments.quick else arguments.rounds))
     _write_page(base, facts)
 
 
@@ -145,10 +138,9 @@ def _describe(arguments: argparse.Namespace, options: Options, name: str) -> dic
     """The circumstances of a run."""
     from benchmarks import images
     from pipeline.kernels import attention_path
-    from pipeline.provenance import git_state, versions
+    from pipeline.provenance import versions
 
     dataset = images.load(options.data)
-    commit, dirty = git_state()
     peers = {peer: runner.version(peer) for peer in ("timm", "vit-pytorch", "transformers")}
     return {
         "machine": name,
@@ -156,9 +148,7 @@ def _describe(arguments: argparse.Namespace, options: Options, name: str) -> dic
         "threads": options.threads,
         "versions": versions() | {peer: version for peer, version in peers.items() if version},
         "data": dataset.name,
-        "commit": commit,
-        "dirty": dirty,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        **_run(),
         "attention": attention_path(device=options.device, head_dim=4, tokens=50),
         "seed": arguments.seed,
         "threshold": options.threshold,
@@ -166,13 +156,19 @@ def _describe(arguments: argparse.Namespace, options: Options, name: str) -> dic
     }
 
 
-def _stamp(facts: dict[str, Any], part: str) -> None:
-    """Notes where and when a part was measured that may be of another run than the table."""
+def _keep(path: Path, facts: dict[str, Any], part: str, measured: Any) -> None:
+    """Writes a part's figures with its own commit and date, because it may be of another run than the table."""
+    facts[part] = measured
+    facts.setdefault("parts", {})[part] = _run()
+    write_json(path, facts)
+
+
+def _run() -> dict[str, Any]:
+    """The commit and date of this run."""
     from pipeline.provenance import git_state
 
     commit, dirty = git_state()
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    facts.setdefault("parts", {})[part] = {"commit": commit, "dirty": dirty, "date": today}
+    return {"commit": commit, "dirty": dirty, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
 
 
 def _read_facts(path: Path) -> dict[str, Any]:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from benchmarks import images
 from benchmarks.measure import THESIS
 from benchmarks.runner import Options
+from pipeline.timing.rounds import Say
 
 SEEDS = 5
 EPOCHS = 3
-STEPS = 50  # whose losses are compared one by one
+STEPS = 50  # their losses are compared one by one
 _PATHS = ("fused", "sdpa")
 
 
-def measure(options: Options, say: Callable[[str], None], *, quick: bool) -> dict[str, Any]:
+def measure(options: Options, say: Say, *, quick: bool) -> dict[str, Any]:
     """Trains the thesis's configuration on both paths, one process per core.
 
     Returns:

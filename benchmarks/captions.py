@@ -30,9 +30,9 @@ KINDS = ("step", "greedy", "beam")
 
 
 def measure(options: Options, say: Say, *, rounds: int) -> list[dict[str, Any]]:
-    """All timings that count, for the page: variant, kind, the seconds of each round, and `scenes` that each took.
+    """All timings that count, for the page: variant, kind, the seconds of each round, and the scenes of one timing.
 
-    Captions of untrained models end at any place, so the word that ends one is made impossible: all have the greatest length.
+    Captions of untrained models end anywhere, so the word that ends one is made impossible: all have the greatest length.
     """
     device = torch.device(options.device)
     set_reproducible(device)

@@ -19,7 +19,7 @@ from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.rounds import Say, run_rounds
 
 SEEDS = (1, 2, 4, 8, 16, 32)
-PATCHES = {14: 60, 7: 60, 4: 60, 2: 20, 1: 3}  # with the steps that are timed: 785 tokens take a thousand times as long as 5
+PATCHES = {14: 60, 7: 60, 4: 60, 2: 20, 1: 3}  # by patch, the steps that are timed: 785 tokens take a thousand times as long as 5
 IMAGES = (1_280, 5_120, 15_360, 30_720, 59_904)  # whole batches
 VARIANTS = (3, 6, 12, 25, 50)
 _PANELS_A_ROW = 3
@@ -73,7 +73,7 @@ def _tokens(patch: int) -> int:
 def _series(
     x_name: str, x: Sequence[int], y_name: str, measure: Callable[[int], Timed], repeats: int, options: Options, say: Say
 ) -> Series:
-    """Measures every x once a repeat, in random order; y is the median of what counts, else of what was least disturbed."""
+    """Measures every x once a repeat, in random order; y is the median of the timings that count, else the least disturbed one."""
     timings = run_rounds(
         [str(value) for value in x],
         lambda names: measure(int(names[0])),
@@ -110,7 +110,7 @@ def _report_series(options: Options, variants: Sequence[int], repeats: int, say:
 
 
 def draw(series: Sequence[Series], picture: Path) -> None:
-    """PNG as wide as a page on a git host: a panel a series, both axes logarithmic, with the fitted power law."""
+    """PNG as wide as a page on a git host: a panel per series, both axes logarithmic, with the fitted power law."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -140,7 +140,7 @@ def draw(series: Sequence[Series], picture: Path) -> None:
 
 
 def _short(x: float) -> str:
-    """59904 as 60k, so that the numbers of neighbours do not touch."""
+    """59904 as 60k, so that neighbouring numbers do not touch."""
     return f"{x:g}" if x < 1000 else f"{x / 1000:.2g}k"
 
 

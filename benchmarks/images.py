@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pipeline.data import datasets
 from pipeline.data.datasets import ARRAYS, Dataset
 from pipeline.errors import UserError
+from pipeline.files import sha256
 from pipeline.params import Shape
 
 NUM_TRAIN, NUM_TEST = 60_000, 10_000
@@ -53,16 +54,11 @@ def part(dataset: Dataset, num_train: int, num_test: int) -> Dataset:
 def write(dataset: Dataset, directory: Path) -> None:
     """Writes a data set as the `prepare` stage does, so that the trainers' processes can load it."""
     directory.mkdir(parents=True, exist_ok=True)
-    digests: dict[str, str] = {}
-    described = {}
+    described: dict[str, dict[str, Any]] = {}
     for name in ARRAYS:
-        array = getattr(dataset, name)
-        buffer = io.BytesIO()
-        np.save(buffer, array, allow_pickle=False)
-        content = buffer.getvalue()
-        (directory / f"{name}.npy").write_bytes(content)
-        digests[name] = hashlib.sha256(content).hexdigest()
-        described[name] = {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": digests[name]}
-    digest = hashlib.sha256("".join(digests.values()).encode()).hexdigest()
+        array, path = getattr(dataset, name), directory / f"{name}.npy"
+        np.save(path, array, allow_pickle=False)
+        described[name] = {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": sha256(path)}
+    digest = hashlib.sha256("".join(entry["sha256"] for entry in described.values()).encode()).hexdigest()
     description = {"name": dataset.name, "arrays": described, "digest": digest}
     (directory / "dataset.json").write_text(json.dumps(description), encoding="utf-8")

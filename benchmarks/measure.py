@@ -1,6 +1,6 @@
 """One timing in a process of its own: `python -m benchmarks.measure NAME ...` prints it as one line of JSON.
 
-A fresh process a timing keeps one implementation's threads, caches and allocator out of the next one's time.
+A fresh process per timing keeps one implementation's threads, caches and allocator out of the next one's time.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Implementation:
         steps: how many steps are timed unless whole epochs are.
         run: times it.
         devices: where it runs.
-        requires: the distribution that has to be installed, if it is no dependency of the project.
-        architecture: the settings whose arithmetic it does, for the share of the matrix rate; None where that is not comparable.
+        requires: the distribution that it needs, if that is no dependency of the project.
+        architecture: the settings with the same arithmetic, for the share of the matrix rate; None where that is not comparable.
     """
 
     label: str

@@ -71,9 +71,9 @@ def many_variants(count: int) -> dict[str, dict[str, Any]]:
 
 
 def fabricate_outputs(directory: Path, variants: list[str]) -> None:
-    """Makes every stage look done: runs resolve and code for real, fills the other stages' outputs with noise, has DVC record them.
+    """Makes every stage look done: runs resolve and code, fills the other stages' outputs with noise, and has DVC record them.
 
-    DVC compares digests and never reads what they are digests of, so its no-op costs the same as after a training.
+    DVC compares digests and never reads the files' meaning, so its no-op costs the same as after a training.
     """
     dvc(directory, "repro", "--quiet", "resolve", "code")
     stages = yaml.safe_load((directory / "dvc.yaml").read_text(encoding="utf-8"))["stages"]

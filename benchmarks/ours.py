@@ -63,8 +63,8 @@ def num_steps(dataset: Dataset) -> int:
 def time_processes(model: ModelSettings, dataset: Dataset, num_seeds: int, *, processes: int, steps: int | None) -> Timing:
     """Times the seeds of a variant spread over processes of one thread each, as `dvc repro` trains them on a CPU.
 
-    Each seed trains two epochs and the second counts. The time of all seeds is the time at which the last process would end if
-    it did nothing but these epochs, so processes that wait for the last seed count in full.
+    Each seed trains two epochs, and the second counts. The time of all seeds is when the last process would end if it did nothing
+    but these epochs, so processes that wait for the last seed count in full.
     """
     durations: dict[int, float] = {}
     checkpoints: list[float] = []

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,14 +17,15 @@ from pipeline import params
 from pipeline.errors import UserError
 from pipeline.runner import results
 from pipeline.timing.load import LoadMeter, wait_until_quiet
+from pipeline.timing.rounds import Say
 
-# Long enough that the tracker logs while the training runs; the fixed cost of doing so weighs more than in the study.
+# Long enough that the tracker logs during the training. Its fixed cost weighs more here than in the study.
 _TRACKED_EPOCHS = {"cpu": 10, "cuda": 300}
 THESIS_VARIANTS = 13  # of the thesis's own three experiments and the question of its heads
 _UP_TO_DATE = "up to date"
 
 
-def measure(options: Options, say: Callable[[str], None], *, repeats: int) -> list[dict[str, Any]]:
+def measure(options: Options, say: Say, *, repeats: int) -> list[dict[str, Any]]:
     """All overheads, for the page: what, the values of the repeats, their unit and the bar."""
     study = params.load(ROOT / "params.yaml")
     return [
@@ -37,7 +37,7 @@ def measure(options: Options, say: Callable[[str], None], *, repeats: int) -> li
     ]
 
 
-def _first_step(options: Options, say: Callable[[str], None], repeats: int) -> list[dict[str, Any]]:
+def _first_step(options: Options, say: Say, repeats: int) -> list[dict[str, Any]]:
     """From the call of `dvc repro` to the first training step, on digits: in a fresh repository, then after a changed parameter."""
     fresh: list[float] = []
     changed: list[float] = []
@@ -56,7 +56,7 @@ def _first_step(options: Options, say: Callable[[str], None], repeats: int) -> l
 
 
 def _until_first_step(directory: Path) -> float:
-    """The first epoch's message, less the epoch's own seconds; its short test and checkpoint are still in it."""
+    """Seconds until the first epoch's message, without the epoch's own; its short test and checkpoint are included."""
     start = time.perf_counter()
     command = [sys.executable, "-m", "dvc", "repro", "train@base"]
     output, arrived = [], None
@@ -73,7 +73,7 @@ def _until_first_step(directory: Path) -> float:
     return arrived - start - results.epoch_rows(results.read_run(directory / "runs" / "base"))[0].seconds
 
 
-def _mlflow(options: Options, say: Callable[[str], None], repeats: int) -> list[dict[str, Any]]:
+def _mlflow(options: Options, say: Say, repeats: int) -> list[dict[str, Any]]:
     """The train stage on 60,000 images with MLflow and without, in turn."""
     results: dict[str, list[dict[str, Any]]] = {"silent": [], "tracked": []}
     syncs = []
@@ -120,7 +120,7 @@ def _mlflow(options: Options, say: Callable[[str], None], repeats: int) -> list[
     ]
 
 
-def _noop(options: Options, say: Callable[[str], None], repeats: int, variants: int, bar: str) -> dict[str, Any]:
+def _noop(options: Options, say: Say, repeats: int, variants: int, bar: str) -> dict[str, Any]:
     values = [seconds for seconds, _ in noop_seconds(options, variants, repeats)]
     say(f"no-op `dvc repro` with {variants} variants: {median(values):.1f} s")
     return {"what": f"`dvc repro` with nothing to do, {variants} variants", "values": values, "unit": "s", "bar": bar}

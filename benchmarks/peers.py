@@ -1,6 +1,6 @@
 """The vision transformers of timm, vit-pytorch and Hugging Face transformers at the thesis's dimensions.
 
-All three have what the thesis's model has not: attention over the whole token with an output projection, and layer norms more.
+All three have what the thesis's model lacks: attention over the whole token with an output projection, and more layer norms.
 timm's and transformers' are the architecture of this project's `attention: full, final_norm: true`.
 """
 

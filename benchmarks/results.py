@@ -1,4 +1,4 @@
-"""Timings as rows of a CSV file, and what a set of rounds says: medians, spreads, ratios with intervals."""
+"""Timings as rows of a CSV file, and their medians, spreads and ratios with intervals."""
 
 from __future__ import annotations
 
@@ -88,13 +88,12 @@ class Ratio:
     value: float
     low: float
     high: float
-    rounds: int
 
 
 def ratio(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> Ratio | None:
     """The ratio of medians over the rounds that both have, with a percentile bootstrap interval of 95 %.
 
-    Rounds are drawn as a whole, so what slows a round for both (clock frequency, temperature) does not widen the interval
+    Whole rounds are drawn, so what slows a round for both (clock frequency, temperature) does not widen the interval
     (Efron and Tibshirani 1993, chapter 13). With few rounds the interval is no wider than the rounds' own extremes.
 
     Returns:
@@ -108,19 +107,15 @@ def ratio(numerator: Mapping[int, float], denominator: Mapping[int, float]) -> R
     drawn = np.random.default_rng(0).integers(len(shared), size=(_RESAMPLES, len(shared)))
     medians = np.median(pairs[drawn], axis=1)  # (resample, 2)
     low, high = np.quantile(medians[:, 0] / medians[:, 1], [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Ratio(value, float(low), float(high), len(shared))
+    return Ratio(value, float(low), float(high))
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the rounds of one implementation say; epoch seconds of one seed."""
+    """One implementation over its rounds: epoch seconds of one seed, warm-up and checkpoint in seconds, memory in bytes."""
 
-    implementation: str
     parameters: int
-    seeds: int
     steps: int
-    rounds: int
-    discarded: int
     median: float
     low: float
     high: float
@@ -141,12 +136,8 @@ def summarize(rows: Iterable[Row]) -> dict[str, Summary]:
             continue
         seconds = [row.epoch_seconds for row in kept]
         summaries[name] = Summary(
-            name,
             kept[0].parameters,
-            kept[0].seeds,
             kept[0].steps,
-            len(kept),
-            len(group) - len(kept),
             statistics.median(seconds),
             min(seconds),
             max(seconds),

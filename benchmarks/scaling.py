@@ -33,7 +33,7 @@ from pipeline.training.tasks import load as load_data
 
 PAGE = Path("docs/scaling.md")
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
-_WRITES = 20  # checkpoints that are written to time one
+_WRITES = 20  # checkpoints, to time one
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,13 @@ class Training:
 
 @dataclass(frozen=True)
 class Row:
-    """A number of workers: seconds until all is trained, what no schedule can beat, and what the checkpoints of the busiest moment are.
+    """What a number of workers needs.
 
     Attributes:
-        epochs, traffic: that all workers together finish in a second then, and the bytes of their checkpoints.
+        seconds: until all is trained.
+        bound: the seconds that every schedule takes at least.
+        epochs: that all workers together finish per second at the busiest moment.
+        traffic: bytes per second of checkpoints at the busiest moment.
     """
 
     workers: int
@@ -102,7 +105,7 @@ def _checkpoints(entries: Sequence[Entry]) -> list[int]:
 
 
 def simulate(trainings: Sequence[Training], count: int) -> Row:
-    """What so many workers need, and what they do in the busiest moment."""
+    """What so many workers need, and their rates at the busiest moment."""
     seconds = [training.seconds for training in trainings]
     moments = []
     for training, start in zip(trainings, starts(seconds, count), strict=True):

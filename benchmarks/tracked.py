@@ -23,7 +23,7 @@ from pipeline.training.records import EpochRow
 
 
 class _SilentTracker:
-    """Stands where the tracker stands and does nothing: the same training without MLflow."""
+    """Takes the tracker's place and does nothing: the same training without MLflow."""
 
     def __init__(self, run: Mapping[str, Any]) -> None:
         pass
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
             return complete
 
     train.Tracker = Timed  # type: ignore[attr-defined]
-    shutil.rmtree(files.CHECKPOINTS, ignore_errors=True)  # of the training before, which would leave nothing to train
+    shutil.rmtree(files.CHECKPOINTS, ignore_errors=True)  # else the training before leaves nothing to train
     start = time.perf_counter()
     train.main(["base"])
     result = {"wall": time.perf_counter() - start, "wait": waited, "complete": complete}

@@ -2,7 +2,7 @@
 
 import sys
 
-if sys.argv[:1] == ["-m"]:  # as long as Python looks for the module of `python -m pipeline...`
+if sys.argv[:1] == ["-m"]:  # true while Python searches for the module of `python -m pipeline...`
     from pipeline.environment import ensure
 
     ensure()

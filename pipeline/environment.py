@@ -1,6 +1,6 @@
-"""The environment in which a command or a stage runs. A stage calls `python`, which may be any: the path decides.
+"""Ensures that a command or a stage runs in the project's environment. A stage calls `python`, which may be any Python on the path.
 
-This module has to be read by every Python 3, and by one that has no packages.
+Every Python 3 has to be able to import this module, even without packages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 import sysconfig
 
-TYPE_CHECKING = False  # typing's own, without the import
+TYPE_CHECKING = False  # type checkers treat this as typing.TYPE_CHECKING; importing typing would take time
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -21,13 +21,13 @@ _NEEDED = ("dvc", "mlflow", "numba", "pooch", "pydantic", "safetensors", "torch"
 
 
 def ensure() -> None:
-    """Goes on where this Python has what is needed; else starts the same command in `.venv`, or ends with one sentence and status 2."""
+    """Returns if this Python has all packages. Else starts the same command in `.venv`, or ends with one sentence and status 2."""
     lack = _lack()
     if not lack:
         return
     own = os.path.join(_ROOT, ".venv")
     python = os.path.join(own, "bin", "python")
-    arguments = getattr(sys, "orig_argv", None)  # from Python 3.10 on
+    arguments = getattr(sys, "orig_argv", None)  # since Python 3.10
     if arguments and os.access(python, os.X_OK) and not os.path.samefile(own, sys.prefix):
         sys.stdout.flush()
         os.execv(python, [python, *arguments[1:]])
@@ -38,14 +38,14 @@ def ensure() -> None:
 
 
 def _lack() -> str:
-    """What is missing here, as a clause; empty where nothing is."""
+    """What this Python lacks, as a clause; empty if nothing."""
     if sys.version_info < _OLDEST:
         return f"is Python {sys.version_info[0]}.{sys.version_info[1]}, and the project needs {_OLDEST[0]}.{_OLDEST[1]} or a newer one"
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     return f"has no {', '.join(missing)}" if missing else ""
 
 
-# Site runs such a line when a Python starts, and DVC hands its path on to the stages.
+# Python's `site` module runs such a line of a .pth file at start, and DVC passes its PATH on to the stages.
 _OWN_PROGRAMS_FIRST = (
     'import os, sys; own = os.path.join(sys.prefix, "bin"); path = os.environ.get("PATH", os.defpath).split(os.pathsep); '
     'os.environ["PATH"] = os.pathsep.join([own, *path[path[0] == own :]])\n'
@@ -54,7 +54,7 @@ _OWN_PROGRAMS_FIRST = (
 
 @contextlib.contextmanager
 def variables(**values: str) -> Iterator[None]:
-    """These environment variables while the block lasts."""
+    """Sets these environment variables while the block runs."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -68,6 +68,6 @@ def variables(**values: str) -> Iterator[None]:
 
 
 def put_own_programs_first() -> None:
-    """Has each start of this environment's Python put its programs first on the path: `.venv/bin/dvc` needs no activation then."""
+    """Makes this environment's Python put its programs first on the PATH at every start, so that `.venv/bin/dvc` needs no activation."""
     with open(os.path.join(sysconfig.get_path("purelib"), "own-programs-first.pth"), "w") as file:
         file.write(_OWN_PROGRAMS_FIRST)

@@ -1,4 +1,4 @@
-"""The one exception for faults that a user can mend."""
+"""The exception for faults that a user can fix, and how commands report them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 
 class UserError(Exception):
-    """One sentence that says what is wrong and what to do. Ends a command with exit status 2 and no traceback.
+    """One sentence that says what is wrong and what to do. It ends a command without a traceback.
 
     Attributes:
-        status: the exit status of the command; 2 for bad input, 1 for a run that failed (a NaN loss).
+        status: the exit status of the command: 2 for bad input, 1 for a run that failed (a NaN loss).
     """
 
     def __init__(self, sentence: str, *, status: int = 2) -> None:
@@ -24,14 +24,14 @@ _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES}
 
 
 def first_line(error: BaseException) -> str:
-    """The class of an error and the first line of what it says."""
+    """The class of an error and the first line of its message."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def disk_sentence(error: Exception) -> str | None:
-    """What to tell of a file that cannot be written, or None when the error is of another kind."""
-    # safetensors gives the system's message inside an error class of its own.
+    """The sentence for a file that cannot be written; None if the error is of another kind."""
+    # safetensors wraps the system's message in its own class of error.
     inside = any(text in str(error) for text in ("No space left", "File too large", "Read-only file", "Permission denied"))
     if (isinstance(error, OSError) and error.errno in _DISK) or inside:
         return f"A file cannot be written ({error}): make room or mend its permissions, then run the command again; it goes on from there."
@@ -39,10 +39,10 @@ def disk_sentence(error: Exception) -> str | None:
 
 
 def run_command(main: Callable[[list[str]], int | None]) -> None:
-    """Runs a command's `main(argv)` and exits with its status; a `UserError` is printed as its sentence alone."""
+    """Runs a command's `main(argv)` and exits with its status. Of a `UserError` only the sentence is printed."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # What the output's encoding lacks is written as its code: a minus sign that is lost would make a loss a gain.
+            # Characters that the encoding lacks are escaped, not dropped: without its minus sign a loss would read as a gain.
             stream.reconfigure(errors="backslashreplace")
     try:
         status = main(sys.argv[1:]) or 0

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, their digests, and files that carry their own."""
+"""Files that are written atomically, their digests, and files that contain their own digest."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SEAL = hashlib.sha256().digest_size
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary name beside `path`; what was written there takes `path`'s place when the block ends without error.
+    """Yields a temporary path beside `path`. The file written there replaces `path` if the block ends without an error.
 
-    The bytes are on disk before the name changes, so a kill or a power cut leaves the old file or the new one.
+    The bytes are on disk before the rename, so a kill or a power cut leaves the old file or the new one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -36,7 +36,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_changed(path: Path, text: str) -> None:
-    """As `write_text`, but a file that holds this text already is left alone."""
+    """As `write_text`, but does not touch a file that already has this text."""
     if not path.is_file() or path.read_bytes() != text.encode():
         write_text(path, text)
 
@@ -52,21 +52,21 @@ def sha256(path: Path) -> str:
 
 
 class DamagedError(Exception):
-    """Why a file that is there cannot be used, as a clause about it."""
+    """Says, as a clause, why an existing file cannot be used."""
 
 
 def write_sealed(path: Path, content: bytes) -> None:
-    """Writes a file that ends with the sha256 of all that stands before it, so that a flipped bit anywhere is noticed."""
+    """Writes a file that ends with the sha256 of the bytes before it, so that any flipped bit is detected."""
     with replacing(path) as temporary:
         temporary.write_bytes(content + hashlib.sha256(content).digest())
 
 
 def read_sealed(path: Path) -> bytes:
-    """The content that `write_sealed` was given.
+    """The content that was written by `write_sealed`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        DamagedError: it is not what was written.
+        DamagedError: the file is not what was written.
     """
     stored = path.read_bytes()
     content, digest = stored[:-_SEAL], stored[-_SEAL:]
@@ -76,13 +76,13 @@ def read_sealed(path: Path) -> bytes:
 
 
 def sealed_json(content: dict[str, Any]) -> dict[str, Any]:
-    """The mapping with the sha256 of its own canonical text under `digest`, which comes last."""
+    """The mapping with the sha256 of its canonical JSON under `digest`, as the last key."""
     rest = {key: value for key, value in content.items() if key != "digest"}
     return rest | {"digest": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
 
 
 def read_sealed_json(path: Path) -> dict[str, Any]:
-    """A mapping that was written as `sealed_json` gave it. Raises FileNotFoundError or DamagedError, as `read_sealed` does."""
+    """Reads a mapping that `sealed_json` returned. Raises FileNotFoundError or DamagedError, as `read_sealed` does."""
     try:
         content = json.loads(path.read_bytes())
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where a result comes from: commit, code, device, versions."""
+"""The origin of a result: commit, code, device, versions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ import yaml
 
 PACKAGE = Path(__file__).parent
 ROOT = PACKAGE.parent
-# The code that decides what a training computes, and what else decides it for captions. A finished seed is known by it.
+# The code that decides the result of a training, and what else decides it for captions. A finished seed is stored under its hash.
 TRAINING_CODE = ("data/datasets.py", "kernels", "models", "params/architectures.py", "training")
 CAPTIONING_CODE = ("captioning",)
-# The code that decides what an evaluation of stored weights finds.
+# The code that decides the result of evaluating stored weights.
 EVALUATION_CODE = (
     *TRAINING_CODE,
     *CAPTIONING_CODE,
@@ -33,9 +33,9 @@ EVALUATION_CODE = (
     "study/statistics.py",
     "stages/evaluate.py",
 )
-# The code that decides what the timing stage measures; its other modules read what it left.
+# The code that decides what the timing stage measures. The other modules of timing/ read its results.
 TIMING_CODE = tuple(f"timing/{name}.py" for name in ("load", "measure", "profile", "published", "rounds", "steps", "subjects"))
-# All code of a stage, which DVC runs again when it changes. DVC sees it as the file code-hashes/STAGE.txt.
+# All code of each stage. When it changes, DVC runs the stage again; DVC sees it as the file code-hashes/STAGE.txt.
 STAGE_CODE = {
     "scenes": (
         "captioning/grammar.py",
@@ -67,7 +67,7 @@ STAGE_CODE = {
         "stages/report.py",
     ),
 }
-# What a pipeline run itself rewrites does not make the tree "dirty": dirty means that the commit does not say what ran.
+# A pipeline run rewrites these itself, so they do not make the tree "dirty", which means that the commit is not what ran.
 _GENERATED = (
     "benchmarks/results",
     "code-hashes",
@@ -83,9 +83,12 @@ _GENERATED = (
 
 
 def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -> str:
-    """sha256 over names and meaning of code: modules, page templates and tables, or folders of them, in the package.
+    """sha256 over names and content of modules, page templates and tables, or of folders of them.
 
-    Comments, docstrings and layout do not count. The hash is the same on every Python that the project runs on.
+    Comments, docstrings and layout of modules do not count. The hash is the same on every Python that the project supports.
+
+    Args:
+        entries: paths of files or folders, relative to `package`.
     """
     digest = hashlib.sha256()
     for entry in entries:
@@ -101,7 +104,7 @@ def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -
 
 
 def code_of(task: str) -> Sequence[str]:
-    """The code that trains networks for a task, as entries of the package."""
+    """The code that trains networks for a task, as entries for `code_hash`."""
     return (*TRAINING_CODE, *CAPTIONING_CODE) if task == "captioning" else TRAINING_CODE
 
 
@@ -115,8 +118,8 @@ def training_code(task: str = "classification") -> str:
 def canonical(source: str) -> str:
     """A module's syntax tree as text, without docstrings.
 
-    `ast.dump` would not do: Python 3.12 gave functions and classes a field for type parameters, 3.13 leaves out empty fields, and
-    3.12 splits the text of f-strings in other places. Here empty fields are left out, and neighbouring texts are joined.
+    `ast.dump` depends on the Python version: 3.12 added a field for type parameters to functions and classes, and splits the text of
+    f-strings in other places; 3.13 leaves out empty fields. Here empty fields are left out, and neighbouring texts are joined.
     """
     return _dump(ast.parse(source))
 
@@ -161,7 +164,7 @@ def _joined(values: list[ast.expr]) -> list[ast.expr]:
 
 
 def git_state() -> tuple[str | None, bool | None]:
-    """(commit, whether tracked or new files other than generated ones differ from it); (None, None) without git."""
+    """The commit, and whether tracked or new files, except generated ones, differ from it. (None, None) without git."""
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None, None
@@ -170,9 +173,9 @@ def git_state() -> tuple[str | None, bool | None]:
 
 
 def edits(variant: str, code: Sequence[str] = TRAINING_CODE) -> list[str] | None:
-    """What decides a variant's training and is not as the checked out commit has it: params with both values, paths of modules.
+    """What decides a variant's training and differs from the checked-out commit: parameters with both values, paths of modules.
 
-    Empty where checking that commit out and training gives the same; None without git or commits.
+    Empty if training from that commit gives the same result; None without git or commits.
 
     Args:
         code: entries of the package, as for `code_hash`.
@@ -195,13 +198,13 @@ def edits(variant: str, code: Sequence[str] = TRAINING_CODE) -> list[str] | None
 
 
 def _params_files() -> list[str]:
-    """The files at the root that decide the settings of the working directory, which is the root's own or a profile's."""
+    """The files that decide the settings of the working directory, which is the root or that of a profile; relative to the root."""
     profile = _mapping(_text(Path("params.yaml"))).get("profile")
     return ["params.yaml", f"profiles/{profile}/params.yaml"] if profile else ["params.yaml"]
 
 
 def _line(params: dict[str, Any], variant: str) -> list[str]:
-    """The variant and those that it starts from, in a file like params.yaml of whatever age."""
+    """The variant and those that it starts from, in the content of a params.yaml of any version."""
     variants, names = params.get("variants"), list[str]()
     while isinstance(variants, dict) and variant in variants and variant not in names:
         names.append(variant)
@@ -210,14 +213,14 @@ def _line(params: dict[str, Any], variant: str) -> list[str]:
 
 
 def _deciding(params: dict[str, Any], variants: Iterable[str]) -> dict[str, str]:
-    """What decides the variants in such a file: JSON by dotted key."""
+    """The values in such a file that decide the variants: JSON by dotted key."""
     sections = {name: value for name in ("data", "scenes", "train", "base", "variants") if isinstance(value := params.get(name), dict)}
     found = {f"{name}.{key}": value for name, section in sections.items() if name != "variants" for key, value in section.items()}
     found |= {f"variants.{name}": own[name] for name in variants if name in (own := sections.get("variants", {}))}
     return {key: json.dumps(value, default=str) for key, value in found.items()}
 
 
-@cache  # asked for every variant
+@cache  # called for every variant
 def _mapping(text: str | None) -> dict[str, Any]:
     try:
         value = yaml.load(text or "", Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -249,7 +252,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def device_name(device: str) -> str:
-    """The GPU's name, or the processor's with the number of cores this process may use."""
+    """The name of the GPU, or of the processor with the number of cores that this process may use."""
     if device == "cuda":
         import torch
 
@@ -266,15 +269,15 @@ def device_name(device: str) -> str:
 
 
 def same_processor(name: str, other: str) -> bool:
-    """Whether two device names are of one kind; the number of cores, which a name ends with, decides no result."""
+    """Whether two device names are the same apart from the number of cores, which does not affect results."""
     return name.split(" (")[0] == other.split(" (")[0]
 
 
 def origin(device: str, variant: str, task: str = "classification") -> dict[str, Any]:
-    """What is known of a variant's training before it starts. `device`: "cpu" or "cuda".
+    """The origin of a variant's training, as known before it starts. `device`: "cpu" or "cuda".
 
-    `git_commit` is the commit that is checked out. Where it does not hold what decides the training, `git_dirty` is true, and
-    `git_edits` is what it lacks.
+    `git_commit` is the checked-out commit. If what decides the training differs from it, `git_dirty` is true and `git_edits` lists the
+    differences.
     """
     changed = edits(variant, code_of(task))
     known = {"git_commit": _git("rev-parse", "HEAD"), "git_dirty": None if changed is None else bool(changed)}
@@ -283,7 +286,7 @@ def origin(device: str, variant: str, task: str = "classification") -> dict[str,
 
 
 def versions(device: str = "cpu") -> dict[str, str]:
-    """Versions of what computes a result; on a GPU also of Triton, CUDA and the driver."""
+    """Versions of the software that computes a result; on a GPU also of Triton, CUDA and the driver."""
     found = {"python": platform.python_version(), **{name: metadata.version(name) for name in ("torch", "numpy", "numba")}}
     if device == "cuda":
         import torch
@@ -299,11 +302,11 @@ def versions(device: str = "cpu") -> dict[str, str]:
 def _driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str:
     try:
         text = file.read_text()
-    except OSError:  # inside Windows, or in a container without it
+    except OSError:  # WSL, or a container without this file
         try:
             query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
             text = subprocess.run(query, capture_output=True, text=True, timeout=30).stdout
         except (OSError, subprocess.TimeoutExpired):
             text = ""
-    version = re.search(r"\b\d{3,}\.\d+(\.\d+)*", text)  # of the compiler's version, behind it, the first number is shorter
+    version = re.search(r"\b\d{3,}\.\d+(\.\d+)*", text)  # the compiler's version, which follows, starts with a shorter number
     return version[0] if version else "unknown"

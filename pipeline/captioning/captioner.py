@@ -1,4 +1,4 @@
-"""The transformer that describes scenes, with memory slots in its encoder or a meshed decoder where the settings say so."""
+"""The transformer that describes scenes, optionally with memory slots in its encoder and a meshed decoder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.models.encoder import BlockSettings, EncoderBlock
 from pipeline.models.positions import sinusoidal_table
 from pipeline.params import CaptionerSettings
 
-MAX_PLACES = MAX_WORDS + 1  # of the words that the decoder reads: BOS and the caption
+MAX_PLACES = MAX_WORDS + 1  # words that the decoder reads: BOS and the caption
 
 
 class DecoderAttention(nn.Module):
@@ -38,7 +38,7 @@ class DecoderAttention(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def project(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (batch, token, dim) to what `query` and `keys` give of them, in one product."""
+        """Tokens (batch, token, dim) to the results of `query` and of `keys`, in one product."""
         query, keys = self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).split([1, 2], dim=2)
         return query[:, :, 0], keys
 
@@ -53,12 +53,12 @@ class DecoderAttention(nn.Module):
         return F.linear(tokens, self.qkv.weight[dim:], self.qkv.bias[dim:]).unflatten(-1, (2, self.heads, -1))
 
     def forward(self, query: Tensor, keys: Tensor, *, levels: int = 1, mask: Tensor | None = None) -> Tensor:
-        """What each query finds at each level.
+        """Attends with each query to each level separately.
 
         Args:
             query: (batch, query, head, head_dim).
             keys: keys and values (batch, level * key, 2, head, head_dim), level by level.
-            levels: groups of keys, of which each query attends to every one alone.
+            levels: number of groups of keys; softmax is taken within each group.
             mask: added to the scores, (batch, 1, query, level * key); -inf where a query may not look.
 
         Returns:
@@ -69,8 +69,8 @@ class DecoderAttention(nn.Module):
         return self.out((weight @ value).transpose(2, 3).flatten(3))
 
     def weights(self, query: Tensor, keys: Tensor, *, levels: int = 1, mask: Tensor | None = None) -> Tensor:
-        """The attention weights (level, batch, head, query, key); arguments as of `forward`."""
-        # On the CPU torch's fused attention takes 1.4 times as long for so small heads. One product for all levels saves a third.
+        """The attention weights (level, batch, head, query, key); arguments as for `forward`."""
+        # On the CPU torch's fused attention takes 1.4 times as long for such small heads. One product for all levels saves a third.
         score = (query.transpose(1, 2) * query.shape[-1] ** -0.5) @ keys[:, :, 0].permute(0, 2, 3, 1)
         if mask is not None:
             score = score + mask
@@ -78,10 +78,10 @@ class DecoderAttention(nn.Module):
 
 
 class Mesh(nn.Module):
-    """Joins what a word finds at the encoder's levels: sum_i alpha_i C(X_i, Y) / sqrt(levels), alpha_i = sigmoid(W_i [Y, C(X_i, Y)] + b_i).
+    """Combines the cross-attention to the levels: sum_i alpha_i C(X_i, Y) / sqrt(levels), alpha_i = sigmoid(W_i [Y, C(X_i, Y)] + b_i).
 
-    Cornia et al. 2020, "Meshed-memory transformer", equations 5 and 6; the root is their published code's. That adds Y to each C first,
-    which the equations do once and behind the sum, as here.
+    Cornia et al. 2020, "Meshed-memory transformer", equations 5 and 6. The square root is from their published code. That code adds Y
+    to each C first; the equations add it once, after the sum, as is done here.
 
     Args:
         dim: width of a token.
@@ -93,7 +93,7 @@ class Mesh(nn.Module):
         self.gates = nn.ModuleList(nn.Linear(2 * dim, dim) for _ in range(levels))
 
     def forward(self, words: Tensor, found: Tensor) -> Tensor:
-        """Words Y (batch, place, dim), and what they find at the levels C(X_i, Y) (level, batch, place, dim), to (batch, place, dim)."""
+        """Words Y (batch, place, dim) and their cross-attention C(X_i, Y) (level, batch, place, dim) to (batch, place, dim)."""
         gated = [gate(torch.cat([words, level], dim=-1)).sigmoid() * level for gate, level in zip(self.gates, found, strict=True)]
         return torch.stack(gated).sum(0) / math.sqrt(len(gated))
 
@@ -101,7 +101,7 @@ class Mesh(nn.Module):
 class DecoderBlock(nn.Module):
     """Attention to the words so far, attention to the image, and an MLP, each with a residual connection and a layer norm.
 
-    Norm pre: x + f(norm(x)) (Xiong et al. 2020); post: norm(x + f(x)) (Vaswani et al. 2017). One attention reads all levels.
+    Norm pre: x + f(norm(x)) (Xiong et al. 2020); post: norm(x + f(x)) (Vaswani et al. 2017). All levels share one cross-attention.
     """
 
     def __init__(self, settings: CaptionerSettings) -> None:
@@ -122,7 +122,7 @@ class DecoderBlock(nn.Module):
         Args:
             words: (row, place, dim).
             past: keys and values of the words before them (row, past place, 2, head, head_dim), or None.
-            image: keys and values of the images, as `see` gives them; each image has equally many rows, which lie beside each other.
+            image: keys and values of the images, as `see` returns them; each image has equally many rows, which are adjacent.
             mask: added to the scores of words, (row, 1, place, past place + place), or None.
 
         Returns:
@@ -137,7 +137,7 @@ class DecoderBlock(nn.Module):
         return self.cross.keys(levels.flatten(1, 2))
 
     def image_weights(self, words: Tensor, image: Tensor, mask: Tensor) -> Tensor:
-        """The weights of the attention to the image, mean over the heads: (level, row, place, token). Arguments as of `forward`."""
+        """The weights of the attention to the image, mean over the heads: (level, row, place, token). Arguments as for `forward`."""
         query = self.cross.query(self._enter(self.norm2, self._hear(words, None, mask)[0]))
         return self.cross.weights(query, image, levels=self.levels).mean(2)
 
@@ -149,9 +149,9 @@ class DecoderBlock(nn.Module):
         return self._leave(self.norm1, words + self.dropout1(self.attention(query, keys, mask=mask)[0])), keys
 
     def _look(self, words: Tensor, image: Tensor) -> Tensor:
-        """What the words find in the image, (row, place, dim)."""
+        """The result of the words' attention to the image, (row, place, dim)."""
         normed = self._enter(self.norm2, words)
-        # No query hides another, so all rows of an image ask at once: its keys need not be there for every row.
+        # Queries do not affect each other, so all rows of an image attend at once, and its keys need not be repeated for each row.
         query = self.cross.query(normed).unflatten(0, (image.shape[0], -1)).flatten(1, 2)
         found = self.cross(query, image, levels=self.levels).view(-1, *words.shape)  # (level, row, place, dim)
         return found[0] if self.mesh is None else self.mesh(normed, found)
@@ -166,9 +166,9 @@ class DecoderBlock(nn.Module):
 class Captioner(CaptionModel):
     """A transformer that reads a scene's places and writes its caption (Vaswani et al. 2017; meshed and memory: Cornia et al. 2020).
 
-    With `meshed` the decoder reads the output of every encoder block, else of the last. Pre-norm gives each of these, and the
-    decoder's output, a layer norm of their own. Weights start as torch's layers start theirs; learned positions and memory slots
-    from N(0, 1). Sinusoids are no weights: nothing initialises, trains or stores them.
+    With `meshed` the decoder reads the output of every encoder block, else that of the last. With pre-norm each of these outputs, and
+    the decoder's, has its own layer norm. Layers start with the initial weights of torch's own; learned positions and memory slots
+    start from N(0, 1). Sinusoids are constants, which are neither trained nor stored.
     """
 
     image_position: Tensor
@@ -234,16 +234,16 @@ class Captioner(CaptionModel):
 
 @torch.no_grad()
 def image_attention(model: nn.Module, images: Tensor, words: Tensor) -> Tensor:
-    """Where the decoder looks as it reads each word, without dropout.
+    """The decoder's attention to the image as it reads each word, without dropout.
 
     Args:
-        model: a captioner; it is left as it was, training or not.
+        model: a captioner; its training mode is left as it was.
         images: (batch, channel, height, width) in [0, 1].
-        words: (batch, place) int64, which begin with BOS.
+        words: (batch, place) int64, starting with BOS.
 
     Returns:
         (decoder block, level, batch, place, token): the mean over the heads, tokens in row-major order of the scene's places. The
-        weights of a place, which is what the next word is chosen by, sum to 1. A decoder that is not meshed reads one level.
+        weights at a place sum to 1 and belong to the choice of the next word. A decoder that is not meshed has one level.
 
     Raises:
         ValueError: `model` is another model.
@@ -261,9 +261,9 @@ def image_attention(model: nn.Module, images: Tensor, words: Tensor) -> Tensor:
 
 
 def _mask(words: Tensor) -> Tensor:
-    """What is added to the scores of words (batch, place): -inf for later words and for padding, (batch, 1, place, place).
+    """The mask for words (batch, place), to be added to scores: -inf for later words and for padding, (batch, 1, place, place).
 
-    Every place sees BOS, so none is left without keys.
+    Every place sees BOS, so no place is without keys.
     """
     places = words.shape[1]
     seen = torch.ones(places, places, dtype=torch.bool, device=words.device).tril() & (words != PAD)[:, None, None]
@@ -271,7 +271,7 @@ def _mask(words: Tensor) -> Tensor:
 
 
 def _levels(settings: CaptionerSettings) -> int:
-    """How many of the encoder's blocks the decoder reads."""
+    """The number of encoder blocks whose output the decoder reads."""
     return settings.encoder_blocks if settings.meshed else 1
 
 
@@ -280,7 +280,7 @@ def _final_norm(settings: CaptionerSettings) -> nn.Module:
 
 
 def multiply_adds(settings: CaptionerSettings) -> int:
-    """Those of one scene with the longest caption; `pipeline.models.count_flops` says what counts."""
+    """The multiply-adds of one scene with the longest caption; `pipeline.models.count_flops` says which count."""
     tokens, words, dim = settings.num_tokens, MAX_PLACES, settings.dim
     levels = _levels(settings)
     encoder = 4 * tokens * dim**2 + 2 * tokens * (tokens + settings.memory) * dim + 2 * tokens * dim * settings.mlp_dim

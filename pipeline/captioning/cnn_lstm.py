@@ -1,4 +1,4 @@
-"""The captioning network without attention: an image becomes one vector, from which a recurrent layer writes the caption."""
+"""The captioning network without attention: it maps an image to one vector, from which a recurrent layer writes the caption."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pipeline.captioning.grammar import MAX_WORDS
 from pipeline.captioning.model import CaptionModel, State, Stem, check_images, stem_multiply_adds
 from pipeline.params import BaselineSettings
 
-DIM = 48  # of a word's vector, and channels of the stem's last convolution
+DIM = 48  # width of a word's embedding, and channels of the stem's last convolution
 
 
 class CnnLstm(CaptionModel):
-    """A CNN's vector is the state that an LSTM starts from (Vinyals et al. 2015, "Show and tell"; Xu et al. 2015 for both states).
+    """An LSTM whose initial state comes from a CNN's vector (Vinyals et al. 2015, "Show and tell"; Xu et al. 2015 for both states).
 
-    The stem of the transformer, a linear map to the vector, and linear maps from it to the first hidden and cell state; the scene is
-    seen nowhere else. `widths` has the numbers of the vector and the units of the LSTM. Weights start as torch's layers start theirs.
+    It has the transformer's stem, a linear map to the vector, and linear maps from the vector to the initial hidden and cell state. The
+    LSTM sees the scene nowhere else. `widths` gives the size of the vector and the units of the LSTM. Weights start as torch's default.
     """
 
     def __init__(self, settings: BaselineSettings) -> None:
@@ -42,25 +42,25 @@ class CnnLstm(CaptionModel):
         return logits[:, 0], State((), rows)
 
     def _read(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images to the first hidden and cell state, (image, unit) each."""
+        """Images to the initial hidden and cell state, (image, unit) each."""
         check_images(images, self.shape)
         vector = self.vector(self.stem(images).flatten(1))
         return self.hidden(vector), self.cell(vector)
 
     def _write(self, words: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Words (row, place) to the logits that follow each (row, place, word), and the states after the last; rows as in `forward`."""
+        """Words (row, place) to the logits of each next word (row, place, word), and the states after the last; rows as in `forward`."""
         hidden, cell = (state.repeat_interleave(len(words) // len(state), 0) for state in (hidden, cell))
         states, (hidden, cell) = self.lstm(self.embedding(words), (hidden[None], cell[None]))
         return self.head(states), (hidden[0], cell[0])
 
 
 def _features(settings: BaselineSettings) -> int:
-    """What the stem leaves of a scene."""
+    """The number of features that the stem gives per scene."""
     return (-(-settings.shape.size // 8)) ** 2 * DIM
 
 
 def multiply_adds(settings: BaselineSettings) -> int:
-    """Those of one scene with the longest caption; `pipeline.models.count_flops` says what counts."""
+    """The multiply-adds of one scene with the longest caption; `pipeline.models.count_flops` says which count."""
     vector, units = settings.widths
     reading = stem_multiply_adds(settings.shape, DIM) + _features(settings) * vector + 2 * vector * units
     return reading + (MAX_WORDS + 1) * (4 * (DIM + units) * units + units * settings.shape.words)

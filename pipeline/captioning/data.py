@@ -1,4 +1,4 @@
-"""The data of captioning: the scenes, and the images that stand in them."""
+"""The data of captioning: the scenes, and the images in them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SCENES = "scenes"  # beside the folder of the arrays
 
 @dataclass(frozen=True)
 class SceneData:
-    """Scenes, and the arrays that they are made of."""
+    """Scenes, and the data set whose images they use."""
 
     scenes: Scenes
     dataset: Dataset
 
 
 def load(arrays: Path) -> SceneData:
-    """Raises UserError where arrays or scenes are missing or damaged, or the scenes are of other arrays."""
+    """Loads arrays and scenes. Raises UserError if either are missing or damaged, or if the scenes were made from other arrays."""
     from pipeline.captioning import scenes
 
     dataset, found = datasets.load(arrays), scenes.load(arrays.with_name(SCENES))
@@ -36,7 +36,7 @@ def load(arrays: Path) -> SceneData:
 
 
 def data_digest(arrays: Path) -> str:
-    """That of the scenes, which the arrays' own is part of. Raises UserError where they are missing or damaged."""
+    """The digest of the scenes, which includes that of the arrays. Raises UserError if the scenes are missing or damaged."""
     path = arrays.with_name(SCENES) / "scenes.json"
     try:
         return str(read_sealed_json(path)["digest"])

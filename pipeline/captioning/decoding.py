@@ -1,4 +1,4 @@
-"""Generation: the captions that a model writes of scenes, by greedy or by beam search, or as samples."""
+"""Generation: writing captions of scenes by greedy search, by beam search, or by sampling."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pipeline.models.dropout import mix
 
 @torch.no_grad()
 def greedy(model: CaptionModel, images: Tensor) -> Tensor:
-    """The caption of each image whose every word is the likeliest after the words before it; of equally likely ones the lowest.
+    """The caption of each image in which every word is the likeliest next one; of equally likely words the lowest id.
 
     Args:
-        model: without dropout and with batch norm's running statistics, whether it is in training or not; it is left as it was.
+        model: runs in evaluation mode, without dropout and with batch norm's running statistics; its mode is then restored.
         images: (image, channel, height, width) in [0, 1].
 
     Returns:
-        (image, MAX_WORDS + 1) int64: the words, EOS, then PAD. PAD and BOS are no words; a caption without an end is cut.
+        (image, MAX_WORDS + 1) int64: the words, EOS, then PAD. PAD and BOS are never chosen as words; a caption without EOS is cut.
     """
     with evaluating(model):
         state = model.start(images)
@@ -30,7 +30,7 @@ def greedy(model: CaptionModel, images: Tensor) -> Tensor:
         ids = torch.full((len(images), MAX_WORDS + 1), PAD, device=images.device)
         for place in range(ids.shape[1]):
             logits, state = model.step(words, state)
-            words = _sayable(logits).argmax(1).masked_fill(ended, PAD)  # of several largest, argmax takes the first
+            words = _sayable(logits).argmax(1).masked_fill(ended, PAD)  # argmax takes the first of several maxima
             ids[:, place] = words
             ended |= words == EOS
             if ended.all():
@@ -42,17 +42,17 @@ def greedy(model: CaptionModel, images: Tensor) -> Tensor:
 def beam(model: CaptionModel, images: Tensor, width: int, length_normalisation: float = 0.0) -> tuple[Tensor, Tensor]:
     """The best caption of each image that a beam search finds.
 
-    A caption's score is log p / length^length_normalisation, its length that with EOS. After every word the `width` best captions of
-    an image go on, ended ones among them as they are. Of equal scores the one from the better beam comes first, then the lower word.
+    A caption's score is log p / length^length_normalisation, where the length includes EOS. After every word the `width` best captions
+    of an image are kept; ended ones stay as they are. Equal scores are ordered by the rank of their beam, then by the word's id.
 
     Args:
-        model: as of `greedy`, which a width of 1 equals.
+        model: as for `greedy`, which gives the same captions as a width of 1.
         images: (image, channel, height, width) in [0, 1].
-        width: captions that are kept for each image.
-        length_normalisation: 0 compares captions by their probability, which favours short ones, 1 by the mean of their words' log p.
+        width: captions kept for each image.
+        length_normalisation: 0 compares captions by their probability, which favours short ones; 1 by the mean log p of their words.
 
     Returns:
-        The words, as of `greedy`, and the scores (image,).
+        The words, as for `greedy`, and the scores (image,).
 
     Raises:
         ValueError: `width` is below 1.
@@ -61,7 +61,7 @@ def beam(model: CaptionModel, images: Tensor, width: int, length_normalisation: 
         raise ValueError(f"a beam has a width of at least 1, not {width}")
     with evaluating(model):
         state = model.start(images)
-        first = torch.arange(len(images), device=images.device)[:, None]  # an image, as an index beside its beams
+        first = torch.arange(len(images), device=images.device)[:, None]  # each image's index, to be broadcast over its beams
         ids = torch.full((len(images), 1, MAX_WORDS + 1), PAD, device=images.device)
         words = torch.full((len(images), 1), BOS, device=images.device)
         log_p = torch.zeros(words.shape, device=images.device)
@@ -80,7 +80,7 @@ def beam(model: CaptionModel, images: Tensor, width: int, length_normalisation: 
             state = state.select((first * gain.shape[1] + source).flatten())
             ids, log_p, lengths, ended = ids[first, source], total.flatten(1)[first, order], lengths[first, source], ended[first, source]
             ids[..., place] = words
-            ended = ended | (words == EOS) | log_p.isinf()  # there may be fewer captions than beams: these fill up
+            ended = ended | (words == EOS) | log_p.isinf()  # placeholders of probability 0, where there are fewer captions than beams
             if ended.all():
                 break
     return ids[:, 0], score[first, order][:, 0]
@@ -88,14 +88,14 @@ def beam(model: CaptionModel, images: Tensor, width: int, length_normalisation: 
 
 @torch.no_grad()
 def sample(model: CaptionModel, images: Tensor, count: int, key: Tensor, step: Tensor) -> Tensor:
-    """Captions whose every word is drawn with the model's own probability, so many of each image.
+    """Samples `count` captions of each image, each word with the model's probability.
 
     Args:
-        model, images: as of `greedy`.
-        key: (1,) int64; step: () int64. They and the place decide what is drawn, on any device.
+        model, images: as for `greedy`.
+        key, step: (1,) int64 and () int64. The samples are a function of key, step and place, the same on any device.
 
     Returns:
-        The words, as of `greedy`, (image * count, MAX_WORDS + 1); an image's captions lie beside each other.
+        The words, as for `greedy`, (image * count, MAX_WORDS + 1); an image's captions are adjacent.
     """
     with evaluating(model):
         rows = torch.arange(len(images), device=images.device).repeat_interleave(count)
@@ -107,7 +107,7 @@ def sample(model: CaptionModel, images: Tensor, count: int, key: Tensor, step: T
             logits, state = model.step(words, state)
             scores = _sayable(logits)
             index = torch.arange(scores.numel(), device=images.device).view(scores.shape)
-            # The largest of logits with Gumbel noise is a draw from their softmax (Maddison et al. 2014).
+            # The argmax of logits with Gumbel noise is a sample from their softmax (Maddison et al. 2014).
             uniform = (mix(mix(mix(index + key) + place) + step).double() + 0.5) * 2**-32
             words = (scores - (-uniform.log()).log().float()).argmax(1).masked_fill(ended, PAD)
             ids[:, place] = words
@@ -118,7 +118,7 @@ def sample(model: CaptionModel, images: Tensor, count: int, key: Tensor, step: T
 
 
 def _sayable(scores: Tensor) -> Tensor:
-    """Scores (..., word), with PAD and BOS, which no caption has before its end, at -inf."""
+    """The scores (..., word) with -inf for PAD and BOS, which cannot occur in a caption."""
     scores = scores.clone()
     scores[..., [PAD, BOS]] = -math.inf
     return scores

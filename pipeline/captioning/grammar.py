@@ -1,6 +1,6 @@
-"""The sentences that describe a scene: what may be said, and what it means.
+"""The sentences that describe a scene: a grammar that writes and parses them.
 
-A scene has four cells: top left, top right, bottom left, bottom right. Each holds an image of some class, or nothing.
+A scene has four cells: top left, top right, bottom left, bottom right. Each holds an image of some class, or is empty.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Literal, get_args
 from pipeline.errors import UserError
 from pipeline.params import DATASETS, nearest
 
-PAD, BOS, EOS = 0, 1, 2  # the first words of every vocabulary: after the end, before the start, the end
-MAX_WORDS = 17  # of a caption, without these
+PAD, BOS, EOS = 0, 1, 2  # the first words of every vocabulary: padding after the end, the start, the end
+MAX_WORDS = 17  # words of a caption, without these
 
 Scene = tuple[int | None, int | None, int | None, int | None]  # the class in each cell
 Words = tuple[str, ...]
@@ -28,7 +28,7 @@ PHRASINGS: tuple[Phrasing, ...] = get_args(Phrasing)
 
 _ROWS, _COLUMNS = ((0, 1), (2, 3)), ((0, 2), (1, 3))
 _CORNERS: dict[Words, int] = {corner: cell for cell, corner in enumerate(product(("top", "bottom"), ("left", "right")))}
-# Where one or two neighbouring cells are, as captions that go by rows and by columns say it.
+# The phrases for the position of one cell or two neighbouring cells, in captions by rows and by columns.
 _BY_ROWS: dict[tuple[int, ...], Words] = {
     **{(cell,): ("at", "the", *corner) for corner, cell in _CORNERS.items()},
     **{row: ("at", "the", side) for row, side in zip(_ROWS, ("top", "bottom"), strict=True)},
@@ -48,10 +48,10 @@ class Grammar:
         nouns: (singular, plural) of each class, single words in lower case; the two may be the same.
 
     Attributes:
-        words: the vocabulary; a word's id is its place. `<pad>`, `<bos>` and `<eos>` come first.
+        words: the vocabulary; a word's id is its index. `<pad>`, `<bos>` and `<eos>` come first.
 
     Raises:
-        ValueError: a noun is several words, is a word that the grammar itself needs, or names two classes.
+        ValueError: a noun is several words, is a word of the grammar itself, or names two classes.
     """
 
     def __init__(self, nouns: Sequence[tuple[str, str]]) -> None:
@@ -62,15 +62,15 @@ class Grammar:
         self._plural = [plural for _, plural in nouns]
         articles = sorted({article for article, _ in self._singular})
         every = ["<pad>", "<bos>", "<eos>", *articles, *_OTHERS, *_COUNTS.values(), *(singular for singular, _ in nouns), *self._plural]
-        self.words: Words = tuple(dict.fromkeys(every))  # a digit's noun may be a count, too
+        self.words: Words = tuple(dict.fromkeys(every))  # duplicates go: the noun of a digit may also be a count
         self._ids = {word: id for id, word in enumerate(self.words)}
         self._parts = {" ".join(text): dict(zip(cells, classes, strict=True)) for text, cells, classes in self._all_parts()}
-        # How "a three" and "two threes" begin: (how many, of which class).
+        # "a three" and "two threes": (count, class).
         self._heads: dict[Words, tuple[int, int]] = {one: (1, label) for label, one in enumerate(self._singular)}
         self._heads |= {(word, noun): (count, label) for count, word in _COUNTS.items() for label, noun in enumerate(self._plural)}
 
     def describe(self, scene: Scene, phrasing: Phrasing) -> Words:
-        """The scene's caption in one phrasing, at most `MAX_WORDS` words. A scene with nothing in it has none: no words."""
+        """The scene's caption in one phrasing, at most `MAX_WORDS` words; no words for an empty scene."""
         if phrasing == "classes":
             return self._listing(scene)
         by_rows, where_first = phrasing in ("rows", "rows up"), phrasing in ("rows up", "columns back")
@@ -86,10 +86,10 @@ class Grammar:
         return tuple(word for number, part in enumerate(parts) for word in (("and",) * (number > 0) + part))
 
     def parse(self, words: Sequence[str]) -> Scene | None:
-        """The scene that a caption describes; None for anything else.
+        """The scene that a caption describes; None if the words are not a caption.
 
-        A caption need not be one that `describe` gives. It may name its parts in any order, go by rows here and by columns there,
-        and say "a seven and a seven" for "two sevens". It may not name a cell twice.
+        More is accepted than `describe` writes: the parts may come in any order, some by rows and others by columns, and "a seven and
+        a seven" may stand for "two sevens". No cell may be named twice.
         """
         named = self._joined(" ".join(words).split(" and ")) or self._listed(words)
         scene = dict(named or [])
@@ -110,12 +110,12 @@ class Grammar:
         return (*(self._ids[word] for word in words), EOS, *(PAD,) * (MAX_WORDS - len(words)))
 
     def decode(self, ids: Sequence[int]) -> Words:
-        """The words before the first `EOS`, or all."""
+        """The words before the first `EOS`, or all words if there is none."""
         ids = list(ids)
         return tuple(self.words[id] for id in (ids[: ids.index(EOS)] if EOS in ids else ids))
 
     def _what(self, classes: Sequence[int], link: str) -> Words:
-        """One image, or two neighbours: counted where they are equal, else each after the other, the lower one first with "below"."""
+        """Names one image or two neighbours: "two ..." if they are equal, else joined by `link`; with "below" the lower one comes first."""
         if len(classes) == 1:
             return self._singular[classes[0]]
         first, second = classes[::-1] if link == "below" else classes
@@ -124,7 +124,7 @@ class Grammar:
         return (*self._singular[first], link, *self._singular[second])
 
     def _listing(self, scene: Scene) -> Words:
-        """Each class that there is, ascending, with its corners; no "and" and no "the"."""
+        """Lists each class of the scene, ascending, with its corners, without "and" and "the"."""
         corners = list(_CORNERS)
         words: list[str] = []
         for label in sorted({label for label in scene if label is not None}):
@@ -134,7 +134,7 @@ class Grammar:
         return tuple(words)
 
     def _all_parts(self) -> Iterator[tuple[Words, tuple[int, ...], tuple[int, ...]]]:
-        """Every part that "and" may join to a caption: (words, cells, the class in each)."""
+        """Every part from which "and" may build a caption: (words, cells, the class in each)."""
         labels = range(len(self._singular))
         for cells, where in (*_BY_ROWS.items(), *_BY_COLUMNS.items()):
             whats: list[tuple[Words, tuple[int, ...]]]
@@ -153,7 +153,7 @@ class Grammar:
                 yield (*where, *what), cells, classes
 
     def _joined(self, texts: list[str]) -> list[tuple[int, int]] | None:
-        """(cell, class) of all parts of a caption that was split at each "and", which a pair has one of; None where it is no caption."""
+        """(cell, class) of all parts of a caption; None if it is not one. It was split at each "and", also at that inside a pair."""
         named: list[tuple[int, int]] = []
         while texts:
             for size in (1, 2):
@@ -166,7 +166,7 @@ class Grammar:
         return named
 
     def _listed(self, words: Sequence[str]) -> list[tuple[int, int]] | None:
-        """(cell, class) of all corners of a caption without "and"; None where it is not one."""
+        """(cell, class) of all corners of a caption in the phrasing "classes"; None if it is not one."""
         named: list[tuple[int, int]] = []
         rest = tuple(words)
         while rest:
@@ -184,7 +184,7 @@ def grammar_of(dataset: str) -> Grammar:
     """The grammar of a data set's captions.
 
     Raises:
-        UserError: its classes have no nouns, so it has no captions.
+        UserError: its classes have no nouns.
     """
     source = DATASETS[dataset]
     if not source.nouns:
@@ -197,5 +197,5 @@ def grammar_of(dataset: str) -> Grammar:
 
 
 def _article(noun: str) -> str:
-    """By sound: "an eight", but "a one"."""
+    """The indefinite article, chosen by sound: "an eight", but "a one"."""
     return "an" if noun[0] in "aeiou" and not noun.startswith("one") else "a"

@@ -1,4 +1,4 @@
-"""Captioning: a network is trained to say which image is where in a scene."""
+"""Captioning: training a network to say which image is where in a scene."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pipeline.training.stack import Stack, derive_seed
 from pipeline.training.step import Driver
 
 EVALUATION_BATCH = 500  # scenes
-SAMPLES = 5  # captions of a scene in self-critical training, as many as Cornia et al. 2020 keep beams
+SAMPLES = 5  # captions per scene in self-critical training, equal to the beam size of Cornia et al. 2020
 
 
 class Captioning:
-    """See `pipeline.training.tasks.Learning`. A step takes one random reference of each of its scenes.
+    """See `pipeline.training.tasks.Learning`. A training step uses one random reference of each of its scenes.
 
-    A test is of the validation scenes: the cross-entropy is that of one reference of each scene, all phrasings in turn, and a scene
-    counts as right when its greedy caption is true and complete.
+    A test uses the validation scenes. The cross-entropy is that of one reference of each scene, all phrasings in turn. A scene counts
+    as correct if its greedy caption is true and complete.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Captioning:
 
     def begin(self, epoch: int) -> None:
         self._self_critical = epoch > self._train.epochs - self._train.self_critical_epochs
-        if self._self_critical:  # the processor scores the samples; a graph would go on with the steps before
+        if self._self_critical:  # the CPU scores the samples, which no graph can do; a captured graph would repeat the earlier steps
             self._driver.stop_graphs()
-        # Samples and their gradient are of one network: batch norm's statistics stay as they are.
+        # Samples and their gradient have to come from the same network, so batch norm uses its running statistics.
         self._stack.train(not self._self_critical)
 
     def losses(self, index: Tensor, step: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Captioning:
             return self._critical_losses(images, index, step)
         captions = self._captions[index, choose(self._keys["reference"], step, index.shape[1])].long()
         loss = word_losses(self._stack(images, shifted(captions)), captions)
-        # Each word counts the same: the mean over the examples is that over the batch's words.
+        # Scaled so that the mean over the examples is the mean over the batch's words, each word counting the same.
         return loss.sum(2) * (index.shape[1] / (captions != PAD).sum((1, 2)))[:, None]
 
     def _critical_losses(self, images: Tensor, index: Tensor, step: Tensor) -> Tensor:
@@ -97,31 +97,31 @@ def _to_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def choose(key: Tensor, step: Tensor, batch_size: int) -> Tensor:
-    """Which reference each of a step's examples learns from, (seed, batch) int64: a hash of key (seed,), step () and place."""
+    """Chooses the reference of each of a step's examples, (seed, batch) int64, by a hash of key (seed,), step () and position."""
     index = torch.arange(batch_size, device=key.device)
     return (mix(mix(index + key[:, None]) + step) * len(PHRASINGS)) >> 32
 
 
 def shifted(captions: Tensor) -> Tensor:
-    """What a model reads while it writes captions (..., place): BOS first, and each word one place later."""
+    """A model's input for captions (..., place): BOS first, and each word one place later."""
     return F.pad(captions[..., :-1], (1, 0), value=BOS)
 
 
 def word_losses(logits: Tensor, captions: Tensor) -> Tensor:
-    """Cross-entropy in nats of each word, 0 behind the end: (..., place, word) and (..., place) to (..., place)."""
+    """Cross-entropy in nats of each word, 0 after the end: logits (..., place, word), captions (..., place) to (..., place)."""
     loss = F.cross_entropy(logits.flatten(0, -2), captions.flatten(), ignore_index=PAD, reduction="none")
     return loss.view(captions.shape)
 
 
 @torch.no_grad()
 def evaluate(model: CaptionModel, images: Tensor, split: Split) -> tuple[Tensor, Tensor]:
-    """A model on a split's scenes.
+    """Evaluates a model on the scenes of a split.
 
     Args:
-        images: those of the split, on the model's device.
+        images: the split's images, on the model's device.
 
     Returns:
-        Mean cross-entropy of a word, () float64, of one reference of each scene, all phrasings in turn; and the greedy captions
+        Mean cross-entropy per word, () float64, of one reference of each scene, all phrasings in turn; and the greedy captions
         (scene, place) int64.
     """
     cells, references = _to_device(split, images.device)

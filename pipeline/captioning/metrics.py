@@ -1,7 +1,7 @@
-"""What captions are worth: beside the references of their scenes, and by what they say of the scene.
+"""Metrics of captions: against the references of their scenes, and by the truth of what they say.
 
-Captions are arrays of word ids (caption, place) uint8, references (scene, phrasing, place). A caption ends before its first EOS, and
-what follows does not count; one without EOS has as many words as places. PAD and BOS before the end are words that no reference has.
+Captions are arrays of word ids (caption, place) uint8, references (scene, phrasing, place). A caption ends before its first EOS;
+without EOS it has as many words as places. PAD and BOS before the end count as words that no reference has.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pipeline.measures.definitions import FloatArray
 Captions = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
-Measures = dict[str, npt.NDArray[Any]]  # by name, a row for each scene
+Measures = dict[str, npt.NDArray[Any]]  # by name, one row per scene
 
-ORDERS = 4  # n-grams of 1 to 4 words, in BLEU-4 and in CIDEr-D
-_SIGMA = 6.0  # words, of CIDEr-D's length penalty
+ORDERS = 4  # BLEU-4 and CIDEr-D use n-grams of 1 to 4 words
+_SIGMA = 6.0  # words, in CIDEr-D's length penalty
 
 
 def _ended(captions: Captions) -> Captions:
-    """Captions with EOS at every place from the first EOS on."""
+    """The captions with EOS at every place from the first EOS on."""
     return np.where(np.logical_or.accumulate(captions == EOS, axis=-1), np.uint8(EOS), captions)
 
 
@@ -35,7 +35,7 @@ def num_words(captions: Captions) -> IntArray:
 
 
 def exact_matches(captions: Captions, references: Captions) -> BoolArray:
-    """Which references a caption equals word for word: (caption, phrasing).
+    """Whether a caption equals each reference word for word: (caption, phrasing).
 
     Args:
         captions: (caption, place).
@@ -46,14 +46,14 @@ def exact_matches(captions: Captions, references: Captions) -> BoolArray:
 
 
 def edit_distance(captions: Captions, references: Captions) -> IntArray:
-    """Words to insert, delete or replace until a caption is the nearest of its references (Levenshtein 1966): (caption,).
+    """Words to insert, delete or replace to turn a caption into its nearest reference (Levenshtein 1966): (caption,).
 
     Args:
         captions: (caption, place).
         references: of each caption's scene, (caption, phrasing, place).
     """
     length, columns = num_words(captions)[:, None, None], np.arange(references.shape[-1] + 1, dtype=np.int16)
-    # distance[..., j] is that of the caption's words so far from the reference's first j words.
+    # distance[..., j] is the distance of the caption's words so far from the reference's first j words.
     distance = np.broadcast_to(columns, (*references.shape[:2], len(columns)))
     for place in range(captions.shape[1]):
         replaced = distance[..., :-1] + (references != captions[:, place, None, None])
@@ -64,11 +64,11 @@ def edit_distance(captions: Captions, references: Captions) -> IntArray:
 
 
 def _equal_ngrams(left: Captions, right: Captions) -> Iterator[BoolArray]:
-    """For n = 1 to 4, whether the n-gram at a place of one caption is that at a place of another.
+    """For n = 1 to 4, whether the n-gram at a place of one caption equals that at a place of another.
 
     Args:
-        left: (place, ...), ended. Places come first, so that sums over them run along the captions.
-        right: (place, ...), ended.
+        left: (place, ...), as `_ended` returns it. Places come first, so that sums over them run along the captions.
+        right: (place, ...), likewise.
 
     Yields:
         (place in left, place in right, ...), False where an n-gram reaches beyond the end.
@@ -81,13 +81,13 @@ def _equal_ngrams(left: Captions, right: Captions) -> Iterator[BoolArray]:
 
 
 def _counts(captions: Captions, others: Captions) -> Iterator[npt.NDArray[np.uint8]]:
-    """For n = 1 to 4, how often each caption's n-gram at a place occurs in the other: (place, ...), 0 beyond the caption's end."""
+    """For n = 1 to 4, how often the n-gram at each place occurs in the other caption: (place, ...), 0 beyond the caption's end."""
     for equal in _equal_ngrams(captions, others):
         yield np.add.reduce(equal.view(np.uint8), axis=1, dtype=np.uint8)
 
 
 def _ngram_codes(captions: Captions) -> Iterator[npt.NDArray[np.uint32]]:
-    """For n = 1 to 4, the n-grams at all places as numbers, a byte a word: (place, ...) of captions (place, ...)."""
+    """For n = 1 to 4, the n-grams at all places as numbers, one byte per word: (place, ...) of captions (place, ...)."""
     words = captions.astype(np.uint32)
     codes = words
     for n in range(1, ORDERS + 1):
@@ -96,20 +96,20 @@ def _ngram_codes(captions: Captions) -> Iterator[npt.NDArray[np.uint32]]:
 
 
 def bleu_statistics(captions: Captions, references: Captions) -> tuple[IntArray, IntArray, IntArray]:
-    """What BLEU adds up over captions (Papineni et al. 2002, sections 2.1 and 2.2).
+    """The counts that BLEU sums over captions (Papineni et al. 2002, sections 2.1 and 2.2).
 
     Args:
         captions: (caption, place).
         references: of each caption's scene, (caption, phrasing, place).
 
     Returns:
-        (caption, n): n-grams that a reference has, each no more often than the reference that has it most.
+        (caption, n): n-grams that a reference has, each counted at most as often as in the reference that has it most.
         (caption,): words of the caption.
-        (caption,): words of the reference that is nearest in length, of the shorter one of two.
+        (caption,): words of the reference that is nearest in length; of two, the shorter.
     """
     words, others = _ended(captions).T.copy(), _ended(references).T.copy()
     correct = [
-        # Each of an n-gram's `own` places has its part of the clipped count.
+        # Each of an n-gram's `own` places gets an equal part of the clipped count.
         np.rint((np.minimum(own, shared.max(1)) / np.maximum(own, 1)).sum(0))
         for own, shared in zip(_counts(words, words), _counts(words[:, None], others), strict=True)
     ]
@@ -119,7 +119,7 @@ def bleu_statistics(captions: Captions, references: Captions) -> tuple[IntArray,
 
 
 def bleu(correct: IntArray, words: IntArray, reference_words: IntArray) -> float:
-    """BLEU-4 of a corpus without smoothing, 0 to 1, from its captions' `bleu_statistics`; 0 where no n-gram of some n is correct."""
+    """BLEU-4 of a corpus without smoothing, 0 to 1, from the `bleu_statistics` of its captions; 0 if for some n no n-gram is correct."""
     total = np.maximum(words[:, None] - np.arange(ORDERS), 0).sum(0)
     if not correct.sum(0).all():
         return 0.0
@@ -128,16 +128,17 @@ def bleu(correct: IntArray, words: IntArray, reference_words: IntArray) -> float
 
 
 def _norm(counts: npt.NDArray[np.uint8], weights: FloatArray) -> FloatArray:
-    """The length of a caption's vector. An n-gram that occurs c times is c idf long; each of its c places adds c idf^2 to the square."""
+    """The length of a caption's vector: the component of an n-gram with c places is c idf, so each place adds c idf^2 to the square."""
     return np.asarray(np.sqrt((counts * weights).sum(0)))
 
 
 class CiderD:
     """CIDEr-D of captions (Vedantam et al. 2015, CIDEr and its variant for the COCO server), document frequencies from the references.
 
-    An n-gram of a caption weighs its count times the log of the number of scenes over the number of those whose references have it
-    (over 1, where none has). A caption's score is 10 times the mean, over references and n, of the cosine of the weights, where a
-    caption's weight counts no further than the reference's, times exp(-d^2 / 2 sigma^2) for a difference of d words, sigma 6.
+    The weight of an n-gram is its count times its idf, the log of the number of scenes over the number of those whose references have
+    it (over 1, if none has). A caption's score is 10 times the mean, over references and n, of the cosine between the weights of caption
+    and reference, times exp(-d^2 / 2 sigma^2), where d is the difference in words and sigma is 6. In the dot product a caption's weight
+    is clipped to the reference's.
 
     Attributes:
         references: (scene, phrasing, place).
@@ -149,9 +150,9 @@ class CiderD:
             references: (scene, phrasing, place), of the whole corpus.
         """
         self.references = references
-        self._words = _ended(references).T.copy()  # (place, phrasing, scene): numpy is fast along the last axis, if that is long
+        self._words = _ended(references).T.copy()  # (place, phrasing, scene), because numpy is fast along a long last axis
         self._lengths = num_words(references).T
-        self._idf: list[tuple[npt.NDArray[np.uint32], FloatArray]] = []  # for n = 1 to 4 the known n-grams, ascending, and their weight
+        self._idf: list[tuple[npt.NDArray[np.uint32], FloatArray]] = []  # for n = 1 to 4 the known n-grams, ascending, and their idf
         for codes in _ngram_codes(self._words):
             by_scene = np.sort(codes.reshape(-1, len(references)).T, axis=1)
             first = np.diff(by_scene, axis=1, prepend=by_scene[:, :1] + np.uint32(1)) != 0
@@ -171,13 +172,13 @@ class CiderD:
 
         Args:
             captions: (caption, place).
-            scenes: the row of each caption's scene in `references`, (caption,).
+            scenes: the index of each caption's scene in `references`, (caption,).
         """
         words, references = _ended(captions).T.copy(), self._words.take(scenes, axis=-1)
         similarity = np.zeros(references.shape[1:])
         counts = zip(_counts(words, words), _counts(words[:, None], references), strict=True)
         for (own, shared), weight, norms in zip(counts, self._weights(words), self._norms, strict=True):
-            each = weight / np.maximum(own, 1)  # of one place; an n-gram has as many as it occurs
+            each = weight / np.maximum(own, 1)  # the share of one place; an n-gram that occurs c times has c places
             dot = (each[:, None] * (np.minimum(own[:, None], shared) * shared.astype(np.uint16))).sum(0)
             norm = _norm(own, weight) * norms[:, scenes]
             similarity += np.divide(dot, norm, out=np.zeros_like(dot), where=norm > 0)
@@ -185,31 +186,31 @@ class CiderD:
         return np.asarray(10 / ORDERS * (similarity * np.exp(-(distance**2) / (2 * _SIGMA**2))).mean(0))
 
     def ceiling(self) -> FloatArray:
-        """What correct captions score: the mean over the scenes of each phrasing, (phrasing,)."""
+        """The score of correct captions: the mean over the scenes for each phrasing, (phrasing,)."""
         scenes, phrasings, places = self.references.shape
         scores = self.score(self.references.reshape(-1, places), np.repeat(np.arange(scenes), phrasings))
         return np.asarray(scores.reshape(scenes, phrasings).mean(0))
 
 
 def measure(captions: Captions, references: Captions, labels: npt.NDArray[np.int8], grammar: Grammar) -> Measures:
-    """Everything that is known of each scene's caption.
+    """All measures of each scene's caption.
 
     Args:
         captions: one for each scene, (scene, place).
-        references: (scene, phrasing, place); CIDEr-D's document frequencies are theirs.
-        labels: the class in each cell of the scenes, -1 where there is none, (scene, cell).
-        grammar: that of the references.
+        references: (scene, phrasing, place); CIDEr-D takes its document frequencies from them.
+        labels: the class in each cell of the scenes, -1 for an empty cell, (scene, cell).
+        grammar: the grammar of the references.
 
     Returns:
         Arrays (scene,), and (scene, n) for `bleu_correct`:
         `digits`, the number of occupied cells; `repeats`, whether two of them hold the same class;
         `true`, whether the caption describes all of its scene and nothing else;
-        `cells_right`, of how many occupied cells it names the class, 0 where it is no caption of the grammar;
-        `phrasing`, which of `PHRASINGS` it is of, whether or not it is true, and -1 for none;
+        `cells_right`, the number of occupied cells whose class it names, 0 if it is not a caption of the grammar;
+        `phrasing`, its index in `PHRASINGS`, whether or not it is true, and -1 for none;
         `exact`, whether it equals a reference; `edit_distance`; `cider_d`;
-        `bleu_correct`, `words` and `reference_words`, what `bleu_statistics` returns.
+        `bleu_correct`, `words` and `reference_words`, the results of `bleu_statistics`.
     """
-    described, phrasing = np.full(labels.shape, -2), np.full(len(captions), -1)  # -2: nothing is said, so nothing is right
+    described, phrasing = np.full(labels.shape, -2), np.full(len(captions), -1)  # -2 equals no label, so nothing counts as correct
     for row, caption in enumerate(captions.tolist()):
         words = grammar.decode(caption)
         if (scene := grammar.parse(words)) is not None:
@@ -236,11 +237,11 @@ def summarise(measures: Measures) -> dict[str, dict[str, float]]:
     """Means over all scenes and over groups of them.
 
     Args:
-        measures: of `measure`.
+        measures: the result of `measure`.
 
     Returns:
-        By group: `all`, `1 digit` to `4 digits`, `repeats` and `no repeats`, the names of `PHRASINGS` and `no phrasing`, but none
-        without scenes.
+        By group: `all`, `1 digit` to `4 digits`, `repeats` and `no repeats`, the names of `PHRASINGS` and `no phrasing`; groups
+        without scenes are left out.
         By measure: `share` of the scenes; `scene_accuracy`; `cell_accuracy`, the share of the occupied cells whose class the caption names;
         `exact_match`; `edit_distance` in words; `bleu_4`, 0 to 1; `cider_d`, 0 to 10, with the document frequencies of all scenes.
     """
@@ -257,7 +258,7 @@ def summarise(measures: Measures) -> dict[str, dict[str, float]]:
 
 
 def _summary(measures: Measures, scenes: int) -> dict[str, float]:
-    """One group's row of `summarise`, of so many scenes altogether."""
+    """One group's row of `summarise`; `scenes` is the number of all scenes."""
     return {
         "share": len(measures["digits"]) / scenes,
         "scene_accuracy": float(measures["true"].mean()),

@@ -1,4 +1,4 @@
-"""What the models that describe scenes share: what generation asks of them, and the convolutions that read a scene."""
+"""The interface of captioning models for generation, and the convolutional stem that they share."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from pipeline.params.data import Shape
 
 @dataclass(frozen=True)
 class State:
-    """What a model remembers while it writes captions word by word.
+    """A model's state while it writes captions word by word.
 
-    A row is one caption that is being written. All images have equally many, and an image's rows lie beside each other.
+    A row is one caption that is being written. All images have equally many rows, and an image's rows are adjacent.
 
     Attributes:
-        images: what is kept once for all rows of an image, tensors (image, ...).
-        rows: what each row keeps of its own words, tensors (row, ...).
+        images: tensors (image, ...), kept once for all rows of an image.
+        rows: tensors (row, ...), which depend on the row's own words.
     """
 
     images: tuple[Tensor, ...]
     rows: tuple[Tensor, ...]
 
     def select(self, rows: Tensor) -> State:
-        """Goes on with `rows` (new row,) int64, each the number of an old one: one named twice is continued twice.
+        """The state whose rows are the old rows with the indices `rows` (new row,) int64; an index may occur more than once.
 
-        Every image has to keep equally many, and the images their order.
+        Every image has to keep equally many rows, and the images have to stay in order.
         """
         return State(self.images, tuple(kept[rows] for kept in self.rows))
 
 
 class CaptionModel(nn.Module, ABC):
-    """A network that gives each next word of a scene's caption its logits: for whole captions at once, or word by word."""
+    """A network that computes the logits of each next word of a scene's caption, for whole captions or word by word."""
 
     @abstractmethod
     def forward(self, images: Tensor, words: Tensor) -> Tensor:
-        """The logits of every next word, given the ones before it.
+        """The logits of every next word, given the words before it.
 
         Args:
             images: (batch, channel, height, width) in [0, 1].
-            words: (row, place) int64, which begin with BOS and end in PAD; MAX_WORDS + 1 places at most. Each image has as many rows,
-                beside each other.
+            words: (row, place) int64, starting with BOS and padded with PAD, at most MAX_WORDS + 1 places. All images have equally
+                many rows, and an image's rows are adjacent.
 
         Returns:
-            (row, place, word): at a place, the logits of the word that follows.
+            (row, place, word): at each place, the logits of the word that follows.
         """
 
     @abstractmethod
     def start(self, images: Tensor) -> State:
-        """Reads images (image, channel, height, width) in [0, 1]; the state has one row for each, without words."""
+        """Reads images (image, channel, height, width) in [0, 1]. The state has one row per image, without words."""
 
     @abstractmethod
     def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
         """Appends a word to every row.
 
         Args:
-            words: (row,) int64; BOS first.
-            state: of the rows without these words.
+            words: (row,) int64; in the first call BOS.
+            state: before these words.
 
         Returns:
-            The logits of the next words (row, word), and the state with these words.
+            The logits of the next words (row, word), and the state after these words.
         """
 
 
@@ -72,8 +72,8 @@ class Stem(nn.Sequential):
     """Four 3 x 3 convolutions of stride 2, each with batch norm and ReLU: a scene of 56 x 56 pixels becomes 4 x 4 places.
 
     Args:
-        channels: values of a pixel.
-        dim: channels of a place, and of the last convolution; the others have 16, 32 and 48.
+        channels: values per pixel.
+        dim: channels of the last convolution; the others have 16, 32 and 48.
     """
 
     def __init__(self, channels: int, dim: int) -> None:
@@ -89,7 +89,7 @@ def _widths(channels: int, dim: int) -> tuple[int, ...]:
 
 
 def stem_multiply_adds(shape: Shape, dim: int) -> int:
-    """Those of one scene, whose side is twice `shape.size`; `pipeline.models.count_flops` says what counts."""
+    """The multiply-adds of one scene, whose side is twice `shape.size`; `pipeline.models.count_flops` says which count."""
     side, total = 2 * shape.size, 0
     for inputs, outputs in pairwise(_widths(shape.channels, dim)):
         side = -(-side // 2)
@@ -98,7 +98,7 @@ def stem_multiply_adds(shape: Shape, dim: int) -> int:
 
 
 def check_images(images: Tensor, shape: Shape) -> None:
-    """Raises ValueError for images that are not (batch, channel, height, width) of scenes."""
+    """Raises ValueError unless images are scenes (batch, channel, height, width)."""
     side = 2 * shape.size
     if images.dim() != 4 or images.shape[1:] != (shape.channels, side, side):
         raise ValueError(f"images have to be (batch, {shape.channels}, {side}, {side}), not {tuple(images.shape)}")
@@ -106,7 +106,7 @@ def check_images(images: Tensor, shape: Shape) -> None:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model as it is tested, without dropout and with batch norm's running statistics; afterwards as it was."""
+    """Puts the model into evaluation mode, without dropout and with batch norm's running statistics; then restores its mode."""
     training = model.training
     model.eval()
     try:

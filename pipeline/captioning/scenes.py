@@ -1,4 +1,4 @@
-"""Scenes: which images stand in which cell, and the references that describe them; drawn once, verified whenever they are loaded."""
+"""Scenes: which image is in which cell, and the references that describe them. They are drawn once and verified on every load."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pipeline.params import ScenesSettings
 
 SPLITS = ("train", "validation", "test")
 SCENES = Path("data/scenes")
-VALIDATION_SHARE = 16  # one in so many training images stands in validation scenes alone: in MNIST 3,750 for 2,000 scenes
+VALIDATION_SHARE = 16  # one in 16 training images is used in validation scenes only: of MNIST 3,750 for 2,000 scenes
 
 _ARRAYS, _DESCRIPTION = "scenes.safetensors", "scenes.json"
 _FIELDS = ("cells", "labels", "captions")
 _CELLS = 4
 _ORDERS = np.array(list(permutations(range(_CELLS))))
-_DRAWS = 2 + 3 * _CELLS  # numbers that a scene takes: how many images, in which cells, and three for each image
+_DRAWS = 2 + 3 * _CELLS  # random numbers per scene: how many images, in which cells, and three for each image
 
 Integers = NDArray[np.int64]
 
@@ -41,11 +41,10 @@ class Split:
     """Scenes of one split.
 
     Attributes:
-        cells: (scene, 4) int32, the place of the image in each cell (top left, top right, bottom left, bottom right) among the
-            split's images, or -1 where the cell is empty. Those of train and validation are the training images, those of test the
-            test images.
-        labels: (scene, 4) int8, its class, or -1.
-        captions: (scene, phrasing, word) uint8, ids of the grammar's words, `EOS` after the last and `PAD` behind it.
+        cells: (scene, 4) int32, the index of the image in each cell (top left, top right, bottom left, bottom right), or -1 for an
+            empty cell. It counts among the training images for train and validation, and among the test images for test.
+        labels: (scene, 4) int8, the class of the image in each cell, or -1.
+        captions: (scene, phrasing, word) uint8, ids of the grammar's words, then `EOS`, then `PAD`.
     """
 
     cells: NDArray[np.int32]
@@ -62,8 +61,8 @@ class Scenes:
 
     Attributes:
         dataset: its name.
-        data_digest: of the arrays that the scenes are made of.
-        words: the vocabulary of the captions, by id.
+        data_digest: digest of the arrays that the scenes are made from.
+        words: the vocabulary of the captions; the index is the id.
     """
 
     dataset: str
@@ -75,7 +74,7 @@ class Scenes:
 
     @property
     def digest(self) -> str:
-        """sha256 over the arrays' digest, the words, and all places, labels and references, 64 hexadecimal digits."""
+        """sha256 over the data set, the digest of its arrays, the words, and all cells, labels and captions, 64 hexadecimal digits."""
         return str(self.description["digest"])
 
     @cached_property
@@ -85,26 +84,26 @@ class Scenes:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """What scenes.json holds."""
+        """The content of scenes.json."""
         sums = {name: _sha256(array) for name, array in self.arrays.items()}
         return sealed_json({"dataset": self.dataset, "data_digest": self.data_digest, "words": list(self.words), "arrays": sums})
 
 
 def draw(dataset: Dataset, settings: ScenesSettings) -> Scenes:
-    """Draws the scenes of a data set: of 1 to 4 images, each number as likely, in distinct random cells.
+    """Draws the scenes of a data set, each with 1 to 4 images, equally likely, in distinct random cells.
 
-    Every number is a function of the split, the scene and what it decides, not of a generator's state, whose stream NumPy may
-    change. So equal arguments give equal scenes everywhere, and more scenes begin with the same ones.
+    Every random number is a hash of the split, the scene and its purpose. NumPy's generators are not used, because NumPy may change
+    their streams. So equal arguments give equal scenes everywhere, and a larger number of scenes starts with the same ones.
 
     Returns:
-        Train and validation scenes have no image in common. A scene holds no image twice, unless its class has no other.
+        The scenes. Train and validation scenes have no image in common. A scene has no image twice, unless its class has no other.
 
     Raises:
         UserError: the data set has no captions, or too few images.
     """
     grammar = grammar_of(dataset.name)
     num_train = len(dataset.train_images)
-    order = np.argsort(_bits("images", num_train, 1)[:, 0])  # all bits differ: `mix` is a bijection
+    order = np.argsort(_bits("images", num_train, 1)[:, 0])  # there are no ties, because `mix` is a bijection
     validation, train = np.split(order, [num_train // VALIDATION_SHARE])
     pools = {"train": train, "validation": validation, "test": np.arange(len(dataset.test_images))}
     splits = {}
@@ -123,21 +122,21 @@ def compose(images: Tensor, cells: Tensor) -> Tensor:
 
     Args:
         images: (n, [channel,] height, width) uint8.
-        cells: (..., 4), places among them, or -1.
+        cells: (..., 4), indices of images, or -1.
 
     Returns:
-        (..., [channel,] 2 height, 2 width) uint8; an empty cell is 0.
+        (..., [channel,] 2 height, 2 width) uint8; empty cells are 0.
     """
     *channels, height, width = images.shape[1:]
     chosen = images.index_select(0, cells.reshape(-1).clamp(min=0))
     chosen *= (cells.reshape(-1, *(1,) * (images.dim() - 1)) >= 0).to(images.dtype)
-    # (scene, row of cells, column of cells, [channel,] height, width): a cell's rows follow its row of cells.
+    # From (scene, row of cells, column of cells, [channel,] height, width), move each axis of cells before its axis of pixels.
     grid = chosen.view(cells.numel() // _CELLS, 2, 2, *channels, height, width).movedim((1, 2), (-4, -2))
     return grid.reshape(*cells.shape[:-1], *channels, 2 * height, 2 * width)
 
 
 def write(scenes: Scenes, directory: Path = SCENES) -> None:
-    """Writes scenes.safetensors and scenes.json. Raises UserError where the directory cannot be written."""
+    """Writes scenes.safetensors and scenes.json. Raises UserError if the directory cannot be written."""
     try:
         with replacing(directory / _ARRAYS) as temporary:
             temporary.write_bytes(safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in scenes.arrays.items()}))
@@ -170,20 +169,20 @@ def load(directory: Path = SCENES) -> Scenes:
 
 
 def scene_of(labels: NDArray[np.int8]) -> Scene:
-    """A row of `Split.labels` as the grammar takes it."""
+    """A row of `Split.labels` as the grammar's `Scene`."""
     first, second, third, fourth = (None if label < 0 else int(label) for label in labels)
     return first, second, third, fourth
 
 
 def _draw_cells(split: str, count: int, pool: Integers, labels: NDArray[np.uint8], repeat: float) -> Integers:
-    """(scene, 4) places among all images, or -1; only those in `pool` are drawn."""
+    """(scene, 4) indices among all images, or -1; only indices in `pool` are drawn."""
     bits = _bits(f"scenes/{split}", count, _DRAWS)
     pool = np.sort(pool)
-    pool = pool[np.argsort(labels[pool], kind="stable")]  # the images of a class side by side
+    pool = pool[np.argsort(labels[pool], kind="stable")]  # sorted by class
     classes = labels[pool].astype(np.int64)
     first_of, after = np.searchsorted(classes, np.arange(classes.max() + 2)), len(pool)
     scenes = np.arange(count)
-    drawn = np.zeros((count, _CELLS), np.int64)  # places in the pool
+    drawn = np.zeros((count, _CELLS), np.int64)  # indices into `pool`
     for image in range(_CELLS):
         again, which, choice = bits[:, 2 + 3 * image : 5 + 3 * image].T
         low, high = np.zeros(count, np.int64), np.full(count, after)
@@ -195,7 +194,8 @@ def _draw_cells(split: str, count: int, pool: Integers, labels: NDArray[np.uint8
         used_here = (used >= low[:, None]) & (used < high[:, None])
         free = high - low - used_here.sum(1)
         place = low + _below(choice, np.where(free > 0, free, high - low))
-        for number in range(image):  # counted among those that the scene does not have yet; in rising order each moves it by one
+        # `place` counts only images that the scene does not have yet; each used one at or before it, in rising order, moves it by one.
+        for number in range(image):
             place += (free > 0) & used_here[:, number] & (used[:, number] <= place)
         drawn[:, image] = place
     sizes, orders = 1 + _below(bits[:, 0], _CELLS), _ORDERS[_below(bits[:, 1], len(_ORDERS))]
@@ -205,26 +205,26 @@ def _draw_cells(split: str, count: int, pool: Integers, labels: NDArray[np.uint8
 
 
 def _references(labels: NDArray[np.int8], grammar: Grammar) -> NDArray[np.uint8]:
-    """(scene, phrasing, word) ids; scenes with the same classes are described once."""
+    """(scene, phrasing, word) ids. Scenes with the same classes are described only once, to save time."""
     unique, scenes = np.unique(labels, axis=0, return_inverse=True)
     described = [[grammar.encode(grammar.describe(scene, phrasing)) for phrasing in PHRASINGS] for scene in map(scene_of, unique)]
     return np.array(described, np.uint8)[scenes.reshape(-1)]
 
 
 def _bits(purpose: str, count: int, draws: int) -> Integers:
-    """(count, draws) random 32-bit numbers, each a function of the purpose and its place."""
+    """(count, draws) random 32-bit numbers, each a hash of the purpose and its position."""
     key = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=4).digest(), "big")
     bits: Integers = mix(mix(torch.arange(count).unsqueeze(1) + key) + torch.arange(draws)).numpy()
     return bits
 
 
 def _below(bits: Integers, bound: int | Integers) -> Integers:
-    """Random numbers from 0 to `bound` - 1. Bounds are far below 2^31, so the product does not overflow, and all are as likely."""
+    """Random numbers from 0 to `bound` - 1. Bounds far below 2^31 avoid overflow and make all numbers practically equally likely."""
     numbers: Integers = (bits * bound) >> 32
     return numbers
 
 
 def _sha256(array: NDArray[Any]) -> str:
-    """Of an array's type, shape and values, in the byte order of most machines."""
+    """sha256 of an array's type, shape and values, in little-endian byte order."""
     little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<")))
     return hashlib.sha256(f"{little.dtype.str} {little.shape} ".encode() + little.tobytes()).hexdigest()

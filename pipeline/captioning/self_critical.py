@@ -1,6 +1,6 @@
-"""Self-critical sequence training: sampled captions that score better than their scene's others become more probable.
+"""Self-critical sequence training: sampled captions become more probable if they score better than the scene's other samples.
 
-Rennie et al. 2017 take the greedy caption's reward as the baseline, Cornia et al. 2020 (section 3.3) the mean of the samples', as here.
+Rennie et al. 2017 use the greedy caption's reward as the baseline. Cornia et al. 2020 (section 3.3) use the samples' mean, as here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pipeline.measures.definitions import FloatArray
 
 
 def advantages(rewards: FloatArray) -> FloatArray:
-    """How much better each sample is than the mean of its scene's samples; a scene's sum to 0.
+    """Each sample's reward minus the mean reward of its scene's samples.
 
     Args:
         rewards: (scene, sample), for example CIDEr-D.
@@ -21,7 +21,7 @@ def advantages(rewards: FloatArray) -> FloatArray:
         (scene, sample).
 
     Raises:
-        ValueError: a scene has fewer than two samples, so that nothing would be learned.
+        ValueError: a scene has fewer than two samples, so that all advantages would be 0.
     """
     if rewards.shape[1] < 2:
         raise ValueError(f"self-critical training compares the samples of a scene: it needs two or more, not {rewards.shape[1]}")
@@ -29,12 +29,12 @@ def advantages(rewards: FloatArray) -> FloatArray:
 
 
 def self_critical_losses(log_probabilities: Tensor, mask: Tensor, advantages: Tensor) -> Tensor:
-    """Of each scene the mean over its samples of -(r - b) log p(caption), whose gradient is that of Cornia et al. 2020, section 3.3.
+    """The mean over each scene's samples of -(r - b) log p(caption), whose gradient is that of Cornia et al. 2020, section 3.3.
 
     Args:
-        log_probabilities: of the words that were sampled, (scene, sample, place).
-        mask: whether a place belongs to the caption, its EOS included; what lies behind may be anything, (scene, sample, place).
-        advantages: r - b, constants, (scene, sample).
+        log_probabilities: of the sampled words, (scene, sample, place).
+        mask: whether a place belongs to the caption, EOS included; other places are ignored, (scene, sample, place).
+        advantages: r - b, (scene, sample); no gradient flows through them.
 
     Returns:
         (scene,).

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from rich.console import Console
 from pipeline.commands.catalogue import screen, show
 from pipeline.errors import UserError, run_command
 from pipeline.files import DamagedError, read_sealed, write_json
-from pipeline.params import Params, VariantSettings, load
+from pipeline.measures import TIMING_RULES
+from pipeline.params import ClaimSettings, Params, VariantSettings, load
 from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor, training_code
 from pipeline.runner import checkpoint, finished, results, workers
 from pipeline.runner.finished import Finished
@@ -121,6 +123,8 @@ def main(argv: list[str]) -> None:
         rates |= measured(waiting, device, processes if device == "cpu" else 1)
     header, lines = table(entries, rates, processes)
     show(screen(), "What `dvc repro` would do", header, lines)
+    if all(entry.variant in rates for entry in waiting) and (lines := prices(params, entries, rates, processes)):
+        show(screen(), "What the claims still wait for, the cheapest first", ("claim", "trainings", "time", "in all"), lines)
     for line in summary(entries, rates, processes):
         print(line)
     if not timed:
@@ -406,6 +410,36 @@ def table(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -
             )
         )
     return ("variant", "kept", "replayed", "trained", "in progress", "an epoch", "known from", "time"), lines
+
+
+def prices(params: Params, entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> list[Sequence[str]]:
+    """Of each claim that lacks trainings: which, how long these take, and how long with those of the claims before it.
+
+    The next claim is always the one that takes least when what the claims before it need is there.
+    """
+    busy = {entry.variant: entry for entry in entries if entry.trained}
+    left = {id: [variant for variant in busy if variant in _compared(claim)] for id, claim in params.claims.items()}
+    bought: list[Entry] = []
+    lines: list[Sequence[str]] = []
+
+    def missing(id: str) -> list[Entry]:
+        return [busy[variant] for variant in left[id] if busy[variant] not in bought]
+
+    while left := {id: variants for id, variants in left.items() if variants}:
+        id = min(left, key=lambda id: seconds(missing(id), rates, processes))
+        new = missing(id)
+        bought += new
+        names = ", ".join(entry.variant for entry in new) or "those above"
+        lines.append((id, names, *(duration(seconds(part, rates, processes)) if new else "" for part in (new, bought))))
+        del left[id]
+    return lines
+
+
+def _compared(claim: ClaimSettings) -> set[str]:
+    """The variants whose trainings a claim compares."""
+    trained = [comparison for comparison in claim.comparisons if comparison.rule not in TIMING_RULES]
+    names = {name for one in trained for name in (one.variant, one.reference, *(one.minus or ()), *chain.from_iterable(one.pairs))}
+    return {name for name in names if name is not None}
 
 
 def summary(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> list[str]:

@@ -1,1 +1,1 @@
-"""The image data sets: verified archives (`fetch`) and the arrays that every later stage reads (`datasets`)."""
+"""The image data sets: `fetch` verifies their archives, and `datasets` makes the arrays that every later stage reads."""

@@ -1,4 +1,4 @@
-"""The data sets as arrays: made once from the archives, verified whenever they are loaded."""
+"""The data sets as arrays, made once from the archives and verified on every load."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Dataset:
     """A data set in memory.
 
     Attributes:
-        train_images: (n, height, width) uint8, 0 is background; of several channels (n, channel, height, width).
-        train_labels: (n,) uint8, the classes from 0 on.
+        train_images: (n, height, width) uint8, 0 is background; (n, channel, height, width) if there are several channels.
+        train_labels: (n,) uint8, classes from 0 on.
         test_images: (m, ...) uint8.
         test_labels: (m,) uint8.
-        digest: sha256 of what the four arrays' files hold, 64 hexadecimal digits.
+        digest: sha256 over the four arrays' sha256, 64 hexadecimal digits.
     """
 
     name: str
@@ -77,7 +77,7 @@ def load(directory: Path = Path("data/arrays")) -> Dataset:
 
 
 def data_digest(directory: Path = Path("data/arrays")) -> str:
-    """The data set's digest as `prepare` recorded it; reads no array. Raises UserError as `load` does."""
+    """The data set's digest as `prepare` recorded it, without reading the arrays. Raises UserError as `load` does."""
     digest: str = _describe(directory)["digest"]
     return digest
 
@@ -87,15 +87,15 @@ def prepare(dataset: str, raw: Path, out: Path) -> dict[str, Any]:
 
     Args:
         dataset: a name in `DATASETS`, whose `reader` is called with `raw` and the archives' md5 and returns the four arrays.
-        raw: the archives and their manifest, as `fetch` leaves them.
+        raw: the archives and their manifest, as `fetch` wrote them.
         out: gets train_images.npy, train_labels.npy, test_images.npy, test_labels.npy and dataset.json.
 
     Returns:
-        What dataset.json holds: "name"; "arrays": {array: {"shape", "dtype", "sha256" of its file}}; "class_counts":
-        {"train", "test"}, a number a class; "pixel_mean" and "pixel_std" of the training images in [0, 1]; "digest".
+        The content of dataset.json: "name"; "arrays": {array: {"shape", "dtype", "sha256" of its file}}; "class_counts":
+        {"train", "test"}, a number per class; "pixel_mean" and "pixel_std" of the training images in [0, 1]; "digest".
 
     Raises:
-        UserError: an archive is missing or damaged, or `out` cannot be written.
+        UserError: an archive is missing, damaged or does not fit the data set, or `out` cannot be written.
     """
     checksums = _manifest(raw, dataset)
     of = DATASETS[dataset]
@@ -133,7 +133,7 @@ def read_idx(path: Path, num_dimensions: int) -> Array:
     """Decodes a gzipped idx file of unsigned bytes into an array of `num_dimensions` dimensions.
 
     The format is that of Y. LeCun's MNIST page: two zero bytes, the type (8: unsigned byte), the number of dimensions, each
-    dimension as four big-endian bytes, then the values, last dimension fastest.
+    dimension's size as four big-endian bytes, then the values in row-major order.
 
     Raises:
         UserError: the file is missing, damaged or of another kind.
@@ -152,7 +152,7 @@ def read_idx(path: Path, num_dimensions: int) -> Array:
 
 
 def _manifest(raw: Path, dataset: str) -> dict[str, str]:
-    """What `fetch` verified: {archive: md5}."""
+    """The md5 of each archive, as `fetch` verified it."""
     path = raw / "manifest.json"
     again = "run `dvc repro --force fetch`, then `dvc repro`"
     try:
@@ -169,7 +169,7 @@ def _manifest(raw: Path, dataset: str) -> dict[str, str]:
 
 
 def _decode(path: Path, md5: str) -> Array:
-    """One archive as an array, after its md5 has been compared with the manifest's."""
+    """One archive as an array. Raises UserError if its md5 is not that of the manifest."""
     if hashlib.md5(_read(path), usedforsecurity=False).hexdigest() != md5:
         raise UserError(
             f"{path} is damaged (its md5 is not the manifest's): run `dvc repro --force fetch` to get it again, then `dvc repro`."
@@ -183,14 +183,14 @@ def read_archives(raw: Path, checksums: dict[str, str]) -> dict[str, Array]:
 
 
 def read_digits(raw: Path, checksums: dict[str, str]) -> dict[str, Array]:
-    """scikit-learn's 1,797 digits, 8 x 8 pixels of 0 to 16, as 28 x 28 pixels of 0 to 255; a fixed stratified split."""
+    """scikit-learn's 1,797 digits, 8 x 8 pixels of 0 to 16, as 28 x 28 pixels of 0 to 255, with a fixed stratified split."""
     from PIL import Image
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     bunch = load_digits()
     small = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # (image, 8, 8)
-    # Pillow resamples bytes in integer arithmetic: the same bytes on every machine.
+    # Pillow resamples bytes in integer arithmetic, so the result is the same on every machine.
     side = DATASETS["digits"].shape.size
     images = np.stack([np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BICUBIC)) for image in small])
     labels = bunch.target.astype(np.uint8)
@@ -214,7 +214,7 @@ def _digest(described: dict[str, dict[str, Any]]) -> str:
 
 
 def _describe(directory: Path) -> dict[str, Any]:
-    """dataset.json, checked against its own digest."""
+    """The content of dataset.json. Raises UserError if it does not match its digest."""
     path = directory / _DESCRIPTION
     try:
         description: dict[str, Any] = json.loads(_read(path))
@@ -252,7 +252,7 @@ def _json(content: Any) -> bytes:
 
 
 def _replace(directory: Path, files: dict[str, bytes]) -> None:
-    """Puts a directory of these files in the place of `directory`: a kill leaves the old one, none, or the new one."""
+    """Replaces `directory` by one with these files. A kill leaves the old directory, none, or the new one."""
     unfinished = directory.with_name(f"{directory.name}.part")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -266,6 +266,6 @@ def _replace(directory: Path, files: dict[str, bytes]) -> None:
             shutil.rmtree(directory)
         unfinished.rename(directory)
     except OSError:
-        # A full disk gets its space back.
+        # If the disk is full, this frees its space.
         shutil.rmtree(unfinished, ignore_errors=True)
         raise

@@ -1,4 +1,4 @@
-"""A data set's archives, put into `data/raw` and verified by md5: pooch downloads, this module chooses the mirror and explains faults."""
+"""Fetches a data set's archives into `data/raw` and verifies their md5. Pooch downloads; this module chooses mirrors and reports faults."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from pipeline.files import replacing, write_json
 from pipeline.params import DATASETS
 
 MANIFEST = "manifest.json"
-STALL_SECONDS = 5.0  # three mirrors and the import of torchvision: without a network a command ends within half a minute
-_MIN_BYTES = 1 << 14  # fewer in STALL_SECONDS is silence: the largest archive would take hours
-_MAX_BYTES = 1 << 28  # ten times the largest archive: more is a server that does not stop
+STALL_SECONDS = 5.0  # with three mirrors and the import of torchvision, a command without a network ends within half a minute
+_MIN_BYTES = 1 << 14  # fewer bytes in STALL_SECONDS count as silence, because the largest archive would take hours
+_MAX_BYTES = 1 << 28  # ten times the largest archive; a server that sends more is stopped
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -38,7 +38,7 @@ class Source:
     """Where a data set comes from.
 
     Attributes:
-        mirrors: directories and file://, http:// or https:// addresses, in the order in which they are tried.
+        mirrors: directories and file://, http:// or https:// addresses, in the order to try.
         archives: (file name, md5 as 32 hexadecimal digits) of each file.
     """
 
@@ -50,7 +50,7 @@ class Source:
 def source(dataset: str) -> Source:
     """The source of a data set: torchvision's mirrors and checksums, or no files.
 
-    The environment's `MNIST_MIRROR`, a directory or an address, comes before the public mirrors.
+    The environment variable `MNIST_MIRROR`, a directory or an address, is tried before the public mirrors.
     """
     name = DATASETS[dataset].torchvision
     if name is None:
@@ -63,19 +63,19 @@ def source(dataset: str) -> Source:
 
 
 def fetch(source: Source, raw: Path, *, stall_seconds: float = STALL_SECONDS) -> dict[str, Any]:
-    """Makes the directory `raw` hold the source's archives and `manifest.json`; a verified archive is not fetched again.
+    """Puts the source's archives and `manifest.json` into the directory `raw`; a verified archive is not fetched again.
 
-    What the manifest lists of another data set is removed; other files are the user's. Where `raw` is a symbolic link, all files
-    there are the user's: what is there is read, what is missing is added, nothing is removed or overwritten.
+    Archives of another data set that the manifest lists are removed; other files belong to the user and stay. If `raw` is a symbolic
+    link, all files there belong to the user: missing archives are added, but nothing is removed or overwritten.
 
     Args:
-        stall_seconds: silence after which a mirror is given up. A slow but steady download may take longer.
+        stall_seconds: silence after which a mirror is given up. A slow but steady download may take longer in total.
 
     Returns:
         The manifest: {"dataset", "files": {name: {"md5", "size" in bytes}}}.
 
     Raises:
-        UserError: no mirror delivers an archive, the disk is full, another fetch is at work, or a file of the user's is in the way.
+        UserError: no mirror delivers an archive, the disk is full, another fetch is running, or a file of the user is in the way.
     """
     mirrors, linked = list(source.mirrors), raw.is_symlink()
     with _locked(raw):
@@ -91,7 +91,7 @@ def fetch(source: Source, raw: Path, *, stall_seconds: float = STALL_SECONDS) ->
                     f"{'let the link point to another folder' if linked else 'move it away'}, then run the command again."
                 )
             _fetch_archive(source.dataset, path, md5, mirrors, stall_seconds)
-            # At once: after a kill it is known whose the archive is.
+            # Written after each archive, so that after a kill the manifest says which archives are this project's.
             ours[name] = {"md5": md5, "size": path.stat().st_size}
             write_json(raw / MANIFEST, {"dataset": source.dataset, "files": ours})
         files = {name: {"md5": md5, "size": (raw / name).stat().st_size} for name, md5 in source.archives}
@@ -104,7 +104,7 @@ def fetch(source: Source, raw: Path, *, stall_seconds: float = STALL_SECONDS) ->
 
 @contextlib.contextmanager
 def _locked(raw: Path) -> Iterator[None]:
-    """Makes `raw` and holds its lock, which the kernel drops with the process. Faults of our own disk become a sentence each."""
+    """Makes `raw` and holds its lock, which the kernel releases when the process ends. Turns errors of the local disk into UserErrors."""
     with contextlib.ExitStack() as stack:
         try:
             raw.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def _locked(raw: Path) -> Iterator[None]:
 
 
 def _recorded(path: Path, linked: bool) -> dict[str, dict[str, Any]]:
-    """The files that the manifest lists; none where it is missing or damaged. Raises UserError where it may be the user's own file."""
+    """The files that the manifest lists; none if it is missing or damaged. Raises UserError if it may be the user's own file."""
     try:
         manifest = json.loads(path.read_bytes())
         files = {str(name): {"md5": str(file["md5"]), "size": int(file["size"])} for name, file in manifest["files"].items()}
@@ -145,7 +145,7 @@ class _Fault(Exception):
 
 
 def _fetch_archive(dataset: str, path: Path, md5: str, mirrors: list[str], stall_seconds: float) -> None:
-    """Puts one verified archive to `path`. A silent mirror moves to the end of `mirrors`, so that it costs time only once."""
+    """Fetches one archive to `path` and verifies it. A silent mirror moves to the end of `mirrors`, so that it costs time only once."""
     reasons = []
     for mirror in tuple(mirrors):
         try:
@@ -170,8 +170,8 @@ def _fetch_archive(dataset: str, path: Path, md5: str, mirrors: list[str], stall
 def _download(mirror: str, name: str, path: Path, stall_seconds: float) -> None:
     """Writes a mirror's file to `path`.
 
-    A thread does the waiting: pooch's time-out is for one address and one read, and does not end the search for a host's name,
-    many dead addresses, or a header that comes byte by byte. A thread that is given up finds its file closed and ends.
+    The download runs in a thread, because pooch's time-out covers one address and one read only. It does not end a slow name lookup,
+    attempts at many dead addresses, or a header that arrives byte by byte. An abandoned thread finds its file closed and ends.
     """
     errors: list[BaseException] = []
     with path.open("wb") as file:
@@ -195,12 +195,12 @@ def _download(mirror: str, name: str, path: Path, stall_seconds: float) -> None:
 
 
 def _transfer(mirror: str, name: str, file: IO[bytes], stall_seconds: float, errors: list[BaseException]) -> None:
-    """Writes a mirror's file to `file`; a fault goes into `errors`, the system's own instead of what requests wraps around it."""
+    """Writes a mirror's file to `file`. An error goes into `errors`, without the errors that requests wraps around it."""
     with contextlib.ExitStack() as opened:
 
         def prepare(response: Any, **_: Any) -> None:
-            opened.callback(response.close)  # pooch leaves it open after a fault
-            # Some servers declare the archive's own gzip as the answer's encoding, and requests would unpack it.
+            opened.callback(response.close)  # pooch leaves it open after an error
+            # Some servers declare the archive's own gzip as the response's encoding, and requests would unpack it.
             response.raw.headers.discard("Content-Encoding")
 
         try:
@@ -223,7 +223,7 @@ def _transfer(mirror: str, name: str, file: IO[bytes], stall_seconds: float, err
 
 
 def _reason(error: BaseException) -> str:
-    """A network's or a directory's fault in a few words."""
+    """A few words on an error of the network or a directory."""
     if isinstance(error, socket.gaierror):
         return "its host name cannot be resolved"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""Where a transformer looks: entropy of its attention, attention rollout, and how that goes with an image's ink.
+"""Where a transformer looks: entropy of its attention, attention rollout, and the correlation of rollout with an image's ink.
 
 Attention weights are arrays (block, image, head, query token, key); a row sums to 1. Memory slots, which are keys without a
 token, come last on the key axis. The class token, if there is one, is token 0; patches follow row by row.
@@ -20,24 +20,24 @@ from pipeline.params import ModelSettings
 if TYPE_CHECKING:
     from torch import nn
 
-NUM_IMAGES = 1000  # test images, the first ones, that entropy and ink correlation are means over
+NUM_IMAGES = 1000  # the first test images; all measures are means over them
 BLANKED = 0.2  # share of the patches that deletion blanks
-DRAWS = 3  # of random patches, beside those that are looked at most
-MAX_CLASSES_MAPPED = 10  # as many maps stand side by side on a page
+DRAWS = 3  # random orders of the patches, in deletion
+MAX_CLASSES_MAPPED = 10  # maps that fit side by side on a page
 _WEIGHTS_AT_ONCE = 2**23  # attention weights held at a time, 64 MiB as float64
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What one trained model's attention looks like.
+    """Measures of one trained model's attention.
 
     Attributes:
-        entropy: nats; see `entropy`.
+        entropy: mean in nats; see `entropy`.
         ink_correlation, own_ink_correlation: means over the images; see the functions of these names.
         deletion: see `deletion`.
-        maps: weights on the ten digits from what the head reads, (digit, block, head, token) float16; see `source_row`. Memory slots
-            are left out, so a row sums to the share of attention that stays on tokens.
-        rollout: of the ten digits, (digit, token) float32; see `source_row`.
+        maps: attention weights on one digit of each class, (digit, block, head, token) float16; see `source_row`. Memory slots are left
+            out, so a row sums to the share of attention on tokens.
+        rollout: on the same digits, (digit, token) float32; see `source_row`.
     """
 
     entropy: float
@@ -49,7 +49,7 @@ class Probe:
 
 
 def entropy(weights: FloatArray) -> FloatArray:
-    """Shannon entropy in nats of every distribution over keys, memory slots included; log(keys) where all get the same.
+    """Shannon entropy in nats of every distribution over keys, including memory slots; log(keys) if all weights are equal.
 
     Args:
         weights: (..., key).
@@ -62,15 +62,15 @@ def entropy(weights: FloatArray) -> FloatArray:
 
 
 def rollout(weights: FloatArray) -> FloatArray:
-    """Attention rollout (Abnar and Zuidema 2020, section 3): how much each token's output rests on each input token.
+    """Attention rollout (Abnar and Zuidema 2020, section 3): how much each token's output depends on each input token.
 
     Weights are averaged over heads, the identity is added for the residual connection, rows are scaled to sum to 1, and the blocks
-    are multiplied, the first one rightmost. Memory slots are no input: their columns are dropped and the rows scaled to sum to 1
-    again before the identity is added, so that a block which looks at its slots a great deal does not count for less. A row that
-    looked at slots alone becomes that token's own.
+    are multiplied, the first one rightmost. Memory slots are not input tokens. Their columns are dropped and the rows scaled to sum
+    to 1 again before the identity is added, so that a block with much weight on its slots does not count less. A row with all its
+    weight on slots becomes the identity's row.
 
     Args:
-        weights: (block, image, head, token, key), keys beyond the number of tokens being memory slots.
+        weights: (block, image, head, token, key); keys beyond the number of tokens are memory slots.
 
     Returns:
         (image, token, token); rows sum to 1.
@@ -88,7 +88,7 @@ def rollout(weights: FloatArray) -> FloatArray:
 
 
 def source_row(rolled: FloatArray, *, has_cls: bool) -> FloatArray:
-    """The row of what the head reads: the class token's, or the mean over tokens where there is none.
+    """The row of the head's input: that of the class token, or the mean over tokens if there is none.
 
     Args:
         rolled: a rollout or attention weights, (..., token, key).
@@ -101,7 +101,7 @@ def source_row(rolled: FloatArray, *, has_cls: bool) -> FloatArray:
 
 
 def patch_ink(images: npt.NDArray[np.uint8], grid: int) -> FloatArray:
-    """Mean pixel of each patch.
+    """The mean pixel value of each patch.
 
     Args:
         images: (image, side, side) or (image, channel, side, side), side a multiple of `grid`.
@@ -120,26 +120,26 @@ def ink_correlation(looked: FloatArray, ink: FloatArray) -> FloatArray:
     """Spearman's rank correlation, over the patches of each image, of rollout with ink; ties share their mean rank.
 
     Args:
-        looked: rollout on patches (image, patch), the class token left out.
+        looked: rollout on patches (image, patch), without the class token.
         ink: (image, patch).
 
     Returns:
-        (image,) in [-1, 1]; 0 where either is the same for all patches, so that there is nothing to order; NaN for NaN.
+        (image,) in [-1, 1]; 0 if either is equal for all patches; NaN for NaN.
     """
     return (_ranks(looked) * _ranks(ink)).sum(1)
 
 
 def own_ink_correlation(looked: FloatArray, ink: FloatArray) -> FloatArray:
-    """How much better a rollout goes with the ink of its own image than with that of the others, on average.
+    """How much better each rollout correlates with the ink of its own image than with that of the other images.
 
-    Digits have their ink in the middle, so a map that is the same for all images correlates with ink, too. The mean over the images
-    of what this gives is 0 for such a map.
+    Digits have their ink in the middle, so a map that is the same for all images also correlates with ink. For such a map the mean of
+    this measure over the images is 0.
 
     Args:
-        looked, ink: as `ink_correlation`, of two images or more.
+        looked, ink: as for `ink_correlation`, of two images or more.
 
     Returns:
-        (image,): the rank correlation with the own ink minus the mean of those with the ink of every other image.
+        (image,): the rank correlation with the image's own ink minus the mean of those with the ink of every other image.
     """
     correlation = _ranks(looked) @ _ranks(ink).T  # (rollout's image, ink's image)
     own = np.diagonal(correlation)
@@ -149,7 +149,7 @@ def own_ink_correlation(looked: FloatArray, ink: FloatArray) -> FloatArray:
 
 def _ranks(values: FloatArray) -> FloatArray:
     """Ranks within each row, with mean 0 and length 1; zeros where all values are equal, NaN for NaN."""
-    # Patches that are equal on paper have to tie; in float32 they differ by about 1e-8.
+    # Rounded, because values that are equal in exact arithmetic have to tie; in float32 they differ by about 1e-8.
     ranks = stats.rankdata(np.round(values, 7), axis=1)
     ranks -= ranks.mean(1, keepdims=True)
     length = np.linalg.norm(ranks, axis=1, keepdims=True)
@@ -158,10 +158,11 @@ def _ranks(values: FloatArray) -> FloatArray:
 
 
 def most_looked_at(looked: FloatArray, order: FloatArray) -> npt.NDArray[np.intp]:
-    """The places of the share `BLANKED` of each image's patches, at least one, with the largest values.
+    """The indices of each image's patches with the largest values, a share of `BLANKED` and at least one.
 
     Args:
-        looked: (image, patch); of equal values that with the smaller `order`, of the same shape, counts as larger.
+        looked: (image, patch).
+        order: (image, patch); of equal values the one with the smaller `order` counts as larger.
 
     Returns:
         (image, number).
@@ -175,7 +176,7 @@ def blank(images: npt.NDArray[np.uint8], places: npt.NDArray[np.intp], grid: int
 
     Args:
         images: as for `patch_ink`.
-        places: (image, number) of the patches, row by row.
+        places: (image, number), indices of patches, which count row by row.
         grid: patches along one side.
     """
     kept = np.ones((len(images), grid**2), np.uint8)
@@ -193,19 +194,20 @@ def deletion(
     looked: FloatArray,
     grid: int,
 ) -> float:
-    """Accuracy lost when the patches that are looked at most are blanked, minus that lost when as many random ones are.
+    """Accuracy lost by blanking the patches with the largest rollout, minus that lost by blanking as many random patches.
 
-    Both are means over `DRAWS` fixed draws; of the former a draw decides between patches that are looked at alike. So a map that is
-    the same for all patches comes out as 0.
+    Both are means over `DRAWS` fixed random orders, which also break ties in the rollout. So a map that is equal for all patches
+    gives 0.
 
     Args:
-        predict: images uint8 to classes (image,).
-        labels: (image,), the true ones.
+        predict: maps images uint8 to classes (image,).
+        images: as for `patch_ink`.
+        labels: (image,), the true classes.
         looked: rollout on patches (image, patch).
         grid: patches along one side.
 
     Returns:
-        A difference of fractions, above 0 where what is looked at matters more than the rest; NaN where `looked` is not finite.
+        A difference of fractions, above 0 if the patches with the largest rollout matter more than others; NaN if `looked` is not finite.
     """
     if not np.isfinite(looked).all():
         return float("nan")
@@ -218,7 +220,7 @@ def deletion(
 
 
 def first_of_each_class(labels: npt.NDArray[np.uint8]) -> list[int]:
-    """The places of the first image of class 0, 1, ..., 9; classes that no image has are left out."""
+    """The indices of the first image of class 0, 1, ..., 9; classes without images are left out."""
     return [int(np.argmax(labels == digit)) for digit in range(MAX_CLASSES_MAPPED) if (labels == digit).any()]
 
 
@@ -232,10 +234,11 @@ def probe(
     """Measures the attention of one trained model.
 
     Args:
-        module: a vision transformer with weights in place; it is put into eval mode.
+        module: a trained vision transformer; it is put into evaluation mode.
         settings: its options.
-        images: uint8, as `Dataset` has them, for all but the maps; `labels` (image,) are their classes.
-        digits: images for the maps.
+        images: uint8, as `Dataset` has them; all but maps and rollout are measured on them.
+        labels: (image,), their classes.
+        digits: images for maps and rollout.
     """
     module.eval()
     keys = settings.num_tokens + settings.memory

@@ -1,4 +1,4 @@
-"""What captioners write of the test scenes, by greedy and by beam search, and where they look meanwhile."""
+"""Captions of the test scenes, by greedy and by beam search, and the decoder's attention."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from pipeline.training.classification import pixels
 from pipeline.training.stack import Stack
 
 LENGTH_NORMALISATION = 0.0
-EXAMPLES = 8  # scenes on the pages
+EXAMPLES = 8  # scenes shown on the pages
 
 
 def measure(task: Task, data: SceneData, make_stack: Callable[..., Stack], device: torch.device) -> Result:
-    """See `pipeline.evaluation.inference.measure`. The training's own test is of the validation scenes.
+    """See `pipeline.evaluation.inference.measure`. The training's own test uses the validation scenes.
 
-    Its arrays are `greedy` and `beam`, the captions of the test scenes (seed, scene, place) uint8. Columns are what
-    `pipeline.captioning.metrics.summarise` gives for either: of all scenes `greedy_scene_accuracy` and so on, of groups the scene
-    accuracy, `greedy_scene_accuracy_4_digits`, not finite where there is none, and the share of each phrasing and of the commonest,
-    `greedy_share_rows`. Shared are the classes of all scenes, the first scenes with their references and vocabulary, and where the
-    first seed's decoder looks as it describes them: `attention` (block, level, scene, place, token), none of a network without; and
-    `cider_d_ceiling` (phrasing,), what correct captions score.
+    Returns:
+        Arrays: `greedy` and `beam`, the captions of the test scenes (seed, scene, place) uint8.
+        Columns, from `pipeline.captioning.metrics.summarise` for each search: of all scenes every measure (`greedy_scene_accuracy`); of
+        each group the scene accuracy (`greedy_scene_accuracy_4_digits`), NaN for a group without scenes; the share of each phrasing
+        (`greedy_share_rows`) and of the commonest one.
+        Shared: the first scenes with their references, the classes of all scenes, the vocabulary; `cider_d_ceiling` (phrasing,), the
+        score of correct captions; and, if the network has attention, the decoder's for the first seed's greedy captions of the first
+        scenes, `attention` (block, level, scene, place, token) float16.
     """
     (seed,) = task.seeds  # captioners are not stacked
     model = make_stack(seed).module

@@ -1,4 +1,4 @@
-"""What classifiers do on the test images, as they are, shifted and scaled, and what they attend to."""
+"""Classifiers tested on the test images as they are, shifted and scaled, and the probes of their attention and gradients."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ _DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left and right, as
 def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], device: torch.device) -> Result:
     """See `pipeline.evaluation.inference.measure`.
 
-    Its arrays are `predictions` (seed, image) uint8 and `positions`, the vectors added to the tokens (seed, token, dim) float32, or
-    (seed, 0, 0) where there are none; with attention also `rollout`. The labels of the test images are shared. Columns are
-    `shift_N`, accuracy under shifts of N pixels, mean over the directions; `size_N`, on images scaled to a side of N pixels;
-    `attention_entropy`, `ink_correlation`, `own_ink_correlation` and `deletion`, see `pipeline.evaluation.attention`;
-    `saturated_attention` and `score_gradient`, see `pipeline.evaluation.saturation`, with `_start` of the untrained models; those of
-    `position_columns`; `state_gradient`, see `pipeline.evaluation.recurrence`, with `_start`, too.
+    Returns:
+        Arrays: `predictions` (seed, image) uint8; `positions`, the vectors added to the tokens (seed, token, dim) float32, or
+        (seed, 0, 0) if there are none; with the probe `attention` also `rollout`.
+        Columns, as the probes ask: `shift_N`, accuracy under shifts of N pixels, mean over the directions; `size_N`, accuracy on images
+        scaled to a side of N pixels; `attention_entropy`, `ink_correlation`, `own_ink_correlation` and `deletion`, see
+        `pipeline.evaluation.attention`; `saturated_attention` and `score_gradient`, see `pipeline.evaluation.saturation`; those of
+        `position_columns`; `state_gradient`, see `pipeline.evaluation.recurrence`. A column of saturation or recurrence has a second
+        one with the ending `_start`, which is that of the untrained models.
+        Shared: the labels of the test images; with the probe `attention` also one image of each class, and the first seed's maps.
     """
     num_seeds = len(task.seeds)
     stack = make_stack(*task.seeds)
@@ -65,7 +68,7 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
         assert isinstance(task.settings.model, ModelSettings)
         places = first_of_each_class(dataset.test_labels)
         digits, looked_at = dataset.test_images[places], dataset.test_images[:NUM_IMAGES]
-        # The maps are read from plain modules.
+        # Maps need plain modules, not stacks.
         truth = dataset.test_labels[:NUM_IMAGES]
         probes = [probe(make_stack(seed).module, task.settings.model, looked_at, truth, digits) for seed in task.seeds]
         columns |= {
@@ -97,14 +100,14 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
 
 
 def position_columns(settings: ModelSettings, seeds: Sequence[int], positions: FloatArray) -> dict[str, FloatArray]:
-    """How position vectors resemble the fixed tables.
+    """The similarity of position vectors to the fixed tables.
 
     Args:
         positions: (seed, token, dim), after training.
 
     Returns:
-        (seed,) each: `positions_1d` and `positions_2d`, see `table_correlation`, and of vectors that are learned `position_changes_1d`
-        and `_2d`, the same of what training added to the initial ones. NaN where they are not finite.
+        (seed,) each: `positions_1d` and `positions_2d`, see `table_correlation`; for learned vectors also `position_changes_1d` and
+        `_2d`, the same for the difference from the initial vectors. NaN if vectors are not finite.
     """
     patches = slice(int(settings.has_cls), None)
     tables = {
@@ -125,7 +128,7 @@ def position_columns(settings: ModelSettings, seeds: Sequence[int], positions: F
 
 
 def _ends(task: Task, make_stack: Callable[..., Stack], device: torch.device) -> dict[str, list[nn.Module]]:
-    """The plain modules of the task's seeds: untrained, by the ending of their columns' names, and trained, by none."""
+    """The plain modules of the task's seeds, untrained and trained, by the ending of their columns' names."""
     return {
         "_start": [initial_model(task.settings.model, seed).to(device) for seed in task.seeds],
         "": [make_stack(seed).module for seed in task.seeds],
@@ -133,14 +136,14 @@ def _ends(task: Task, make_stack: Callable[..., Stack], device: torch.device) ->
 
 
 def shift(images: Tensor, down: int, right: int) -> Tensor:
-    """Images (..., height, width) moved by whole pixels, negative ones up and left; zeros move in."""
+    """Images (..., height, width) moved by whole pixels, up and left if negative, and filled with zeros."""
     return pad(images, (right, -right, down, -down))
 
 
 def scale(images: Tensor, size: int) -> Tensor:
     """Images (image, height, width) or (image, channel, height, width) in [0, 255] scaled to a side of `size` pixels, float32.
 
-    Bilinear; of smaller images every pixel is the weighted mean of all that it covers.
+    Bilinear; in smaller images every pixel is a weighted mean of all pixels that it covers.
     """
     channels = images.unsqueeze(1) if images.dim() == 3 else images
     scaled = interpolate(channels.float(), (size, size), mode="bilinear", align_corners=False, antialias=True)
@@ -148,10 +151,9 @@ def scale(images: Tensor, size: int) -> Tensor:
 
 
 def at_size(stack: Stack, task: Task, size: int, device: torch.device) -> Stack:
-    """The trained models for images of another side: all weights as they are, and positions for more or fewer patches.
+    """The trained models for images of another side: the same weights, with position vectors for more or fewer patches.
 
-    Sinusoids are continued to as many positions as there are tokens, those of rows and columns to as many as the grid has; learned
-    vectors are interpolated.
+    Sinusoidal tables are computed for the new number of tokens or the new grid; learned vectors are interpolated.
 
     Args:
         size: pixels, a multiple of the patch.

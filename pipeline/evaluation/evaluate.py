@@ -1,4 +1,4 @@
-"""The coordinating process: every variant's seeds through the processes, then checked against the training and written."""
+"""The coordinating process: has every variant's seeds evaluated, checks the results against the training, and writes them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from pipeline.training.records import EpochRow
 
 
 def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, Any]]) -> dict[str, UserError]:
-    """Evaluates variants and writes their files, each variant's as soon as its last seed is through.
+    """Evaluates variants, and writes each variant's file as soon as its last seed is done.
 
-    On the CPU every seed is a piece of work of its own, for several processes of one thread each; on CUDA one process evaluates
-    stacks, as the training did. A result does not depend on the number of processes.
+    On the CPU every seed is a task of its own, for several processes of one thread each; on CUDA one process evaluates stacks, as the
+    training did. Results do not depend on the number of processes.
 
     Args:
-        wanted: by variant, what its evaluation follows from; which is written beside it.
+        wanted: by variant, the inputs of its evaluation, which are stored with it; see `Records.wanted`.
 
     Returns:
-        What is wrong with the variants that could not be evaluated. All others were.
+        By variant, why it could not be evaluated. All others were.
 
     Raises:
-        UserError: a process died; what was evaluated until then is kept.
+        UserError: a process died; finished evaluations are kept.
     """
     device = workers.choose_device()
     variants = {variant: params.resolve(variant) for variant in wanted}
@@ -45,7 +45,7 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
         for group in workers.make_groups(settings.train.seeds, device, stackable=settings.stackable)
     ]
     processes = workers.choose_processes() if device == "cpu" else 1
-    results_of: dict[str, dict[int, Result]] = defaultdict(dict)  # by a group's first seed
+    results_of: dict[str, dict[int, Result]] = defaultdict(dict)  # by variant and a group's first seed
     faults: dict[str, UserError] = {}
     finished = 0
     outcomes = inference.run(tasks, min(processes, len(tasks)))
@@ -79,7 +79,7 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
 def _finish(
     records: Records, variant: str, settings: VariantSettings, parts: Sequence[Result], inputs: Mapping[str, Any], device: str
 ) -> tuple[dict[str, Any], str | None]:
-    """Checks and writes one variant's evaluation. Returns its metrics, and what `check_reproduced` says."""
+    """Checks and writes one variant's evaluation. Returns its metrics, and the sentence of `check_reproduced`."""
     losses, accuracies = (np.concatenate([getattr(part, name) for part in parts]) for name in ("losses", "accuracies"))
     arrays, columns = (
         {name: np.concatenate([getattr(part, kind)[name] for part in parts]) for name in getattr(parts[0], kind)}
@@ -98,10 +98,10 @@ def _finish(
 
 
 def elsewhere(run: Mapping[str, Any], here: Mapping[str, str]) -> str | None:
-    """What computes here and did not in a seed's training, as a clause; None where all is the same, as far as that was recorded.
+    """How the devices, kernels and torch versions of a training differ from those here, as a clause; None if they do not.
 
     Args:
-        run: what run.json says.
+        run: the content of run.json. A version of torch that it lacks counts as the same.
         here: `device`, its name; `attention`, the kernel; `torch`, its version.
     """
     clauses = []
@@ -115,17 +115,17 @@ def elsewhere(run: Mapping[str, Any], here: Mapping[str, str]) -> str | None:
 def check_reproduced(
     variant: str, last: Sequence[EpochRow], losses: np.ndarray, accuracies: np.ndarray, *, num_tests: int, elsewhere: str | None
 ) -> str | None:
-    """Compares with the training's last epoch: the accuracy has to be equal, the loss to five digits (bitwise on one machine).
+    """Compares a test with the training's last epoch: the accuracies have to be equal, the losses to a relative 1e-5.
 
-    Where something else computed, two images apart and a loss within 1e-3 of itself are rounding, as in a replay. A loss that is not
-    finite is reproduced by any other that is not.
+    If the training was computed by something else, a difference of two images and of a relative 1e-3 in the loss counts as rounding,
+    as in a replay. A loss that is not finite equals any other that is not.
 
     Args:
-        num_tests: what a test counts.
-        elsewhere: what else computed the training, as a clause; None where all is the same.
+        num_tests: number of examples in a test.
+        elsewhere: what else computed the training, as a clause; None if nothing differs.
 
     Returns:
-        How far rounding went, in one sentence; None where the accuracies are equal.
+        The largest difference due to rounding, in one sentence; None if the accuracies are equal.
 
     Raises:
         UserError: they differ, so weights and record are not of the same training.
@@ -150,7 +150,7 @@ def summarize(losses: FloatArray, accuracies: FloatArray) -> dict[str, Any]:
     """Means over the seeds of test accuracy and test loss.
 
     Args:
-        losses: (seed,); those that are not finite are left out of the mean, which is None when none is left.
+        losses: (seed,); the mean leaves out those that are not finite, and is None if none is finite.
         accuracies: (seed,).
     """
     finite = losses[np.isfinite(losses)]
@@ -158,8 +158,8 @@ def summarize(losses: FloatArray, accuracies: FloatArray) -> dict[str, Any]:
 
 
 def summarize_votes(predictions: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """Of classifiers: the accuracy of the seeds' majority vote, whose ties go as `pipeline.study.statistics.vote` says, and the mean
-    accuracy on the images of each class.
+    """For classifiers: the accuracy of the seeds' majority vote (ties as in `pipeline.study.statistics.vote`), and the mean accuracy on
+    the images of each class.
 
     Args:
         predictions: (seed, image).
@@ -176,7 +176,7 @@ def summarize_votes(predictions: np.ndarray, labels: np.ndarray) -> dict[str, An
 
 @contextmanager
 def _progress(total: int) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
-    """A bar on a terminal, plain lines elsewhere. Yields what moves the bar on by one, and what says a line."""
+    """A progress bar on a terminal, plain lines elsewhere. Yields a function that advances the bar by one, and one that prints a line."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

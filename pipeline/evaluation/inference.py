@@ -1,4 +1,4 @@
-"""What the weights of a group of seeds do, measured in processes of their own."""
+"""Measures the weights of groups of seeds, in processes of their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from pipeline.training import tasks
 if TYPE_CHECKING:
     import torch
 
-# How the models of a task are measured: `module:function` of a Task, its data, what makes the stack of some of its seeds, and the device.
+# The function that measures the models of a task, `module:function`. Its arguments are a Task, the data, a function that makes the stack
+# of some of the task's seeds, and the device.
 _MEASURES = {
     "classification": "pipeline.evaluation.classification:measure",
     "captioning": "pipeline.evaluation.captions:measure",
@@ -39,7 +40,7 @@ class Task:
     """One group of seeds of a variant: a stack on CUDA, a single seed on the CPU.
 
     Attributes:
-        run: `runs/VARIANT`, where its weights are.
+        run: `runs/VARIANT`, the folder of its weights.
         arrays: `data/arrays`.
     """
 
@@ -54,15 +55,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """What a group's weights do.
+    """The measurements of a group's weights.
 
     Attributes:
         losses: (seed,) float64, mean cross-entropy in the training's own test.
-        accuracies: (seed,) float64, the share of it that is right.
-        num_tests: what that test counts.
-        columns: (seed,) float64 each: what else was found of a seed.
-        arrays: (seed, ...) each: what the predictions' file keeps of every seed.
-        shared: what it keeps of the first group alone.
+        accuracies: (seed,) float64, accuracy in that test.
+        num_tests: number of examples in that test.
+        columns: (seed,) float64 each, by name: the other measures.
+        arrays: (seed, ...) each, by name: what the predictions' file stores for every seed.
+        shared: what it stores only once, from the first group.
         attention: the kernel that ran, as `pipeline.models.attention_kernel` names it.
     """
 
@@ -76,12 +77,12 @@ class Result:
 
 
 def run(groups: Sequence[Task], processes: int) -> Generator[tuple[Task, Result | UserError]]:
-    """Measures all groups in so many processes; results come as they are ready, or what is wrong with a group's weights.
+    """Measures all groups in this number of processes. Yields each group's result, or the fault of its weights, as it is ready.
 
     Raises:
-        UserError: status 1 when a process died.
+        UserError: a process died (status 1).
     """
-    # Not forked: torch's threads and CUDA do not survive it.
+    # Spawned, because torch's threads and CUDA do not survive a fork.
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_start, initargs=(os.getpid(), groups[0].device))
     try:
         futures = {pool.submit(measure, task): task for task in groups}
@@ -99,7 +100,7 @@ def run(groups: Sequence[Task], processes: int) -> Generator[tuple[Task, Result 
 
 
 def _start(parent: int, device: str) -> None:
-    """A worker's beginning."""
+    """Initialises a worker process."""
     workers.die_with_parent(parent)
     import torch
 
@@ -114,7 +115,7 @@ def _data(task: str, arrays: Path) -> Any:
 
 
 def measure(task: Task) -> Result:
-    """Tests the stored weights of a group of seeds as the training did: the same device, grouping and batches; and probes them.
+    """Tests the stored weights of a group of seeds as the training did (same device, grouping and batches), and probes them.
 
     Raises:
         UserError: the weights are missing, damaged or of other seeds.
@@ -144,7 +145,7 @@ def measure(task: Task) -> Result:
 
 
 def first_changes(task: Task, data: Any, device: torch.device) -> dict[str, FloatArray]:
-    """`change_N` of a group's seeds: the root mean square change of a weight in step N, for the first steps of their training."""
+    """`change_N` of a group's seeds: the root mean square change of the weights in step N, for the first steps of their training."""
     import torch
 
     from pipeline.training.engine import Trainer

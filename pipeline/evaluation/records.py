@@ -1,4 +1,4 @@
-"""What an evaluation of a variant leaves, and what it was made from: which still hold, and how they are written."""
+"""The stored evaluations of variants with their inputs: which of them are up to date, and how they are read and written."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from pipeline.provenance import EVALUATION_CODE, code_hash, versions
 from pipeline.runner import results
 from pipeline.training.tasks import data_digest
 
-_OF_TRAINING = ("test_accuracy", "test_loss")  # metrics that the training's record has, too
+_OF_TRAINING = ("test_accuracy", "test_loss")  # metrics that the training's record has as well
 
 
 class Evaluation(NamedTuple):
-    """What was found of a variant, beside the arrays of its predictions' file.
+    """The evaluation of a variant, without the arrays of its predictions' file.
 
     Attributes:
-        inputs: what it follows from: digests of weights, settings, data and code, the probes, the version of torch.
+        inputs: what it was made from: digests of weights, settings, data and code, the probes, the version of torch.
         columns: by name, a value per seed.
-        metrics: of all seeds together, as `evaluate.summarize` gives them.
+        metrics: of all seeds together, as `evaluate.summarize` and `evaluate.summarize_votes` return them.
     """
 
     inputs: dict[str, Any]
@@ -40,13 +40,13 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class Records:
-    """Where a study keeps its evaluations, and what they are made from.
+    """The folders of a study's evaluations and of their inputs.
 
     Attributes:
         arrays: `data/arrays`.
         runs: a folder per variant, with its weights; read only.
-        predictions: an npz file per variant, which holds its `Evaluation`, too.
-        tables: what git keeps of all variants.
+        predictions: an npz file per variant, with its arrays and its `Evaluation`.
+        tables: the tables of all variants, which git tracks.
     """
 
     arrays: Path
@@ -55,10 +55,10 @@ class Records:
     tables: Path
 
     def wanted(self, params: Params, say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
-        """What the evaluation of each variant with a finished training follows from; says a line about each of the others.
+        """The inputs of the evaluation of each variant with a finished training, as in `Evaluation.inputs`; reports the other variants.
 
         Raises:
-            UserError: the arrays are not there, or a training's record is damaged.
+            UserError: the arrays are missing, or a training's record is damaged.
         """
         shared = {"code": code_hash(EVALUATION_CODE), "torch": versions()["torch"]}
         probed = {probe: params.probed(probe) for probe in PROBES}
@@ -82,7 +82,7 @@ class Records:
         return wanted
 
     def split_stale(self, wanted: Mapping[str, dict[str, Any]], say: Callable[[str], None]) -> tuple[list[str], list[str]]:
-        """The variants whose evaluation is up to date, and those to evaluate; one without weights here is neither, or up to date."""
+        """The variants whose evaluation is up to date, and those to evaluate. A variant without weights is not evaluated."""
         kept, stale = [], []
         for variant, inputs in wanted.items():
             found = self.read(variant)
@@ -98,13 +98,13 @@ class Records:
         return kept, stale
 
     def prune(self, wanted: Mapping[str, dict[str, Any]], kept: Collection[str], stale: Collection[str]) -> None:
-        """Removes what is neither up to date nor, though stale, of the weights that are here."""
-        # Until they are replaced, evaluations of these very weights are right, if not what is now asked for; others would mislead.
+        """Removes all stored evaluations but those that are up to date and stale ones of the present weights."""
+        # A stale evaluation of the present weights is correct and stays until it is replaced. One of other weights would mislead.
         found = {variant: self.read(variant) for variant in stale}
         right = {variant for variant, one in found.items() if one and one.inputs["weights"] == wanted[variant]["weights"]}
         names = {f"{variant}.npz" for variant in {*kept, *right}}
         self.predictions.mkdir(exist_ok=True)
-        # What is there does not depend on earlier params.yaml or on kills.
+        # Everything else goes, so that the folder does not depend on earlier versions of params.yaml or on kills.
         for path in self.predictions.iterdir():
             if path.name not in names:
                 if path.is_dir() and not path.is_symlink():
@@ -122,11 +122,11 @@ class Records:
             np.savez_compressed(file, **arrays, evaluation=np.array(json.dumps(evaluation._asdict())))  # type: ignore[arg-type]
 
     def read(self, variant: str) -> Evaluation | None:
-        """One variant's evaluation; None where there is none, or its file is damaged anywhere."""
+        """One variant's evaluation; None if there is none or its file is damaged."""
         try:
             content = (self.predictions / f"{variant}.npz").read_bytes()
             with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}  # reads, so checks, all of them
+                arrays = {name: stored[name] for name in stored.files}  # reading all of them checks their CRCs
             return Evaluation(**json.loads(str(arrays["evaluation"])))
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
             return None

@@ -1,7 +1,7 @@
 """How far the loss's gradient reaches back through the rows that a recurrent network has read (Bengio et al. 1994).
 
-In a plain network every step back multiplies it by the recurrent weights and the slope of tanh, so it shrinks or grows
-geometrically; an LSTM's cell state passes it on by the forget gate alone (Hochreiter and Schmidhuber 1997).
+In a plain recurrent network every step back multiplies the gradient by the recurrent weights and the slope of tanh, so it shrinks or
+grows geometrically. Along an LSTM's cell state it is multiplied by the forget gate only (Hochreiter and Schmidhuber 1997).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pipeline.measures.definitions import FloatArray
 from pipeline.models.baselines import RowReader
 from pipeline.training.classification import pixels
 
-NUM_IMAGES = 256  # test images, the first ones
+NUM_IMAGES = 256  # the first test images
 
 
 def states(recurrent: nn.RNN | nn.LSTM, rows: Tensor) -> list[Tensor]:
-    """The hidden state after each row, (batch, width) each, as torch's own layer computes it, but step by step.
+    """The hidden state after each row, (batch, width) each, computed step by step with the same result as torch's layer.
 
     Args:
-        recurrent: of one layer.
+        recurrent: has one layer.
         rows: (batch, row, input).
     """
     weights = [getattr(recurrent, f"{kind}_l0") for kind in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")]
@@ -45,14 +45,15 @@ def states(recurrent: nn.RNN | nn.LSTM, rows: Tensor) -> list[Tensor]:
 
 
 def state_gradients(module: nn.Module, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> FloatArray:
-    """L2 norms of the gradient of the mean cross-entropy at the hidden states of all images, (row,); in float64.
+    """L2 norms of the gradient of the mean cross-entropy at the hidden states, over all images, (row,) float64.
 
-    At the state after a row counts all that it does to later rows, in an LSTM through the later cell states, too, but not the cell
-    state beside it.
+    The gradient at the state after a row includes all its effects on later rows, in an LSTM also through later cell states, but not
+    those of the cell state after the same row.
 
     Args:
         module: a network that reads rows; it is left as it was.
-        images: uint8, as `Dataset` has them; `labels` (image,) are their classes.
+        images: uint8, as `Dataset` has them.
+        labels: (image,), their classes.
     """
     assert isinstance(module, RowReader)
     model = copy.deepcopy(module).double()
@@ -65,6 +66,6 @@ def state_gradients(module: nn.Module, images: npt.NDArray[np.uint8], labels: np
 
 
 def log_ratio(norms: FloatArray) -> float:
-    """Base-10 logarithm of the first of the norms over the last; not finite where either is 0 or no number."""
+    """Base-10 logarithm of the first norm over the last; not finite if either is 0, infinite or NaN."""
     first, last = float(norms[0]), float(norms[-1])
     return math.log10(first / last) if first > 0 and 0 < last < math.inf else math.nan

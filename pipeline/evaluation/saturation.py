@@ -1,7 +1,7 @@
 """Whether attention is saturated, and whether the loss's gradient gets through its softmax.
 
-Where one key has nearly all the weight, softmax has a slope of nearly 0 (Vaswani et al. 2017, section 3.2.1): of a row p of weights
-the gradient at the scores is p (g - p g), g being that at the weights.
+Where one key has nearly all the weight, the slope of softmax is nearly 0 (Vaswani et al. 2017, section 3.2.1): for a row p of weights
+and the gradient g at them, the gradient at the scores is p (g - p g).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pipeline.models.encoder import EncoderBlock
 from pipeline.params import ModelSettings
 from pipeline.training.classification import pixels
 
-NUM_IMAGES = 256  # test images, the first ones
+NUM_IMAGES = 256  # the first test images
 SATURATED = 0.9
-_SCORES_AT_ONCE = 2**22  # held at a time, with their gradients and what these are computed from
+_SCORES_AT_ONCE = 2**22  # scores held at a time, with their gradients and the tensors that these need
 
 
 class Saturation(NamedTuple):
-    """Of one model on some images; NaN where it is not finite.
+    """Saturation of one model's attention on some images; NaN if gradients are not finite.
 
     Attributes:
-        share: of the rows of attention weights, over images, blocks, heads and queries, those whose largest weight exceeds `SATURATED`.
-        gradient_ratio: L2 norm of the gradient of the mean cross-entropy at the scores, which are what softmax takes, over that at the
-            values; each over all images and blocks. NaN where no gradient reaches the values.
+        share: share of the rows of attention weights, over images, blocks, heads and queries, whose largest weight exceeds `SATURATED`.
+        gradient_ratio: L2 norm of the gradient of the mean cross-entropy at the scores, which are the input of softmax, over that at the
+            values; each over all images and blocks. NaN if no gradient reaches the values.
     """
 
     share: float
@@ -41,11 +41,11 @@ class Saturation(NamedTuple):
 
 
 class ExplicitAttention(nn.Module):
-    """Computes what an attention module does in evaluation, step by step, and keeps what the gradient is wanted of.
+    """Computes the same as an attention module in evaluation mode, step by step, and keeps scores and values for gradients.
 
     Attributes:
-        scores: (batch, head, query token, key token) of the last call, memory slots last; scaled, where the module scales them.
-        values: (batch, head, key token, channel).
+        scores: (batch, head, query token, key token) of the last call, memory slots last; scaled if the module scales them.
+        values: (batch, head, key token, channel) of the last call.
     """
 
     scores: Tensor
@@ -69,7 +69,7 @@ class ExplicitAttention(nn.Module):
 
 
 def explicit(module: nn.Module) -> tuple[nn.Module, list[ExplicitAttention]]:
-    """A copy of a vision transformer in float64 and eval mode whose attention is explicit, and its attentions by block."""
+    """A copy of a vision transformer, in float64 and evaluation mode, with explicit attention; and its attention modules by block."""
     assert isinstance(module, VisionTransformer)
     model = copy.deepcopy(module).double().eval()
     attentions = []
@@ -81,12 +81,13 @@ def explicit(module: nn.Module) -> tuple[nn.Module, list[ExplicitAttention]]:
 
 
 def measure(module: nn.Module, settings: ModelSettings, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> Saturation:
-    """Of one model.
+    """Measures the saturation of one model's attention.
 
     Args:
-        module: a vision transformer with weights in place; it is left as it was.
+        module: a vision transformer; it is left as it was.
         settings: its options.
-        images: uint8, as `Dataset` has them; `labels` (image,) are their classes.
+        images: uint8, as `Dataset` has them.
+        labels: (image,), their classes.
     """
     model, attentions = explicit(module)
     device = next(model.parameters()).device

@@ -1,13 +1,13 @@
 """Softmax attention for small heads on the CPU: LLVM vector code emitted through numba, one function per head dimension.
 
-A vector lane is one (image, head) pair, sixteen at a time. The keys and values of the sixteen pairs are transposed once
-into a local buffer [token][dim][lane], so that every later load is one whole vector and no instruction mixes lanes: a
-pair's result does not depend, to the last bit, on the pairs beside it. Scores live in registers only; the token x token
-matrix is never written. Softmax statistics are kept for the backward pass, which recomputes the weights from them
-(Dao et al., "FlashAttention", 2022, algorithms 1 and 4; the lane layout is ours).
+Each vector lane is one (image, head) pair, sixteen at a time. The keys and values of the sixteen pairs are transposed once
+into a local buffer [token][dim][lane]. After that every load is one whole vector and no instruction mixes lanes, so the bits
+of a pair's result do not depend on the pairs beside it. Scores stay in registers; the token x token matrix is never written.
+Softmax statistics are kept for the backward pass, which recomputes the weights from them (Dao et al., "FlashAttention", 2022,
+algorithms 1 and 4; the lane layout is ours).
 
-Scores are taken in units of log2(e), so a weight is 2**x. Where |q||k| bounds every score of a row (Cauchy-Schwarz), 2**x
-cannot leave float32's range and the pass that looks for the row's maximum is left out.
+Scores are multiplied by log2(e), so a weight is 2**x. Where |q||k| bounds every score of a row (Cauchy-Schwarz), 2**x
+cannot leave float32's range, and the pass that finds the row's maximum is skipped.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from torch import Tensor
 
 LANES = 16
 VECTOR_BYTES = 4 * LANES
-CHUNK = 4  # row statistics are moved four tokens at a time
+CHUNK = 4  # tokens whose row statistics are moved at a time
 QUERIES = 2  # queries that share one pass over the keys, forward
-BLOCK_BYTES = 24 * 1024  # of queries that every key passes over in turn, backward; 3/4 of a usual first-level cache
+BLOCK_BYTES = 24 * 1024  # size of the block of queries that each key is combined with, backward; 3/4 of a usual first-level cache
 
-# Scores below this bound (in units of log2 e) need no maximum: sums of 256 weights stay far inside float32's range, and so do
+# Scores (times log2 e) below this bound need no maximum, because sums of 256 weights stay far inside float32's range, and so do
 # their products with values below VALUE_BOUND.
 SCORE_BOUND = 40.0
 VALUE_BOUND = 2.0**60
-ROUND = 1.5 * 2.0**23  # adding it rounds to an integer, which then sits in the low bits
-FLUSH = -126.0  # below 2**-126 a weight is exactly zero
+ROUND = 1.5 * 2.0**23  # adding it rounds to an integer, which is then in the low bits
+FLUSH = -126.0  # weights below 2**-126 become exactly zero
 # 2**r on [-1/2, 1/2]: the polynomial of degree 5 and constant term 1 with the smallest relative error, 0.9e-7.
 EXP2 = (1.0, 0.6931469776, 0.2402224208, 0.0555073374, 0.0096715127, 0.0013264727)
 
@@ -69,7 +69,7 @@ class _Emitter:
         return self.b.shuffle_vector(first, ir.Constant(VEC, ir.Undefined), ir.Constant(IVEC, [0] * LANES))
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
-        """x * y + z. fmuladd, not fma: a machine without the instruction then multiplies and adds instead of calling a function."""
+        """x * y + z. It is fmuladd, not fma, because on a machine without the instruction fma would call a function."""
         function = cgutils.get_or_insert_function(self.b.module, ir.FunctionType(VEC, [VEC, VEC, VEC]), "llvm.fmuladd.v16f32")
         return self.b.call(function, [x, y, z])
 
@@ -137,7 +137,7 @@ class _Emitter:
         return phis
 
     def either(self, condition: Value, then: Callable[[], Sequence[Value]], otherwise: Callable[[], Sequence[Value]]) -> Row:
-        """then() if condition else otherwise(), both emitted, one run."""
+        """Emits both branches; at run time then() runs if `condition` holds, else otherwise()."""
         blocks = [self.b.append_basic_block(name) for name in ("then", "otherwise", "joined")]
         self.b.cbranch(condition, blocks[0], blocks[1])
         ends = []
@@ -154,9 +154,10 @@ class _Emitter:
         return phis
 
     def exp2(self, x: Value, *, bounded: bool) -> Value:
-        """2**x for x <= 40 or so, to 1e-7. `bounded`: x is known to be finite and above -126, which saves three instructions.
+        """2**x for x up to about 40, to a relative error of 1e-7.
 
-        Both forms give the same bits where both are allowed. The product, unlike the sum of bit patterns, keeps a NaN a NaN.
+        If `bounded`, x has to be finite and above -126, which saves three instructions. Both forms give the same bits where both are
+        allowed. The unbounded form multiplies, because adding bit patterns would lose a NaN.
         """
         if not bounded:
             x = self.b.select(self.b.fcmp_ordered("<", x, self.splat(FLUSH)), self.splat(-127.0), x)
@@ -180,7 +181,7 @@ class _Emitter:
         return parts[0]
 
     def _transpose(self, rows: Row) -> Row:
-        """Four vectors as four 4 x 4 blocks each, every block transposed."""
+        """Transposes each 4 x 4 block of four vectors."""
         low = [4 * c + i for c in range(4) for i in (0, 16, 1, 17)]
         high = [i + 2 for i in low]
         even = [4 * c + i for c in range(4) for i in (0, 1, 16, 17)]
@@ -190,7 +191,7 @@ class _Emitter:
         return [self._shuffle(a, b, even), self._shuffle(a, b, odd), self._shuffle(c, d, even), self._shuffle(c, d, odd)]
 
     def gather(self, lanes: Row, offset: Value, dim: int) -> Row:
-        """`dim` contiguous floats at every lane's address + offset, as `dim` vectors."""
+        """Loads `dim` contiguous floats from every lane's address + offset, as `dim` vectors."""
         at = [self.b.add(lane, offset) for lane in lanes]
         row: Row = []
         while (d := len(row)) < dim:
@@ -227,9 +228,9 @@ class _Emitter:
                 d += 1
 
     def lane_addresses(self, group: Value, pairs: Value, heads: Value, tensors: Sequence[tuple[Value, Value, Value]]) -> list[Row]:
-        """Per tensor (address, batch stride, head stride in bytes), the address of each lane's pair.
+        """For each tensor, given as (address, batch stride, head stride in bytes), the address of each lane's pair.
 
-        Lanes past the last pair repeat it: they read what it reads and write, to the same place, the same bits.
+        Lanes past the last pair repeat it: they read the same data and write the same bits to the same addresses.
         """
         result: list[Row] = [[] for _ in tensors]
         last = self.b.sub(pairs, ir.Constant(I64, 1))
@@ -243,9 +244,9 @@ class _Emitter:
     def transpose(
         self, source: _Source, tokens: Value, dim: int, k_buffer: Value, v_buffer: Value, keep: Callable[[Value, Row], None]
     ) -> tuple[Value, Value]:
-        """Fills the buffers of keys and values; `keep` gets each token's place and query.
+        """Fills the buffers of keys and values, and calls `keep` with each token's index and query.
 
-        Returns per lane max |k|**2, or NaN or infinity where a key or value forbids the bounded path, and max |q|**2, or NaN.
+        Returns per lane max |k|**2, or NaN or infinity if a key or value rules out the bounded path; and max |q|**2, or NaN.
         """
 
         def body(t: Value, carried: Row) -> Row:
@@ -269,7 +270,7 @@ class _Emitter:
         return self.b.fcmp_ordered("<=", self.b.fmul(q_square, k_bound), self.splat(SCORE_BOUND**2))
 
     def move_statistics(self, lanes: Row, tokens: Value, buffer: Value, *, to_buffer: bool) -> None:
-        """Between a pair's contiguous row of statistics and the buffer [token][lane], four tokens at a time."""
+        """Copies statistics between each pair's contiguous row and the buffer [token][lane], `CHUNK` tokens at a time."""
 
         def body(t: Value, _: Row) -> Row:
             at = self.b.add(buffer, self.times(t, VECTOR_BYTES))
@@ -286,9 +287,9 @@ class _Source(ABC):
     """Where queries, keys and values come from, and where their gradients go.
 
     Args:
-        args: what follows the sizes in the arguments of `_emit_forward`, or of `_emit_backward`.
-        factor: of the queries.
-        take: gives so many vectors of scratch memory.
+        args: the arguments after the sizes in those of `_emit_forward` or `_emit_backward`.
+        factor: multiplies the queries.
+        take: reserves a number of vectors of scratch memory, and returns their address.
     """
 
     def __init__(
@@ -300,7 +301,7 @@ class _Source(ABC):
     @property
     @abstractmethod
     def tensors(self) -> list[tuple[Value, Value, Value]]:
-        """What `lane_addresses` takes."""
+        """The tensors as `lane_addresses` takes them."""
 
     @abstractmethod
     def open(self, lanes: list[Row]) -> None:
@@ -308,15 +309,18 @@ class _Source(ABC):
 
     @abstractmethod
     def rows(self, t: Value) -> tuple[Row, Row, Row]:
-        """The query, times the factor, the key and the value of a token."""
+        """Query times factor, key and value of a token."""
 
     @abstractmethod
     def close(self, group: Value, pairs: Value, gradients: Callable[[Value], tuple[Row, Row, Row]]) -> None:
-        """Writes what follows from the gradients of each token's query, key and value."""
+        """Writes the results that follow from the gradients of each token's query, key and value."""
 
 
 class _Packed(_Source):
-    """All three are given, in one tensor (batch, token, 3, head, dim): its address, its byte strides but the last; gradient's address."""
+    """All three are given in one tensor (batch, token, 3, head, dim).
+
+    The arguments: its address and its byte strides but the last; backward also the address of its gradient.
+    """
 
     @property
     def tensors(self) -> list[tuple[Value, Value, Value]]:
@@ -345,12 +349,12 @@ class _Packed(_Source):
 
 
 class _Sliced(_Source):
-    """A head's own small maps give them, from its slice of the token.
+    """A head's own small maps compute them from its slice of the token.
 
     The arguments: address and byte strides (batch, token) of the tokens (batch, token, head * dim), addresses of the weight
     (3, head, dim, dim) and the bias (3, head, dim); backward also the addresses of the gradients of the three. The lanes' weights
-    are laid out as vectors once a group. The gradients of weight and bias are summed in registers over a pair's tokens, then
-    over the pairs one by one, in order: the sum does not depend on how a group is cut.
+    are laid out as vectors once per group. The gradients of weight and bias are summed in registers over a pair's tokens, then
+    over the pairs one by one, in order, so that the sum does not depend on the grouping.
     """
 
     def __init__(
@@ -404,7 +408,7 @@ class _Sliced(_Source):
         e, dim = self.e, self.dim
         _, weight_to, bias_to = self.args[5:]
         first = e.times(group, LANES)
-        lanes = e.int_min(e.b.sub(pairs, first), ir.Constant(I64, LANES))  # those past the last pair repeat it, and are not summed
+        lanes = e.int_min(e.b.sub(pairs, first), ir.Constant(I64, LANES))  # lanes past the last pair repeat it and are not summed
 
         def write(t: Value, _: Row) -> Row:
             total: list[Value | None] = [None] * dim
@@ -440,7 +444,7 @@ class _Sliced(_Source):
 
 
 def _scratch_from(e: _Emitter, address: Value) -> Callable[[Value], Value]:
-    """A function that gives so many vectors of the memory at `address`."""
+    """A function that reserves a number of vectors, one after another, in the memory at `address`."""
 
     def take(vectors: Value) -> Value:
         nonlocal address
@@ -468,7 +472,7 @@ def _emit_forward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Val
     last = e.b.sub(tokens, ir.Constant(I64, 1))
     zero = e.splat(0.0)
 
-    # The rows that pad a chunk are copied out too; they must hold something definite.
+    # The rows that pad a chunk are copied out too, so they have to be initialised.
     def clear(t: Value, _: Row) -> Row:
         e.store(zero, e.b.add(m_buffer, e.times(t, VECTOR_BYTES)))
         return []
@@ -513,7 +517,7 @@ def _emit_forward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Val
                     return [e.larger(e.dot(q[u], k), carried[u]) for u in range(QUERIES)]
 
                 maxima = e.loop(tokens, 1, [e.splat(-math.inf)] * QUERIES, most)
-                # A bounded row keeps its shift of 0 here, so that its bits do not depend on the lanes beside it.
+                # A bounded row keeps a shift of 0 here, so that its bits do not depend on the lanes beside it.
                 shift = [e.b.select(bounded[u], zero, maxima[u]) for u in range(QUERIES)]
                 return shift + e.loop(tokens, 1, start, lambda j, carried: accumulate(j, carried, shift))
 
@@ -523,8 +527,8 @@ def _emit_forward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Val
                 sums = result[2 * QUERIES + u * dim : 2 * QUERIES + (u + 1) * dim]
                 inverse = e.b.fdiv(e.splat(1.0), total)
                 e.scatter([e.b.fmul(x, inverse) for x in sums], out_lanes, e.b.mul(index[u], out_step))
-                # weight = 2**(score - shift) * inverse. A bounded row's sum 2**a * f is kept as shift a and inverse 1 / f, so that
-                # the backward pass meets neither huge nor tiny factors.
+                # weight = 2**(score - shift) * inverse. A bounded row's sum 2**a * f is stored as shift a and inverse 1 / f, so that
+                # the backward pass has no huge or tiny factors.
                 bits = e.b.bitcast(total, IVEC)
                 exponent = e.b.sitofp(e.b.sub(e.b.lshr(bits, e.isplat(23)), e.isplat(127)), VEC)
                 power = e.b.bitcast(e.b.and_(bits, e.isplat(0x7F800000)), VEC)
@@ -564,7 +568,7 @@ def _emit_backward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Va
     source = kind(e, dim, heads, tokens, args[10:-1], factor, take)
     scale_vector = e.broadcast(scale)
     zero = e.splat(0.0)
-    # Every key passes over a block of queries that stays in the first-level cache.
+    # The queries are taken in blocks that fit the first-level cache; all keys are combined with one block, then with the next.
     blocks = e.b.add(e.b.sdiv(e.times(tokens, query_bytes), ir.Constant(I64, BLOCK_BYTES)), ir.Constant(I64, 1))
     block = e.b.sdiv(e.b.sub(e.b.add(tokens, blocks), ir.Constant(I64, 1)), blocks)
 
@@ -586,7 +590,7 @@ def _emit_backward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Va
             upstream = e.gather(grad_lanes, e.b.mul(t, grad_step), dim)
             out = e.gather(out_lanes, e.b.mul(t, out_step), dim)
             inverse = e.load(e.b.add(inverse_buffer, at))
-            # 1 / sum goes into the upstream gradient once, not into every weight.
+            # 1 / sum multiplies the upstream gradient once, instead of every weight.
             grad = [e.b.fmul(x, inverse) for x in upstream]
             minus_delta = e.b.fsub(zero, e.dot(grad, out))
             row = [*q, *grad, *[zero] * dim, e.load(e.b.add(m_buffer, at)), minus_delta]
@@ -634,7 +638,7 @@ def _emit_backward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Va
         def gradients(t: Value) -> tuple[Row, Row, Row]:
             at = e.times(t, key_bytes)
             dq = e.load_row(e.b.add(query_buffer, e.times(t, query_bytes)), 3 * dim)[2 * dim :]
-            # The queries were kept times scale * log2 e.
+            # The stored queries are multiplied by scale * log2 e.
             dk = e.load_row(e.b.add(dk_buffer, at), dim)
             dv = e.load_row(e.b.add(dv_buffer, at), dim)
             return [e.b.fmul(x, scale_vector) for x in dq], [e.b.fmul(x, e.splat(math.log(2.0))) for x in dk], dv
@@ -692,7 +696,7 @@ def _sliced_backward(dim: Any, integers: Any, scale: Any) -> None:
 
 
 class _Compiled:
-    """A function compiled once per head dimension; the machine code is kept on disk where some directory takes it."""
+    """A function compiled once per head dimension; the machine code is cached on disk where a directory is writable."""
 
     def __init__(self, function: Callable[..., None], integers: int) -> None:
         self._function = function
@@ -711,7 +715,7 @@ class _Compiled:
         signature = types.void(types.UniTuple(types.int64, dim), types.UniTuple(types.int64, self._integers), types.float64)
         try:
             return njit(signature, cache=True, nogil=True)(self._function)
-        except Exception:  # no directory takes the cache, the disk is full, or an entry is damaged; numba has no one class for it
+        except Exception:  # no directory is writable, the disk is full, or an entry is damaged; numba has no common class for these
             return njit(signature, nogil=True)(self._function)
 
 
@@ -720,7 +724,7 @@ _sliced_forward_for, _sliced_backward_for = _Compiled(_sliced_forward, 11), _Com
 
 
 def prepare(dim: int, *, sliced: bool = False) -> None:
-    """Compiles both passes for heads of `dim` channels, or loads them from the cache: seconds the first time ever, then tens of ms."""
+    """Compiles both passes for heads of `dim` channels, which takes seconds, or loads them from the cache, which takes tens of ms."""
     if config.DISABLE_JIT:  # type: ignore[attr-defined]  # numba sets it at run time
         raise RuntimeError("NUMBA_DISABLE_JIT is set.")
     for compiled in (_sliced_forward_for, _sliced_backward_for) if sliced else (_forward_for, _backward_for):
@@ -728,7 +732,7 @@ def prepare(dim: int, *, sliced: bool = False) -> None:
 
 
 def statistics_shape(batch: int, tokens: int, heads: int) -> tuple[int, int, int, int]:
-    """Of the row statistics: (batch, heads, 2, tokens rounded up to the chunk); shift and inverse sum of every query's row."""
+    """The shape of the row statistics, shift and inverse sum of every query's row: (batch, heads, 2, tokens rounded up to the chunk)."""
     return batch, heads, 2, -(-tokens // CHUNK) * CHUNK
 
 
@@ -760,14 +764,16 @@ def backward(grad: Tensor, qkv: Tensor, out: Tensor, statistics: Tensor, scale: 
 def sliced_forward(x: Tensor, weight: Tensor, bias: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Attention of heads that each see a slice of the token, and the row statistics for `sliced_backward`.
 
+    All tensors are float32 on the CPU.
+
     Args:
-        x: tokens (batch, tokens, heads * dim), float32 on the CPU, as all are.
-        weight: (3, heads, dim, dim), of each head's maps to query, key and value, (out, in).
+        x: tokens (batch, tokens, heads * dim).
+        weight: (3, heads, dim, dim), each head's maps to query, key and value, (out, in).
         bias: (3, heads, dim).
         scale: factor of the scores.
 
     Returns:
-        (batch, tokens, heads * dim), and statistics as `statistics_shape` says.
+        (batch, tokens, heads * dim), and statistics of `statistics_shape`.
     """
     (batch, tokens, _), (_, heads, dim, _) = x.shape, weight.shape
     out, statistics = torch.empty(tuple(x.shape)), torch.empty(statistics_shape(batch, tokens, heads))
@@ -807,10 +813,10 @@ def _aligned(scratch: Tensor) -> int:
 
 
 def _with_whole_rows(tensor: Tensor) -> Tensor:
-    """The kernel takes any strides between heads, but reads a head's channels as one run."""
+    """A tensor whose last stride is 1, because the kernel takes any other strides but reads a head's channels contiguously."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """In bytes; all but the last."""
+    """All strides but the last, in bytes."""
     return tuple(4 * stride for stride in tensor.stride()[:-1])

@@ -1,15 +1,15 @@
 """Softmax attention for small heads on NVIDIA GPUs, written in Triton; importing this module needs triton, running it a GPU.
 
-As on the CPU, a lane is one (image, head) pair: a warp takes 32 pairs, a thread a few queries of its own pair, and the loop over
-the keys needs no padding, no mask and no exchange between lanes. A key is read once by a warp, as one vector of `dim` numbers a
-lane (the heads of an image lie side by side), and serves all of the thread's queries from registers. There are no matrix units
-in it: with four channels they would multiply zeros, and float32 through them is not float32. Weights are recomputed backward
+As on the CPU, a lane is one (image, head) pair. A warp takes 32 pairs and a thread a few queries of its own pair, so the loop over
+the keys needs no padding, no mask and no exchange between lanes. A warp reads a key once, as one vector of `dim` numbers per lane
+(the heads of an image are adjacent), and keeps it in registers for all of a thread's queries. Matrix units are not used, because
+with four channels they would multiply zeros, and they do not compute in full float32. The backward pass recomputes the weights
 from the row statistics (Dao et al., "FlashAttention", 2022, algorithms 1 and 4; the lane layout is ours), in two passes: one over
-the keys for the gradient of the queries, one over the queries for those of keys and values. Nothing is added atomically, so
-results are bitwise repeatable. Scores are in units of log2(e), so a weight is 2**x.
+the keys for the gradient of the queries, one over the queries for the gradients of keys and values. There are no atomic additions,
+so results are bitwise repeatable. Scores are multiplied by log2(e), so a weight is 2**x.
 
-Arithmetic is float32 for float32 and bfloat16 inputs; products that are summed are fused explicitly, so that the compiler's
-defaults decide nothing. The logic is checked with Triton's interpreter on the CPU (tests/kernels/test_cuda.py).
+Arithmetic is float32 for float32 and bfloat16 inputs. Products that are summed are fused explicitly, so that the compiler's
+defaults do not affect results. The logic is checked with Triton's interpreter on the CPU (tests/kernels/test_cuda.py).
 """
 
 # mypy: disallow-untyped-defs=False, disable-error-code="assignment"
@@ -26,16 +26,16 @@ from torch import Tensor
 
 LANES = 32  # pairs of a program, which is one warp
 CHUNK = 4  # keys between two looks at the running maximum
-NUMBERS = 32  # of one kind (queries, their sums, ...) that a thread keeps in registers
-MAX_ROWS = 8  # queries or keys of a thread
-# How far a result may lie from the formula in float64: the output by itself, gradients relative to the largest of them. bfloat16 keeps
-# eight bits, so half a unit in the last place is 2**-9 of a number, and a result has been rounded twice.
+NUMBERS = 32  # numbers of one kind (queries, their sums, ...) that a thread keeps in registers
+MAX_ROWS = 8  # queries or keys per thread
+# Tolerated difference from the formula in float64: absolute for the output, relative to the largest gradient for gradients. bfloat16
+# keeps eight bits, so half a unit in the last place is 2**-9 of a number, and a result has been rounded twice.
 TOLERANCES = {torch.float32: (2e-6, 1e-5), torch.bfloat16: (2**-6, 2**-6)}
 
 
 @triton.jit
 def _first(pointer, offset, step, token, CHANNEL: tl.constexpr, DIM: tl.constexpr):
-    """A thread's own rows: tokens (row, 1) of the lane's pair, as DIM tensors (row, lane)."""
+    """Loads a thread's own rows, tokens (row, 1) of the lane's pair, as DIM tensors (row, lane)."""
     rows = ()
     for d in tl.static_range(DIM):
         rows = rows + (tl.load(pointer + offset[None, :] + token * step + d * CHANNEL).to(tl.float32),)
@@ -44,12 +44,12 @@ def _first(pointer, offset, step, token, CHANNEL: tl.constexpr, DIM: tl.constexp
 
 @triton.jit
 def _next(pointer, offset, start, CHANNEL: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """One token of the lane's pair, as DIM tensors (1, lane), from loads of WIDTH numbers a lane."""
+    """Loads one token of the lane's pair as DIM tensors (1, lane), WIDTH numbers per lane at a time."""
     column = tl.arange(0, WIDTH)[None, :]
     parts = ()
     for d in tl.static_range(0, DIM, WIDTH):
         row = tl.load(pointer + offset[:, None] + start + (d + column) * CHANNEL).to(tl.float32)  # (lane, WIDTH)
-        bits = row.to(tl.int32, bitcast=True)  # adding integer zeros, to take a column out, costs nothing and changes nothing
+        bits = row.to(tl.int32, bitcast=True)  # a column is taken out by adding integer zeros, which is free and exact
         for c in tl.static_range(WIDTH):
             parts = parts + (tl.sum(tl.where(column == c, bits, 0), 1).to(tl.float32, bitcast=True)[None, :],)
     return parts
@@ -90,7 +90,7 @@ def _zeros(DIM: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit
 def _store(pointer, pair, token, mask, rows, heads, tokens, DIM: tl.constexpr):
-    """Rows (row, lane) to a contiguous (batch, token, head, DIM)."""
+    """Writes rows (row, lane) to a contiguous tensor (batch, token, head, DIM)."""
     image = (pair // heads).to(tl.int64)
     at = pointer + (image * tokens * heads + pair % heads)[None, :] * DIM + token * heads * DIM
     for d in tl.static_range(DIM):
@@ -101,7 +101,7 @@ def _store(pointer, pair, token, mask, rows, heads, tokens, DIM: tl.constexpr):
 def _place(pairs, tokens, ROWS: tl.constexpr, LANES: tl.constexpr):
     """This program's pairs (lane,), tokens (row, 1), and which of them exist (row, lane).
 
-    Lanes and rows past the end repeat the last one, so that no load needs a mask; they are not stored.
+    Lanes and rows past the end repeat the last one, so that loads need no mask; they are not stored.
     """
     blocks = tl.cdiv(tokens, ROWS)
     pair = (tl.program_id(0) // blocks) * LANES + tl.arange(0, LANES)
@@ -120,7 +120,7 @@ def _absorb(
     sums, total, shift, query, k, k_offset, k_step, v, v_offset, v_step, start,
     K_CHANNEL: tl.constexpr, V_CHANNEL: tl.constexpr, COUNT: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Takes COUNT keys and values into the running softmax: sums of weight * value, of weights, and the largest score."""
+    """Adds COUNT keys and values to the running softmax: sums of weight * value, sums of weights, and the largest score."""
     scores = ()
     values = ()
     largest = shift
@@ -130,7 +130,7 @@ def _absorb(
         score = _dot(query, key, tl.zeros_like(shift), DIM)
         largest = tl.maximum(largest, score)
         scores = scores + (score,)
-    # A row of nothing but -inf so far: any finite number in place of its maximum gives weights of 0 and not NaN.
+    # If all scores so far are -inf, any finite number in place of the maximum gives weights of 0 instead of NaN.
     safe = tl.where(largest == float("-inf"), 0.0, largest)
     shrink = tl.exp2(shift - safe)
     sums = _times(sums, shrink, DIM)
@@ -181,7 +181,7 @@ def _backward_queries(
     K_HEAD: tl.constexpr, K_CHANNEL: tl.constexpr, V_HEAD: tl.constexpr, V_CHANNEL: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the queries; stores -(grad . out) of every query for the other pass."""
+    """Computes the gradient of the queries; stores -(grad . out) of every query for the other pass."""
     pair, token, mask = _place(pairs, tokens, ROWS, LANES)
     upstream = _first(grad, _offset(pair, heads, grad_image, GRAD_HEAD), grad_step, token, GRAD_CHANNEL, DIM)
     result = _first(out, _offset(pair, heads, tokens * heads * DIM, DIM), heads * DIM, token, 1, DIM)
@@ -197,7 +197,7 @@ def _backward_queries(
     for j in range(tokens):
         key = _next(k, k_offset, j * k_step, K_CHANNEL, DIM, WIDTH)
         value = _next(v, v_offset, j * v_step, V_CHANNEL, DIM, WIDTH)
-        weight = tl.exp2(_dot(query, key, zero, DIM) - shift)  # times the row's sum; its inverse comes in at the end
+        weight = tl.exp2(_dot(query, key, zero, DIM) - shift)  # not yet divided by the row's sum, which happens at the end
         sums = _add(sums, weight * _dot(upstream, value, delta, DIM), key, DIM)
     _store(dq, pair, token, mask, _times(sums, tl.load(inverses + at) * scale, DIM), heads, tokens, DIM)
 
@@ -210,7 +210,7 @@ def _backward_keys(
     K_HEAD: tl.constexpr, K_CHANNEL: tl.constexpr, V_HEAD: tl.constexpr, V_CHANNEL: tl.constexpr,
     DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of keys and values."""
+    """Computes the gradients of keys and values."""
     pair, token, mask = _place(pairs, tokens, ROWS, LANES)
     key = _first(k, _offset(pair, heads, k_image, K_HEAD), k_step, token, K_CHANNEL, DIM)
     value = _first(v, _offset(pair, heads, v_image, V_HEAD), v_step, token, V_CHANNEL, DIM)
@@ -223,7 +223,7 @@ def _backward_keys(
         query = _next(q, q_offset, i * q_step, Q_CHANNEL, DIM, WIDTH)
         upstream = _next(grad, grad_offset, i * grad_step, GRAD_CHANNEL, DIM, WIDTH)
         at = i * pairs + pair[None, :]
-        # The forward pass scales the query before it multiplies: only the same rounding gives the same weights.
+        # The query is scaled first, as in the forward pass, because only the same rounding gives the same weights.
         score = _dot(_times(query, factor, DIM), key, zero, DIM)
         weight = tl.exp2(score - tl.load(shifts + at)) * tl.load(inverses + at)
         value_sums = _add(value_sums, weight, upstream, DIM)
@@ -233,9 +233,9 @@ def _backward_keys(
 
 
 def empty_statistics(q: Tensor) -> Tensor:
-    """Room for the row statistics of q (batch, tokens, heads, dim): shift and inverse sum of every query's row.
+    """An uninitialised tensor for the row statistics of q (batch, tokens, heads, dim): shift and inverse sum of every query's row.
 
-    (batch, heads, 2, tokens) float32, with neighbouring pairs side by side in memory.
+    It is (batch, heads, 2, tokens) float32, with neighbouring pairs adjacent in memory.
     """
     batch, tokens, heads, _ = q.shape
     return q.new_empty((2, tokens, batch, heads), dtype=torch.float32).permute(2, 3, 0, 1)
@@ -273,19 +273,22 @@ def backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, statist
 
 
 def self_check(head_dim: int, dtype: torch.dtype, device: torch.device) -> str | None:
-    """Runs both passes once, laid out as in training, beside the formula in float64 (Vaswani et al. 2017, equation 1).
+    """Runs both passes once, laid out as in training, and compares with the formula in float64 (Vaswani et al. 2017, equation 1).
 
     Args:
         head_dim: channels of a head.
         dtype: float32 or bfloat16.
-        device: a GPU; the CPU where Triton interprets.
+        device: a GPU; the CPU in Triton's interpreter.
 
     Returns:
-        How the kernel differs, as a clause; None where it does not. What a compiler or a launch raises is passed on.
+        How the kernel differs, as a clause; None if it does not.
+
+    Raises:
+        Exception: whatever the compiler or a launch raises.
     """
     batch, tokens, heads, scale = 5, 9, max(1, LANES // head_dim), head_dim**-0.5
-    # More pairs than lanes, more tokens than rows, and keys behind the last whole chunk. No random numbers, because whoever asks
-    # first may be inside of vmap, where drawing them is an error.
+    # The sizes give more pairs than lanes, more tokens than rows, and keys after the last whole chunk. The numbers are not random,
+    # because the first caller may be inside vmap, where drawing random numbers is an error.
     numbers = torch.arange(4 * batch * tokens * heads * head_dim, dtype=torch.float64).mul(12.9898).sin().mul(2).to(dtype)
     *parts, upstream = numbers.view(batch, tokens, 4, heads, head_dim).unbind(2)
     q, k, v = torch.stack(parts, 2).to(device).unbind(2)
@@ -303,15 +306,15 @@ def self_check(head_dim: int, dtype: torch.dtype, device: torch.device) -> str |
         strict=True,
     ):
         apart = float((one - exact).abs().max())
-        if not apart <= bound:  # nor is NaN within it
+        if not apart <= bound:  # also true for NaN
             return f"the kernel computes something else: its {name} is up to {apart:.2g} from the formula's, more than {bound:.2g}"
     return None
 
 
 def _formula(inputs: list[Tensor], scale: float) -> list[Tensor]:
-    """Output and gradients of q, k and v, from those and the output's gradient, (batch, tokens, heads, dim) each.
+    """Output and gradients of q, k and v, given these and the output's gradient, (batch, tokens, heads, dim) each.
 
-    Written out, since autograd may be in use by whoever asks.
+    The gradients are written out, because the caller may be inside autograd.
     """
     q, k, v, grad = inputs
     weights = torch.softmax(torch.einsum("bihd,bjhd->bhij", q, k) * scale, -1)
@@ -329,7 +332,7 @@ def _formula(inputs: list[Tensor], scale: float) -> list[Tensor]:
 def _launch(q: Tensor) -> tuple[tuple[int], tuple[int, int, int], dict[str, int | bool]]:
     """Grid, sizes (pairs, heads, tokens) and compile-time constants of a kernel."""
     batch, tokens, heads, dim = q.shape
-    width = math.gcd(dim, 4)  # numbers of four bytes that one load can bring
+    width = math.gcd(dim, 4)  # four-byte numbers per load
     rows = min(MAX_ROWS, max(1, NUMBERS // triton.next_power_of_2(dim)))
     pairs = batch * heads
     grid = (triton.cdiv(pairs, LANES) * triton.cdiv(tokens, rows),)
@@ -338,12 +341,12 @@ def _launch(q: Tensor) -> tuple[tuple[int], tuple[int, int, int], dict[str, int 
 
 
 def _steps(*tensors: Tensor) -> list[int]:
-    """Strides of image and token, tensor by tensor."""
+    """The image and token strides of each tensor."""
     return [stride for tensor in tensors for stride in tensor.stride()[:2]]
 
 
 def _channels(**tensors: Tensor) -> dict[str, int]:
-    """Strides of head and channel, as compile-time constants: the width of a load is read off them."""
+    """The head and channel strides, as compile-time constants, because they decide the width of a load."""
     result = {}
     for name, tensor in tensors.items():
         result[f"{name}_HEAD"], result[f"{name}_CHANNEL"] = tensor.stride()[2:]

@@ -1,8 +1,8 @@
-"""Attention without a mask: a fused kernel where it wins, PyTorch's own `scaled_dot_product_attention` elsewhere.
+"""Attention without a mask: a fused kernel where it is faster, PyTorch's `scaled_dot_product_attention` elsewhere.
 
-The fused kernels are the PyTorch operators `lab::small_head_attention` and, with the projections of heads that see slices of
-the token, `lab::sliced_attention`; so autograd, `torch.compile`, `torch.func.vmap` and the FLOP counter treat them like
-PyTorch's own.
+The fused kernels are the PyTorch operators `lab::small_head_attention` and `lab::sliced_attention`; the latter includes the
+projections of heads that see slices of the token. As operators they work with autograd, `torch.compile`, `torch.func.vmap` and the
+FLOP counter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ except Exception as error:  # numba is absent, does not fit this Python or NumPy
 else:
     _unavailable = {}
 
-# Where the fused kernel wins on the CPU: 7 times as fast as PyTorch's with 4 channels, 4 times with 8; with 16 PyTorch's is as fast.
+# On the CPU the fused kernel is 7 times as fast as PyTorch's with 4 channels and 4 times with 8; with 16 both are equally fast.
 FUSED_HEAD_DIMS = range(2, 9)
 CUDA_HEAD_DIMS = range(2, 33)
 CUDA_DTYPES = (torch.float32, torch.bfloat16)
@@ -38,19 +38,19 @@ _prepared: set[tuple[int, bool]] = set()
 def attention(qkv: Tensor, *, scale: float) -> Tensor:
     """softmax(scale * q k^T) v per image and head (Vaswani et al. 2017, equation 1), without mask or dropout.
 
-    Which kernel runs is `attention_path`'s answer. The fused one never writes the tokens x tokens matrix of weights. It has no
-    second derivative and no `torch.func.grad`; ordinary autograd, with or without `vmap` inside, is what it is for.
+    `attention_path` says which kernel runs. The fused one never writes the tokens x tokens matrix of weights. It supports ordinary
+    autograd, with or without `vmap` inside, but no second derivative and no `torch.func.grad`.
 
     Args:
-        qkv: queries, keys and values (batch, tokens, 3, heads, head_dim), with any strides. They are one tensor because their
-            gradient then is one, too: of three, autograd would have to copy it together.
-        scale: factor of the scores; head_dim ** -0.5 as a rule.
+        qkv: queries, keys and values (batch, tokens, 3, heads, head_dim), with any strides. They are one tensor so that their
+            gradient is one, too; autograd would have to concatenate three.
+        scale: factor of the scores, usually head_dim ** -0.5.
 
     Returns:
         (batch, tokens, heads, head_dim), contiguous.
 
     Raises:
-        ValueError: the tensor has another number of dimensions, or its third is not 3.
+        ValueError: the tensor does not have five dimensions, or its third is not 3.
     """
     if qkv.dim() != 5 or qkv.shape[2] != 3:
         raise ValueError(f"Attention takes a tensor of shape (batch, tokens, 3, heads, head_dim), not {tuple(qkv.shape)}.")
@@ -58,34 +58,34 @@ def attention(qkv: Tensor, *, scale: float) -> Tensor:
         return torch.ops.lab.small_head_attention(qkv, scale)[0]
     q, k, v = qkv.transpose(1, 3).unbind(2)  # (batch, head, token, channel)
     if qkv.device.type == "cpu" and torch._C._functorch.is_batchedtensor(qkv):
-        # PyTorch's CPU kernel has no batching rule: it would run seed by seed, with a warning.
+        # PyTorch's CPU kernel has no batching rule, so it would run seed by seed, with a warning.
         return ((q @ k.mT * scale).softmax(-1) @ v).transpose(1, 2).contiguous()
     return F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2).contiguous()
 
 
 def fuses_slices(tokens: Tensor, head_dim: int) -> bool:
-    """Whether `sliced_attention` takes these tokens (batch, tokens, dim): where the fused kernel wins, on the CPU alone."""
+    """Whether to use `sliced_attention` for these tokens (batch, tokens, dim): only on the CPU, where the fused kernel is faster."""
     fits = tokens.device.type == "cpu" and 1 <= tokens.shape[1] <= MAX_FUSED_TOKENS
     return fits and _fused("cpu", tokens.dtype, head_dim, sliced=True)
 
 
 def sliced_attention(tokens: Tensor, weight: Tensor, bias: Tensor, *, scale: float) -> Tensor:
-    """Attention in which head i sees slice i of the token alone, its projections included: one fused kernel.
+    """Attention in which head i sees only slice i of the token, with its projections, as one fused kernel.
 
-    Queries, keys and values are never written; the backward pass computes them again. Derivatives: as of `attention`. Only for
-    tokens that `fuses_slices` takes.
+    Queries, keys and values are never written; the backward pass computes them again. Derivatives are as for `attention`. Only for
+    tokens for which `fuses_slices` is true.
 
     Args:
         tokens: (batch, tokens, heads * head_dim), with any strides.
-        weight: each head's maps to query, key and value (3, heads, head_dim, head_dim), the last two out and in.
+        weight: each head's maps to query, key and value (3, heads, head_dim, head_dim), the last two dimensions out and in.
         bias: (3, heads, head_dim).
-        scale: factor of the scores; head_dim ** -0.5 as a rule.
+        scale: factor of the scores, usually head_dim ** -0.5.
 
     Returns:
         (batch, tokens, heads * head_dim), contiguous.
 
     Raises:
-        ValueError: shapes, dtypes or devices do not fit together.
+        ValueError: shapes, dtypes or devices do not match.
     """
     heads, head_dim = weight.shape[1:3] if weight.dim() == 4 else (0, 0)
     if tokens.dim() != 3 or weight.shape != (3, heads, head_dim, head_dim) or bias.shape != (3, heads, head_dim):
@@ -103,7 +103,7 @@ def sliced_attention(tokens: Tensor, weight: Tensor, bias: Tensor, *, scale: flo
 def attention_path(*, device: torch.device | str, head_dim: int, tokens: int, dtype: torch.dtype = torch.float32) -> str:
     """Which kernel `attention` runs for such tensors: "fused-cpu", "fused-cuda" or "sdpa".
 
-    LAB_ATTENTION=sdpa in the environment forces the last.
+    The environment variable LAB_ATTENTION=sdpa forces "sdpa".
     """
     kind = torch.device(device).type
     return f"fused-{kind}" if 1 <= tokens <= MAX_FUSED_TOKENS and _fused(kind, dtype, head_dim) else "sdpa"
@@ -112,7 +112,7 @@ def attention_path(*, device: torch.device | str, head_dim: int, tokens: int, dt
 def why_not_fused(head_dim: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str | None:
     """Why the fused kernel cannot run on this machine for heads of this size, in words; None if it can.
 
-    On a GPU where LAB_ATTENTION=sdpa forbids it, it is not tried out either, and the answer is None.
+    On a GPU with LAB_ATTENTION=sdpa the kernel is not tried, and the result is None.
     """
     if torch.device(device).type == "cuda":
         return None if _forbidden() else _why_not_cuda(head_dim, dtype)
@@ -134,10 +134,10 @@ def _fused(device_type: str, dtype: torch.dtype, head_dim: int, *, sliced: bool 
 
 @functools.cache
 def _why_not_cuda(head_dim: int, dtype: torch.dtype) -> str | None:
-    """Asked before a step is captured, because the self-check waits for the GPU."""
+    """As `why_not_fused`. Call it before a step is captured, because the self-check waits for the GPU."""
     try:
-        from pipeline.kernels import cuda  # not before it is needed: importing triton takes time
-    except Exception as error:  # triton is absent or broken
+        from pipeline.kernels import cuda  # imported only when needed, because importing triton takes time
+    except Exception as error:  # triton is missing or broken
         return f"triton cannot be used: {type(error).__name__}: {error}"
     if not torch.cuda.is_available():
         return "torch sees no GPU."
@@ -145,7 +145,7 @@ def _why_not_cuda(head_dim: int, dtype: torch.dtype) -> str | None:
         return "Triton needs a GPU of compute capability 7.0 or higher."
     try:
         return cuda.self_check(head_dim, dtype, torch.device("cuda"))
-    except Exception as error:  # a kernel is compiled at its launch: no C compiler, no Python.h, no place for its cache
+    except Exception as error:  # kernels compile at launch, which needs a C compiler, Python.h and a writable cache
         return f"the kernel cannot be compiled or launched here: {first_line(error)}"
 
 
@@ -156,15 +156,14 @@ def _can_run(head_dim: int, *, sliced: bool = False) -> bool:
         return False
     try:
         cpu.prepare(head_dim, sliced=sliced)
-    except Exception as error:  # this machine's code generator refuses; plain attention still works
+    except Exception as error:  # numba cannot compile on this machine; PyTorch's attention still works
         _unavailable[head_dim] = f"the kernel cannot be compiled here: {type(error).__name__}: {error}"
         return False
     _prepared.add((head_dim, sliced))
     return True
 
 
-# Defined and implemented one by one: `torch.library.custom_op` imports the compiler's front end on the first call, which takes
-# longer than a short training.
+# Not `torch.library.custom_op`, which imports the compiler's front end on the first call, and that takes longer than a short training.
 _NAME, _BACKWARD = "lab::small_head_attention", "lab::small_head_attention_backward"
 _SLICED, _SLICED_BACKWARD = "lab::sliced_attention", "lab::sliced_attention_backward"
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -217,7 +216,7 @@ def _backward_cuda(grad: Tensor, qkv: Tensor, out: Tensor, statistics: Tensor, s
 
 
 def _empty(qkv: Tensor) -> Tensor:
-    """Room for the result, (batch, tokens, heads, head_dim)."""
+    """An uninitialised tensor for the result, (batch, tokens, heads, head_dim)."""
     batch, tokens, _, heads, dim = qkv.shape
     return qkv.new_empty((batch, tokens, heads, dim))
 
@@ -279,7 +278,7 @@ torch.library.register_autograd(_SLICED_BACKWARD, _refuse)
 
 
 def _fold(size: int, dim: int | None, tensor: Tensor) -> Tensor:
-    """(batch, ...) with a vmapped dimension, or without one, to (size * batch, ...)."""
+    """A tensor (batch, ...), with or without a vmapped dimension, to (size * batch, ...)."""
     stacked = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
     return stacked.flatten(0, 1)
 
@@ -297,7 +296,7 @@ def _(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
 
 
 def _one_by_one(operator: Any, info: Any, in_dims: Any, args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The operator for each member of a vmapped dimension: weights of their own cannot be folded into one batch."""
+    """Calls the operator for each member of a vmapped dimension, because members with their own weights do not fit one batch."""
     results = [
         operator(*(arg if dim is None else arg.select(dim, i) for dim, arg in zip(in_dims, args, strict=True)))
         for i in range(info.batch_size)
@@ -317,7 +316,7 @@ def _(info: Any, in_dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[in
 
 
 def _products(shape: Sequence[int], count: int) -> int:
-    """Of `count` products with token x token matrices, where the result has this shape (batch, tokens, ...)."""
+    """FLOPs of `count` products with token x token matrices, where the result has this shape (batch, tokens, ...)."""
     return count * 2 * math.prod(shape) * shape[1]
 
 
@@ -333,7 +332,7 @@ def _forward_flops(qkv: torch.Size, *args: Any, out_shape: Any = None, **kwargs:
 
 @register_flop_formula(torch.ops.lab.small_head_attention_backward)
 def _backward_flops(grad: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    return _products(grad, 5)  # q k^T again, do v^T, p^T do, ds k, ds^T q; as PyTorch counts its own
+    return _products(grad, 5)  # q k^T again, do v^T, p^T do, ds k, ds^T q; PyTorch counts its own in the same way
 
 
 @register_flop_formula(torch.ops.lab.sliced_attention)
@@ -345,4 +344,4 @@ def _sliced_forward_flops(tokens: torch.Size, weight: torch.Size, *args: Any, ou
 def _sliced_backward_flops(
     grad: torch.Size, tokens: torch.Size, weight: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any
 ) -> int:
-    return _projections(tokens, weight, 9) + _products(tokens, 5)  # q, k and v again, and what each gives to tokens and weight
+    return _projections(tokens, weight, 9) + _products(tokens, 5)  # q, k and v again, and the gradients of tokens and weight from each

@@ -1,4 +1,4 @@
-"""The models; `build(settings)` is the one way in. Nothing here knows of seeds, DVC or MLflow."""
+"""The models; `build(settings)` is the only entry point. Nothing here knows of seeds, DVC or MLflow."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["VisionTransformer", "attention_kernel", "attention_maps", "build", "
 
 
 def build(settings: AnyModelSettings) -> nn.Module:
-    """An untrained model with torch's global generator as its source of initial weights.
+    """An untrained model, whose initial weights come from torch's global generator.
 
     Returns:
-        A module that maps images (batch, channel, height, width) in [0, 1] to logits (batch, class); one that describes scenes is a
+        A module that maps images (batch, channel, height, width) in [0, 1] to logits (batch, class); for captioning a
         `pipeline.captioning.model.CaptionModel`.
     """
     model: nn.Module = resolve_name(ARCHITECTURES[settings.architecture].builder)(settings)
@@ -25,15 +25,15 @@ def build(settings: AnyModelSettings) -> nn.Module:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Number of trained scalars."""
+    """The number of trained scalars."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def count_flops(settings: AnyModelSettings) -> int:
-    """Floating-point operations of the matrix products and convolutions of one image's forward pass; a multiply-add counts as two.
+    """Floating-point operations of the matrix products and convolutions in one image's forward pass; a multiply-add counts as two.
 
-    Softmax, norms, activations and sums are left out, as is usual. What the definition asks for is counted, not how it is
-    computed: of sliced attention its own small products, not the block-diagonal one; of memory slots no queries; of a padded
-    convolution, as everywhere, the border too.
+    Softmax, norms, activations and sums are left out, as is usual. The count follows the definition, not the implementation: sliced
+    attention counts its small products, not the block-diagonal one, and memory slots count no queries. A padded convolution counts
+    its border, as is usual.
     """
     return 2 * int(resolve_name(ARCHITECTURES[settings.architecture].multiply_adds)(settings))

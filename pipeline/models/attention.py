@@ -15,16 +15,16 @@ from pipeline.params import AnyModelSettings, BaselineSettings, ModelSettings
 
 
 class _Attention(nn.Module, ABC):
-    """What both kinds share: everything but the projections.
+    """The parts that both kinds share: everything but the projections.
 
     Args:
         dim: width of a token.
         heads: number of heads, each of dim / heads channels.
-        memory: learned key and value slots of each head, which every token may attend to beside the tokens: K = [W_k X, M_k],
+        memory: number of learned key and value slots of each head, which every token may attend to as well: K = [W_k X, M_k],
             V = [W_v X, M_v], queries unchanged (Cornia et al. 2020, "Meshed-memory transformer", section 3.1). Both start from
             N(0, 1).
         score_scale: whether scores are divided by the root of a head's width.
-        dropout: probability of an attention weight's being set to zero in training.
+        dropout: probability with which an attention weight is set to zero in training.
     """
 
     def __init__(self, dim: int, heads: int, *, memory: int = 0, score_scale: bool = True, dropout: float = 0.0) -> None:
@@ -55,14 +55,14 @@ class _Attention(nn.Module, ABC):
 
     @property
     def _drops(self) -> bool:
-        """Whether weights are dropped, which no fused kernel does."""
+        """Whether attention weights are dropped, which no fused kernel can do."""
         return self.training and self.dropout.probability > 0
 
     def _heads(self, tokens: Tensor) -> Tensor:
         """Queries, keys and values (batch, token + memory, 3, head, head_dim).
 
-        The fused kernel takes all three in one shape, so queries of zeros stand beside the memory's keys and values. What they
-        attend to is dropped, and with it their gradient: they change nothing but cost a few rows, far less than another kernel.
+        The fused kernel takes all three in one shape, so the memory's keys and values get queries of zeros. The results of these
+        queries are dropped, and with them their gradient. They change nothing, and a few rows cost far less than another kernel.
         """
         qkv = self.project(tokens)
         if self.memory is not None:
@@ -71,7 +71,7 @@ class _Attention(nn.Module, ABC):
         return qkv.unflatten(-1, (3, self.heads, -1))
 
     def _weigh(self, query: Tensor, key: Tensor) -> Tensor:
-        """(batch, token, head, head_dim) each, to weights (batch, head, query token, key token)."""
+        """Queries and keys (batch, token, head, head_dim) to weights (batch, head, query token, key token)."""
         return ((query.transpose(1, 2) * self.scale) @ key.permute(0, 2, 3, 1)).softmax(-1)
 
 
@@ -98,9 +98,9 @@ class FullAttention(_Attention):
 
 
 class SlicedAttention(_Attention):
-    """Attention in which head i sees slice i of the token alone, without output projection (the thesis's published code).
+    """Attention in which head i sees only slice i of the token, without output projection (the thesis's published code).
 
-    Head i has its own dim/heads x dim/heads maps to query, key and value. Arguments: see `_Attention`.
+    Each head has its own dim/heads x dim/heads maps to query, key and value. Arguments: see `_Attention`.
     """
 
     eye: Tensor
@@ -108,7 +108,7 @@ class SlicedAttention(_Attention):
     def __init__(self, dim: int, heads: int, *, memory: int = 0, score_scale: bool = True, dropout: float = 0.0) -> None:
         super().__init__(dim, heads, memory=memory, score_scale=score_scale, dropout=dropout)
         head_dim = dim // heads
-        bound = 1 / math.sqrt(head_dim)  # nn.Linear's own initialisation, for a layer of head_dim inputs
+        bound = 1 / math.sqrt(head_dim)  # nn.Linear's initialisation, for a layer of head_dim inputs
         self.weight = nn.Parameter(torch.empty(3, heads, head_dim, head_dim).uniform_(-bound, bound))  # (qkv, head, out, in)
         self.bias = nn.Parameter(torch.empty(3, heads, head_dim).uniform_(-bound, bound))
         self.register_buffer("eye", torch.eye(heads)[:, None, :, None], persistent=False)  # (head, 1, head, 1)
@@ -120,17 +120,17 @@ class SlicedAttention(_Attention):
         return super().forward(tokens)
 
     def project(self, tokens: Tensor) -> Tensor:
-        # Where no fused kernel does it. One product with the block-diagonal matrix beats heads small ones: a 4 x 4 product is all overhead.
+        # Used where no fused kernel runs. One product with a block-diagonal matrix is faster than one small product per head.
         dense = (self.weight[..., None, :] * self.eye).flatten(0, 2).flatten(1)  # (3 * dim, dim)
         return F.linear(tokens, dense, self.bias.flatten())
 
 
 def attention_kernel(settings: AnyModelSettings, device: torch.device | str) -> str:
-    """What computes the attention of a model in training; of one that describes scenes, that of its encoder.
+    """Names what computes the attention of a model in training; for captioning, that of the encoder.
 
     Returns:
         "fused-cpu" or "fused-cuda"; "sdpa", PyTorch's own, where that is the choice (large heads, long sequences,
-        LAB_ATTENTION=sdpa); "sdpa: WHY" where the fused kernel would run, but cannot on this machine; "explicit: attention
+        LAB_ATTENTION=sdpa); "sdpa: WHY" where the fused kernel would be chosen but cannot run on this machine; "explicit: attention
         dropout", because no fused kernel draws our masks; "none" for a model without attention.
     """
     if isinstance(settings, BaselineSettings):

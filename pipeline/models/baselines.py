@@ -1,4 +1,4 @@
-"""The networks a transformer is compared with, each of the size that `widths` gives it. All have torch's own initial weights."""
+"""The networks that a transformer is compared with; `widths` gives their sizes. All have torch's default initial weights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class RowReader(nn.Module):
     """Reads an image row by row from the top, and classifies the last hidden state.
 
     Args:
-        kind: the recurrent layer: nn.RNN, whose state goes through tanh (Elman 1990), or nn.LSTM (Hochreiter and Schmidhuber 1997).
-        settings: `widths` has the units of the state.
+        kind: the recurrent layer: nn.RNN with tanh (Elman 1990), or nn.LSTM (Hochreiter and Schmidhuber 1997).
+        settings: `widths` is the number of units of the state.
     """
 
     def __init__(self, kind: type[nn.RNN] | type[nn.LSTM], settings: BaselineSettings) -> None:
@@ -32,7 +32,7 @@ class RowReader(nn.Module):
 
 
 def cnn(settings: BaselineSettings) -> nn.Module:
-    """Two blocks of two 3 x 3 convolutions, each with ReLU and batch norm, the second of a block halving the image; the mean; linear."""
+    """Two blocks of two 3 x 3 convolutions, each with ReLU and batch norm; the second of a block halves the image. Then mean and linear."""
     first, second = settings.widths
     size, channels, classes = settings.shape[:3]
     return nn.Sequential(
@@ -61,8 +61,8 @@ def _convolution(inputs: int, outputs: int, *, stride: int) -> nn.Module:
 def lenet(settings: BaselineSettings) -> nn.Module:
     """The layers of LeNet-5 (LeCun et al. 1998) at other widths.
 
-    Tanh and pooling by the mean, as there: it is the network of its time that is compared, not a modern one in its shape. What
-    has not outlived it is left out: trained factors in the pooling, a partial table of connections, an output of distances.
+    Tanh and mean pooling are as in the paper, because the network of its time is compared, not a modern one of the same shape. Three
+    parts that later networks dropped are left out: trained factors in the pooling, the partial connection table, RBF outputs.
     """
     first, second, *dense = settings.widths
     return nn.Sequential(
@@ -78,7 +78,7 @@ def lenet(settings: BaselineSettings) -> nn.Module:
 
 
 def _lenet_features(settings: BaselineSettings) -> int:
-    """What the convolutions leave of an image."""
+    """The number of features that the convolutions give per image."""
     return settings.widths[1] * ((settings.shape.size // 2 - 4) // 2) ** 2
 
 
@@ -118,11 +118,11 @@ def lstm_multiply_adds(settings: BaselineSettings) -> int:
 
 
 def _products(*widths: int) -> int:
-    """Multiply-adds of dense layers."""
+    """Multiply-adds of dense layers of these widths."""
     return sum(inputs * outputs for inputs, outputs in pairwise(widths))
 
 
 def _dense(inputs: int, widths: Sequence[int], classes: int, activation: type[nn.Module]) -> list[nn.Module]:
-    """Hidden layers of these widths, and the output layer."""
+    """Hidden layers of these widths, each with its activation, and the output layer."""
     layers = [layer for pair in pairwise((inputs, *widths)) for layer in (nn.Linear(*pair), activation())]
     return [*layers, nn.Linear(widths[-1], classes)]

@@ -1,23 +1,23 @@
-"""Dropout by counter, and the random bits it draws."""
+"""Counter-based dropout, and its random bits."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-# Elements whose random bits are drawn at a time. The 20 million weights of a long attention, drawn at once, would have the CPU
-# fetch new memory for each of some twenty operations, and take four times as long.
+# Elements whose random bits are drawn at a time. Drawing those of a long attention's 20 million weights at once would allocate new
+# memory for each of about twenty operations and take four times as long on the CPU.
 _PART = 2**20
 
 
 class Dropout(nn.Module):
     """Dropout whose mask is a function of (key, call, element), not of a generator's hidden state.
 
-    So a seed's masks are the same alone and in a stack, on any device, and after a resume: the call counter is a buffer and
-    travels with the weights. Counter-based random numbers: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+    So a seed's masks are the same alone and in a stack, on any device, and after a resume, because the call counter is a buffer that
+    is stored with the weights. Counter-based random numbers: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 
     Args:
-        probability: share of the elements that are set to zero; the others are divided by 1 - probability.
+        probability: with which an element is set to zero; the others are divided by 1 - probability.
     """
 
     key: Tensor
@@ -45,7 +45,7 @@ class Dropout(nn.Module):
 def mix(bits: Tensor) -> Tensor:
     """A bijection of 32-bit words whose output bits each depend on all input bits (multiply and xor-shift, Steele et al. 2014)."""
     bits = bits & 0xFFFFFFFF
-    for multiplier, shift in ((0x7FEB352D, 15), (0x2C1B3C6D, 16)):  # both below 2^31: the int64 product cannot overflow
+    for multiplier, shift in ((0x7FEB352D, 15), (0x2C1B3C6D, 16)):  # both below 2^31, so that the int64 product cannot overflow
         bits ^= bits >> shift
         bits *= multiplier
         bits &= 0xFFFFFFFF

@@ -13,7 +13,7 @@ from pipeline.params import ModelSettings
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """What an encoder block outside the vision transformer is made of: what Vaswani et al. 2017 take, unless told otherwise."""
+    """The options of an encoder block outside the vision transformer. The defaults are those of Vaswani et al. 2017."""
 
     dim: int
     heads: int
@@ -32,11 +32,11 @@ class BlockSettings:
 
 
 class TokenBatchNorm(nn.BatchNorm1d):
-    """Batch norm (Ioffe and Szegedy 2015): a channel's mean and variance are those over all tokens of all images of the batch."""
+    """Batch norm (Ioffe and Szegedy 2015) with each channel's mean and variance over all tokens of all images of the batch."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, token, dim) to (batch, token, dim)."""
-        # As rows: channels first, which torch's documentation asks of sequences, takes three to four times as long.
+        # Flattened to rows, because the channels-first layout of torch's documentation takes three to four times as long.
         return super().forward(tokens.flatten(0, 1)).view(tokens.shape)
 
 
@@ -78,7 +78,7 @@ class EncoderBlock(nn.Module):
         return self._add(normed if self.residual == "normalized" else tokens, self.dropout2(self.mlp(normed)))
 
     def attention_weights(self, tokens: Tensor) -> Tensor:
-        """Those of the block's attention when the block's input is `tokens`; see `attention_maps` for shapes."""
+        """The block's attention weights for the block input (batch, token, dim): (batch, head, query token, key token)."""
         return self.attention.weights(tokens if self.post_norm else self.norm1(tokens))
 
     def _add(self, tokens: Tensor, change: Tensor) -> Tensor:
@@ -90,6 +90,6 @@ def _norm(settings: ModelSettings | BlockSettings) -> nn.Module:
 
 
 def make_norm(settings: ModelSettings | BlockSettings) -> nn.Module:
-    """A norm of the kind and with the epsilon that the settings name."""
+    """A norm with the settings' kind and epsilon."""
     kind = TokenBatchNorm if settings.norm_kind == "batch" else nn.LayerNorm
     return kind(settings.dim, eps=settings.norm_eps)

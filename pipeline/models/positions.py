@@ -1,4 +1,4 @@
-"""Fixed position tables, and learned ones for another number of patches."""
+"""Fixed position tables, and the interpolation of learned ones."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ def sincos2d_table(grid: int, dim: int) -> Tensor:
 
 
 def interpolated(position: Tensor, grid: int, *, has_cls: bool) -> Tensor:
-    """Learned vectors for another grid of patches: those between the trained ones, bilinearly (Dosovitskiy et al. 2021, section 3.2).
+    """Learned vectors for another grid of patches, interpolated bilinearly from the trained ones (Dosovitskiy et al. 2021, section 3.2).
 
-    A patch's centre stays where it is in the image; beyond the outermost centres the vectors there hold.
+    Vectors stay at the positions of their patches' centres in the image. Beyond the outermost centres the outermost vectors are used.
 
     Args:
-        position: (seed, token, dim), patches of a square grid row by row, after the class token's vector where there is one, which stays.
-        grid: patches along one side.
+        position: (seed, token, dim), patches of a square grid row by row. The class token's vector, if any, comes first and stays.
+        grid: patches along one side of the new grid.
+        has_cls: whether there is a class token.
 
     Returns:
         (seed, token, dim).

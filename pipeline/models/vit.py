@@ -1,4 +1,4 @@
-"""The vision transformer of the thesis, with every choice under study as an option."""
+"""The vision transformer of the thesis; every choice under study is an option."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pipeline.params import ModelSettings
 
 
 class PatchEmbedding(nn.Module):
-    """Cuts an image into patches and maps each to a token: as flatten and linear, or as a convolution; the same function.
+    """Cuts an image into patches and maps each to a token, by flatten and linear or by a convolution. Both are the same function.
 
     Args:
         patch: side of a patch in pixels.
         dim: width of a token.
-        conv: whether to compute it as a convolution of kernel and stride `patch`.
-        channels: values of a pixel.
+        conv: whether to use a convolution with kernel and stride `patch`.
+        channels: values per pixel.
     """
 
     def __init__(self, patch: int, dim: int, *, conv: bool, channels: int = 1) -> None:
@@ -41,10 +41,10 @@ class PatchEmbedding(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """ViT (Dosovitskiy et al. 2021) at the size of the thesis; `settings` says which choice is taken where.
+    """ViT (Dosovitskiy et al. 2021) at the size of the thesis, with the options of `settings`.
 
-    Weights start as torch's layers start theirs; class token (unless `cls_init` says zeros) and the pooling query from N(0, 1), as
-    published, learned positions from N(0, `position_std`^2).
+    Layers start with the initial weights of torch's own. The class token (unless `cls_init` says zeros) and the pooling query start
+    from N(0, 1), as published; learned positions from N(0, `position_std`^2).
     """
 
     position: Tensor | None
@@ -87,12 +87,12 @@ class VisionTransformer(nn.Module):
     def _add_cls(self, tokens: Tensor) -> Tensor:
         if self.cls_token is None:
             return tokens
-        if self.settings.cls_insert == "loop":  # image by image, as published: the same tokens, at another price
+        if self.settings.cls_insert == "loop":  # image by image, as published: the same tokens, computed more slowly
             return torch.stack([torch.vstack([self.cls_token, tokens[i]]) for i in range(tokens.shape[0])])
         return torch.cat([self.cls_token.expand(tokens.shape[0], 1, -1), tokens], dim=1)
 
     def _pool(self, tokens: Tensor) -> Tensor:
-        """(batch, token, dim) to what the head reads, (batch, dim), or (batch, patch * dim) of `concat`."""
+        """(batch, token, dim) to the head's input: (batch, dim), or (batch, patch * dim) for `concat`."""
         if self.settings.pool == "cls":
             return tokens[:, 0]
         patches = tokens[:, 1:] if self.cls_token is not None else tokens
@@ -113,15 +113,15 @@ class VisionTransformer(nn.Module):
 
 @torch.no_grad()
 def attention_maps(module: nn.Module, images: Tensor) -> Tensor:
-    """The attention weights of every block, those of a model that is evaluated.
+    """The attention weights of every block in evaluation mode.
 
     Args:
-        module: a vision transformer; it is left as it was, training or not.
+        module: a vision transformer; its training mode is left as it was.
         images: (batch, channel, height, width) in [0, 1].
 
     Returns:
         (block, batch, head, query token, key token). The class token, if any, is the first token; memory slots are the last
-        keys. A row, which is one query's weights, sums to 1.
+        keys. Each query's weights sum to 1.
 
     Raises:
         ValueError: `module` is another model.
@@ -143,18 +143,18 @@ def attention_maps(module: nn.Module, images: Tensor) -> Tensor:
 
 
 def _table(settings: ModelSettings) -> Tensor | None:
-    """The fixed position vectors (token, dim), or None where tokens get none."""
+    """The fixed position vectors (token, dim), or None if tokens get none."""
     if settings.position == "none":
         return None
     if settings.position == "sinusoidal":
         return sinusoidal_table(settings.num_tokens, settings.dim)
-    # The class token has no place on the grid: it gets zeros, as in the authors' own code for this table.
+    # The class token has no position on the grid. It gets zeros, as in the authors' code for this table.
     table = sincos2d_table(settings.grid, settings.dim)
     return torch.cat([torch.zeros(int(settings.has_cls), settings.dim), table])
 
 
 def multiply_adds(settings: ModelSettings) -> int:
-    """Those of one image's forward pass; `pipeline.models.count_flops` says what counts."""
+    """The multiply-adds of one image's forward pass; `pipeline.models.count_flops` says which count."""
     tokens, dim = settings.num_tokens, settings.dim
     head_dim = dim // settings.heads
     embedding = settings.grid**2 * settings.shape.channels * settings.patch**2 * dim

@@ -1,7 +1,7 @@
 """params.yaml as frozen, validated settings; a variant is the base plus its own difference.
 
-Nothing here knows of DVC, MLflow or torch. Every fault becomes one sentence that names the key, says what is wrong and,
-where there is one, the nearest valid choice.
+Nothing here knows of DVC, MLflow or torch. Every fault becomes one sentence that names the key, says what is wrong and, if there is
+one, names the nearest valid choice.
 """
 
 from pipeline.params.architectures import ARCHITECTURES

@@ -1,4 +1,4 @@
-"""The architectures that params.yaml can name. A new one is its own module, an entry here, and a variant."""
+"""The architectures that params.yaml can name. A new one needs its own module, an entry here, and a variant."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the rest of the project has to know of an architecture.
+    """The properties of an architecture that the rest of the project uses.
 
     Attributes:
-        label: what pages call it.
-        builder: `module:function`, imported when a model is built: its settings to an untrained module.
-        multiply_adds: `module:function`: its settings to the multiply-adds of one image's forward pass; of a captioning model, of one
-            scene's with the longest caption.
-        num_widths: how many `widths` it takes; None for any number.
-        task: what its models are trained for: to name an image's class, or to describe a scene of several images.
-        stackable: whether the seeds of a GPU train together as one stack. Batch norm's running statistics and torch's recurrent layers
-            cannot be stacked; such models train seed by seed, a transformer with batch norm included.
+        label: its name on pages.
+        builder: `module:function`, imported when a model is built; maps its settings to an untrained module.
+        multiply_adds: `module:function`; maps its settings to the multiply-adds of one image's forward pass, or, for a captioning
+            model, of one scene's with the longest caption.
+        num_widths: the number of `widths` that it takes; None for any number.
+        task: what its models are trained for: to classify an image, or to describe a scene of several images.
+        stackable: whether the seeds on a GPU train together as one stack. Batch norm's running statistics and torch's recurrent layers
+            cannot be stacked. Such models, also a transformer with batch norm, train seed by seed.
     """
 
     label: str

@@ -1,4 +1,4 @@
-"""The data sets that params.yaml can name. A new one is an entry here, and what reads it in `pipeline/data/`."""
+"""The data sets that params.yaml can name. A new one needs an entry here, and a reader in `pipeline/data/`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pipeline.params.faults import nearest, shown
 
 
 class Shape(NamedTuple):
-    """What a network has to fit: images of `size` x `size` pixels with so many `channels`, of so many `classes`.
+    """The data that a network has to fit: images of `size` x `size` pixels with `channels` channels, and `classes` classes.
 
-    `words` is the size of the captions' vocabulary, and says nothing where there are no captions.
+    `words` is the size of the captions' vocabulary; it has no meaning for a data set without captions.
     """
 
     size: int = 28
@@ -41,14 +41,14 @@ _HIRAGANA: Nouns = tuple((reading, reading) for reading in ("o", "ki", "su", "ts
 
 @dataclass(frozen=True)
 class DataSource:
-    """A data set before it is here.
+    """The description of a data set that params.yaml can name.
 
     Attributes:
-        label: what pages call it.
-        training_images, test_images: how many there are.
-        reader: `module:function`, which makes the arrays of data/raw; see `pipeline.data.datasets.prepare`.
-        torchvision: the class of torchvision.datasets that has mirrors and checksums of its archives; None where nothing is fetched.
-        nouns: what captions call an image of each class, single words; empty where there are no captions.
+        label: its name on pages.
+        training_images, test_images: numbers of images.
+        reader: `module:function`, which makes the arrays from data/raw; see `pipeline.data.datasets.prepare`.
+        torchvision: the class of torchvision.datasets that has mirrors and checksums of its archives; None if nothing is fetched.
+        nouns: the words for an image of each class in captions, (singular, plural), single words; empty if there are no captions.
     """
 
     label: str
@@ -92,7 +92,7 @@ class ScenesSettings(Settings):
 
     Attributes:
         train, validation, test: numbers of scenes.
-        repeat: probability that an image after a scene's first is of a class that the scene has already; otherwise it is any image.
+        repeat: probability with which an image after a scene's first is drawn from a class that the scene has; else it is any image.
     """
 
     train: Annotated[int, Field(ge=1, le=1_000_000)] = 30_000
@@ -102,6 +102,6 @@ class ScenesSettings(Settings):
 
 
 def shape_context(data: Any) -> dict[str, Shape]:
-    """The context in which network settings are validated: the shape of the data set that `data` (checked or not) names."""
+    """The context for validating network settings: the shape of the data set that `data` (validated or not) names."""
     name = data.get("dataset") if isinstance(data, Mapping) else getattr(data, "dataset", None)
     return {"shape": DATASETS[name].shape} if isinstance(name, str) and name in DATASETS else {}

@@ -1,4 +1,4 @@
-"""Faults of params.yaml as sentences, each with the key, what is wrong and, where there is one, the nearest valid choice."""
+"""Sentences about faults in params.yaml: the key, what is wrong and, if there is one, the nearest valid choice."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _repr.maxstring = _repr.maxlong = _repr.maxother = 80  # characters
 
 
 def shown(value: object) -> str:
-    """A wrong value as Python writes it, cut where it is long or deeply nested."""
+    """The repr of a wrong value, shortened if it is long or deeply nested."""
     return _repr.repr(value)
 
 
 def nearest(value: object, choices: Iterable[str]) -> str:
-    """The end of a sentence about a wrong name: the valid one that looks most like it, else all of them when they are few."""
+    """The end of a sentence about a wrong name: the most similar valid one, else all choices if they are few."""
     choices = [str(choice) for choice in choices]
     close = difflib.get_close_matches(value if isinstance(value, str) else shown(value), choices, n=1, cutoff=0.5)
     if close:
@@ -31,7 +31,7 @@ def nearest(value: object, choices: Iterable[str]) -> str:
 
 def sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> str:
     """The first fault of a validation as one sentence."""
-    # A misspelt key shows as one unknown and one missing key: the unknown one is what the user wrote.
+    # A misspelt key gives one unknown and one missing key. The unknown one comes first, because it is what the user wrote.
     fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     location = [str(part) for part in fault["loc"]]
     key = ".".join(part for part in (prefix, *location) if part)
@@ -47,7 +47,7 @@ def sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> str
     if kind == "value_error":
         message = str(context["error"])
         inner = message.split(": ", 1)
-        # Messages of a whole model start with the key they are about.
+        # The messages of a model's validator start with the key that they are about.
         if len(inner) == 2 and inner[0].isidentifier():
             return f"{key + '.' if key else ''}{inner[0]}: {inner[1]}."
         return f"{key} {message}."

@@ -1,4 +1,4 @@
-"""What a variant trains: the vision transformer with its options, or another network."""
+"""The settings of networks: the vision transformer with its options, and the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.params.data import Settings, Shape
 
 
 class NetworkSettings(Settings):
-    """Settings of any network. `shape` is no option: the data set decides it, which the validation's context names."""
+    """Settings of any network. `shape` is not an option: it follows from the data set and is passed in the validation's context."""
 
     _shape: Shape = PrivateAttr(default=Shape())
 
@@ -21,7 +21,7 @@ class NetworkSettings(Settings):
 
     @property
     def shape(self) -> Shape:
-        """The images and classes that the network has to fit."""
+        """The shape of images and classes that the network has to fit."""
         return self._shape
 
 
@@ -64,24 +64,24 @@ class ModelSettings(NetworkSettings):
 
     @property
     def head_inputs(self) -> int:
-        """Numbers that the head reads: a token's, or those of all patches side by side."""
+        """The number of inputs of the head: the width of a token, or of all patches concatenated."""
         return self.dim * (self.grid**2 if self.pool == "concat" else 1)
 
     @property
     def num_tokens(self) -> int:
-        """Length of the encoder's sequence, the class token included."""
+        """Length of the encoder's sequence, including the class token."""
         return self.grid**2 + self.has_cls
 
     def changed(self, difference: Mapping[str, Any]) -> ModelSettings:
-        """These settings with other values, checked anew. Raises pydantic's ValidationError."""
+        """These settings with other values, validated again. Raises pydantic's ValidationError."""
         return ModelSettings.model_validate({**self.model_dump(), **difference}, context={"shape": self.shape})
 
     def at_size(self, size: int) -> ModelSettings:
-        """These settings for images of another side, in pixels. Raises pydantic's ValidationError where patches do not fit it."""
+        """These settings for images of another side in pixels. Raises pydantic's ValidationError if the patch does not divide it."""
         return ModelSettings.model_validate(self.model_dump(), context={"shape": self.shape._replace(size=size)})
 
     def serves(self, size: int) -> bool:
-        """Whether the same weights can read images of this side, in pixels; a head of all patches has weights for each of them."""
+        """Whether the same weights can read images of this side in pixels. With `concat` they cannot: the head has weights per patch."""
         return self.pool != "concat" and size % self.patch == 0
 
     @model_validator(mode="after")
@@ -106,10 +106,10 @@ class ModelSettings(NetworkSettings):
 
 
 class CaptionerSettings(NetworkSettings):
-    """The options of the transformer that describes scenes: `shape.size` is half a scene's side, `shape.words` counts its vocabulary.
+    """The options of the transformer that describes scenes. `shape.size` is half a scene's side, `shape.words` its vocabulary's size.
 
-    memory: learned slots of the encoder's attention alone; meshed: whether the decoder reads every level of the encoder through
-    gates, not the last alone (Cornia et al. 2020, "Meshed-memory transformer", section 3).
+    memory: number of learned slots, only in the encoder's attention; meshed: whether the decoder reads every level of the encoder
+    through gates instead of only the last (Cornia et al. 2020, "Meshed-memory transformer", section 3).
     """
 
     architecture: Literal["captioner"]
@@ -126,7 +126,7 @@ class CaptionerSettings(NetworkSettings):
 
     @property
     def num_tokens(self) -> int:
-        """Length of the encoder's sequence: four convolutions of stride 2 leave so many places of a scene of twice the side `size`."""
+        """Length of the encoder's sequence: the places that four convolutions of stride 2 leave of a scene with side 2 `size`."""
         return (-(-self.shape.size // 8)) ** 2
 
     @model_validator(mode="after")
@@ -156,11 +156,11 @@ else:
 
 
 class BaselineSettings(NetworkSettings):
-    """A network that is not a transformer. `widths`: channels or units of its layers, from the input on.
+    """A network that is not a transformer. `widths`: channels or units of its layers, from input to output.
 
     cnn: channels of its two blocks; lenet: channels of its two convolutions and units of its two hidden layers; mlp: units of
-    each hidden layer; rnn, lstm: units of the one recurrent layer, which reads an image row by row; cnn_lstm: numbers of the vector
-    that stands for a scene, and units of the recurrent layer that describes it.
+    each hidden layer; rnn, lstm: units of the one recurrent layer, which reads an image row by row; cnn_lstm: size of the vector
+    that represents a scene, and units of the recurrent layer that describes it.
     """
 
     architecture: Baseline

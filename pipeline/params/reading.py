@@ -17,7 +17,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 def read(path: Path, *, called: str | None = None) -> Any:
-    """What a YAML file holds, unchecked. `called`: what a fault calls the file, where not by its name.
+    """The content of a YAML file, not validated. `called`: the name of the file in messages, if not its own.
 
     Raises:
         UserError: there is no such file, or it is not YAML; the sentence names the line.
@@ -41,7 +41,7 @@ def read(path: Path, *, called: str | None = None) -> Any:
 
 
 def _too_deep(text: str) -> bool:
-    """Whether there are more than MAX_DEPTH levels. To be asked before the file is read, as libyaml's reader calls itself a level."""
+    """Whether the text has more than MAX_DEPTH levels. It has to be checked before loading, because the loader recurses per level."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -50,10 +50,10 @@ def _too_deep(text: str) -> bool:
     return False
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml reads the catalogue ten times as fast
-    """Truth values and numbers of YAML 1.2, which DVC reads: 5e-3 is a number, 1:30 and `no` are text, 010 is ten.
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml loads the catalogue ten times as fast
+    """Booleans and numbers as in YAML 1.2, which DVC reads: 5e-3 is a number, 1:30 and `no` are text, 010 is ten.
 
-    A key is text and given once, and a date is not taken for a value.
+    Keys have to be text and unique; dates are refused.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012

@@ -1,4 +1,4 @@
-"""params.yaml as a whole: variants, experiments, claims, and how they are judged and timed."""
+"""params.yaml as a whole: variants, experiments, claims, and how claims are judged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pipeline.params.reading import read
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
 
-MAX_NAME = 100  # characters: names of files are made of it, and 255 is the most that these may have
+MAX_NAME = 100  # characters; file names contain it, and they may have at most 255
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OVERRIDES = TrainSettings.model_fields.keys()
@@ -31,7 +31,7 @@ _SETTINGS: dict[str, type[ModelSettings | CaptionerSettings | BaselineSettings]]
 
 
 class VariantSettings(Settings):
-    """All that decides the result of one variant's stage. Its canonical JSON is the file `configs/VARIANT.json`."""
+    """All settings that decide the result of a variant's train stage. Their canonical JSON is the file `configs/VARIANT.json`."""
 
     data: DataSettings
     train: TrainSettings
@@ -41,14 +41,14 @@ class VariantSettings(Settings):
     @field_validator("model", mode="before")
     @classmethod
     def _fits_the_data(cls, model: Any, info: ValidationInfo) -> Any:
-        """The network's settings in the shape of the data set, which their JSON does not repeat."""
+        """Gives the network's settings the shape of the data set, which is not part of their JSON."""
         context = shape_context(info.data.get("data"))
         if isinstance(model, NetworkSettings) and context.get("shape", model.shape) != model.shape:
             model = model.model_dump()
         return _NETWORK.validate_python(model, context=context) if isinstance(model, Mapping) else model
 
     def to_json(self) -> str:
-        """Canonical text: sorted keys, one trailing newline, equal for equal settings."""
+        """Canonical JSON with sorted keys and one trailing newline; equal for equal settings."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, indent=2) + "\n"
 
     @property
@@ -58,23 +58,23 @@ class VariantSettings(Settings):
 
     @property
     def stackable(self) -> bool:
-        """Whether the seeds of a GPU train together as one stack."""
+        """Whether the seeds on a GPU train together as one stack."""
         has_batch_norm = isinstance(self.model, ModelSettings) and self.model.norm_kind == "batch"
         return ARCHITECTURES[self.model.architecture].stackable and not has_batch_norm
 
     @property
     def choices(self) -> int:
-        """What a network chooses from: the classes, or the words of the next place."""
+        """The number of outcomes that a network chooses from: classes, or words of the vocabulary."""
         return self.model.shape.words if self.scenes else self.model.shape.classes
 
     @property
     def images_shown(self) -> int:
-        """Training images, or scenes, that a seed is shown in all its epochs, each as often as it is shown."""
+        """Training images, or scenes, that a seed is shown in all its epochs, counting repetitions."""
         return self.train.epochs * self.epoch_examples
 
     @property
     def training_images(self) -> int:
-        """Different training images, or scenes, that a seed sees."""
+        """Distinct training images, or scenes, that a seed sees."""
         return self.train.train_images or (self.scenes.train if self.scenes else self.data.source.training_images)
 
     @property
@@ -84,7 +84,7 @@ class VariantSettings(Settings):
 
     @property
     def num_tests(self) -> int:
-        """Images, or scenes, of the test after an epoch."""
+        """Images, or scenes, in the test after an epoch."""
         return self.scenes.validation if self.scenes else self.data.source.test_images
 
     @property
@@ -94,10 +94,9 @@ class VariantSettings(Settings):
 
     @property
     def training_hash(self) -> str:
-        """sha256 over what decides the training of one seed: the settings without the seeds, 64 hexadecimal digits.
+        """sha256 of the settings that decide the training of one seed, which are all but the seeds; 64 hexadecimal digits.
 
-        An option at its default does not count. So an option that is added later, with a default that changes nothing, leaves the
-        hashes of earlier trainings as they are.
+        Options at their default do not count. So adding an option whose default changes nothing keeps the hashes of earlier trainings.
         """
         settings = self.model_dump(mode="json", exclude_defaults=True, exclude={"train": {"seeds"}})
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
@@ -115,14 +114,14 @@ Figure = Literal[
 
 
 class ComparisonSettings(Settings):
-    """One measurable part of a claim: `rule` says how `variant` has to stand to `reference` in `measure`.
+    """One measurable part of a claim: `rule` says how `variant` has to compare with `reference` in `measure`.
 
     Attributes:
-        minus: a second pair (variant, reference), whose difference is taken from the first pair's: a difference of differences.
-        bound: the margin, in the measure's own unit (accuracy as a fraction); of a measure whose effects are ratios a factor.
-        between: the claim's two ends, for `ratio` and `exponent`.
-        paired: whether a seed of one side belongs to that of the other: their trainings share their images, or their first epochs.
-        pairs: of a measure of two curves (variant, reference) at each point, in rising order; `variant` and `reference` are the last.
+        minus: a second pair (variant, reference), whose difference is subtracted from the first pair's.
+        bound: the margin, in the measure's own unit (accuracy as a fraction); a factor if the measure's effects are ratios.
+        between: the two ends of the claimed interval, for `ratio` and `exponent`.
+        paired: whether equal seeds of both sides are pairs, because their trainings share their images or their first epochs.
+        pairs: for a measure of two curves, (variant, reference) at each point, in rising order; the last is `variant` and `reference`.
     """
 
     rule: Rule
@@ -168,21 +167,21 @@ class ComparisonSettings(Settings):
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """All that it compares, in order."""
+        """All variants that it compares, in order."""
         if self.pairs:
             return tuple(name for pair in self.pairs for name in pair)
         return tuple(name for name in (self.variant, self.reference, *(self.minus or ())) if name is not None)
 
 
 class ClaimSettings(Settings):
-    """A sentence somebody wrote, and what would show it right or wrong.
+    """A claim of a source, and the comparisons that support or contradict it.
 
     Attributes:
-        quote: the source's own words, in its language; None where no source says it.
+        quote: the source's words, in its language; None if no source says it.
         measured: what the comparisons measure, in words.
-        margin: why the bounds are what they are.
-        any: whether it says that one of its comparisons holds; else it says that all of them do.
-        images_shown: training images that each side has to be shown before the claim is judged; None is the study's own number.
+        margin: the reason for the bounds.
+        any: whether one of its comparisons has to hold; else all of them have to.
+        images_shown: training images that each side has to be shown before the claim is judged; None means the study's number.
     """
 
     source: Annotated[str, Field(min_length=1)]
@@ -199,8 +198,8 @@ class ExperimentSettings(Settings):
     """A question, and the variants and claims that answer it.
 
     Attributes:
-        measure: what its table and its tests are about, besides accuracy.
-        labels: what the page calls a variant, where not by its name.
+        measure: the measure of its table and tests, besides accuracy.
+        labels: the names of variants on its page, where they differ.
     """
 
     title: Annotated[str, Field(min_length=1)]
@@ -221,7 +220,7 @@ class ExperimentSettings(Settings):
         return measure
 
     def label(self, variant: str) -> str:
-        """What the experiment's page calls the variant."""
+        """The variant's name on the experiment's page."""
         return self.labels.get(variant, variant)
 
 
@@ -229,12 +228,12 @@ class Params(Settings):
     """The whole of params.yaml.
 
     Attributes:
-        variants: each variant as written: its difference to `base`, or to the variant that it names as `from`.
+        variants: each variant as written: its difference to `base`, or to the variant named by its `from`.
         images_shown: training images that each side of a comparison has to be shown before a claim is judged.
-        looks: numbers of seeds at which claims are judged, rising; empty where all seeds count.
-        scenes: what is drawn for captioning.
-        preview: why this study is not the full one (shown on every page), or None.
-        profile: name of the profile that made it; None for the root's own params.yaml.
+        looks: numbers of seeds at which claims are judged, rising; empty if claims are judged once, on all seeds.
+        scenes: the numbers of scenes for captioning, and how they are drawn.
+        preview: a sentence on every page that says why this study is not the full one, or None.
+        profile: name of the profile that made it; None for the params.yaml at the root.
     """
 
     data: DataSettings
@@ -258,10 +257,10 @@ class Params(Settings):
         return looks
 
     def ancestry(self, variant: str) -> list[str]:
-        """The variant, the one that it starts from, and so on to the one that starts from the base.
+        """The variant, the one that it starts from, and so on up to the one that starts from the base.
 
         Raises:
-            UserError: a name is unknown, or the names form a circle.
+            UserError: a name is unknown, or the names form a cycle.
         """
         if variant not in self.variants:
             raise UserError(f"There is no variant {shown(variant)}{nearest(variant, self.variants)}.")
@@ -278,7 +277,7 @@ class Params(Settings):
         return names
 
     def difference(self, variant: str) -> dict[str, Any]:
-        """All options in which a variant differs from the base, those of the variants that it starts from included.
+        """All options that a variant changes from the base, including those of the variants that it starts from.
 
         Raises:
             UserError: as `ancestry`.
@@ -290,10 +289,10 @@ class Params(Settings):
         return merged
 
     def resolve(self, variant: str) -> VariantSettings:
-        """Settings of one variant.
+        """The settings of one variant.
 
         Raises:
-            UserError: the name is unknown, or base and difference together are impossible.
+            UserError: the name is unknown, or the resulting settings are invalid.
         """
         difference = self.difference(variant)
         key = f"variants.{variant}"
@@ -336,16 +335,16 @@ class Params(Settings):
         return VariantSettings(data=self.data, train=train, model=settings, scenes=self.scenes if captions else None)
 
     def _owner(self, variant: str, option: str) -> str:
-        """The variant that gives `variant` an option: itself, or the nearest that it starts from."""
+        """The variant that sets an option of `variant`: itself, or the nearest one that it starts from."""
         return next(name for name in self.ancestry(variant) if option in self.variants[name])
 
     def timed_otherwise(self) -> list[str]:
-        """The timing stage's subjects that are other networks than the variants of their names."""
+        """The timing stage's subjects whose network differs from that of the variant with the same name."""
         shared = [subject for subject in self.timing.subjects if subject in self.variants]
         return [subject for subject in shared if self.timing.model(subject, self.base) != self.resolve(subject).model]
 
     def probed(self, probe: Probe) -> tuple[str, ...]:
-        """The variants, in order, of which an experiment or a claim wants what the probe finds, and that have it."""
+        """The variants, in order, that the probe applies to and for which an experiment or a claim uses it."""
         figure = {"shifts": "shifts", "sizes": "sizes", "first_steps": "first_steps", "attention": "attention_maps"}.get(probe)
         named: set[str] = set()
         for experiment in self.experiments.values():
@@ -359,13 +358,13 @@ class Params(Settings):
 
 
 def _has(settings: VariantSettings, probe: Probe) -> bool:
-    """Whether the network has what the probe looks at."""
+    """Whether the probe applies to the network."""
     model = settings.model
     if probe == "recurrence":
         return model.architecture in ("rnn", "lstm")
     if probe == "sizes":
         return isinstance(model, ModelSettings) and all(model.serves(size) for size in SIZES)
-    if probe == "positions":  # the tables' similarities take three patches, the second table four parts of the width
+    if probe == "positions":  # similarities need three patches, and the two-dimensional table needs a width divisible by four
         return isinstance(model, ModelSettings) and model.position != "none" and model.grid > 1 and model.dim % 4 == 0
     return probe in ("shifts", "trace", "first_steps") or isinstance(model, ModelSettings)
 
@@ -380,20 +379,20 @@ def load(path: str | Path = "params.yaml") -> Params:
 
 
 def parse(raw: Any) -> Params:
-    """Checks what params.yaml holds (a mapping, as YAML gives it). Raises UserError as `load` does."""
+    """Checks the content of params.yaml, a mapping. Raises UserError as `load` does."""
     if not isinstance(raw, Mapping):
         raise UserError("params.yaml has to be a mapping with the keys data, train, base, variants, experiments and claims.")
     raw = dict(raw)
     variants = raw.get("variants")
     if isinstance(variants, Mapping):
-        # `name:` with nothing behind it is the base under another name.
+        # `name:` without a value is the base under another name.
         raw["variants"] = {name: {} if change is None else change for name, change in variants.items()}
     try:
         params = Params.model_validate(raw, context=shape_context(raw.get("data")))
     except ValidationError as error:
         raise UserError(sentence(error, "", Params)) from None
     _check_names(params)
-    # First those that others start from, so that a fault names the variant in which it is written.
+    # Variants that others start from come first, so that a fault names the variant in which it is written.
     for variant in sorted(params.variants, key=lambda name: len(params.ancestry(name))):
         params.resolve(variant)
     for name, experiment in params.experiments.items():
@@ -459,7 +458,7 @@ def _check_names(params: Params) -> None:
 
 
 def load_variant(path: str | Path) -> VariantSettings:
-    """Reads a resolved `configs/VARIANT.json`, as written by the resolve stage.
+    """Reads `configs/VARIANT.json`, which the resolve stage writes.
 
     Raises:
         UserError: the file is missing or damaged; the sentence says how to make it again.

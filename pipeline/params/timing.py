@@ -1,4 +1,4 @@
-"""What the timing stage times, and for how long."""
+"""The settings of the timing stage."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class TimingSettings(Settings):
     """What the timing stage times, and for how long.
 
     Attributes:
-        seconds: bounds all rounds together.
-        tokens: counts of patches in a square grid.
+        seconds: limit for all rounds together.
+        tokens: numbers of patches in a square grid.
         subjects: networks whose training step is timed, each as its difference to `base`. Each is timed as published and on the fast
-            path; one with `loops: nested` only in the reference's way, with patches cut one by one, attention image by image, and a
-            softmax before the loss.
-        labels: what the page calls a subject, where not by its name.
+            path. One with `loops: nested` is timed only in the reference's way: patches cut one by one, attention image by image, and
+            a softmax before the loss.
+        labels: the names of subjects on the page, where they differ.
     """
 
     rounds: Annotated[int, Field(ge=1, le=1000)]
@@ -61,7 +61,7 @@ class TimingSettings(Settings):
         return self
 
     def label(self, subject: str) -> str:
-        """What the timing page calls the subject."""
+        """The subject's name on the timing page."""
         return self.labels.get(subject, subject)
 
     def is_nested(self, subject: str) -> bool:
@@ -69,7 +69,7 @@ class TimingSettings(Settings):
         return "loops" in self.subjects[subject]
 
     def model(self, subject: str, base: ModelSettings) -> ModelSettings:
-        """The subject's network. Raises UserError where base and difference together are impossible."""
+        """The settings of the subject's network. Raises UserError if they are invalid."""
         difference = {name: value for name, value in self.subjects[subject].items() if name != "loops"}
         try:
             return base.changed(difference)

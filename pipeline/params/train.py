@@ -15,16 +15,16 @@ class TrainSettings(Settings):
     """How a variant is trained; params.yaml gives unit and source of each option.
 
     Attributes:
-        seeds: one run each. A number n in params.yaml stands for the seeds 0 to n - 1.
-        learning_rate: the schedule's largest.
+        seeds: one run each. A number n in params.yaml means the seeds 0 to n - 1.
+        learning_rate: the schedule's maximum.
         beta2: decay of the running mean of squared gradients of adam and radam.
-        clip_norm: largest L2 norm of one seed's gradient, over all its weights; None leaves gradients as they are.
-        warmup: share of all steps in which the learning rate rises linearly from 0.
-        train_images: size of the random subset of the training images that a seed sees; None is all of them.
-        epoch_images: images shown in an epoch, the subset repeated or cut; None is the whole training set's number.
+        clip_norm: maximum L2 norm of one seed's gradient, over all its weights; None means no clipping.
+        warmup: share of all steps in which the learning rate rises linearly; see `pipeline.training.schedules.table`.
+        train_images: size of the random subset of the training images that a seed sees; None means all images.
+        epoch_images: images shown in an epoch, the subset repeated or cut; None means as many as the training set has.
         divergence: whether a loss that is not finite ends the training with an error, or is recorded as a result.
         self_critical_epochs: the last epochs, in which a captioner learns from the CIDEr-D of its own captions.
-        self_critical_rate: the learning rate there; the schedule ends before.
+        self_critical_rate: the learning rate in these epochs; the schedule ends before them.
     """
 
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, strict=False)]

@@ -22,6 +22,8 @@ from pipeline.study.claims import Judgement, is_timed
 from pipeline.study.effects import contrast, look_level
 from pipeline.study.statistics import Interval, Summary
 
+ENDS = {"late accuracy", "late test error", "late test loss"}  # measures of how well a training ends
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -184,6 +186,18 @@ def headline(table: Sequence[Row]) -> str:
     return f"{'; '.join([start, *parts])}."
 
 
+def answer(judgements: Sequence[Judgement], label: Callable[[str], str]) -> str:
+    """What became of an experiment's claims, as a sentence each, where none of them is about how well a training ends; else empty."""
+    if any(comparison.measure in ENDS for judgement in judgements for comparison in judgement.claim.comparisons):
+        return ""
+    said = []
+    for judgement in judgements:
+        found, sentence = judgement.deciding, judgement.claim.sentence.removesuffix(".")
+        if found.effect is not None:
+            said.append(f"{sentence}: {judgement.verdict} ({text.compared(found.comparison, label)}: {text.effect(found)}).")
+    return " ".join(said)
+
+
 def _length(train: TrainSettings) -> tuple[int, int | None]:
     return train.epochs, train.epoch_images
 
@@ -218,7 +232,7 @@ def render(
         present=present,
         differ=[row for row in present if row.accuracy.difference],
         absent=[row.variant for row in table if row.run is None],
-        headline=headline(table),
+        headline=answer(judgements, experiment.label) or headline(table),
         images_shown=params.images_shown,
         short=[row.label for row in present if row.run is not None and row.run.images_shown < params.images_shown],
         other_seeds=text.other_seeds(params, experiment.variants),

@@ -1,4 +1,4 @@
-"""Checkpoints of a group of seeds in training: one file that carries its own digest; pickles are neither written nor read.
+"""Checkpoints of a group of seeds in training: one file with its own digest, and no pickles.
 
 A checkpoint is replaced as a whole, so a kill at any moment leaves the old one or the new one.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def path_of(directory: Path, seeds: Sequence[int], code: str) -> Path:
-    """Where the checkpoint of a group that is trained by this code lies."""
+    """The checkpoint file of a group that this code trains."""
     return directory / f"seed-{'-'.join(map(str, seeds))}.{code[:12]}.part"
 
 
 def save(path: Path, trainer: Trainer, *, started: str) -> None:
-    """Writes the trainer's checkpoint in the place of the one before it. `started`: when the training began."""
+    """Replaces the checkpoint by the trainer's state. `started`: when the training began."""
     from safetensors.torch import save as to_bytes
 
     content = {
@@ -36,7 +36,7 @@ def save(path: Path, trainer: Trainer, *, started: str) -> None:
 
 
 def restore(path: Path, trainer: Trainer) -> str | None:
-    """Takes the trainer to its last checkpoint, if there is one.
+    """Sets the trainer to its last checkpoint, if there is one.
 
     Returns:
         When the training began; None where there is no checkpoint.

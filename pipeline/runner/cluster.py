@@ -1,4 +1,4 @@
-"""The trainings on a Ray cluster: a group is a task, and what it writes comes back with its messages, into the store of the caller.
+"""Trainings on a Ray cluster: a group is a task, and the files that it writes come back with its messages, into the caller's store.
 
 A node has the locked packages and nothing else: code travels as Ray's runtime environment, the data through its object store. The
 calling process is the only one that writes to the store, so the cluster needs no shared disk, and may lose any other node.
@@ -48,13 +48,13 @@ from pipeline.runner.workers import (
 MAX_DEATHS = 3  # of a group's processes or nodes, without an epoch between them
 _LOOK_SECONDS = 5.0  # how often the cluster is asked for its size
 _INSTALL = "`uv pip install --require-hashes -r requirements-cluster.lock`"
-_SAME = ("python", "torch", "numpy", "numba")  # decide the bits, so they have to be of one version everywhere
+_SAME = ("python", "torch", "numpy", "numba")  # they decide the bits, so every node needs the same versions
 _ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_NUM_REDIS_GET_RETRIES": "3",  # of its connection; a token gets no better by being sent again
+    "RAY_NUM_REDIS_GET_RETRIES": "3",  # retries of its connection; a refused token is refused again
 }
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # has a cluster of this machine listen on 127.0.0.1 alone
+_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # makes a cluster of this machine listen on 127.0.0.1 only
 _ANSWER_SECONDS = 10.0
 _CARRIED = ("LAB_GRAPHS", "LAB_ATTENTION")  # a local worker inherits them
 
@@ -65,7 +65,7 @@ Files = dict[str, bytes]
 
 def require() -> Any:
     """The module ray. Raises UserError where it is not installed."""
-    # It reads its environment when it is imported.
+    # Ray reads its environment on import.
     with environment.variables(**_ENVIRONMENT, **({} if _address() else _LOOPBACK)):
         try:
             import ray
@@ -75,7 +75,7 @@ def require() -> Any:
 
 
 def _address() -> str:
-    """Of the cluster that is to be used; empty for one of this machine."""
+    """Of the cluster to use; empty for a cluster of this machine."""
     return os.environ.get("RAY_ADDRESS", "")
 
 
@@ -87,7 +87,7 @@ def run_all(
     device: str,
     jobs: int | None = None,
 ) -> None:
-    """Works on all that the queue holds, on the cluster that RAY_ADDRESS names, else on one of this machine that ends with the work.
+    """Works through the queue on the cluster that RAY_ADDRESS names, else on one of this machine that ends with the work.
 
     Args:
         queue, handle, lost: as for `workers.run_all`.
@@ -95,7 +95,7 @@ def run_all(
         jobs: tasks at a time; by default as many as the cluster has cores or GPUs, and on this machine what `choose_processes` says.
 
     Raises:
-        UserError: the cluster does not answer or does not accept the token, or a node is not like this machine.
+        UserError: the cluster does not answer or does not accept the token, or a node has other versions than this machine.
     """
     with _connected(device, jobs) as ray:
         _Driver(ray, Waiting(queue, handle, lost), handle, device, jobs).work()
@@ -105,7 +105,7 @@ def run_all(
 def _connected(device: str, jobs: int | None) -> Iterator[Any]:
     """The module ray, connected to a cluster; what this process runs there ends with the block."""
     ray = require()
-    ray._private.worker.print_to_stdstream = lambda *lines, **options: None  # else it prints the log of each node that is gone
+    ray._private.worker.print_to_stdstream = lambda *lines, **options: None  # otherwise it prints the log of each lost node
     address = _address()
     carried = {name: os.environ[name] for name in _CARRIED if name in os.environ}
     options: dict[str, Any] = {
@@ -138,7 +138,7 @@ def _connected(device: str, jobs: int | None) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Nothing is printed to the standard error; Ray's compiled part asks no logger whether it may."""
+    """Discards standard error, because Ray's compiled part writes there whatever the logging level is."""
     kept = os.dup(2)
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 2)
@@ -150,7 +150,7 @@ def _silent() -> Iterator[None]:
 
 
 def _reach(address: str) -> None:
-    """Raises UserError where nothing answers at once; Ray itself would go on asking for minutes."""
+    """Raises UserError where nothing answers; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if address == "auto":
         return
@@ -165,7 +165,7 @@ def _reach(address: str) -> None:
 
 
 class _Driver:
-    """Hands groups out to the cluster and writes down what comes back.
+    """Hands groups out to the cluster and stores what comes back.
 
     Args:
         jobs: tasks at a time; None for as many as the cluster has cores or GPUs.
@@ -177,8 +177,8 @@ class _Driver:
         share = {"num_gpus": 1} if device == "cuda" else {"num_cpus": 1}
         self._train = ray.remote(**share, num_returns="streaming", max_retries=0)(_train)
         self._here = {name: version for name, version in versions().items() if name in _SAME}
-        self._data: dict[str, Any] = {}  # by kind of task, where the cluster has them
-        self._running: dict[Any, Assignment] = {}  # by the stream of what comes back
+        self._data: dict[str, Any] = {}  # by kind of task, references to the data in the cluster
+        self._running: dict[Any, Assignment] = {}  # by the stream of its messages
         self._deaths: Counter[tuple[Path, tuple[int, ...]]] = Counter()
         self._size, self._asked = 0, -_LOOK_SECONDS
 
@@ -235,11 +235,11 @@ class _Driver:
             assignment = replace(assignment, task=Task(seeds))
         if not (isinstance(message, Done) or (isinstance(message, Replayed) and message.parted is None)):
             self._running[stream] = assignment  # behind the others, so that each has its turn
-        self._hand_out()  # what is done with a message, MLflow included, takes its time
+        self._hand_out()  # first, because handling a message takes time, MLflow included
         self._handle(assignment, message)
 
     def _died(self, assignment: Assignment, error: Exception) -> None:
-        """A group whose process or node is gone goes on elsewhere, from what came back."""
+        """Restarts a group whose process or node is gone from what came back, or gives it up after MAX_DEATHS."""
         job, task = assignment.job, assignment.task
         key = job.folder, tuple(task.seeds)
         self._deaths[key] += 1
@@ -257,7 +257,7 @@ class _Driver:
 
 
 def _stored(assignment: Assignment) -> Files:
-    """What the store has of a group for its task to go on from: the checkpoint, or for a replay the finished seeds."""
+    """The stored files from which a group's task goes on: the checkpoint, or for a replay the finished seeds."""
     job, task = assignment.job, assignment.task
     if task.replay:
         paths = [path for seed in task.seeds for path in job.folder.glob(f"seed-{seed}.*.done")]
@@ -267,11 +267,11 @@ def _stored(assignment: Assignment) -> Files:
 
 
 def _train(assignment: Assignment, stored: Files, data: list[Any], wanted: dict[str, str]) -> Iterator[tuple[Message, Files]]:
-    """A task, on a node: each message of a group, with the files that were written for it.
+    """A task on a node: yields each message of a group with the files that were written for it.
 
     Args:
         stored: as `_stored` gives it.
-        data: one reference to what the networks are trained and tested on; in a list, so that Ray hands on the reference.
+        data: one reference to the data of training and test, in a list, so that Ray passes the reference and not the data.
         wanted: the versions of the calling process.
     """
     die_with_parent(os.getppid())
@@ -292,7 +292,7 @@ def _train(assignment: Assignment, stored: Files, data: list[Any], wanted: dict[
 
 
 def _taken_from(folder: Path) -> Files:
-    """The files of a folder, which is empty afterwards."""
+    """Reads and removes the files of a folder."""
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     for name in files:
         (folder / name).unlink()
@@ -301,7 +301,7 @@ def _taken_from(folder: Path) -> Files:
 
 @functools.lru_cache(maxsize=2)
 def _fetch(reference: Any) -> Any:
-    """The data, which a process of a node keeps: the arrays themselves lie in the memory that all processes of the node share."""
+    """The data, kept by each process of a node; the arrays themselves are in memory that all processes of the node share."""
     import ray
 
     return ray.get(reference)

@@ -1,8 +1,8 @@
-"""Finished seeds: what a training leaves of each, in the one form in which results travel.
+"""Finished seeds: the results of a training, one file per seed.
 
 A folder holds the seeds of one key: settings without the seeds, data and kind of device. A file is one seed, trained by one
-version of the code. Seeds are added and taken away without touching the others, and settings that were trained once are
-found again, whatever the variant is called.
+version of the code. So a seed is added or removed without touching the others, and settings that were trained once are found
+again under any name of the variant.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pipeline.training.records import EpochRow
 if TYPE_CHECKING:
     from pipeline.training.engine import Trainer
 
-# The trace of a long training is thinned: every step at the beginning, where replay compares it, then each tenth.
+# The trace keeps every step at the beginning, where replay compares it, then each tenth.
 WHOLE_STEPS = 500
 REPLAYED_STEPS = 50
 STRIDE = 10
-# How far rounding may take another test of stored weights, on another kind of processor or with another kernel.
+# How far rounding may move a test of stored weights on another kind of processor or with another kernel.
 TEST_TOLERANCE = 1e-3  # of the loss
 IMAGES_APART = 2
 
@@ -38,13 +38,13 @@ class Finished:
     """One finished seed.
 
     Attributes:
-        tensors: `model.NAME` (weights and buffers), and of the steps that are kept `trace.step` (counted from 1), `trace.loss`
-            (nats, mean of the step's batch) and `trace.gradient_norm` (L2, before clipping), each (step,).
+        tensors: `model.NAME` (weights and buffers), and for the kept steps `trace.step` (counted from 1), `trace.loss` (nats, mean
+            over the step's batch) and `trace.gradient_norm` (L2, before clipping), each (step,).
         rows: its epochs, in order.
         origin: where it comes from. `code_hash`, `git_commit`, `git_dirty`, `git_edits`, `versions`, `device`, `device_name`, `attention`,
-            `started` and `finished` describe its training, and on a GPU `graphs`, as `pipeline.training.step.Driver` has it; `stack` is
-            the seeds that it was trained with; `parameters` and `flops` are the model's; `tables` are digests of what is known before a
-            training; `replays` lists the later versions of the code that were found to compute the same.
+            `started` and `finished` describe its training, on a GPU also `graphs` (see `pipeline.training.step.Driver`). `stack` has
+            the seeds that it was trained with, `parameters` and `flops` are the model's, `tables` the digests of `replay.tables`,
+            `replays` the later versions of the code that compute the same.
     """
 
     seed: int
@@ -105,7 +105,7 @@ def read(path: Path) -> Finished:
 
 
 def is_there(directory: Path, seed: int, origin: Mapping[str, Any]) -> bool:
-    """Whether a seed that was trained by the code that `origin` names is kept, with at least the replays that `origin` names."""
+    """Whether the seed is kept as trained by the code that `origin` names, with at least its replays."""
     try:
         kept = read(_path(directory, seed, origin["code_hash"]))
     except (FileNotFoundError, DamagedError):
@@ -114,7 +114,7 @@ def is_there(directory: Path, seed: int, origin: Mapping[str, Any]) -> bool:
 
 
 def find(directory: Path, code: str) -> tuple[dict[int, Finished], list[str]]:
-    """By seed, the result of this very code, else one that its replay kept, else the newest of another.
+    """By seed, the result of this very code, else one that this code has replayed, else the newest of other code.
 
     Returns:
         The results, and a clause about every file that is damaged; damaged files are removed.
@@ -137,7 +137,7 @@ def read_all(directory: Path) -> tuple[list[Finished], dict[Path, str]]:
 
 
 def best(parts: Iterable[Finished], code: str) -> dict[int, Finished]:
-    """By seed, the one of several results that `find` takes."""
+    """By seed, the result that `find` takes of several."""
     found: dict[int, Finished] = {}
     for part in parts:
         found[part.seed] = max(found.get(part.seed, part), part, key=lambda one: _rank(one, code))
@@ -153,6 +153,6 @@ def _path(directory: Path, seed: int, code: str) -> Path:
 
 
 def stack_arrays(parts: Sequence[Finished]) -> dict[str, np.ndarray]:
-    """All tensors with a leading seed dimension, (seed, ...); the steps of the trace, which all share, without one."""
+    """All tensors with a leading seed dimension, (seed, ...); `trace.step`, which all seeds share, without one."""
     arrays = {name: np.stack([part.tensors[name] for part in parts]) for name in parts[0].tensors if name != "trace.step"}
     return arrays | {"trace.step": parts[0].tensors["trace.step"]}

@@ -13,7 +13,7 @@ from pipeline.errors import UserError
 
 @contextlib.contextmanager
 def variant_lock(path: Path, variant: str) -> Iterator[None]:
-    """Holds a variant's lock. The kernel drops it when the process ends, however it ends, so none is ever left behind.
+    """Holds a variant's lock. The kernel drops it when the process ends, however it ends, so no lock is left behind.
 
     Raises:
         UserError: another process holds it.

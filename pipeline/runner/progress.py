@@ -1,4 +1,4 @@
-"""What a training prints while it runs: live lines on a terminal, one plain line per epoch elsewhere; and how far the study is."""
+"""What a training prints while it runs: live lines on a terminal, one plain line per epoch elsewhere; and the study's progress."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SILENCE = 600  # seconds
 
 
 class Screen:
-    """Where trainings show how far they are: bars with lines above them on a terminal, lines alone elsewhere.
+    """Shows the progress of trainings: bars with lines above them on a terminal, only lines elsewhere.
 
     Args:
-        title: of the bar of everything.
+        title: of the overall bar.
     """
 
     def __init__(self, title: str) -> None:
@@ -50,12 +50,12 @@ class Screen:
         self.bar.stop()
 
     def expect(self, work: float) -> None:
-        """So much more work is to be done than was known, in one unit for all; less, where it is negative."""
+        """Adds work that is to be done, in one unit for all trainings; a negative amount removes it."""
         self._work += work
         self.bar.update(self._overall, total=self._work)
 
     def advance(self, work: float) -> None:
-        """So much of the work has been done."""
+        """Counts work as done."""
         self._done += work
         self.bar.update(self._overall, completed=self._done, text=f"{duration(self.seconds_left())} left")
 
@@ -85,8 +85,8 @@ class TrainingProgress:
         variant: its name.
         groups: the seeds that train together, group by group.
         epochs: epochs of each.
-        screen: where it is shown, beside other variants; by default one of its own.
-        epoch_work: what an epoch of a seed counts on the screen.
+        screen: where it is shown, beside other variants; by default its own.
+        epoch_work: work of one epoch of one seed, in the screen's unit.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class TrainingProgress:
             self._expect(group)
 
     def started(self, seeds: list[int], epoch: int) -> None:
-        """A group begins, after `epoch` epochs that an earlier process had finished."""
-        if tuple(seeds) not in self._left:  # it was to be kept
+        """A group begins, after `epoch` epochs of an earlier process."""
+        if tuple(seeds) not in self._left:  # its replay differed, so it trains after all
             self._expect(seeds)
         self._left[tuple(seeds)] -= epoch
         self.screen.expect(-epoch * self._work_of(seeds))
@@ -133,19 +133,19 @@ class TrainingProgress:
             self.say(f"{self._variant}  {group_name(seeds)}  epoch {epoch}/{self._epochs}  {figures}  {left}")
 
     def finished(self, seeds: list[int], rows: list[EpochRow]) -> None:
-        """A group is through; `rows` are its last epoch's."""
+        """A group has finished; `rows` are its last epoch's."""
         self.ended(seeds)
         if self.screen.live:
             self.say(f"{self._variant}  {group_name(seeds)}  finished  {_figures(rows)}")
 
     def ended(self, seeds: list[int]) -> None:
-        """Nothing more comes of a group, finished or not."""
+        """A group has ended, finished or not."""
         if (task := self._tasks.pop(tuple(seeds), None)) is not None:
             self.screen.bar.remove_task(task)
         self.screen.expect(-self._left.pop(tuple(seeds), 0) * self._work_of(seeds))
 
     def share(self) -> float:
-        """Of the epochs that this process has to train, what it has done."""
+        """The share that is done of the epochs that this process has to train."""
         return self._fresh / max(self._fresh + sum(self._left.values()), 1)
 
     def say(self, sentence: str) -> None:
@@ -162,14 +162,14 @@ class TrainingProgress:
 
 
 class StudyProgress:
-    """How much of a whole `dvc repro` is done. Nothing is said where the environment variable LAB_STUDY names no file.
+    """How much of a whole `dvc repro` is done. It says nothing where the environment variable LAB_STUDY names no file.
 
-    `pipeline.commands.repro` writes the JSON file that it names. Its keys: `variants`, for each one the work of all of its seeds and
-    the part of it that was missing at the start, in one unit for all; `finished`, the names of those that were finished since;
-    `seconds`, what their stages took.
+    `pipeline.commands.repro` writes that JSON file. Its keys: `variants`, for each one the work of all of its seeds and the part of it
+    that was missing at the start, in one unit for all; `finished`, the names of the variants that have finished since; `seconds`, the
+    time of their stages.
 
     Args:
-        variant: the one that is in training.
+        variant: the one that trains.
     """
 
     def __init__(self, variant: str) -> None:
@@ -178,14 +178,14 @@ class StudyProgress:
         self._path = Path(os.environ[STUDY]) if STUDY in os.environ else None
 
     def now_and_then(self, share: float) -> str | None:
-        """The line, when none was said for ten minutes. `share`: of this variant's missing work, what is done."""
+        """The line, when the last one is ten minutes old. `share`: of this variant's missing work, what is done."""
         if time.monotonic() - self._last < _SILENCE:
             return None
         self._last = time.monotonic()
         return self._line(share)
 
     def finish(self) -> str | None:
-        """The line after the variant is finished, which is noted."""
+        """Notes that the variant is finished. Returns the line."""
         line = self._line(1.0)
         if self._path is not None and line is not None:
             study = json.loads(self._path.read_text(encoding="utf-8"))
@@ -213,9 +213,9 @@ def study_line(count: int, variants: int, share: float, seconds: float, left: fl
 
     Args:
         count: variants that are finished, of so many.
-        share: of the study's whole work, what is done, by this run or before it.
+        share: of the study's whole work that is done, by this run or before it.
         seconds: that this run has trained.
-        left: seconds that it still needs; None where that is not known.
+        left: seconds that it still needs; None where unknown.
     """
     rest = "" if left is None else f", about {duration(left)} left" if left >= 0.5 else ", nothing left"
     return f"study: {count} of {variants} variants ({math.floor(100 * share)} %), {duration(seconds)} done{rest}"

@@ -1,11 +1,11 @@
 """Whether another version of the code computes what a finished training computed, without training again.
 
-A training is a fold: a step function over tables that are known beforehand. So the tables are compared whole, by digest; the step
+A training is a fold: a step function over tables that are known beforehand. The tables are compared whole, by digest; the step
 function over the first `REPLAYED_STEPS` steps, loss by loss; the test by testing the stored weights. Code that acts only after
 these steps, and is in none of the tables, is not compared.
 
-On the kind of processor that trained, every comparison is to the last bit. Another kind rounds otherwise: there, the tables have to
-be equal, and the rest equal up to rounding.
+On the kind of processor that trained, everything has to be equal to the last bit. Another kind rounds differently: there, the tables
+have to be equal to the last bit, and the rest up to rounding.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import Tensor
 from pipeline.runner.finished import IMAGES_APART, REPLAYED_STEPS, TEST_TOLERANCE, Finished
 from pipeline.training.engine import Trainer
 
-# Between kinds of processor, fifty steps enlarge rounding. Between the AVX-512, AVX2 and SSE4.2 code of one processor, the base's losses
-# part by 1e-7 of their size and its gradient norms by 1e-6; those of the CNN, whose batch norm is the worst of all, by 0.007 and 0.09.
+# Fifty steps enlarge the rounding of another kind of processor. Between the AVX-512, AVX2 and SSE4.2 code of one processor, the base's
+# losses differ by 1e-7 of their size and its gradient norms by 1e-6; the CNN's by 0.007 and 0.09, the most, because of its batch norm.
 TOLERANCES = {"loss": 0.02, "gradient_norm": 0.2}
 _TABLES = {
     "weights": "the initial weights of seed {seed} are others",
@@ -34,10 +34,10 @@ _TABLES = {
 
 
 def tables(trainer: Trainer) -> dict[int, dict[str, str]]:
-    """Digests, by seed, of what a training reads and does not compute. The trainer has not taken a step yet.
+    """Digests, by seed, of what a training reads and does not compute. The trainer must not have taken a step yet.
 
-    Its keys: `weights`, the initial ones with all buffers; `order` of the images in every epoch; `rates`, what the optimiser takes from
-    its table in every step; `augmentation`, the numbers it draws in every step, empty where there is none.
+    Keys: `weights`, the initial ones with all buffers; `order` of the images in every epoch; `rates`, what the optimiser takes from its
+    table in every step; `augmentation`, the numbers drawn in every step, empty where there is none.
     """
     state = {name: value.cpu() for name, value in trainer.stack.state().items()}
     rates = _digest([trainer.optimizer.coefficients.cpu()])
@@ -57,7 +57,7 @@ def parted(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str |
 
     Args:
         trainer: a new one, of the very stack that was trained; it is used up.
-        parts: what was finished of its seeds, in their order.
+        parts: the finished seeds, in the stack's order.
         exact: whether this is the kind of processor that trained.
     """
     for seed, found in tables(trainer).items():

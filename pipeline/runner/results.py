@@ -44,7 +44,7 @@ def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished],
     Args:
         directory: `runs/VARIANT`.
         parts: the finished seeds, in the order of the settings.
-        description: what run.json says of the training as a whole; the seeds' origins and epochs, a summary and digests are added.
+        description: what run.json says of the training as a whole; `write` adds the seeds' origins and epochs, a summary and digests.
 
     Returns:
         what run.json says.
@@ -106,8 +106,8 @@ def _mend(directory: Path) -> str:
 def origins(parts: Sequence[Finished]) -> dict[str, Any]:
     """What run.json says of where the seeds come from.
 
-    Seeds of one origin are grouped under `trainings`. What is recorded of the run as a whole (`code_hash` and so on) is that of the
-    seeds that were trained last.
+    Seeds of one origin are grouped under `trainings`. The run as a whole has the `code_hash` and so on of the seeds that were trained
+    last.
     """
     groups: dict[str, dict[str, Any]] = {}
     for part in parts:
@@ -174,9 +174,9 @@ def _mean_sd(values: Sequence[float]) -> tuple[float, float]:
 
 
 def keep(directory: Path, root: Path, only: Collection[Path] | None = None) -> None:
-    """Puts the finished seeds of `runs/VARIANT` among those that are found by what decides them.
+    """Copies the finished seeds of `runs/VARIANT` into the folder of their key, where every variant finds them.
 
-    Weights and trace that are missing or damaged are taken from where DVC keeps them. Results of an older form are left out.
+    Weights and trace that are missing or damaged are taken from DVC's stores. Results of an older form are left out.
 
     Args:
         directory: need not be there.
@@ -198,7 +198,7 @@ def keep(directory: Path, root: Path, only: Collection[Path] | None = None) -> N
         return
     if all(finished.is_there(place, seed, group) for group in groups for seed in group["seeds"]):
         return
-    lock = read_lock()  # takes its time in a large study, so not for what is kept already
+    lock = read_lock()  # slow in a large study, so only where something is not kept yet
     for path in (directory / name for name in OUTPUTS):
         intact = path.exists() and sha256(path) == run["outputs"][path.name]
         source = None if intact else _stored(path, lock)
@@ -211,7 +211,7 @@ def keep(directory: Path, root: Path, only: Collection[Path] | None = None) -> N
 
 
 def restore_runs(root: Path, wanted: Callable[[str], bool]) -> None:
-    """Brings `VARIANT/run.json` below `root`, where it is missing or damaged, dvc.lock names it, DVC has it, and the variant is wanted."""
+    """Restores each missing or damaged `VARIANT/run.json` below `root` that dvc.lock names and DVC has, of the wanted variants."""
     lock = read_lock()
     variants = [stage.removeprefix("train@") for stage in lock if stage.startswith("train@")]
     for path in (root / variant / RUN for variant in variants if wanted(variant)):
@@ -237,7 +237,7 @@ def read_lock() -> dict[str, Any]:
 
 
 def _stored(path: Path, lock: Mapping[str, Any]) -> Path | None:
-    """Where DVC keeps what dvc.lock names as this output of a train stage; None where it does not have it."""
+    """The file in DVC's stores that dvc.lock names as this output of a train stage; None where there is none."""
     try:
         outs = lock[f"train@{path.parent.name}"]["outs"]
         md5 = next(out["md5"] for out in outs if out["path"] == path.as_posix())
@@ -252,7 +252,7 @@ def _copy(source: Path, path: Path) -> None:
 
 
 def training_id(place: Path, variant: str, seeds: Sequence[int], code: str) -> str:
-    """The name of a training, by which MLflow knows its runs: the same whenever these seeds of this code are asked for."""
+    """The name of a training in MLflow, the same whenever these seeds of this code are asked for."""
     path = _id_path(place, variant, seeds, code)
     try:
         return str(read_sealed_json(path)["training_id"])

@@ -1,6 +1,6 @@
 """Which training a free worker gets next, and how long all of them take together.
 
-Nothing here starts a process, so what decides the order of a study is also what simulates it.
+Nothing here starts a process, so the code that orders a study also simulates it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ T = TypeVar("T")
 class Queue(Generic[T]):
     """Tasks that wait, the longest first. Tasks of one length keep the order in which they came.
 
-    A free worker takes the next task, and nobody knows what will be free later: this is list scheduling by longest processing time.
-    It takes at most 4/3 - 1/(3 n) of the shortest time that n workers could take (Graham 1969, theorem 2).
+    A free worker takes the next task: this is list scheduling by longest processing time. It takes at most 4/3 - 1/(3 n) times the
+    shortest time that n workers could take (Graham 1969, theorem 2).
 
     Args:
-        tasks: what there is to do from the beginning, each with the seconds that it is expected to take.
+        tasks: the first ones, each with the seconds that it is expected to take.
     """
 
     def __init__(self, tasks: Iterable[tuple[T, float]] = ()) -> None:
@@ -33,7 +33,7 @@ class Queue(Generic[T]):
         return len(self._waiting)
 
     def put(self, task: T, seconds: float) -> None:
-        """One more task, which depends on no other."""
+        """Adds a task, which depends on no other."""
         heapq.heappush(self._waiting, (-seconds, next(self._count), task))
 
     def take(self) -> T:
@@ -42,7 +42,7 @@ class Queue(Generic[T]):
 
 
 def starts(seconds: Sequence[float], workers: int) -> list[float]:
-    """When each task begins, in seconds from the first, when each worker takes the longest that waits as soon as it is free."""
+    """When each task begins, in seconds from the first, where a free worker takes the longest task that waits."""
     queue = Queue(enumerate(seconds))
     free = [0.0] * workers  # when each worker is free, as a heap
     begun = [0.0] * len(seconds)
@@ -54,10 +54,10 @@ def starts(seconds: Sequence[float], workers: int) -> list[float]:
 
 
 def makespan(seconds: Sequence[float], workers: int) -> float:
-    """How long tasks of so many seconds take together."""
+    """When the last of the tasks ends, in seconds from the beginning."""
     return max((start + one for start, one in zip(starts(seconds, workers), seconds, strict=True)), default=0.0)
 
 
 def lower_bound(seconds: Sequence[float], workers: int) -> float:
-    """What no schedule can beat: the longest task, and the workers' equal share of all."""
+    """Seconds that every schedule takes at least: those of the longest task, and of the workers' equal share of all."""
     return max(max(seconds, default=0.0), sum(seconds) / workers)

@@ -1,7 +1,7 @@
 """The processes that train: on CUDA one per card, each with a whole stack, on the CPU one per core, each with one seed on one thread.
 
 The calling process only coordinates, so neither MLflow nor a terminal can hold up a step. Results travel by checkpoint, messages
-by pipe. A worker ends with its parent. When a worker dies, whoever called decides whether the others go on.
+by pipe. A worker ends with its parent. When a worker dies, the caller decides whether the others go on.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Job:
 
     Attributes:
         folder: where checkpoints and finished seeds of these settings lie.
-        origin: what is known of a training before it starts: what `provenance.origin` says.
-        started: the moment, one for all seeds.
-        plain: on a GPU, without CUDA graphs and the fused kernel.
+        origin: what is known of a training before it starts, from `provenance.origin`.
+        started: the start of all seeds.
+        plain: whether a GPU does without CUDA graphs and the fused kernel.
     """
 
     settings: VariantSettings
@@ -63,7 +63,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Task:
-    """Seeds that train together. `replay`: they are finished already, by another version of the code."""
+    """Seeds that train together. `replay`: another version of the code has finished them already."""
 
     seeds: list[int]
     replay: bool = False
@@ -71,7 +71,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker does at a time: a group of a variant."""
+    """What a worker does at one time: a group of a variant."""
 
     job: Job
     task: Task
@@ -86,7 +86,7 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a model: the attention kernel that runs, trained scalars, forward FLOPs of an image; and of the device its name."""
+    """A model's attention kernel that runs, trained scalars and forward FLOPs of an image, and the device's name."""
 
     attention: str
     parameters: int
@@ -96,10 +96,12 @@ class Facts:
 
 @dataclass(frozen=True)
 class Started:
-    """A group begins to train; `rows` are those of an earlier process, `facts` what only a process with torch can tell of the model.
+    """A group begins to train.
 
     Attributes:
-        warning: why a checkpoint that was there is not used, as a clause.
+        rows: those of an earlier process.
+        warning: why an existing checkpoint is not used, as a clause.
+        facts: what only a process with torch can say of the model.
     """
 
     seeds: list[int]
@@ -111,7 +113,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Epoch:
-    """A group has finished an epoch. `note`, with its first: how the steps are driven, where that is worth a line."""
+    """A group has finished an epoch. `note`, with its first one: how the steps are driven, where that is worth a line."""
 
     seeds: list[int]
     epoch: int
@@ -130,9 +132,9 @@ class Done:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A group that was finished by other code. `parted` says where today's code differs; None: it computes the same.
+    """A finished group of other code was replayed. `parted` says where today's code differs; None: it computes the same.
 
-    A group that parted is trained next.
+    A group that differs is trained next.
     """
 
     seeds: list[int]
@@ -141,9 +143,10 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Again:
-    """A group starts once more, in another process and as these groups: the GPU failed it before its first checkpoint, or its node is gone.
+    """A group restarts in another process, because the GPU failed it before its first checkpoint or its node is gone.
 
     Attributes:
+        groups: what it is cut into.
         reason: why, and what is different now, in one sentence.
     """
 
@@ -157,7 +160,7 @@ class Broken:
     """An error ends the training.
 
     Attributes:
-        gpu: what of a GPU failed, "memory" or "computation"; None where it is something else.
+        gpu: "memory" or "computation" where that of a GPU failed, else None.
         cause: the error in a clause, where a GPU failed.
     """
 
@@ -174,7 +177,7 @@ Message = Started | Epoch | Done | Replayed | Again | Broken
 def choose_device() -> str:
     """`cuda` where there is a GPU that torch can use, else `cpu`; the environment variable LAB_DEVICE decides otherwise.
 
-    A GPU that is there and cannot be used (too old a driver, a torch without code for it) is told in one sentence.
+    One sentence tells of a GPU that is there and cannot be used (too old a driver, a torch without code for it).
 
     Raises:
         UserError: LAB_DEVICE names a device that is not there or cannot be used.
@@ -198,8 +201,8 @@ def choose_device() -> str:
 def why_no_gpu() -> str | None:
     """Why torch cannot compute on a GPU here, in torch's words; None where it can.
 
-    `torch.cuda.is_available` alone would do neither: it says False without a reason where the driver is too old, and True of a GPU
-    that torch has no code for.
+    `torch.cuda.is_available` does not suffice: where the driver is too old it says False without a reason, and of a GPU that torch has
+    no code for it says True.
     """
     import torch
 
@@ -219,14 +222,14 @@ def choose_processes() -> int:
 
 
 def count_of(name: str, text: str) -> int:
-    """A number of processes. Raises UserError, which calls it by `name`, where the text is none."""
+    """A number of processes. Raises UserError, which calls it by `name`, where the text is no such number."""
     if not re.fullmatch("[1-9][0-9]{0,3}", text):
         raise UserError(f"{name} is {shown(text)}, but has to be a whole number from 1 to 9999.")
     return int(text)
 
 
 def choose_cards(device: str, jobs: int | None = None) -> list[str]:
-    """For each process that trains the GPU that it sees, as CUDA_VISIBLE_DEVICES names it; empty on the CPU.
+    """The GPU that each training process sees, as CUDA_VISIBLE_DEVICES names it; empty on the CPU.
 
     Args:
         jobs: how many processes; by default one per card, and on the CPU what `choose_processes` says.
@@ -241,12 +244,12 @@ def choose_cards(device: str, jobs: int | None = None) -> list[str]:
 
 
 def make_groups(seeds: Sequence[int], device: str, *, stackable: bool) -> list[list[int]]:
-    """The seeds that share a stack: all of them on CUDA where the model allows it; each its own on the CPU, where a stack gains nothing."""
+    """The seeds that share a stack: all of them on CUDA where the model allows it, one each on the CPU, where a stack gains nothing."""
     return [list(seeds)] if device == "cuda" and stackable else [[seed] for seed in seeds]
 
 
 class Waiting:
-    """What waits for a worker, wherever workers are, and what becomes of a group that failed.
+    """The groups that wait for a worker, here or on a cluster, and the decision about a group that failed.
 
     Args:
         queue, handle, lost: as for `run_all`.
@@ -267,11 +270,11 @@ class Waiting:
         return replace(assignment, job=replace(assignment.job, plain=True)) if assignment.job.folder in self._plain else assignment
 
     def put_first(self, assignment: Assignment) -> None:
-        """A group that had begun."""
+        """Puts a group that had begun before all others."""
         self._queue.put(assignment, math.inf)
 
     def broken(self, assignment: Assignment, fault: Broken) -> None:
-        """Has a group start once more where that may help, and gives it up where it does not."""
+        """Restarts a group where that may help, and gives it up where it does not."""
         again = _again(assignment, fault)
         if again is None:
             self._lost(assignment, UserError(fault.error, status=2 if fault.user_error else 1))
@@ -303,11 +306,11 @@ def run_all(
     handle: Callable[[Assignment, Message], None],
     lost: Callable[[Assignment, UserError], None],
 ) -> None:
-    """Works on all that the queue holds, in as many processes as there are `cards`: one that is done with a group takes the next.
+    """Works through the queue in as many processes as there are `cards`: one that is done with a group takes the next.
 
     Args:
         queue: `handle` and `lost` may add to it.
-        cards: for each process the GPU that it sees, as CUDA_VISIBLE_DEVICES has it; empty for all of them, and on the CPU.
+        cards: for each process the GPU that it sees, as CUDA_VISIBLE_DEVICES names it; empty for all of them, and on the CPU.
         handle: is given every message, in the order of arrival.
         lost: is told of a group whose process died or failed; unless it raises, another process takes the next group.
     """
@@ -339,10 +342,10 @@ def run_all(
                     continue
                 if isinstance(message, Replayed) and message.parted is not None:
                     worker.assignment = replace(assignment, task=Task(message.seeds))
-                # The next group goes out first: what is done with a message, MLflow included, takes its time.
+                # The next group goes out first, because handling a message takes time, MLflow included.
                 if isinstance(message, Done) or (isinstance(message, Replayed) and message.parted is None):
                     following = waiting.take() if waiting else None
-                    with contextlib.suppress(BrokenPipeError):  # a process that has just died is noticed by its end of the pipe
+                    with contextlib.suppress(BrokenPipeError):  # of a process that has just died; the next read notices it
                         pipe.send(following)
                     if following is None:
                         idle.append(busy.pop(pipe).card)
@@ -352,7 +355,7 @@ def run_all(
 
 
 def _receive(pipe: Connection, worker: _Worker) -> Message:
-    """The next message of a process that trains; of one that died that it is broken."""
+    """The next message of a training process; `Broken` where the process has died."""
     try:
         message: Message = pipe.recv()
     except (EOFError, ConnectionResetError):
@@ -362,8 +365,8 @@ def _receive(pipe: Connection, worker: _Worker) -> Message:
 
 
 def _died(seeds: list[int], status: int | None) -> Broken:
-    """What a process has left that ended without a word."""
-    crashed = status in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)  # as a driver's fault ends it, and no lack of memory
+    """The fault of a process that ended without a message."""
+    crashed = status in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)  # from a driver's fault, not from a lack of memory
     return Broken(
         seeds,
         f"A training process ended with status {status} (out of memory?); run the same command again: it goes on from the last"
@@ -375,10 +378,10 @@ def _died(seeds: list[int], status: int | None) -> Broken:
 
 
 def _again(assignment: Assignment, fault: Broken) -> Again | None:
-    """How to start a group once more that the GPU failed before its first checkpoint; None where the fault stands.
+    """How to restart a group that the GPU failed before its first checkpoint; None where that would not help.
 
-    A stack that the memory does not hold is halved. An error of a computation may be that of a graph or of our kernel, and a process
-    cannot mend its CUDA context; so another one does without both.
+    A stack that the memory does not hold is halved. A failed computation may be the fault of a graph or of our kernel, and a process
+    cannot mend its CUDA context; so another process does without both.
     """
     job, task = assignment.job, assignment.task
     seeds = task.seeds
@@ -426,10 +429,10 @@ def _work(card: str, pipe: Connection) -> None:
 
 
 def messages(assignment: Assignment, data_of: Callable[[Job], Any]) -> Iterator[Message]:
-    """Replays or trains a group in this process. What a message tells of is in the job's folder when it comes; an error is the last one.
+    """Replays or trains a group in this process. What a message reports is in the job's folder by then; an error is the last message.
 
     Args:
-        data_of: gives the data that a job's networks are trained and tested on.
+        data_of: gives the data of a job's training and test.
     """
     import torch
 
@@ -453,7 +456,7 @@ def messages(assignment: Assignment, data_of: Callable[[Job], Any]) -> Iterator[
 
 
 def _broken(assignment: Assignment, error: Exception) -> Broken:
-    """What is to be said of an error that no user's sentence tells of; `assignment`: what was under way."""
+    """The message about an error that is no UserError; `assignment`: what was under way."""
     sentence, cause = disk_sentence(error), first_line(error)
     job, task = assignment.job, assignment.task
     fault = _gpu_fault(error) if job.device == "cuda" else None
@@ -544,15 +547,15 @@ def _facts(job: Job) -> Facts:
 
 
 def die_with_dvc() -> None:
-    """Has a stage that DVC runs end when DVC ends."""
+    """Makes a stage that DVC runs end when DVC ends."""
     if "DVC_STAGE" in os.environ:
         die_with_parent(os.getppid())
 
 
 def die_with_parent(parent: int) -> None:
-    """Has the kernel end this process when process `parent`, its parent, ends: a killed `dvc repro` leaves no trainer behind."""
+    """Makes the kernel end this process when its parent, process `parent`, ends: a killed `dvc repro` leaves no trainer behind."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the call
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""What else the machine was doing: processor use by other processes, and this process tree's memory. Linux's /proc."""
+"""The load of the machine, from Linux's /proc: processor use by other processes, and the memory of a process tree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PROC = Path("/proc")
 
 
 def tree(root: int) -> dict[int, float]:
-    """The processes under `root`, itself included, each with the processor seconds that it and its ended children used."""
+    """The processes of the tree under `root`, including `root`, each with the processor seconds of itself and its ended children."""
     parents, seconds = {}, {}
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
@@ -21,7 +21,7 @@ def tree(root: int) -> dict[int, float]:
             text = (entry / "stat").read_text()
         except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
             continue
-        fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything
+        fields = text[text.rindex(")") + 2 :].split()  # skips the name, which may contain spaces and parentheses
         pid = int(entry.name)
         parents[pid] = int(fields[1])
         seconds[pid] = sum(int(value) for value in fields[11:15]) / _TICK  # utime, stime, cutime, cstime
@@ -32,7 +32,7 @@ def tree(root: int) -> dict[int, float]:
 
 
 def memory(root: int) -> int:
-    """Bytes of memory that the processes under `root` hold, pages shared among them counted once (proportional set size)."""
+    """Bytes of memory of the process tree under `root`; pages shared among its processes count once (proportional set size)."""
     total = 0
     for pid in tree(root):
         try:
@@ -44,17 +44,17 @@ def memory(root: int) -> int:
 
 
 def _busy() -> float:
-    """Processor seconds since boot in which some core did not idle, the host's theft included."""
+    """Processor seconds since boot in which cores were not idle, including time stolen by the hypervisor."""
     fields = [int(value) for value in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]]
     user, nice, system, _idle, _iowait, irq, softirq, steal = fields
     return (user + nice + system + irq + softirq + steal) / _TICK
 
 
 class LoadMeter:
-    """Measures, over a `with` block, the share of the machine that processes outside this one's tree used.
+    """Measures, over a `with` block, the share of the machine that was used by processes outside this process's tree.
 
     Attributes:
-        foreign: that share in [0, 1] of all cores' time, once the block has ended.
+        foreign: that share of all cores' time, 0 or more; set when the block ends.
     """
 
     foreign: float
@@ -71,7 +71,7 @@ class LoadMeter:
 
 
 def wait_until_quiet(threshold: float, *, patience: float = 30.0) -> None:
-    """Waits until the other processes use no more than `threshold` of the machine for a second, at most `patience` seconds."""
+    """Waits, for at most `patience` seconds, until other processes use at most `threshold` of the machine for one second."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
         with LoadMeter() as meter:

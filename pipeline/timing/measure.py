@@ -1,4 +1,4 @@
-"""Times everything that claims about speed are about, interleaved in one process, and takes profiles and memory."""
+"""Times everything that claims about speed need, interleaved in one process, and measures profiles and memory."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from pipeline.timing.steps import AttentionSteps, Work, batches, build, make
 from pipeline.timing.subjects import Entry, entries
 from pipeline.training.engine import keep_freed_memory, set_reproducible
 
-CPU_GROWTH_BATCH = 16  # 784 tokens as published keep 64 MB an image for the backward pass: 1 GB, where 128 images take 8 GB
-PROFILED_STEPS = 3  # one where params ask for few steps: the profiler's bookkeeping takes a second for each
+CPU_GROWTH_BATCH = 16  # as published, 784 tokens keep 64 MB per image for the backward pass: 1 GB here, but 8 GB for 128 images
+PROFILED_STEPS = 3  # one if params ask for few steps, because the profiler's bookkeeping takes a second per step
 ORDER_SEED = 0
 
 
 def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) -> dict[str, Any]:
-    """Everything of timing/results.json; docs of the fields: pipeline/timing/results.py, which reads them.
+    """The content of timing/results.json; `pipeline.timing.results`, which reads it, describes the fields.
 
     Args:
-        say: gets a line of progress now and then.
+        say: gets lines about the progress.
     """
     set_reproducible(device)
     keep_freed_memory()  # as every training does
     settings = params.timing
     listed = entries(params, growth_batch(params.base, max(settings.tokens), device))
-    # Half of the time stays for rounds that have to be repeated and for what takes longer than its slot.
+    # Half of the time is reserved for rounds that have to be repeated and for work that takes longer than its slot.
     slot = settings.seconds / settings.rounds / len(listed) / 2
     works: dict[str, tuple[Work, int]] = {}
     measurements = []
@@ -51,7 +51,7 @@ def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) ->
         return {name: seconds[name] for name in works}, load.foreign
 
     rounds = run_rounds(list(works), time_round, rounds=settings.rounds, seconds=settings.seconds, say=say, repeat="round", seed=ORDER_SEED)
-    works.clear()  # their memory is needed no more
+    works.clear()  # frees their memory
     profiles = {}
     largest = str(max(settings.tokens))
     for entry in listed:
@@ -86,17 +86,17 @@ def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) ->
 
 
 def growth_batch(model: ModelSettings, tokens: int, device: torch.device) -> int:
-    """Images a step, one number for all token counts: `CPU_GROWTH_BATCH`, on a GPU as many as half of its free memory holds."""
+    """Images per step, the same for all token counts: `CPU_GROWTH_BATCH`; on a GPU what fits half of its free memory."""
     if device.type == "cpu":
         return CPU_GROWTH_BATCH
     free, _ = torch.cuda.mem_get_info(device)
-    # As published every head of every block keeps its weights, and a backward pass needs a few more such tensors at a time.
+    # As published, every head of every block keeps its attention weights, and the backward pass needs a few more such tensors.
     one_image = 4 * tokens**2 * model.heads * (model.blocks + 2)
     return max(1, 2 ** int(np.log2(max(1, free // 2 // one_image))))
 
 
 def _warm_up(entry: Entry, params: Params, dataset: Dataset, device: torch.device, slot: float) -> tuple[Work, int, int]:
-    """The work with as many steps as fit into `slot` seconds (one at least), warm; and its steps; and on a GPU its peak of bytes."""
+    """Warm work with the steps that fit into `slot` seconds (at least one), their number, and on a GPU its peak memory in bytes."""
     before = 0
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -137,7 +137,7 @@ def _describe(entry: Entry, steps: int, peak: int, device: torch.device, dataset
 
 
 def _short(number: float) -> float:
-    """Five digits, more than any clock here has."""
+    """Rounded to five digits, more than the clocks' precision."""
     return float(f"{number:.5g}")
 
 

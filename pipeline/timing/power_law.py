@@ -1,4 +1,4 @@
-"""The one fit of a power law: least squares on logarithms."""
+"""Fits a power law by least squares on logarithms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEVEL = 0.95
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """y = factor * x^exponent; `low` and `high` are the exponent's Student t interval at 95 %, nan with two points."""
+    """y = factor * x^exponent; `low` and `high` are the exponent's 95 % Student t interval, NaN for two points."""
 
     exponent: float
     low: float
@@ -21,7 +21,7 @@ class PowerLaw:
 
 
 def fit_power_law(x: Iterable[float], y: Iterable[float]) -> PowerLaw:
-    """Fits positive pairs, at least two with different x."""
+    """Fits pairs of positive numbers, at least two of them with different x."""
     from scipy import stats
 
     log_x, log_y = np.log(list(x)), np.log(list(y))

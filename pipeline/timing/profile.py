@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and what a forward pass keeps in memory."""
+"""The time of a step by part of the network, and the memory that a forward pass keeps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GROUPS = ("attention", "linear layers", "layer norm", "activation", "patches and
 
 
 def saved_bytes(compute: Callable[[], Tensor], weights: Iterable[Tensor] = ()) -> int:
-    """Bytes of the tensors that `compute` keeps for the backward pass, each storage once, `weights` left out."""
+    """Bytes of the tensors that `compute` keeps for the backward pass; each storage counts once, and `weights` do not count."""
     left_out = {weight.untyped_storage().data_ptr() for weight in weights}
     kept: dict[int, int] = {}
 
@@ -37,7 +37,7 @@ def saved_bytes(compute: Callable[[], Tensor], weights: Iterable[Tensor] = ()) -
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in left_out:
             kept[storage.data_ptr()] = storage.nbytes()
-        return tensor  # so it stays alive, and no later tensor gets its address
+        return tensor  # keeps it alive, so that no later tensor gets its address
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = compute()
@@ -51,14 +51,14 @@ _BACKWARD = "autograd::engine::evaluate_function"
 
 
 def profile(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int) -> dict[str, Any]:
-    """Where the time of a step goes, eagerly, operator by operator.
+    """The time of a step by part of the network, run eagerly.
 
-    Every operator's own time, and on the CPU the Python around it, goes to the part of the network that called it; that of a
-    backward operator to the part of the forward operator whose gradient it computes.
+    Each operator's own time, and on the CPU that of the Python code around it, counts for the part of the network that called it. A
+    backward operator counts for the part of the forward operator whose gradient it computes.
 
     Returns:
-        "seconds": of a step under the profiler, on a GPU of its kernels alone; "groups": seconds of each of `GROUPS`; "operators":
-        how many operators each of them calls a step.
+        "seconds": of a step under the profiler, on a GPU of its kernels only; "groups": seconds of each of `GROUPS`; "operators": the
+        number of operators that each of them calls per step.
     """
     groups, operators = by_part(record(entry, params, dataset, device, steps), cuda=device.type == "cuda")
     return {
@@ -69,7 +69,7 @@ def profile(entry: Entry, params: Params, dataset: Dataset, device: torch.device
 
 
 def record(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int) -> list[Any]:
-    """The profiler's events (`torch.autograd.profiler_util.FunctionEvent`) of so many steps, after one that is not recorded."""
+    """The profiler's events (`torch.autograd.profiler_util.FunctionEvent`) of `steps` steps, after one that is not recorded."""
     model = build(entry).to(device).train()
     if entry.way == "fast":
         train = train_settings(params, entry)
@@ -102,14 +102,14 @@ def record(entry: Entry, params: Params, dataset: Dataset, device: torch.device,
 
 @contextlib.contextmanager
 def _labels(model: VisionTransformer) -> Iterator[None]:
-    """Names the parts of a model for the profiler while the block lasts; the innermost name counts."""
+    """Labels the parts of a model for the profiler while the block runs; the innermost label counts."""
     parts: list[tuple[Any, str, str]] = [
         (model.embedding, "forward", "patches and embedding"),
         (model, "_add_cls", "class token"),
         (model.norm, "forward", "layer norm"),
         (model.head, "forward", "linear layers"),
         (pipeline.models.attention, "attention", "attention"),
-        (pipeline.models.attention, "sliced_attention", "attention"),  # its projections, too: they are one operator
+        (pipeline.models.attention, "sliced_attention", "attention"),  # includes its projections, because they are one operator
         (published, "weigh", "attention"),
     ]
     for block in model.blocks:
@@ -127,7 +127,7 @@ def _labels(model: VisionTransformer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """No garbage collection while the block lasts: it would count as some part's time, and goes through every recorded event."""
+    """Disables garbage collection while the block runs. It would count as a part's time, and is slow with many recorded events."""
     gc.disable()
     try:
         yield
@@ -151,12 +151,12 @@ def _label(owner: Any, name: str, label: str) -> Iterator[None]:
 
 
 def by_part(events: Sequence[Any], *, cuda: bool) -> tuple[Counter[str], Counter[str]]:
-    """Microseconds, and operators called from outside of another operator, by part, of all recorded steps.
+    """Microseconds, and operators that no other operator called, by part, over all recorded steps.
 
     Args:
-        cuda: the time is that of the kernels, and not the processor's.
+        cuda: whether to take the time of the kernels instead of the processor's.
     """
-    # A GPU's kernels, and the spans on it of every label, are events of their own beside the operators that launched them.
+    # A GPU's kernels, and the spans of labels on it, are separate events; they are dropped here.
     events = [event for event in events if event.device_type == DeviceType.CPU]
     part_of: dict[int, str] = {}  # by the number that a forward operator shares with its backward function
 
@@ -170,7 +170,7 @@ def by_part(events: Sequence[Any], *, cuda: bool) -> tuple[Counter[str], Counter
             event = event.cpu_parent
         return "rest", False
 
-    # An operator that needs no gradient has the number of the next one that does: the later one is the owner.
+    # An operator that needs no gradient has the same number as the next one that does, so the later one has to win.
     for event in sorted(events, key=lambda event: event.time_range.start):
         if event.sequence_nr >= 0 and not event.name.startswith(_LABEL):
             name, backward = part(event)
@@ -187,7 +187,7 @@ def by_part(events: Sequence[Any], *, cuda: bool) -> tuple[Counter[str], Counter
 
 
 def _kernel_time(event: Any) -> Any:
-    """Microseconds of the kernels that an operator itself launched; a label's list has its own span on the GPU, which is none."""
+    """Microseconds of the kernels that an operator itself launched. A label's list also has its own span, which is not a kernel."""
     return sum(kernel.duration for kernel in event.kernels if kernel.name != event.name)
 
 

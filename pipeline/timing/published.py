@@ -1,8 +1,8 @@
 """The thesis's model computed as its author published it, and the reference that it started from (claim T7).
 
-Both take a model of `pipeline.models` and replace how it is computed: the weights are the model's own values, so equal images give
-equal logits (a test compares them). The reference (Pulfer 2022) is another network, too: its MLP is four times as wide as a token,
-which the settings say, and a softmax precedes the loss. Written anew from the description.
+Both take a model of `pipeline.models` and change how it is computed. The weights keep their values, so equal images give equal logits
+(a test compares them). The reference (Pulfer 2022) is also another network: its MLP is four times as wide as a token, as the settings
+say, and a softmax precedes the loss. The code was written anew from the description.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def as_nested_loops(model: VisionTransformer) -> VisionTransformer:
 
 
 def as_reference(model: VisionTransformer) -> VisionTransformer:
-    """Changes `model` in place: nested loops, and probabilities in place of logits, which the cross-entropy takes for logits.
+    """Changes `model` in place: nested loops, and a softmax after the head, whose probabilities the loss then treats as logits.
 
     Returns:
         the model.
@@ -52,7 +52,7 @@ def as_reference(model: VisionTransformer) -> VisionTransformer:
 
 
 class LoopedEmbedding(nn.Module):
-    """Cuts each patch of each image by itself, in three nested loops; then one linear layer."""
+    """Cuts out each patch of each image in three nested loops, then applies one linear layer."""
 
     def __init__(self, embedding: PatchEmbedding) -> None:
         super().__init__()
@@ -73,13 +73,13 @@ class LoopedEmbedding(nn.Module):
 
 
 class LoopedAttention(nn.Module):
-    """Attention with linear layers of each head's own, visited one after the other and concatenated.
+    """Attention in which each head has its own linear layers; heads are computed one after the other and concatenated.
 
-    Memory slots, scaling and dropout are those of the attention given. Dropout draws other masks, because each head draws its own.
+    Memory slots, scaling and dropout are those of the given attention. Dropout masks differ, because each head draws its own.
 
     Args:
-        attention: whose weights are copied, and whose heads see slices of the token or the whole of it.
-        by_image: whether the images of a batch, too, are visited one after the other.
+        attention: the module whose weights are copied; its heads see slices of the token or the whole token.
+        by_image: whether the images of a batch are also computed one after the other.
     """
 
     def __init__(self, attention: SlicedAttention | FullAttention, *, by_image: bool) -> None:
@@ -104,7 +104,7 @@ class LoopedAttention(nn.Module):
         return self.out(heads)
 
     def _attend(self, tokens: Tensor) -> Tensor:
-        """(..., token, dim) to the heads' results beside each other, (..., token, dim)."""
+        """(..., token, dim) to the concatenated results of the heads, (..., token, dim)."""
         parts = tokens.chunk(self.heads, dim=-1) if self.sliced else [tokens] * self.heads
         layers = zip(parts, self.query, self.key, self.value, strict=True)
         heads = []
@@ -118,11 +118,11 @@ class LoopedAttention(nn.Module):
 
 
 def weigh(query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: nn.Module | None = None) -> Tensor:
-    """softmax(scale q k^T) v of one head (Vaswani et al. 2017, equation 1), every step a tensor of its own.
+    """softmax(scale q k^T) v of one head (Vaswani et al. 2017, equation 1); every step gives a separate tensor.
 
     Args:
-        query, key, value: (..., token, head_dim); keys and values may be more than queries.
-        dropout: of the weights.
+        query, key, value: (..., token, head_dim); there may be more keys and values than queries.
+        dropout: applied to the weights.
     """
     scores = query @ key.transpose(-2, -1) * scale  # (..., query token, key token)
     weights = scores.softmax(-1)
@@ -130,7 +130,7 @@ def weigh(query: Tensor, key: Tensor, value: Tensor, *, scale: float, dropout: n
 
 
 def looped_weigh(query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> Tensor:
-    """`weigh` head after head, for tensors (batch, token, head, head_dim); the result has the same shape."""
+    """Calls `weigh` for one head after the other, for tensors (batch, token, head, head_dim); the result has the same shape."""
     heads = zip(query.unbind(2), key.unbind(2), value.unbind(2), strict=True)
     return torch.stack([weigh(*head, scale=scale) for head in heads], dim=2)
 

@@ -1,9 +1,9 @@
-"""What the timing stage left, and what the claims about speed ask of it.
+"""The results of the timing stage, and the quantities that claims about speed need.
 
-Reads timing/results.json. Its fields: "machine", "dataset", "settings"; "measurements": what was timed, each with "name", which is
-kind (step, growth, attention), way (published, fast) and subject (of `timing.subjects`, or a token count) with slashes between,
-"tokens", "batch", "steps", "model", where known "saved_bytes" and "peak_bytes"; "rounds": each with "foreign" (share of the machine
-that others used), "kept" and "seconds" (of one step, by name); "profiles": by name, "seconds", "groups", "operators" of one step.
+Reads timing/results.json. Its fields: "machine", "dataset", "settings"; "measurements": what was timed, each with "name"
+(KIND/WAY/SUBJECT: kind is step, growth or attention, way is published or fast, subject is one of `timing.subjects` or a token count),
+"tokens", "batch", "steps", "model" and, if known, "saved_bytes" and "peak_bytes"; "rounds": each with "foreign" (share of the machine
+used by others), "kept" and "seconds" (of one step, by name); "profiles": by name, "seconds", "groups", "operators" of one step.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pipeline.study.statistics import Interval
 from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.subjects import WAYS, Kind, Way, entries
 
-MIN_TOKENS = 49  # with fewer, calling the operators costs more than what they compute
+MIN_TOKENS = 49  # with fewer, calling the operators takes longer than their computations
 
 
 class Contrast(NamedTuple):
-    """Two subjects' profiled steps, and the part of the network in which their times differ most."""
+    """The profiled steps of two subjects, and the part of the network in which their times differ most."""
 
     way: Way
     subjects: tuple[str, str]
@@ -40,12 +40,12 @@ class Contrast(NamedTuple):
 
 @dataclass(frozen=True)
 class Timings:
-    """What the timing stage left.
+    """The results of the timing stage.
 
     Attributes:
-        rounds: seconds per step by name, of the rounds that count; of all of them where none does.
-        quiet: whether those rounds count.
-        changed: names of what was timed with other settings than the study's.
+        rounds: seconds per step by name, of the rounds that count; of all rounds if none counts.
+        quiet: whether any round counts.
+        changed: names of measurements that were timed with other settings than the study's.
     """
 
     raw: dict[str, Any]
@@ -59,13 +59,14 @@ class Timings:
         return [entry["subject"] for entry in self.measurements.values() if (entry["kind"], entry["way"]) == ("step", way)]
 
     def seconds(self, name: str) -> FloatArray:
-        """(rounds,): seconds per step. Raises LookupError where nothing of that name was timed."""
+        """(rounds,): seconds per step. Raises LookupError if nothing of that name was timed."""
         if name not in self.measurements:
             raise LookupError(f"`{name}` was not timed")
         return np.array([entry[name] for entry in self.rounds])
 
     def ratio(self, slower: str, faster: str) -> FloatArray:
-        """(rounds,): of two subjects' step times as published. No rounds where none counts."""
+        """(rounds,): the ratio of two subjects' step times as published; empty if no round counts. Raises LookupError as `seconds` does,
+        or if one was timed with other settings than the study's."""
         names = [f"step/published/{subject}" for subject in (slower, faster)]
         self._check(names)
         return self._judged(self.seconds(names[0]) / self.seconds(names[1]))
@@ -75,8 +76,8 @@ class Timings:
         return float(np.median(self.seconds(name)))
 
     def relative(self, slower: str, faster: str) -> tuple[float, Interval | None] | None:
-        """By what factor one measurement takes longer than another: Hodges and Lehmann's estimate over the rounds, on logarithms, with its
-        distribution-free interval; None where one of them is missing."""
+        """The ratio of two measurements' times: Hodges and Lehmann's estimate over the rounds, on logarithms, with its distribution-free
+        interval; None if one of them is missing."""
         if not {slower, faster} <= self.measurements.keys():
             return None
         logs = RankEstimate(tuple(np.log(self.seconds(slower) / self.seconds(faster)).tolist()))
@@ -84,7 +85,7 @@ class Timings:
         return math.exp(logs.mean), ends and Interval(math.exp(ends.low), math.exp(ends.high), ends.level)
 
     def contrast(self, way: Way, slower: str, faster: str) -> Contrast | None:
-        """How the profiled steps of two subjects differ; None where one was not profiled in this way."""
+        """How the profiled steps of two subjects differ; None if one was not profiled in this way."""
         names = (f"step/{way}/{slower}", f"step/{way}/{faster}")
         if not set(names) <= self.raw["profiles"].keys():
             return None
@@ -93,7 +94,7 @@ class Timings:
         return Contrast(way, (slower, faster), part, (one, other))
 
     def exponent_estimate(self, measure: str, way: Way) -> RankEstimate | None:
-        """Of `exponent`; None where it cannot be formed."""
+        """The estimate of `exponent` over the rounds; None if there is none."""
         try:
             values = self.exponent(measure, way)
         except LookupError:
@@ -101,7 +102,10 @@ class Timings:
         return RankEstimate(tuple(values.tolist())) if len(values) else None
 
     def exponent(self, measure: str, way: Way = "published") -> FloatArray:
-        """(rounds,) of "attention time" and "step time", (1,) of "saved bytes": fitted from 49 tokens on."""
+        """The exponent of a power law in the tokens, fitted from `MIN_TOKENS` on; raises LookupError if fewer than two counts were timed.
+
+        (rounds,) for "attention time" and "step time", empty if no round counts; (1,) for "saved bytes".
+        """
         measured = self.growth("growth" if measure == "step time" else "attention", way)
         self._check([entry["name"] for entry in measured])
         measured = [entry for entry in measured if entry["tokens"] >= MIN_TOKENS]
@@ -115,7 +119,7 @@ class Timings:
         return np.array([fit_power_law(tokens, column).exponent for column in values.T])
 
     def growth(self, kind: Kind, way: Way) -> list[dict[str, Any]]:
-        """The measurements against tokens, by rising token count."""
+        """The measurements of a kind and way that grow with the tokens, by rising token count."""
         found = [entry for entry in self.measurements.values() if (entry["kind"], entry["way"]) == (kind, way)]
         return sorted(found, key=lambda entry: entry["tokens"])
 
@@ -129,7 +133,7 @@ class Timings:
 
 
 def _same(own: ModelSettings | None, timed: dict[str, Any]) -> bool:
-    """Whether a measurement was of this network. An option that came later was at its default then."""
+    """Whether a measurement was of this network. An option that was added later counts as at its default."""
     try:
         return own is not None and ModelSettings.model_validate(timed, context={"shape": own.shape}) == own
     except ValidationError:
@@ -137,10 +141,10 @@ def _same(own: ModelSettings | None, timed: dict[str, Any]) -> bool:
 
 
 def load(params: Params, root: Path = Path()) -> Timings | None:
-    """Reads timing/results.json; None where it is not there.
+    """Reads timing/results.json; None if it does not exist.
 
     Raises:
-        UserError: it is damaged.
+        UserError: the file is damaged.
     """
     path = root / TIMINGS
     if not path.exists():

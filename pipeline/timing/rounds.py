@@ -1,4 +1,4 @@
-"""Interleaved rounds: everything is timed once a round, each round in a new random order, and contended timings do not count."""
+"""Interleaved rounds: everything is timed once per round, in a new random order each round. Timings under foreign load do not count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-# Share of the machine. One core of twenty doing something else does not show in a step; more of them share its caches.
+# Share of the machine. One other busy core of twenty does not affect a step's time; more of them compete for its caches.
 THRESHOLD = 0.05
 MAX_ATTEMPTS = 4
 
@@ -19,13 +19,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Timing(Generic[Value]):
-    """One timing, of one thing or of a whole round.
+    """One timing, of one name or of a whole round.
 
     Attributes:
         round: counted from 1.
-        position: place in the round's random order, from 1; 1 for a whole round.
+        position: position in the round's random order, from 1; 1 for a whole round.
         names: what was timed, in that order.
-        foreign: share of the machine that other processes used meanwhile, in [0, 1].
+        value: the result of `measure`.
+        foreign: share of the machine that other processes used meanwhile.
         kept: whether that share was small enough for the timing to count.
     """
 
@@ -51,20 +52,20 @@ def run_rounds(
     seconds: float = math.inf,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Timing[Value]]:
-    """Times all names once a round, each round in a new random order.
+    """Times all names once per round, in a new random order each round.
 
     Args:
-        measure: times the given names in their order; gives the result, and the share of the machine that others used meanwhile.
+        measure: times the given names in their order; returns the result, and the share of the machine that others used meanwhile.
         say: gets a line for every timing.
-        repeat: what is timed again where others used more than `threshold`: the whole round, for short timings whose own load
-            cannot be measured; or the one timing.
-        show: a result in words.
-        attempts: how often a round or a timing is tried until it counts.
-        seed: of the orders.
-        seconds: no timing starts that would, if it took as long as the last one, end later; the first one always runs.
+        repeat: what is timed again if others used more than `threshold`: the whole round, for timings too short to measure their own
+            load, or the one timing.
+        show: describes a result in words.
+        attempts: maximum number of attempts at a round or a timing.
+        seed: of the random orders.
+        seconds: time limit. The first timing always runs; a later one starts only if it would end in time, were it as long as the last.
 
     Returns:
-        all timings, those that do not count included.
+        All timings, including those that do not count.
     """
     generator = random.Random(seed)
     done: list[Timing[Value]] = []

@@ -1,7 +1,8 @@
 """Timed training steps, each network computed in two ways.
 
-As published: `pipeline.timing.published`, torch's Adam as it comes, the loss read after every step. On the fast path: this project's
-`pipeline.training.engine`. One seed, on the CPU one thread. The images are in memory, so no number contains a data loader's time.
+As published: `pipeline.timing.published`, torch's Adam with its defaults, and the loss read after every step. On the fast path: this
+project's `pipeline.training.engine`. Both train one seed, on the CPU with one thread. The images are in memory, so no time of a data
+loader is included.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from pipeline.training.classification import pixels
 from pipeline.training.engine import Trainer
 from pipeline.training.stack import initial_model
 
-MAX_EPOCHS = 10_000  # params allow no more rounds than that, repeated ones included
+MAX_EPOCHS = 10_000  # more than the rounds that params allow, including repeated ones
 
 
-Work = Callable[[], float]  # runs its steps, again with each call, and gives their seconds
+Work = Callable[[], float]  # each call runs the steps and returns their seconds
 
 
 class PublishedSteps:
@@ -53,7 +54,7 @@ class PublishedSteps:
 
 
 class FastSteps:
-    """Training steps of this project's engine, timed by itself as in every training's epochs.csv."""
+    """Training steps of this project's engine, timed by the engine, as in epochs.csv."""
 
     def __init__(self, entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int) -> None:
         settings = VariantSettings(data=params.data, train=train_settings(params, entry), model=entry.model)
@@ -68,13 +69,13 @@ class FastSteps:
 
 
 def train_settings(params: Params, entry: Entry) -> TrainSettings:
-    """The study's own way of training, one seed, without what makes an epoch longer or shorter, and with no end in sight."""
+    """The study's training settings for one seed, with epochs of the whole data and more of them than will be timed."""
     whole = {"seeds": (0,), "batch_size": entry.batch, "epochs": MAX_EPOCHS, "train_images": None, "epoch_images": None}
     return TrainSettings.model_validate(params.train.model_dump() | whole)
 
 
 class AttentionSteps:
-    """Forward and backward passes of the attention of one block alone, without the linear layers around it."""
+    """Forward and backward passes of only the attention of one block, without the linear layers around it."""
 
     def __init__(self, entry: Entry, device: torch.device, steps: int) -> None:
         model = entry.model
@@ -99,14 +100,14 @@ class AttentionSteps:
 
 
 def make(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int) -> Work:
-    """The work of `steps` steps, untouched yet: its first call also compiles and allocates."""
+    """Work of `steps` steps, not warm: its first call also compiles and allocates."""
     if entry.kind == "attention":
         return AttentionSteps(entry, device, steps)
     return (FastSteps if entry.way == "fast" else PublishedSteps)(entry, params, dataset, device, steps)
 
 
 def build(entry: Entry) -> VisionTransformer:
-    """The entry's untrained model of seed 0, computed in its way."""
+    """The entry's untrained model of seed 0, computed in the entry's way."""
     model = initial_model(entry.model, 0)
     assert isinstance(model, VisionTransformer)
     if entry.way == "fast":
@@ -115,7 +116,7 @@ def build(entry: Entry) -> VisionTransformer:
 
 
 def part(dataset: Dataset, count: int) -> Dataset:
-    """The first `count` training images; a data set with fewer is gone through again."""
+    """The data set with its first `count` training images, repeated if it has fewer."""
     index = np.arange(count) % len(dataset.train_labels)
     return replace(dataset, train_images=dataset.train_images[index], train_labels=dataset.train_labels[index])
 

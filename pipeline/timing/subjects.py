@@ -1,4 +1,4 @@
-"""What the timing stage times: a training step of each subject of params.yaml, and the growth of the base with its tokens."""
+"""The entries that the timing stage times: a step of each subject of params.yaml, and the growth of the base with its tokens."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ WAYS: tuple[Way, ...] = ("published", "fast")
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that is timed.
+    """One thing to time.
 
     Attributes:
         kind: step: a training step at the study's batch size; growth: one at the batch size that the most tokens allow; attention:
-            forward and backward of the attention of one block alone, at that batch size.
+            forward and backward of only the attention of one block, at that batch size.
+        way: as published, or on the fast path.
         subject: a key of `timing.subjects`, or the number of tokens.
-        batch: images a step.
-        nested: whether it is computed as the reference, in nested loops and with a softmax before the loss.
+        batch: images per step.
+        nested: whether it is computed like the reference, in nested loops and with a softmax before the loss.
     """
 
     kind: Kind
@@ -37,7 +38,7 @@ class Entry:
 
 
 def entries(params: Params, growth_batch: int) -> list[Entry]:
-    """Everything that is timed, in a fixed order. `growth_batch`: most images a step of what grows with the tokens."""
+    """All entries in a fixed order. `growth_batch`: maximum images per step for the kinds growth and attention."""
     timing, batch = params.timing, params.train.batch_size
     listed = []
     for name in timing.subjects:
@@ -45,7 +46,7 @@ def entries(params: Params, growth_batch: int) -> list[Entry]:
         model = timing.model(name, params.base)
         listed += [Entry("step", way, name, model, batch, nested) for way in (WAYS[:1] if nested else WAYS)]
     for tokens in timing.tokens:
-        # Without a class token, so that the counts are those of the claim.
+        # Without a class token, so that the numbers of tokens are those in the claim.
         change = {"patch": round(params.base.shape.size / tokens**0.5), "pool": "first", "cls_insert": "none"}
         model = params.base.changed(change)
         listed += [Entry(kind, way, str(tokens), model, min(batch, growth_batch)) for kind in ("growth", "attention") for way in WAYS]

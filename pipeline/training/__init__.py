@@ -1,1 +1,1 @@
-"""The training engine: a stack of seeds, its step, optimisers, schedules and augmentation. All of it decides results."""
+"""The training engine: a stack of seeds, its step, optimisers, schedules and augmentation. All of this code affects results."""

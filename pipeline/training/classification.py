@@ -1,4 +1,4 @@
-"""Classification: a network is trained to name the class of an image."""
+"""Classification: training a network to predict the class of an image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVALUATION_BATCH = 500
 
 
 class Classification:
-    """See `pipeline.training.tasks.Learning`. A test counts the test images that are classified right."""
+    """See `pipeline.training.tasks.Learning`. A test measures the share of the test images that are classified correctly."""
 
     def __init__(
         self, settings: VariantSettings, dataset: Dataset, seeds: Sequence[int], stack: Stack, driver: Driver, device: torch.device
@@ -53,10 +53,11 @@ class Classification:
 
 
 class EvaluationStep:
-    """Loss and predictions of all seeds on one batch; adds the losses to `total`.
+    """Computes loss and predictions of all seeds on one batch, and adds the losses to `total`.
 
     Args:
-        images, labels, total: as for `TrainingStep`.
+        images: uint8, as `Dataset` has them, with `labels` (image,).
+        total: (seed,) float64.
         batch_size: images, the same for every seed.
 
     Attributes:
@@ -85,13 +86,13 @@ class EvaluationStep:
 
 
 class Evaluator:
-    """Tests a stack on images uint8, as `Dataset` has them, with labels (image,).
+    """Tests a stack on images.
 
     Args:
         stack: the models.
-        images, labels: on the stack's device.
+        images: uint8, as `Dataset` has them, with `labels` (image,), both on the stack's device.
         num_seeds: models in the stack.
-        driver: how the steps are run.
+        driver: runs the steps.
     """
 
     def __init__(self, stack: Stack, images: Tensor, labels: Tensor, *, num_seeds: int, driver: Driver) -> None:
@@ -118,18 +119,18 @@ class Evaluator:
 
 
 def evaluate(stack: Stack, images: Tensor, labels: Tensor, *, num_seeds: int) -> tuple[Tensor, Tensor]:
-    """What `Evaluator` gives, once."""
+    """Runs an `Evaluator` once and returns its result."""
     return Evaluator(stack, images, labels, num_seeds=num_seeds, driver=Driver())()
 
 
 def pixels(images: Tensor, leading: int) -> Tensor:
-    """uint8 (..., height, width), or with channels (..., channel, height, width), to [0, 1] (..., channel, height, width).
+    """Maps uint8 (..., height, width) or (..., channel, height, width) to floats in [0, 1] (..., channel, height, width).
 
-    `leading`: number of the dimensions `...`.
+    `leading` is the number of the dimensions `...`.
     """
     return (images.unsqueeze(leading) if images.dim() == leading + 2 else images).float() / 255
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """(seed, batch, class), (seed, batch) to the loss of each image (seed, batch)."""
+    """Logits (seed, batch, class) and labels (seed, batch) to the loss of each image (seed, batch)."""
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)

@@ -1,7 +1,7 @@
 """The engine: all seeds of a group as one stack, from initial weights to the last epoch.
 
-Whatever is random for seed s (initial weights, order of the images, dropout) is a function of s and of the epoch, never of a
-generator's running state: a run does not depend on its neighbours, and a resume needs no generator.
+Everything random for seed s (initial weights, order of the images, dropout) is a function of s and the epoch, never of a
+generator's running state. So a run does not depend on its neighbours, and a resumed one needs no generator state.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
 def subset(seed: int, num_images: int, size: int) -> Tensor:
-    """The places (size,) of a seed's random subset of the training images; a smaller one is part of a larger one."""
+    """The indices (size,) of a seed's random subset of the training images. A smaller subset is part of a larger one."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "subset"))
     return torch.randperm(num_images, generator=generator)[:size]
 
 
 def epoch_order(seed: int, epoch: int, num_images: int, *, train_images: int | None = None, epoch_images: int | None = None) -> Tensor:
-    """The places of the training images that a seed sees in an epoch, in order; the same on every device.
+    """The indices of the training images that a seed sees in an epoch, in order; the same on every device.
 
     Args:
-        num_images: of the training set.
-        train_images: size of the seed's subset; None is all.
-        epoch_images: length of the order; the images are gone through in new random orders until it is reached. None is `num_images`.
+        num_images: size of the training set.
+        train_images: size of the seed's subset; None means all images.
+        epoch_images: length of the order; the images repeat in new random orders until it is reached. None means `num_images`.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, f"order/{epoch}"))
     available, length = train_images or num_images, epoch_images or num_images
@@ -49,32 +49,32 @@ def epoch_order(seed: int, epoch: int, num_images: int, *, train_images: int | N
 
 
 def set_reproducible(device: torch.device) -> None:
-    """Bitwise repeatable arithmetic from here on in this process.
+    """Makes arithmetic bitwise repeatable from now on in this process.
 
-    On CUDA: deterministic algorithms, no TF32. On the CPU: one thread, because sums are split by threads; the CPU's kernels are
-    repeatable by themselves, and asking torch for it there would import its compiler, which takes seconds.
+    On CUDA it sets deterministic algorithms and no TF32. On the CPU it sets one thread, because threads split sums. The CPU's kernels
+    are deterministic anyway; setting torch's option there would import its compiler, which takes seconds.
     """
     if device.type == "cpu":
         torch.set_num_threads(1)
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # all that is read here was written
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no memory is read here before it is written
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
 
 
 def keep_freed_memory() -> None:
-    """Has this process keep memory that it frees; without effect where the C library has no `mallopt`.
+    """Lets this process keep the memory that it frees; without effect where the C library has no `mallopt`.
 
-    A training step on the CPU frees and takes the same few megabytes again and again. By default glibc gives them back to the
-    kernel, which then clears every page anew.
+    A training step on the CPU frees and allocates the same few megabytes again and again. By default glibc returns them to the
+    kernel, which then has to clear every page again.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-        mallopt(_MMAP_THRESHOLD, 2**25)  # bytes; the largest that glibc takes
+        mallopt(_MMAP_THRESHOLD, 2**25)  # bytes; the largest value that glibc accepts
 
 
 class Trainer:
@@ -82,18 +82,18 @@ class Trainer:
 
     Args:
         settings: the variant.
-        data: what `pipeline.training.tasks.load` gives for it; it is copied to the device once.
+        data: what `pipeline.training.tasks.load` returns for it; it is copied to the device once.
         seeds: the group.
         device: "cpu" or "cuda".
 
     Attributes:
         epoch: epochs done.
-        rows: in order of epochs, then seeds.
-        failed: seed to the epoch in which its loss stopped being finite; such a seed gets no further rows. Stays empty where
-            settings.train.divergence is `record`: such a loss is then a result like any other.
-        driver: how the steps are run.
-        learning: what the models learn.
-        num_steps: of the whole training.
+        rows: by epoch, then by seed.
+        failed: maps a seed to the epoch in which its loss stopped being finite; such a seed gets no further rows. Empty if
+            settings.train.divergence is `record`, because such a loss then counts as a result.
+        driver: runs the steps.
+        learning: the task (`pipeline.training.tasks.Learning`).
+        num_steps: steps of the whole training.
     """
 
     def __init__(self, settings: VariantSettings, data: Any, seeds: Sequence[int], device: torch.device) -> None:
@@ -130,7 +130,7 @@ class Trainer:
         self._prepare(self.epoch)
         self._synchronize()
         start = time.perf_counter()
-        train_loss = self._train_epoch().tolist()  # waits for the device: the seconds below are the epoch's
+        train_loss = self._train_epoch().tolist()  # waits for the device, so that `seconds` covers the whole epoch
         seconds = time.perf_counter() - start
         test_loss, accuracy = self.test()
         done = self.epoch * self._steps_per_epoch
@@ -148,7 +148,7 @@ class Trainer:
         return rows
 
     def run_steps(self, count: int, after: Callable[[], object] = lambda: None) -> None:
-        """Only the first steps of a training, for their `trace`; the trainer has to be new. `after` is called after each."""
+        """Runs only the first steps of a training, for their `trace`, and calls `after` after each. The trainer has to be new."""
         self._prepare(1)
         epochs = (self._batches(epoch) for epoch in range(1, self.settings.train.epochs + 1))
         for index in itertools.islice(itertools.chain.from_iterable(epochs), count):
@@ -156,12 +156,12 @@ class Trainer:
             after()
 
     def test(self) -> tuple[list[float], list[float]]:
-        """Mean cross-entropy in a test and share of it that is right, of each seed, now."""
+        """Tests the models as they are now: mean cross-entropy and accuracy of each seed."""
         losses, shares = self.learning.test()
         return losses.tolist(), shares.tolist()
 
     def orders(self, seed: int) -> Iterator[Tensor]:
-        """The places of the examples that a seed sees, epoch by epoch."""
+        """The indices of the examples that a seed sees, epoch by epoch."""
         train, available = self.settings.train, self.learning.num_examples
         for epoch in range(1, train.epochs + 1):
             yield epoch_order(seed, epoch, available, train_images=train.train_images, epoch_images=train.epoch_images)
@@ -172,14 +172,14 @@ class Trainer:
             self.driver.prepare(step)
 
     def _train_epoch(self) -> Tensor:
-        """One epoch; the mean loss of each seed (seed,), float64."""
+        """Trains one epoch. Returns the mean loss of each seed (seed,), float64."""
         self._total.zero_()
         for index in self._batches(self.epoch):
             self._run_step(index)
         return self._total / self._epoch_examples
 
     def _batches(self, epoch: int) -> Iterator[Tensor]:
-        """The places of the examples of each step of an epoch, (seed, batch)."""
+        """The indices of the examples of each step of an epoch, (seed, batch)."""
         train, available = self.settings.train, self.learning.num_examples
         orders = [
             epoch_order(seed, epoch, available, train_images=train.train_images, epoch_images=train.epoch_images) for seed in self.seeds
@@ -196,12 +196,12 @@ class Trainer:
             torch.cuda.synchronize(self.device)
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors that the rest of the training depends on, on the CPU."""
+        """Copies, on the CPU, of all tensors that the rest of the training depends on."""
         tensors = {f"{prefix}.{name}": value for prefix, part in self._parts().items() for name, value in part.state().items()}
         return {name: value.to("cpu", copy=True).contiguous() for name, value in tensors.items()}
 
     def load(self, tensors: Mapping[str, Tensor], *, epoch: int, rows: Sequence[EpochRow], failed: Mapping[int, int]) -> None:
-        """Goes back to where `state`, `epoch`, `rows` and `failed` were taken; continuing from there is bitwise the same."""
+        """Restores the point at which `state`, `epoch`, `rows` and `failed` were taken; training on from there gives the same bits."""
         for prefix, part in self._parts().items():
             part.load({name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")})
         self.epoch, self.rows, self.failed = epoch, list(rows), dict(failed)

@@ -1,12 +1,11 @@
 """Optimisers for one model or a stack of seeds, whose whole state lives on the device.
 
-The learning rate of a step, and whatever else a step needs that depends only on its number, is a row of a table that was
-computed beforehand; a counter on the device picks it. So a step is the same launches every time, the host waits for nothing, and
-a CUDA graph that captured one step goes on through the schedule when it is replayed.
+The learning rate of a step, and everything else that depends only on the step's number, is a row of a table that is computed
+beforehand; a counter on the device selects the row. So every step has the same launches, the host never waits, and replaying a
+CUDA graph of one step follows the schedule.
 
-All arithmetic on weights is elementwise, so a stack's weights are updated as they are; what is a sum over a model's weights, the
-norm of its gradient, is taken for each seed by itself. `torch.optim` has the same updates (tests compare them), but importing
-it takes longer than a demo's training.
+All arithmetic on weights is elementwise, so one update serves a whole stack; the gradient's norm, a sum over a model's weights, is
+computed per seed. `torch.optim` has the same updates (tests compare them), but importing it takes longer than a demo's training.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from torch import Tensor
 from pipeline.params import TrainSettings
 from pipeline.training import schedules
 
-BETA1, EPSILON = 0.9, 1e-8  # Kingma and Ba 2015; torch's own
+BETA1, EPSILON = 0.9, 1e-8  # Kingma and Ba 2015; also torch's defaults
 
 
 class Optimizer(ABC):
-    """Clipping, the table of coefficients and the state; a subclass has the update.
+    """Clipping, the table of coefficients and the state; a subclass adds the update.
 
-    A seed's gradient whose L2 norm is above `settings.clip_norm` is scaled down to it (Pascanu et al. 2013, algorithm 1).
+    A seed's gradient with an L2 norm above `settings.clip_norm` is scaled down to that norm (Pascanu et al. 2013, algorithm 1).
 
     Args:
         parameters: leaf tensors on one device; `step` takes their gradients and clears them.
         settings: momentum, beta2, weight_decay, clip_norm.
         rates: the learning rate of each step (total_steps,), float64.
-        num_seeds: models.
-        stacked: parameters have a leading seed dimension; else they are one model's.
+        num_seeds: number of models.
+        stacked: whether parameters have a leading seed dimension; else they belong to one model.
 
     Attributes:
-        coefficients: what the update of each step takes (total_steps, coefficient).
+        coefficients: the numbers that the update of each step takes (total_steps, coefficient).
     """
 
     def __init__(self, parameters: Sequence[Tensor], settings: TrainSettings, rates: Tensor, *, num_seeds: int, stacked: bool) -> None:
@@ -45,16 +44,16 @@ class Optimizer(ABC):
         self._parameters = list(parameters)
         self._averages = {name: [torch.zeros_like(parameter) for parameter in self._parameters] for name in self._names()}
         device = self._parameters[0].device
-        # CUDA's fused updates read a learning rate as float32; on the CPU it stays exactly the number that the schedule gave.
+        # CUDA's fused updates read the learning rate as float32; on the CPU it stays exactly what the schedule gave.
         self.coefficients = self._table(rates).to(device, torch.float32 if device.type == "cuda" else torch.float64)
         self._step = torch.zeros((), dtype=torch.int64, device=device)  # steps done
 
     @torch.no_grad()
     def step(self) -> Tensor:
-        """One update from the gradients, which are then None.
+        """Updates the parameters once, and sets their gradients to None.
 
         Returns:
-            The L2 norm of each seed's gradient before clipping (seed,), float32; inf or nan where the gradient is not finite.
+            The L2 norm of each seed's gradient before clipping (seed,), float32; inf or nan if the gradient is not finite.
         """
         gradients = []
         for parameter in self._parameters:
@@ -64,37 +63,37 @@ class Optimizer(ABC):
         norm = self._norm(gradients)
         if self._settings.clip_norm is not None:
             self._scale(gradients, (self._settings.clip_norm / norm).clamp(max=1).float())
-        # The rehearsal of a step before its capture may count past the last row; it is taken back, but needs one to read.
+        # Rehearsing a step before its capture may count past the last row; the rehearsal is undone, but needs a row to read.
         row = self._step.clamp(max=len(self.coefficients) - 1).view(1)
         self._step += 1
-        # Not `[row]`: an index that is a single number is read by the host.
+        # Not `[row]`, because the host reads an index that is a single number.
         self._update(gradients, *self.coefficients.index_select(0, row).squeeze(0).unbind())
         return norm.float()
 
     def state(self) -> dict[str, Tensor]:
-        """Steps done and running averages, by name; the tensors themselves."""
+        """Steps done and running averages, by name; not copies."""
         averages = {f"{name}.{i}": tensor for name, tensors in self._averages.items() for i, tensor in enumerate(tensors)}
         return {"step": self._step, **averages}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over what `state` gave."""
+        """Restores what `state` returned."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
 
     def _names(self) -> tuple[str, ...]:
-        """The running averages that are kept for every parameter."""
+        """The names of the running averages kept for every parameter."""
         return ("mean", "square")
 
     def _table(self, rates: Tensor) -> Tensor:
-        """What `_update` gets in each step, (total_steps, coefficient)."""
+        """The coefficients that `_update` gets in each step, (total_steps, coefficient)."""
         return rates[:, None]
 
     @abstractmethod
     def _update(self, gradients: list[Tensor], *coefficients: Tensor) -> None:
-        """Changes parameters and averages in place. `coefficients`: the step's row of the table, each a tensor without dimensions."""
+        """Changes parameters and averages in place. `coefficients` are the step's row of the table, each a tensor ()."""
 
     def _norm(self, gradients: list[Tensor]) -> Tensor:
-        """(seed,), float64: the squares of large float32 numbers overflow float32."""
+        """(seed,), in float64 because the squares of large float32 numbers overflow float32."""
         flat = torch.cat([gradient.reshape(self._num_seeds, -1) for gradient in gradients], dim=1)  # (seed, weight)
         return torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
 
@@ -120,14 +119,14 @@ class Adam(Optimizer):
 class RAdam(Optimizer):
     """Rectified Adam (Liu et al. 2020, algorithm 2) with decoupled weight decay.
 
-    In the first five steps, where the variance of the adaptive rate has no bound, the update is the mean alone.
+    In the first five steps, where the variance of the adaptive rate is not bounded, the update uses the mean alone.
     """
 
     def _table(self, rates: Tensor) -> Tensor:
-        """The share of a weight that decay leaves, the adaptive update's rate, the mean's own; one of the two rates is 0."""
+        """The share of a weight that decay leaves, the rate of the adaptive update, that of the plain one; one of the two rates is 0."""
         step, beta2 = torch.arange(1, len(rates) + 1, dtype=torch.float64), self._settings.beta2
         correction1, correction2 = 1 - BETA1**step, 1 - beta2**step
-        limit = 2 / (1 - beta2) - 1  # of the next, the length of the simple average that the running one resembles
+        limit = 2 / (1 - beta2) - 1  # of `length`, the length of the simple moving average that approximates the running one
         length = limit - 2 * step * (1 - correction2) / correction2
         rectification = ((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length)).sqrt()
         rates_of_mean = rates / correction1
@@ -147,7 +146,7 @@ class RAdam(Optimizer):
         torch._foreach_add_(rates, EPSILON)
         torch._foreach_reciprocal_(rates)
         torch._foreach_mul_(rates, adaptive)
-        torch._foreach_add_(rates, plain, alpha=1)  # without alpha it takes a number, which the host would read from the tensor
+        torch._foreach_add_(rates, plain, alpha=1)  # without alpha it takes a number, so that the host would read the tensor
         torch._foreach_addcmul_(self._parameters, means, rates, -1)
 
 
@@ -168,11 +167,9 @@ def make_optimizer(settings: TrainSettings, parameters: Sequence[Tensor], *, num
     """The optimiser that the settings name, before its first step.
 
     Args:
-        settings: all but seeds and images.
-        parameters: leaf tensors on one device.
-        num_seeds: models.
-        stacked: parameters have a leading seed dimension; else they are one model's.
-        total_steps: steps of the whole training, which schedules need to know.
+        settings: the optimiser and its options, and the schedule.
+        parameters, num_seeds, stacked: as for `Optimizer`.
+        total_steps: steps of the whole training, which the schedule needs.
     """
     kinds: dict[str, type[Optimizer]] = {"adam": Adam, "radam": RAdam, "sgd": SGD}
     rates = schedules.table(settings, total_steps)

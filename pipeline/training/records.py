@@ -1,4 +1,4 @@
-"""What a training reports: one row per seed and epoch."""
+"""The record of a training: one row per seed and epoch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class EpochRow(NamedTuple):
 
     Attributes:
         epoch: counted from 1.
-        train_loss: mean cross-entropy (nats) over the epoch's training images, each before its own batch's update.
+        train_loss: mean cross-entropy (nats) over the epoch's training images, each before the update of its own batch.
         test_loss: mean cross-entropy (nats) over the test images after the epoch.
         test_accuracy: fraction of the test images.
         gradient_norm: L2 norm of the seed's gradient over all its weights, before clipping; mean over the epoch's steps.
-        seconds: wall time of the epoch's training, without test and checkpoint; of the whole stack when seeds share one.
+        seconds: wall time of the epoch's training, without test and checkpoint; of the whole stack if seeds share one.
     """
 
     seed: int

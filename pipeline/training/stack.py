@@ -1,7 +1,7 @@
-"""The models of a group of seeds as one: how each starts, and how all are called at once.
+"""The models of a group of seeds as one: how each is initialised, and how all are called at once.
 
-A group of one seed runs the plain module; a larger group runs `vmap` over weights with a leading seed dimension, so that a GPU
-sees one large product where a loop over seeds would launch many small ones.
+A group of one seed runs the plain module. A larger group runs `vmap` over weights with a leading seed dimension, so that a GPU
+computes one large product where a loop over seeds would launch many small ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.params import AnyModelSettings
 
 
 def derive_seed(seed: int, purpose: str) -> int:
-    """An independent 63-bit seed for one purpose ("init", "order/3") of a run's seed."""
+    """An independent 63-bit seed, derived from a run's seed for one purpose ("init", "order/3")."""
     digest = hashlib.blake2b(f"{purpose}/{seed}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -55,7 +55,7 @@ class Stack:
         self.module.train(mode)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """What the models take, (seed, batch, ...) each, to logits (seed, batch, ...)."""
+        """Maps the models' inputs, (seed, batch, ...) each, to logits (seed, batch, ...)."""
         if self.single:
             return self.module(*(one[0] for one in inputs))[None]
         return torch.func.vmap(self._call)(self._parameters, self._buffers, *inputs)
@@ -64,14 +64,14 @@ class Stack:
         return torch.func.functional_call(self.module, (dict(parameters), dict(buffers)), inputs)
 
     def state(self) -> dict[str, Tensor]:
-        """Every parameter and persistent buffer, (seed, ...); what `model.safetensors` holds."""
+        """Every parameter and persistent buffer, (seed, ...), as in `model.safetensors`."""
         if self.single:
             return {name: value.detach()[None] for name, value in self.module.state_dict().items()}
         tensors = {**self._parameters, **self._buffers}
         return {name: tensors[name].detach() for name in self.module.state_dict()}
 
     def position(self) -> Tensor | None:
-        """The vectors that are added to the tokens (seed, token, dim), or None where there are none."""
+        """The position vectors (seed, token, dim), or None if there are none."""
         if self.single:
             named = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
             return named["position"].detach()[None] if "position" in named else None
@@ -80,6 +80,6 @@ class Stack:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over weights and buffers as `state` gave them."""
+        """Restores weights and buffers that `state` returned."""
         for name, value in self.state().items():
             value.copy_(state[name])

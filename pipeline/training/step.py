@@ -1,7 +1,7 @@
-"""A step with static inputs and outputs, and the two ways to drive it: op by op, or as a CUDA graph captured once.
+"""A step with static inputs and outputs, and the two ways to run it: op by op, or as a CUDA graph captured once.
 
-A step reads the places of its examples from a buffer, and leaves what it computes in buffers, so that its launches are the same
-every time. A captured step costs the host one launch; the host does not wait for the device before the epoch's end.
+A step reads the indices of its examples from a buffer and writes its results to buffers, so that its launches are the same every
+time. A captured step costs the host one launch; the host does not wait for the device before the end of the epoch.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pipeline.errors import first_line
 from pipeline.training.optimizers import Optimizer
 from pipeline.training.stack import Stack
 
-WARM_UP = 3  # steps before a capture: they compile kernels and let libraries allocate what they keep
+WARM_UP = 3  # steps before a capture, in which kernels are compiled and libraries allocate their workspaces
 
 
 class Step(Protocol):
-    """Work on the examples whose places are in `index`, which always holds places that exist."""
+    """Work on the examples whose indices are in `index`, which always holds valid indices."""
 
     index: Tensor
 
@@ -35,18 +35,18 @@ class Step(Protocol):
         ...
 
     def discard(self) -> None:
-        """Drops what a call that failed half-way may have left."""
+        """Drops what a failed call may have left."""
         ...
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What every step of a training leaves behind.
+    """Loss and gradient norm of every step of a training.
 
     Attributes:
         loss: (seed, step) float32, mean of the step's batch.
         gradient_norm: (seed, step) float32, L2, before clipping.
-        step: () int64, steps done; a tensor, so that a captured step counts.
+        step: () int64, steps done; a tensor, so that a captured step can count.
     """
 
     loss: Tensor
@@ -59,25 +59,25 @@ class Trace:
         return cls(loss.contiguous(), norm.contiguous(), torch.zeros((), dtype=torch.int64, device=device))
 
     def append(self, loss: Tensor, gradient_norm: Tensor) -> None:
-        """Keeps both (seed,) of one step."""
-        # The rehearsal of a step before its capture may count past the end of a training of one or two steps.
+        """Adds those of one step, (seed,) each."""
+        # Rehearsing a step before its capture may count past the end of a training of one or two steps.
         place = self.step.clamp(max=self.loss.shape[1] - 1).view(1)
         self.loss.index_copy_(1, place, loss[:, None].float())
         self.gradient_norm.index_copy_(1, place, gradient_norm[:, None])
         self.step.add_(1)
 
     def state(self) -> dict[str, Tensor]:
-        """All of it, by name."""
+        """The three tensors by name; not copies."""
         return {"loss": self.loss, "gradient_norm": self.gradient_norm, "step": self.step}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes over what `state` gave."""
+        """Restores what `state` returned."""
         for name, tensor in self.state().items():
             tensor.copy_(state[name])
 
 
 class Losses(Protocol):
-    """The loss of each example of a step: of those at the places `index` (seed, batch), in step `step` () int64; (seed, batch)."""
+    """Maps the indices of a step's examples (seed, batch) and the step's number () int64 to the loss of each example (seed, batch)."""
 
     def __call__(self, index: Tensor, step: Tensor) -> Tensor: ...
 
@@ -86,10 +86,10 @@ class TrainingStep:
     """Forward, backward and update on one batch per seed; adds the batch's losses to `total` and the step to `trace`.
 
     Args:
-        losses: of the examples.
+        losses: computes the loss of each example.
         total: (seed,) float64.
-        batch_size: examples a seed.
-        num_examples: of the training set.
+        batch_size: examples per seed.
+        num_examples: size of the training set.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class TrainingStep:
     def __call__(self) -> None:
         loss = self._losses(self.index, self._trace.step)
         mean = loss.mean(1)
-        # Seeds share no weight: the gradient of the sum is each seed's own gradient.
+        # Seeds share no weights, so the gradient of the sum gives each seed its own gradient.
         mean.sum().backward()
         self._trace.append(mean.detach(), self._optimizer.step())
         self._total += loss.detach().sum(1)
@@ -123,9 +123,9 @@ class Driver:
     """Runs steps op by op.
 
     Attributes:
-        note: what a user may want to know of how steps are driven, in one sentence; None where there is no choice.
+        note: one sentence for the user on how steps are run; None where there is no choice.
         seconds: wall time of preparations so far.
-        graphs: "captured" where steps run as CUDA graphs, else "none".
+        graphs: "captured" if steps run as CUDA graphs, else "none".
     """
 
     def __init__(self, note: str | None = None) -> None:
@@ -134,28 +134,28 @@ class Driver:
         self.graphs = "none"
 
     def prepare(self, step: Step) -> None:
-        """Whatever has to happen once before `step` is run; its results do not depend on it."""
+        """Does what has to happen once before `step` is run; results do not depend on it."""
 
     def run(self, step: Step) -> None:
         step()
 
     def stop_graphs(self) -> None:
-        """From here on steps compute something else, which no graph can."""
+        """Makes all later steps run op by op, because they will compute what no graph can."""
 
 
 class GraphDriver(Driver):
     """Captures a step as a CUDA graph and replays it; a step that cannot be captured runs op by op, and `note` says why.
 
-    A capture that fails leaves PyTorch's allocator in a state in which later ones fail for another reason, so it is the last one of
-    its process.
+    A capture that fails leaves PyTorch's allocator in a state in which later captures fail for another reason. So after one failure
+    the process tries no more.
     """
 
-    _failed: ClassVar[str | None] = None  # why no step of this process is captured any more: the first reason
+    _failed: ClassVar[str | None] = None  # why a capture failed in this process, after which no step is captured
 
     def __init__(self) -> None:
         super().__init__()
         self._stream = torch.cuda.Stream()
-        self._pool = torch.cuda.graph_pool_handle()  # one for all: no graph leaves a result in it
+        self._pool = torch.cuda.graph_pool_handle()  # shared, because no graph leaves a result in it
         self._graphs: dict[Step, torch.cuda.CUDAGraph] = {}
         self._stopped = False
 
@@ -167,9 +167,9 @@ class GraphDriver(Driver):
         if GraphDriver._failed is None:
             try:
                 self._graphs[step] = self._capture(step)
-            except torch.OutOfMemoryError:  # op by op it would need as much
+            except torch.OutOfMemoryError:  # op by op the step would need as much memory
                 raise
-            except Exception as error:  # a step may meet anything that cannot be captured, each with an error class of its own
+            except Exception as error:  # many operations cannot be captured, and each raises its own class of error
                 step.discard()
                 GraphDriver._failed = first_line(error)
         torch.cuda.synchronize()
@@ -194,8 +194,8 @@ class GraphDriver(Driver):
         self._graphs.clear()
 
     def _capture(self, step: Step) -> torch.cuda.CUDAGraph:
-        """A graph that was found to compute what the step does; the step's tensors are as they were."""
-        # Warm-up and capture share a stream: what a library keeps for each stream then exists before the capture.
+        """Captures the step and checks that the graph computes the same; the step's tensors end as they were."""
+        # Warm-up and capture share a stream, so that what a library keeps per stream exists before the capture.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             expected = rehearse(step)
@@ -207,7 +207,7 @@ class GraphDriver(Driver):
 
     def _record(self, step: Step) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        # A tensor or a graph that the collector frees in the middle of a capture makes it fail.
+        # A capture fails if the garbage collector frees a tensor or a graph during it.
         gc.collect()
         enabled = gc.isenabled()
         gc.disable()
@@ -221,7 +221,7 @@ class GraphDriver(Driver):
 
 
 def rehearse(step: Step) -> list[Tensor]:
-    """Runs a step a few times and takes back what it changed. Returns what the tensors that a step changes are after one of it."""
+    """Runs a step a few times and undoes its changes. Returns the values of the tensors it changes, as they are after one step."""
 
     def warm_up() -> None:
         for _ in range(WARM_UP):
@@ -232,7 +232,7 @@ def rehearse(step: Step) -> list[Tensor]:
 
 
 def outcome(step: Step, call: Callable[[], object]) -> list[Tensor]:
-    """What the tensors that a step changes are after `call`, which is taken back."""
+    """The values, after `call`, of the tensors that a step changes. The changes are undone."""
     before = [tensor.clone() for tensor in step.changed()]
     try:
         call()
@@ -244,12 +244,12 @@ def outcome(step: Step, call: Callable[[], object]) -> list[Tensor]:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are equal, NaN and NaN, too. Waits for the device."""
+    """Whether two tensors are equal, where NaN equals NaN. Waits for the device."""
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def make_driver(device: torch.device) -> Driver:
-    """Graphs on CUDA, unless the environment variable LAB_GRAPHS is 0."""
+    """A driver that uses graphs on CUDA, unless the environment variable LAB_GRAPHS is 0."""
     if device.type != "cuda":
         return Driver()
     if os.environ.get("LAB_GRAPHS") == "0":
@@ -258,5 +258,5 @@ def make_driver(device: torch.device) -> Driver:
 
 
 def batch_sizes(num_examples: int, batch_size: int) -> set[int]:
-    """Sizes that occur when examples are cut into batches of which the last may be smaller."""
+    """The sizes that occur when examples are cut into batches, of which the last may be smaller."""
     return {min(batch_size, num_examples), num_examples % batch_size or min(batch_size, num_examples)}

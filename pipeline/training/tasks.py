@@ -1,4 +1,4 @@
-"""What networks are trained for. A task has its data and its way of learning in modules of its own; the engine knows neither."""
+"""The tasks that networks are trained for. A task's own modules hold its data and its losses; the engine knows neither."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Learning(Protocol):
     It is made from the settings, the data, the seeds, their stack, the driver of steps and the device.
 
     Attributes:
-        num_examples: of the training set.
-        num_tests: what a test counts.
+        num_examples: size of the training set.
+        num_tests: number of examples in a test.
     """
 
     num_examples: int
     num_tests: int
 
     def begin(self, epoch: int) -> None:
-        """Makes the stack ready to train in an epoch, counted from 1."""
+        """Makes the stack ready to train in an epoch; epochs count from 1."""
         ...
 
     def losses(self, index: Tensor, step: Tensor) -> Tensor:
@@ -36,20 +36,20 @@ class Learning(Protocol):
         ...
 
     def test(self) -> tuple[Tensor, Tensor]:
-        """Mean cross-entropy in nats and share that is right, (seed,) float64 each, of the models as they are now."""
+        """Tests the models as they are now: mean cross-entropy in nats and accuracy, (seed,) float64 each."""
         ...
 
     def draws(self, place: int, num_steps: int) -> Iterator[Tensor]:
-        """The random numbers that the examples of one of the seeds take in the steps of a training, for replay to compare."""
+        """The random numbers that the examples of the seed at `place` use in each step of a training, for replay to compare."""
         ...
 
 
 @dataclass(frozen=True)
 class Task:
-    """Where a task's parts are.
+    """Where the parts of a task are.
 
     Attributes:
-        data: the module with `load(arrays)` and `data_digest(arrays)`, arrays being the folder that the prepare stage wrote.
+        data: the module with `load(arrays)` and `data_digest(arrays)`, where `arrays` is the folder that the prepare stage wrote.
         learning: `module:class` of its `Learning`.
     """
 
@@ -64,12 +64,12 @@ TASKS = {
 
 
 def load(task: str, arrays: Path) -> Any:
-    """The data that a task's networks are trained and tested on. Raises UserError where they are missing or damaged."""
+    """The data that a task's networks are trained and tested on. Raises UserError if they are missing or damaged."""
     return resolve_name(f"{TASKS[task].data}:load")(arrays)
 
 
 def data_digest(task: str, arrays: Path) -> str:
-    """64 hexadecimal digits that tell these data from all others. Raises UserError where they are missing."""
+    """A digest of the data, 64 hexadecimal digits. Raises UserError if they are missing."""
     return str(resolve_name(f"{TASKS[task].data}:data_digest")(arrays))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -23,32 +22,24 @@ def test_rows_survive_the_file(tmp_path: Path) -> None:
     assert results.read(tmp_path / "machine.csv") == rows
 
 
-@pytest.mark.parametrize("content", ["", "round\n1\n", "not,a,table\n1,2,3\n"])
-def test_other_files_are_refused_by_a_sentence(tmp_path: Path, content: str) -> None:
+def test_other_files_are_refused_by_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "machine.csv"
-    path.write_text(content)
-    if content:
+    with pytest.raises(UserError, match="missing"):
+        results.read(path)
+    results.write(path, [_row(1, "ours-10", 6.0)])
+    for content in ("round\n1\n", "not,a,table\n1,2,3\n", path.read_text().replace("6.0", "six")):
+        path.write_text(content)
         with pytest.raises(UserError, match="damaged"):
             results.read(path)
-    else:
-        assert results.read(path) == []
-    with pytest.raises(UserError, match="missing"):
-        results.read(tmp_path / "other.csv")
-
-
-def test_a_cell_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "machine.csv"
-    results.write(path, [_row(1, "ours-10", 6.0)])
-    path.write_text(path.read_text().replace("6.0", "six"))
-    with pytest.raises(UserError, match="damaged"):
-        results.read(path)
+    path.write_text("")
+    assert results.read(path) == []
 
 
 def test_summary_leaves_out_what_does_not_count() -> None:
     rows = [_row(1, "a", 5.0), _row(2, "a", 9.0, kept=False), _row(2, "a", 7.0), _row(3, "a", 6.0), _row(1, "b", 1.0, kept=False)]
     summaries = results.summarize(rows)
     assert list(summaries) == ["a"]
-    assert dataclasses.astuple(summaries["a"])[4:9] == (3, 1, 6.0, 5.0, 7.0)  # rounds, discarded, median, low, high
+    assert (summaries["a"].median, summaries["a"].low, summaries["a"].high) == (6.0, 5.0, 7.0)
     assert results.by_round(rows, "a") == {1: 5.0, 2: 7.0, 3: 6.0}
 
 
@@ -56,7 +47,6 @@ def test_ratio_uses_shared_rounds_only() -> None:
     ratio = results.ratio({1: 8.0, 2: 12.0, 9: 1e6}, {1: 4.0, 2: 4.0, 7: 1e-6})
     assert ratio is not None
     assert ratio.value == 2.5
-    assert ratio.rounds == 2
     assert 2.0 <= ratio.low <= ratio.value <= ratio.high <= 3.0
     assert results.ratio({1: 1.0}, {2: 1.0}) is None
 

@@ -21,7 +21,7 @@ from pipeline.commands.plan import Entry, Rate
 from pipeline.data import datasets
 from pipeline.provenance import STAGE_CODE, code_hash, device_name
 from pipeline.runner import checkpoint, finished, results
-from pipeline.runner.progress import STUDY, StudyProgress, study_line
+from pipeline.runner.progress import STUDY, StudyProgress, duration, study_line
 from pipeline.runner.workers import Task
 from pipeline.stages import resolve
 from pipeline.study.files import FINISHED
@@ -267,6 +267,21 @@ def test_the_last_seeds_leave_processes_idle(study: params.Params) -> None:
     assert plan.seconds([Entry("base", settings, tasks, {0: 20})], rates, 2) == pytest.approx(40 * epoch)
     replay = Entry("base", settings, (Task([0], replay=True),), {})
     assert plan.seconds([replay], rates, 2) == pytest.approx(50 * 128 * 3e-3 + 10)
+
+
+def test_the_cheapest_claim_comes_next(study: params.Params) -> None:
+    """T11a waits for one variant, T11b for a slower one, T5a for two, T16 for one more; T4 for timings alone, and T1a for nothing."""
+    named = {"mean": 1e-3, "max": 2e-3, "patch-14": 1e-3, "patch-7": 1e-3, "patch-2": 9e-3, "base": 1e-3, "sinusoidal": 1e-3}
+    few = study.model_copy(update={"claims": {id: study.claims[id] for id in ("T5a", "T11b", "T1a", "T4", "T11a", "T16")}})
+    entries = [Entry(name, study.resolve(name), () if name in ("base", "sinusoidal") else (Task([0]), Task([1])), {}) for name in named]
+    rates = {name: Rate(rate, "recorded") for name, rate in named.items()}
+    lines = plan.prices(few, entries, rates, 2)
+    assert [line[:2] for line in lines] == [
+        ("T11a", "mean"), ("T11b", "max"), ("T5a", "patch-7, patch-2"), ("T16", "patch-14"),
+    ]  # fmt: skip
+    epoch = 60 + 10 / 3  # 1e-3 s for each of 60,000 images, a third of it for each of 10,000 tests
+    assert [line[2] for line in lines] == [duration(30 * epoch), duration(60 * epoch), duration(300 * epoch), duration(30 * epoch)]
+    assert [line[3] for line in lines] == [duration(30 * epoch), duration(90 * epoch), duration(390 * epoch), duration(420 * epoch)]
 
 
 def test_what_nothing_is_known_of_is_timed_once(

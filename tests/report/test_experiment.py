@@ -11,7 +11,9 @@ from scipy import stats
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import experiment
 from pipeline.study import Training
+from pipeline.study.claims import Finding, Judgement, Verdict
 from pipeline.study.effects import look_level
+from pipeline.study.statistics import Interval
 
 EXPERIMENT = ExperimentSettings(
     title="One", question="Is it?", source="code", baseline="base", variants=("base", "relu", "mean"), measure="first-epoch loss"
@@ -70,3 +72,21 @@ def test_the_headline_names_who_ends_elsewhere(study: Params) -> None:
     )
     near = {"base": runs["base"], "relu": result(study, "relu", (7, 8))}
     assert "cannot be told from it with so few seeds" in experiment.headline(experiment.rows(study, EXPERIMENT, near))
+
+
+def test_claims_are_the_answer_where_none_is_about_how_a_training_ends(study: Params) -> None:
+    def judged(id: str, verdict: Verdict, effect: float | None) -> Judgement:
+        ends = None if effect is None else Interval(effect - 0.01, effect + 0.01, 0.98)
+        return Judgement(
+            id, study.claims[id], verdict, (Finding(study.claims[id].comparisons[0], verdict, "", "", effect=effect, interval=ends),)
+        )
+
+    label = study.experiments["lengths"].label
+    said = experiment.answer([judged("T15", "contradicted", 0.16)], label)
+    sentence = study.claims["T15"].sentence.removesuffix(".")
+    assert (
+        said.replace("\N{NO-BREAK SPACE}", " ")
+        == f"{sentence}: contradicted ({label('sinusoidal')}, accuracy at another size: 16.00 % [15.00 to 17.00])."
+    )
+    assert experiment.answer([judged("T15", "not run", None)], label) == ""
+    assert experiment.answer([judged("T15", "contradicted", 0.16), judged("T1a", "not decided", 0.9)], label) == ""

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.files import DamagedError
+from pipeline.files import DamagedError, read_sealed, write_sealed
 from pipeline.runner import checkpoint
 from pipeline.training.engine import Trainer
 
@@ -62,9 +62,7 @@ def test_a_cut_file_is_noticed_and_leaves_the_trainer_at_the_start(tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint's bytes do not depend on what they hold: any sealed file will do for flipping bits."""
-    from pipeline.files import write_sealed
-
+    """A small sealed file in the place of a checkpoint: its seal is the same."""
     path = tmp_path_factory.mktemp("sealed") / "seed-0.part"
     write_sealed(path, bytes(range(256)) * 8)
     return path
@@ -72,8 +70,6 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(bit=st.integers(0, 8 * (256 * 8 + 32) - 1))
 def test_every_flipped_bit_is_noticed(stored: Path, bit: int) -> None:
-    from pipeline.files import read_sealed
-
     content = bytearray(stored.read_bytes())
     content[bit // 8] ^= 1 << bit % 8
     damaged = stored.with_name("damaged.part")

@@ -1,6 +1,6 @@
-"""`make train ON=ray`: on two nodes of this machine the bits of local processes, whatever dies; what is refused; what is given up.
+"""`make train ON=ray`: two nodes of this machine compute the bits of local processes, whatever dies; refusals; groups that are given up.
 
-What needs Ray runs where requirements-cluster.lock is installed.
+Tests that need Ray run where requirements-cluster.lock is installed.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def nodes() -> Iterator[Any]:
             patch.setenv(name, value)
         patch.delenv("PYTHONPATH", raising=False)
         patch.setenv("RAY_TMPDIR", folder)
-        (Path(folder) / "ray").mkdir()  # Ray notes the newest cluster there, in a folder that its own command would have made
+        (Path(folder) / "ray").mkdir()  # Ray notes the newest cluster in this folder, which only its own command makes
         from ray.cluster_utils import Cluster
 
         made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False, "temp_dir": folder})
@@ -275,13 +275,14 @@ def test_trainings_run_here_or_on_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Gone(Exception):
-    """As of a node that Ray has lost."""
+    """Ray's error about a lost node."""
 
 
 def driven(tmp_path: Path, device: str, task: workers.Task, answers: list[Any]) -> tuple[list[Any], list[UserError]]:
-    """What the driver handles, and what it gives up, when these answers come back, one of each task; an exception is raised.
+    """What the driver handles and what it gives up when the tasks answer so, one after another; nothing computes.
 
-    A task that is done, or of which nothing comes, is the last; nothing computes.
+    Args:
+        answers: a message with its files, or the exception that a task ends with.
     """
     handled: list[Any] = []
     lost: list[UserError] = []
@@ -293,14 +294,9 @@ def driven(tmp_path: Path, device: str, task: workers.Task, answers: list[Any]) 
             raise answer
         return answer
 
-    def remote(*arguments: Any) -> Iterator[Any]:
-        sent.append(arguments)
-        return iter([answers.pop(0)])
-
-    sent: list[Any] = []
     ray: Any = SimpleNamespace(
         exceptions=SimpleNamespace(RayError=Gone, RayTaskError=ZeroDivisionError, WorkerCrashedError=Gone),
-        remote=lambda **options: lambda function: SimpleNamespace(remote=remote),
+        remote=lambda **options: lambda function: SimpleNamespace(remote=lambda *arguments: iter([answers.pop(0)])),
         wait=lambda streams, **options: (streams[:1], []),
         get=get,
     )

@@ -1,4 +1,4 @@
-"""Finished seeds: kept one by one, found by what decides them, and the same whether trained together or one after another."""
+"""Finished seeds: kept one by one, found by their key, and the same whether trained together or one after another."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_settings_that_differ_in_seeds_alone_share_a_folder(tmp_path: Path, tiny
 
 
 def test_an_option_at_its_default_does_not_count(tiny_settings: Callable[..., VariantSettings]) -> None:
-    """So an option that is added later leaves the hashes of earlier trainings as they are."""
+    """An option that is added later leaves the hashes of earlier trainings as they are."""
     from pydantic import create_model
 
     from pipeline.params import ModelSettings
@@ -102,7 +102,7 @@ def test_an_option_at_its_default_does_not_count(tiny_settings: Callable[..., Va
 
 @pytest.mark.parametrize("groups", [[[0], [1], [2]], [[2], [0], [1]]])
 def test_seeds_add_up_to_the_bits_of_one_training(tiny_trainer: Callable[..., Trainer], groups: list[list[int]]) -> None:
-    """On the CPU a seed trains alone, so its result does not know of the others."""
+    """On the CPU a seed trains alone, so its result does not depend on the others."""
     whole = {part.seed: part for seeds in [[0], [1], [2]] for part in train(tiny_trainer(seeds))}
     for group in groups:
         for part in train(tiny_trainer(group)):

@@ -35,7 +35,7 @@ def train(tiny_trainer: Callable[..., Trainer]) -> Train:
     return run
 
 
-LONG = {"epochs": 30}  # 90 steps: replay walks through the first 50 alone
+LONG = {"epochs": 30}  # 90 steps, of which a replay takes the first 50
 
 
 @pytest.mark.parametrize("settings", [{}, LONG, {"augment": "affine"}, {"epochs": 1}, {"divergence": "record", "learning_rate": 1e30}])
@@ -158,6 +158,6 @@ def test_a_processor_that_rounds_otherwise_keeps_what_it_can_check(arrays: Path,
     subprocess.run(command, env=os.environ | older, check=True)
     found, _ = finished.find(tmp_path, "a" * 64)
     device = torch.device("cpu")
-    if torch.backends.cpu.get_cpu_capability() == "AVX512":  # else there is nothing older that draws the same initial weights
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":  # else no older code path draws the same initial weights
         assert replay.parted(Trainer(settings, load(arrays), [0], device), [found[0]], exact=True) is not None
     assert replay.parted(Trainer(settings, load(arrays), [0], device), [found[0]], exact=False) is None

@@ -98,7 +98,7 @@ def run(
 
     def pipe() -> tuple[Any, Any]:
         ours, theirs = Pipe()
-        # A thread has no copy of its own of what the caller closes.
+        # A thread has no own copy of the end that the caller closes.
         return ours, SimpleNamespace(recv=theirs.recv, send=theirs.send, close=lambda: None, end=theirs.close)
 
     context = SimpleNamespace(Process=Worker, Pipe=pipe)
@@ -161,7 +161,7 @@ def test_what_a_new_start_cannot_mend_ends_the_training(monkeypatch: pytest.Monk
 
 
 def test_a_stack_that_parted_in_its_replay_may_be_halved(monkeypatch: pytest.MonkeyPatch, job: workers.Job) -> None:
-    """A replay alone needs the stack that trained."""
+    """Only a replay needs the stack that trained."""
 
     def answer(job: workers.Job, task: workers.Task) -> workers.Message:
         return workers.Broken(task.seeds, "", False, "memory") if len(task.seeds) > 1 else workers.Done(task.seeds, {})
