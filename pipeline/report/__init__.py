@@ -1,1 +1,1 @@
-"""Pages and figures from what the runs left behind. Equal inputs give equal bytes."""
+"""Pages and figures of a study's results. Equal inputs give equal bytes."""

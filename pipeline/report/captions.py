@@ -1,4 +1,4 @@
-"""The page of an experiment whose variants are captioners: what they write of the test scenes, and what that says of the claims."""
+"""The page of an experiment whose variants are captioners: the quality of their captions of the test scenes, and the claims."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pipeline.study import Training
 from pipeline.study.claims import Judgement
 from pipeline.study.effects import look_level
 
-_OPEN = ("captions", "budget")  # figures that stand open besides the first
-# What the line says behind which the others are folded.
+_OPEN = ("captions", "budget")  # figures that are not folded, like the first of a page
+# Names of the others in the summary line of the fold.
 _FOLDED = {"curves": "learning curves", "gaze": "where the decoder looks", "measure": "seed by seed"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A variant's row in the tables. `greedy` and `beam` are of its scene accuracy, a fraction; `measure` is the experiment's."""
+    """A variant's row in the tables. `greedy` and `beam` are its scene accuracies (fractions); `measure` is the experiment's measure."""
 
     variant: str
     label: str
@@ -40,7 +40,7 @@ class Row:
     measure: Effect
 
     def mean(self, column: str) -> float | None:
-        """Of a column of the evaluation, over the seeds that have a finite value there; None where there is none."""
+        """The mean of a column of the evaluation over the seeds whose value is finite; None where no seed has one."""
         if self.run is None or self.run.evaluation is None or column not in self.run.evaluation:
             return None
         values = self.run.evaluation[column]
@@ -48,7 +48,7 @@ class Row:
         return float(finite.mean()) if finite.size else None
 
     def last(self, curve: str) -> float | None:
-        """Of a curve after the last epoch, mean over the seeds where all are finite."""
+        """The mean of a curve's last epoch over the seeds; None where one is not finite."""
         values = self.run.curves[curve][:, -1] if self.run else np.array([np.nan])
         return float(values.mean()) if np.isfinite(values).all() else None
 
@@ -72,7 +72,7 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
 
 
 def _changes(params: Params, variant: str, experiment: ExperimentSettings) -> str:
-    """What a variant has otherwise than the baseline; of another architecture, than the first variant that has it, too."""
+    """How a variant differs from the baseline; of another architecture, from the first variant of that architecture."""
     architecture = {name: params.resolve(name).model.architecture for name in experiment.variants}
     alike = next(name for name in (experiment.baseline, *experiment.variants) if architecture[name] == architecture[variant])
     if alike in (variant, experiment.baseline):
@@ -81,10 +81,10 @@ def _changes(params: Params, variant: str, experiment: ExperimentSettings) -> st
 
 
 def answer(row: Row, baseline: Row, name: str) -> str:
-    """What a list says of a variant: its scene accuracy and its difference to the baseline, each with its interval.
+    """A variant's line in the list of answers: its scene accuracy and the difference to the baseline, with its interval.
 
     Args:
-        name: the experiment's measure, which follows where it is another.
+        name: the experiment's measure. Where it is not the scene accuracy, its value and difference follow.
     """
     line, measure = _scene_accuracy(row, baseline), MEASURES[name]
     own, difference = row.measure.summary, row.measure.difference
@@ -113,24 +113,18 @@ def _scene_accuracy(row: Row, baseline: Row) -> str:
 
 
 def render(
-    params: Params,
-    name: str,
-    runs: Mapping[str, Training],
-    judgements: Sequence[Judgement],
-    *,
-    train_images: int | None,
-    timed: bool,
+    params: Params, name: str, runs: Mapping[str, Training], judgements: Sequence[Judgement], *, train_images: int | None, timed: bool
 ) -> dict[str, bytes]:
-    """The page and its pictures, by their path inside `reports/`; arguments as of `pipeline.report.experiment.render`."""
+    """The page and its pictures, by their path inside `reports/`. The arguments are those of `pipeline.report.experiment.render`."""
     experiment = params.experiments[name]
     material = Material(name, experiment, [runs[variant] for variant in experiment.variants if variant in runs], train_images)
     drawn = [(kind, drawing) for kind in experiment.figures for drawing in drawings(kind, material)]
+    folded = [(kind, drawing) for kind, drawing in drawn[1:] if kind not in _OPEN]
     files = pictures([drawing for _, drawing in drawn], "experiments/figures")
     table = rows(params, experiment, runs)
     present = [row for row in table if row.run is not None]
     baseline = next(row for row in table if row.is_baseline)
     measure = MEASURES[experiment.measure]
-    ceilings = [captions.cider_d_ceiling for row in present if row.run and (captions := row.run.captions) is not None]
     page = text.page(
         "captioning.md.j2",
         preview=params.preview,
@@ -138,7 +132,7 @@ def render(
         dataset=params.data.source.label,
         scenes=params.scenes,
         train=params.train,
-        other_seeds=text.other_seeds(params, list(experiment.variants)),
+        other_seeds=text.other_seeds(params, experiment.variants),
         experiment=experiment,
         baseline=baseline,
         settings=text.differs(params, experiment.baseline),
@@ -150,15 +144,15 @@ def render(
         short=any(judgement.verdict == "short run" for judgement in judgements),
         beam_width=BEAM_WIDTH,
         phrasings=PHRASINGS,
-        ceiling=ceilings[0] if ceilings else None,
+        ceiling=next((found.cider_d_ceiling for row in present if row.run and (found := row.run.captions) is not None), None),
         measured=experiment.measure != "scene accuracy",
         measure=measure,
         value=partial(text.value, measure),
         difference=partial(text.change, measure),
         level=100 * look_level(params.looks),
         shown=[drawing for place, (kind, drawing) in enumerate(drawn) if not place or kind in _OPEN],
-        folded=[drawing for place, (kind, drawing) in enumerate(drawn) if place and kind not in _OPEN],
-        folded_kinds=list(dict.fromkeys(_FOLDED.get(kind, kind) for place, (kind, _) in enumerate(drawn) if place and kind not in _OPEN)),
+        folded=[drawing for _, drawing in folded],
+        folded_kinds=list(dict.fromkeys(_FOLDED.get(kind, kind) for kind, _ in folded)),
         judgements=judgements,
         page=f"experiments/{name}.md",
         label=experiment.label,

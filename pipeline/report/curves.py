@@ -14,8 +14,8 @@ _CURVES = ("test_error", "train_loss")
 def table(runs: Mapping[str, Training]) -> bytes:
     """CSV with a line for each variant and epoch.
 
-    Columns: variant, epoch (from 1), then of the share of wrong answers on the test images and of the train loss (nats) the mean
-    over the seeds, the lowest and the highest seed. `nan` where a seed's loss is not a number, so that the curve ends there.
+    The columns are variant, epoch (from 1), and for each of test error (a fraction) and train loss (nats) the mean over the seeds, the
+    lowest and the highest seed. Where a seed's loss is not a number they are `nan`, so that the curve ends there.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

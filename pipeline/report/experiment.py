@@ -1,4 +1,4 @@
-"""The page of one experiment: its answer in a sentence, a figure, what became of the claims, a table; the rest folded."""
+"""The page of one experiment: its answer in a sentence, a figure, the verdicts and a table; the rest is folded."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import FloatArray
@@ -24,28 +22,26 @@ from pipeline.study.claims import Judgement, is_timed
 from pipeline.study.effects import contrast, look_level
 from pipeline.study.statistics import Interval, Summary
 
-Array = npt.NDArray[Any]
 ENDS = {"late accuracy", "late test error", "late test loss"}  # measures of how well a training ends
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two variants' means, or of a measure whose effects are ratios the ratio of their geometric means.
+    """A variant's difference to the baseline.
 
     Attributes:
+        mean: the difference of the means over the seeds; for a measure whose effects are ratios, the ratio of the geometric means.
         interval: None where a side has one seed only.
-        n: the fewest seeds of a side.
-        no_effect: 0, or 1 of a ratio.
+        no_effect: 0, or 1 for a ratio.
     """
 
     mean: float
     interval: Interval | None
-    n: int
     no_effect: float
 
     @property
     def is_open(self) -> bool:
-        """Whether the seeds leave it open if there is any. Equal values have no spread to tell it from."""
+        """Whether the interval includes no effect. An interval without width does not count: it is of values that are all equal."""
         return self.interval is not None and self.interval.low < self.interval.high and not self.excludes_none
 
     @property
@@ -58,8 +54,9 @@ class Effect:
     """One measure of a variant.
 
     Attributes:
-        summary: of its finite values; None where there is none. `left_out` values are not finite.
-        difference: to the baseline. None for the baseline itself, and where a value is not finite.
+        summary: of the finite values; None where there is none.
+        left_out: number of values that are not finite.
+        difference: to the baseline; None for the baseline itself, and where a value is not finite.
     """
 
     summary: Summary | None = None
@@ -69,7 +66,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Row:
-    """A variant's row in the tables; accuracies are fractions. `hierarchical` is of the difference of accuracy after the last epoch."""
+    """A variant's row in the tables; accuracies are fractions. `hierarchical`: of the difference after the last epoch."""
 
     variant: str
     label: str
@@ -91,7 +88,7 @@ def _finite_summary(values: FloatArray) -> Summary | None:
 
 
 def effects(experiment: ExperimentSettings, runs: Mapping[str, Training], measure: str, level: float) -> dict[str, Effect]:
-    """Of each variant that was trained and has the measure.
+    """The effect of each variant that was trained and has the measure.
 
     Args:
         level: of the differences' intervals.
@@ -119,7 +116,7 @@ def _difference(measure: str, values: FloatArray, baseline: FloatArray, level: f
     show: Callable[[float], float] = math.exp if ratio else float
     estimate = contrast(*sides)
     ends = estimate.interval(level)
-    return Difference(show(estimate.mean), ends and Interval(show(ends.low), show(ends.high), level), min(estimate.sizes), float(ratio))
+    return Difference(show(estimate.mean), ends and Interval(show(ends.low), show(ends.high), level), float(ratio))
 
 
 def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Training]) -> list[Row]:
@@ -158,7 +155,10 @@ def _hierarchical(run: Training, baseline: Training, level: float) -> Interval |
 
 
 def headline(table: Sequence[Row]) -> str:
-    """The experiment's answer as a sentence: where the baseline ends, and who ends elsewhere. Names are in italics; one may be "none"."""
+    """The experiment's answer as a sentence: where the baseline ends, and which variants differ.
+
+    Names are in italics, because one may be "none".
+    """
     baseline = next(row for row in table if row.is_baseline)
     others = [row for row in table if not row.is_baseline and row.accuracy.summary]
     if baseline.accuracy.summary is None:
@@ -203,20 +203,15 @@ def _length(train: TrainSettings) -> tuple[int, int | None]:
 
 
 def render(
-    params: Params,
-    name: str,
-    runs: Mapping[str, Training],
-    judgements: Sequence[Judgement],
-    *,
-    train_images: int | None,
-    timed: bool,
+    params: Params, name: str, runs: Mapping[str, Training], judgements: Sequence[Judgement], *, train_images: int | None, timed: bool
 ) -> dict[str, bytes]:
     """The page and its pictures, by their path inside `reports/`.
 
     Args:
         runs: of all variants that were trained.
         judgements: of the experiment's claims.
-        timed: whether there is a timing page to point to.
+        train_images: size of the whole training set; None where it is not known.
+        timed: whether there is a timing page to link to.
     """
     experiment = params.experiments[name]
     material = Material(name, experiment, [runs[variant] for variant in experiment.variants if variant in runs], train_images)
@@ -240,7 +235,7 @@ def render(
         headline=answer(judgements, experiment.label) or headline(table),
         images_shown=params.images_shown,
         short=[row.label for row in present if row.run is not None and row.run.images_shown < params.images_shown],
-        other_seeds=text.other_seeds(params, [variant for variant in experiment.variants if variant in params.variants]),
+        other_seeds=text.other_seeds(params, experiment.variants),
         other_length=any(_length(params.resolve(v).train) != _length(params.train) for v in experiment.variants),
         level=100 * look_level(params.looks),
         lost_losses=[row.label for row in present if row.run is not None and not np.isfinite(row.run.test_loss[:, -1]).all()],

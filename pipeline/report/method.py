@@ -1,4 +1,4 @@
-"""The page on method: when a claim is judged, and how often a verdict is wrong."""
+"""The page on method: how a claim is judged, and how often a verdict is wrong."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from pipeline.training.tasks import data_digest
 
 REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage
-_OWN = ("timing.md", "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")  # what old reports may have left
+_OWN = ("timing.md", "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")  # removed where no longer written
 
 
 def write(params: Params, runs: Mapping[str, Training]) -> None:
@@ -46,7 +46,7 @@ def write(params: Params, runs: Mapping[str, Training]) -> None:
     for pattern in _OWN:
         for old in set(REPORTS.glob(pattern)) - files.keys():
             old.unlink()
-    for folder in ("experiments", "figures", "timing"):  # a study without experiments leaves an empty one, because dvc.yaml names it
+    for folder in ("experiments", "figures", "timing"):  # dvc.yaml names them, so they exist even when they are empty
         (REPORTS / folder).mkdir(exist_ok=True)
 
 
@@ -54,7 +54,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
     """The contents of all report files, by their path inside `reports/`. Equal inputs give equal bytes.
 
     Args:
-        runs: by variant, those that were trained.
+        runs: the variants that were trained, by name.
 
     Raises:
         UserError: predictions, timings or `dataset.json` are damaged.
@@ -92,7 +92,6 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         absent=[variant for variant in params.variants if variant not in runs],
         judgements=[(judgement, places[id]) for id, judgement in judgements.items()],
         tally=_tally(list(judgements.values())),
-        looks=params.looks,
         other_seeds=text.other_seeds(params, list(params.variants)),
         without_experiment=[judgement for id, judgement in judgements.items() if places[id].startswith("#")],
         timed=timings is not None,
@@ -104,7 +103,6 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         samples=SAMPLES if (REPORTS / SAMPLES).exists() else None,
         provenance=_recorded(runs, _PROVENANCE),
         label=str,
-        level=100 * look_level(params.looks),
         verdicts=overview,
         false_expected=f"{(1 - LEVEL) * judged:.1f}",
         judged=judged,
@@ -135,7 +133,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
 
 
 def _places(params: Params, judgements: Mapping[str, Judgement], *, timed: bool) -> dict[str, str]:
-    """Where each claim is judged in full: on its first experiment's page, else on that of the timings, else on the first page."""
+    """The link to each claim's section: on the page of its first experiment, else on the timing page, else on the first page."""
     pages = {id: "timing.md" for id, claim in params.claims.items() if timed and is_timed(claim)}
     for name, settings in reversed(params.experiments.items()):
         pages |= dict.fromkeys(settings.claims, f"experiments/{name}.md")
@@ -153,7 +151,7 @@ _COUNTED: dict[Verdict, str] = {
 
 
 def _tally(judgements: Sequence[Judgement]) -> list[str]:
-    """How many claims there are of each verdict, in words; how many of those that were judged are about timings alone."""
+    """The number of claims of each verdict in words, and how many of them are about timings alone."""
     found = []
     for verdict, said in _COUNTED.items():
         of = [judgement for judgement in judgements if judgement.verdict == verdict]
@@ -165,7 +163,7 @@ def _tally(judgements: Sequence[Judgement]) -> list[str]:
 
 
 def _data_changed(runs: Mapping[str, Training], data: Mapping[str, Any] | None) -> list[str]:
-    """The variants that were trained on other data than lie here. A captioner's are the scenes."""
+    """The variants that were trained on other data than those here; the data of a captioner are the scenes."""
     digests = {"classification": data["digest"]} if data else {}
     if ARRAYS.with_name(SCENES).joinpath("scenes.json").exists():
         digests["captioning"] = data_digest("captioning", ARRAYS)
@@ -177,9 +175,11 @@ def _data_changed(runs: Mapping[str, Training], data: Mapping[str, Any] | None) 
 
 @dataclass(frozen=True)
 class Entry:
-    """A variant in the list of all: its place by mean accuracy among those trained for the same; None where it was not.
+    """A variant in the list of all.
 
-    Of a captioner the accuracy is the scene accuracy of its greedy captions, None where they were not evaluated.
+    Attributes:
+        accuracy: late test accuracy, or of a captioner the greedy scene accuracy; None where it was not trained or evaluated.
+        place: by mean accuracy, among the variants of the same task; None without an accuracy.
     """
 
     variant: str
@@ -191,7 +191,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Group:
-    """The variants that an experiment is the first to name, by their mean; `elsewhere` are those that an earlier one has."""
+    """The variants that an experiment is the first to name, by mean accuracy; `elsewhere`: those that an earlier experiment names."""
 
     name: str
     settings: ExperimentSettings | None
@@ -220,7 +220,7 @@ def _groups(params: Params, runs: Mapping[str, Training]) -> list[Group]:
 
 
 def _base(params: Params) -> list[tuple[str, str]]:
-    """(what, its options) of the base, as params.yaml writes them."""
+    """(part, its options) of the base, as params.yaml writes them."""
     train = params.train.model_dump()
     parts = {"network": params.base.model_dump(), "training": {name: value for name, value in train.items() if name != "seeds"}}
     return [(what, ", ".join(f"{name}: {text.plain(value)}" for name, value in options.items())) for what, options in parts.items()]
@@ -229,26 +229,13 @@ def _base(params: Params) -> list[tuple[str, str]]:
 # --- where the numbers come from ---
 
 
-def _dataset(run: Mapping[str, Any]) -> str:
-    source = DATASETS.get(str(run.get("dataset")))
-    return source.label if source else str(run.get("dataset"))
-
-
-_Show = Callable[[Mapping[str, Any]], str]
-_PROVENANCE: dict[str, _Show] = {
-    "commit": lambda run: _trainings(run),
-    "uncommitted at that time": lambda run: _uncommitted(run),
-    "data": lambda run: f"{_dataset(run)}, digest `{run.get('data_digest')}`",
-}
-_HARDWARE: dict[str, _Show] = {
-    "device": lambda run: f"{run.get('device_name')} ({run.get('device')})",
-    "versions": lambda run: ", ".join(f"{name} {version}" for name, version in (run.get("versions") or {}).items()),
-    "code hash": lambda run: f"`{run.get('code_hash')}`",
-}
+def _data(run: Mapping[str, Any]) -> str:
+    name = str(run.get("dataset"))
+    return f"{DATASETS[name].label if name in DATASETS else name}, digest `{run.get('data_digest')}`"
 
 
 def _trainings(run: Mapping[str, Any]) -> str:
-    """Where a variant's seeds were trained, and which later commits were found to compute the same."""
+    """The commits at which a variant's seeds were trained, and those that were found to compute the same."""
     trainings = run.get("trainings") or [run]
     shown = []
     for training in trainings:
@@ -263,7 +250,7 @@ def _trainings(run: Mapping[str, Any]) -> str:
 
 
 def _uncommitted(run: Mapping[str, Any]) -> str:
-    """What decided a variant's seeds and was in no commit yet when they were trained."""
+    """The edits that decided a variant's seeds and were not committed when they were trained."""
     trainings = run.get("trainings") or [run]
     edits = dict.fromkeys(edit for training in trainings for edit in training.get("git_edits", ()))
     if edits:
@@ -276,8 +263,17 @@ def _commit(entry: Mapping[str, Any]) -> str:
     return f"`{entry['git_commit']}`" if entry.get("git_commit") else "not recorded (no git)"
 
 
+_Show = Callable[[Mapping[str, Any]], str]
+_PROVENANCE: dict[str, _Show] = {"commit": _trainings, "uncommitted at that time": _uncommitted, "data": _data}
+_HARDWARE: dict[str, _Show] = {
+    "device": lambda run: f"{run.get('device_name')} ({run.get('device')})",
+    "versions": lambda run: ", ".join(f"{name} {version}" for name, version in (run.get("versions") or {}).items()),
+    "code hash": lambda run: f"`{run.get('code_hash')}`",
+}
+
+
 def _recorded(runs: Mapping[str, Training], fields: Mapping[str, _Show]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """(what, [(value, which variants; empty when all)]) of what the runs recorded about themselves, the most frequent value first."""
+    """(field, [(value, its variants; empty for all)]) of what the runs recorded, the most frequent value first."""
     table = []
     for what, show in fields.items():
         values: dict[str, list[str]] = {}

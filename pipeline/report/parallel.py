@@ -19,19 +19,19 @@ _calls: Sequence[Callable[[], Any]] = ()
 
 
 def call_all(calls: Sequence[Callable[[], Result]]) -> list[Result]:
-    """The results of all calls in their order, made in as many processes as there are cores, or as LAB_PROCESSES says.
+    """The results of all calls, in their order, from one process per core or from as many as LAB_PROCESSES says.
 
-    The processes are forked: what the calls hold and the modules that they need are there at once, where a new process takes seconds
-    to import them. Torch's threads do not survive a fork, so that the calls are made here, one by one, once torch is imported.
+    The processes are forked, so that they have the calls, which cannot be pickled, and the modules, whose import takes seconds. Torch's
+    threads do not survive a fork: where torch is imported, the calls are made in this process, one by one.
 
     Raises:
-        Exception: what the first call that failed raised.
+        Exception: that of the first call that failed.
     """
     processes = min(choose_processes(), len(calls))
     if processes <= 1 or "torch" in sys.modules:
         return [call() for call in calls]
     with warnings.catch_warnings():
-        # Of Python 3.12 and later. The other threads here are those of BLAS, which ends them before a fork and starts new ones after it.
+        # Python 3.12 and later warn of other threads. They are those of BLAS, which ends them before a fork and restarts them after it.
         warnings.filterwarnings("ignore", message=".*use of fork", category=DeprecationWarning)
         pool = ProcessPoolExecutor(processes, mp_context=get_context("fork"), initializer=_start, initargs=(calls,))
         with pool:
@@ -45,7 +45,6 @@ def pictures(drawings: Sequence[Drawing], folder: str) -> dict[str, bytes]:
 
 
 def _start(calls: Sequence[Callable[[], Any]]) -> None:
-    """A process's beginning."""
     global _calls
     _calls = calls
 

@@ -2,7 +2,7 @@
 
     python -m pipeline.report.readme
 
-writes it anew between `<!-- claims of FOLDER -->` and `<!-- end of claims -->`; FOLDER holds the report.
+replaces it between `<!-- claims of FOLDER -->` and `<!-- end of claims -->`; FOLDER holds the report.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def main(argv: list[str]) -> None:
 
 
 def updated(readme: str, root: Path = Path()) -> str:
-    """The text of README.md with the claims of its report as that has them now.
+    """The text of README.md with the present claims of its report.
 
     Raises:
-        UserError: it has no place for them, or its report is not there or has no claims.
+        UserError: it has no marks to write them between, or its report is missing or has no claims.
     """
     marked = _MARKED.search(readme)
     if marked is None:
@@ -49,7 +49,7 @@ def updated(readme: str, root: Path = Path()) -> str:
 
 
 def table(page: str, folder: str) -> str:
-    """How many claims there are of each verdict, and a line for each that was run, from a report's first page in that folder.
+    """The number of claims of each verdict, and a row for each claim that was run, from the first page of the report in that folder.
 
     Raises:
         UserError: the page has no claims.

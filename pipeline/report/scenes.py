@@ -1,4 +1,4 @@
-"""The page about captioning's scenes: what they look like, what is said of them, and how many there are."""
+"""The page about captioning's scenes: samples, their references, and the numbers of scenes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.report import text
 from pipeline.report.figures.drawing import Drawing
 from pipeline.report.figures.style import INK, MUTED, PAGE, WIDTH, Theme, png, style
 
-# The samples: the first test scene of so many images, with a class twice or more or without.
+# The samples: the first test scene with this number of images, and with or without a class that stands twice or more.
 _SAMPLES = ((1, False), (2, False), (3, True), (4, False), (4, True))
 
 
@@ -25,7 +25,7 @@ def render(dataset: str, drawn: tuple[Scenes, Dataset] | None, preview: str | No
     """The page and its picture for light and dark pages, by their path inside `reports/scenes/`.
 
     Args:
-        drawn: the scenes, and the images that they are made of; None where the data set has no captions.
+        drawn: the scenes and the images that they consist of; None where the data set has no captions.
         preview: why this study is not the full one, or None.
     """
     label = DATASETS[dataset].label
@@ -54,7 +54,7 @@ def render(dataset: str, drawn: tuple[Scenes, Dataset] | None, preview: str | No
 
 
 def draw_samples(pictures: Array, references: Sequence[Sequence[Words]], theme: Theme) -> bytes:
-    """PNG: a row for each scene, its picture and beside it its references, each with the phrasing's name.
+    """PNG: a row for each scene with its picture and its references, each with the phrasing's name.
 
     Args:
         pictures: (scene, [channel,] height, width) uint8.

@@ -1,4 +1,4 @@
-"""Numbers, names and pictures as Markdown: accuracy in %, differences of it in points, losses in nats."""
+"""Numbers, settings and verdicts as Markdown: accuracies in %, their differences in points, losses in nats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def percent(fraction: float) -> str:
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """With its sign, a true minus; a value that rounds to zero has none."""
+    """With its sign, which is a true minus; a value that rounds to zero has no sign."""
     text = f"{value:+.{digits}f}"
     return text[1:] if float(text) == 0 else text.replace("-", MINUS)
 
@@ -37,17 +37,17 @@ def points(fraction: float) -> str:
 
 
 def interval(value: Interval | None, show: Callable[[float], str]) -> str:
-    """`low to high`, which a narrow table does not break, or a dash where there is none."""
+    """`low to high` without a line break, or a dash for None."""
     return f"{show(value.low)}{NBSP}to{NBSP}{show(value.high)}" if value else "-"
 
 
 def estimate(mean: float, ends: Interval | None, show: Callable[[float], str]) -> str:
-    """`1.27 [1.25 to 1.29]`, which a narrow table does not break; without an interval where there is none."""
+    """`1.27 [1.25 to 1.29]` without a line break; for None the mean alone."""
     return show(mean) + (f"{NBSP}[{interval(ends, show)}]" if ends else "")
 
 
 def at_least(fraction: float) -> str:
-    """Points, rounded up: a bound stays true when it is rounded away from zero."""
+    """Points, rounded up, so that a bound stays true."""
     return f"{math.ceil(round(fraction * 1e4, 6)) / 100:.2f}"
 
 
@@ -66,26 +66,26 @@ def p_value(p: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Three digits; all of the number from 100 on."""
+    """Three digits; from 100 on a whole number."""
     return f"{value:#.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
 
 
 def three_decimals(value: float) -> str:
-    """Three digits of a number above 1, three decimals of one below; where these would be all zeros, one digit."""
+    """Three digits from 1 on, three decimals below; where all three would be zeros, one digit."""
     if abs(value) >= 1:
         return digits(value)
     return f"{value:.3f}" if abs(value) >= 0.0005 or value == 0 else f"{value:.0e}"
 
 
 def seed_list(seeds: Sequence[int]) -> str:
-    """`0 to 9`, or all of them where they do not follow one another."""
+    """`0 to 9`, or each seed where they are not consecutive."""
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
         return f"{seeds[0]} to {seeds[-1]}"
     return ", ".join(map(str, seeds))
 
 
 def other_seeds(params: Params, variants: Sequence[str]) -> str:
-    """The variants with a number of seeds of their own: "base has 10"; empty where there is none."""
+    """The variants whose number of seeds is not the study's: "base has 10"; empty without one."""
     own = {variant: len(params.resolve(variant).train.seeds) for variant in variants}
     others = [f"{variant} has {count}" for variant, count in own.items() if count != len(params.train.seeds)]
     return listed(others) if others else ""
@@ -100,7 +100,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def value(measure: Measure, number: float) -> str:
-    """A value of the measure, in the printed unit but without it."""
+    """A value of the measure in its printed unit, without the unit's name."""
     number *= measure.factor
     return (three_decimals(number) if measure.digits is None else f"{number:.{measure.digits}f}").replace("-", MINUS)
 
@@ -114,12 +114,12 @@ def difference(measure: Measure, number: float) -> str:
 
 
 def change(measure: Measure, number: float) -> str:
-    """A difference of two values of the measure, with its sign; of a measure whose effects are ratios the ratio."""
+    """A difference of two values of the measure, with its sign; for a measure whose effects are ratios, the ratio."""
     return digits(number) if measure.ratio else difference(measure, number)
 
 
 def effect(finding: Finding) -> str:
-    """The effect of a comparison with its interval and unit, or a dash; of a ratio of trainings the difference, too."""
+    """The effect of a comparison with its interval and unit, or a dash; after a ratio of trainings the difference."""
     if finding.effect is None:
         return "-"
     measure = MEASURES[finding.comparison.measure]
@@ -155,12 +155,12 @@ def compared(comparison: ComparisonSettings, label: Callable[[str], str] = str) 
 
 
 def needed(finding: Finding) -> str:
-    """What would decide a comparison that is not decided, in few words."""
+    """What would decide a comparison, in few words."""
     return finding.seeds_note.removesuffix(" would probably decide it, if its mean stays as it is")
 
 
 def sizes(finding: Finding) -> str:
-    """How many seeds (rounds) it rests on: one number, or one for each side."""
+    """The number of seeds (rounds) of a comparison: one number, or one for each side."""
     return " and ".join(map(str, dict.fromkeys(finding.sizes))) or "-"
 
 
@@ -169,12 +169,12 @@ def heading(judgement: Judgement) -> str:
 
 
 def anchor(judgement: Judgement) -> str:
-    """What a git host makes of the heading, to link to it."""
+    """The anchor that a git host gives the heading."""
     return re.sub(r"[^a-z0-9 -]", "", heading(judgement).lower()).replace(" ", "-")
 
 
 def rules(judgement: Judgement) -> dict[str, str]:
-    """The rules of a claim's comparisons in words, each once, with a letter to refer to it."""
+    """The rules of a claim's comparisons in words, each with a letter to refer to it."""
     texts = dict.fromkeys(finding.rule_text for finding in judgement.findings)
     return {text: chr(ord("a") + i) for i, text in enumerate(texts)}
 
@@ -191,7 +191,7 @@ def plain(value: Any) -> str:
 
 
 def options(params: Params, variant: str | None) -> dict[str, Any]:
-    """All options of a variant (None: of the base) that change what it computes: not its seeds, nor whether a divergence stops it."""
+    """All options of a variant (None: of the base), but the seeds and whether a divergence stops it."""
     if variant is None:
         train, model = params.train.model_dump(), params.base.model_dump()
     else:
@@ -205,7 +205,7 @@ def _changes(settings: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
 
 
 def differs(params: Params, variant: str, baseline: str | None = None) -> str:
-    """In which options a variant differs from the base; from the experiment's baseline where that is shorter to say."""
+    """The options in which a variant differs from the base, or from the experiment's baseline where that list is shorter."""
     own = options(params, variant)
     to_base = _changes(own, options(params, None)) or "the base itself"
     if baseline is None or variant == baseline or own["architecture"] != options(params, baseline)["architecture"]:
@@ -215,12 +215,12 @@ def differs(params: Params, variant: str, baseline: str | None = None) -> str:
 
 
 def changes(params: Params, variant: str, baseline: str) -> str:
-    """The options of a variant that its experiment's baseline does not have, or has otherwise."""
+    """The options in which a variant differs from its experiment's baseline."""
     return "-" if variant == baseline else _changes(options(params, variant), options(params, baseline))
 
 
 def tokens(model: Any) -> str:
-    """How many tokens the encoder reads, the class token included; a dash for a network without tokens."""
+    """The number of tokens of the encoder, the class token included; a dash for a network without tokens."""
     return str(model.num_tokens) if isinstance(model, ModelSettings) else "-"
 
 
@@ -228,7 +228,7 @@ def tokens(model: Any) -> str:
 
 
 def cell(text: object) -> str:
-    """Text inside a table's cell: one line, with bars that do not end it."""
+    """Text for a table's cell: one line, with escaped bars."""
     return " ".join(str(text).split()).replace("|", "\\|")
 
 

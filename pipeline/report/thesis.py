@@ -1,4 +1,4 @@
-"""The page that sets the results of the thesis beside those of the study: V. Kovinić, Računarski fakultet, Belgrade, 2024."""
+"""The page that compares the results of the thesis (V. Kovinić, Računarski fakultet, Belgrade, 2024) with those of the study."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pipeline.study.claims import Judgement, is_timed
 from pipeline.study.statistics import Interval, Summary, next_value, summarize
 from pipeline.timing.results import Timings
 
-# Of its own configuration, the base; the thesis's text has curves and no figures of accuracy.
+# Of its own configuration, which is the base. The author reports it; the thesis itself shows curves only.
 PUBLISHED_ACCURACY = 0.977
-_SMALL_SHARE = 0.05  # of a step's time: whatever it does, it moves the step by less
+_SMALL_SHARE = 0.05  # of a step's time: a part below it cannot explain a difference between steps
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter of the thesis, or several. `variants`: the networks that its figures compare."""
+    """One or several chapters of the thesis. `variants`: the networks that its figures compare."""
 
     title: str
     sections: tuple[str, ...]
@@ -50,7 +50,7 @@ def render(
 
     Args:
         judgements: of all claims; those of other sources are left out.
-        places: by claim, where in `reports/` it is judged in full; an anchor alone is one of the first page.
+        places: by claim, the link to its section inside `reports/`; an anchor alone is on the first page.
     """
     by_chapter = [(chapter, [judgement for judgement in judgements if _is_of(judgement, chapter)]) for chapter in CHAPTERS]
     own = [judgement for _, found in by_chapter for judgement in found]
@@ -61,7 +61,7 @@ def render(
         "thesis.md.j2",
         preview=params.preview,
         dataset=params.data.source.label,
-        chapters=[(chapter, *_split(found), _rows(chapter, runs)) for chapter, found in by_chapter if found],
+        chapters=[(chapter, found, _rows(chapter, runs)) for chapter, found in by_chapter if found],
         claims=len(said),
         tally=_tally(said) if said else None,
         verdicts=verdicts,
@@ -78,7 +78,7 @@ def render(
 
 
 def section(judgement: Judgement) -> str:
-    """The section of the thesis that a claim is from, the first one where there are several; empty where it is from elsewhere."""
+    """The (first) section of the thesis that a claim is from; empty for a claim of another source."""
     found = re.search(r"\bthesis, (\d+(?:\.\d+)*)", judgement.claim.source)
     return found[1] if found else ""
 
@@ -100,13 +100,8 @@ def _tally(judgements: Sequence[Judgement]) -> str:
     return listed([f"{count} {words[count != 1]}" for words, count in counts.items() if count])
 
 
-def _split(judgements: Sequence[Judgement]) -> tuple[list[Judgement], list[Judgement]]:
-    """Those that say something, and those that were not run."""
-    return [one for one in judgements if one.verdict != "not run"], [one for one in judgements if one.verdict == "not run"]
-
-
 def _judged(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, list[str]]]:
-    """For each sentence of the thesis whose claims were judged: its source, the sentence, the verdicts, and what they rest on."""
+    """For each sentence of the thesis whose claims were judged: its source, the sentence, the verdicts, and their effects."""
     found: dict[str, list[Judgement]] = {}
     for judgement in judgements:
         if judgement.claim.quote and judgement.verdict in ("supported", "contradicted", "not decided"):
@@ -130,7 +125,7 @@ def _verdict(judgement: Judgement) -> str:
 
 @dataclass(frozen=True)
 class _Accuracy:
-    """Test accuracy after the last epoch, over seeds. `single`: where a training with another seed ends in 95 % of cases."""
+    """Test accuracy after the last epoch, over seeds. `single`: 95 % prediction interval of a training with another seed."""
 
     summary: Summary
     epochs: int
@@ -154,7 +149,7 @@ def _rows(chapter: Chapter, runs: Mapping[str, Training]) -> list[tuple[str, _Ac
 
 @dataclass(frozen=True)
 class Question:
-    """`answer`: what the timing stage found, in sentences; `short`: the answer in one clause."""
+    """A question of the thesis. `short`: the answer in one clause; `answer`: what the timing stage found, in sentences."""
 
     asked: str
     section: str

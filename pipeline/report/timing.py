@@ -1,4 +1,4 @@
-"""The timing page: what the timing stage measured, and what it says of the claims about time."""
+"""The timing page: the measurements of the timing stage, and the claims about time."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
         machine=raw["machine"],
         settings=raw["settings"],
         timings=timings,
-        counted=sum(entry["kept"] for entry in raw["rounds"]),
+        rounds=sum(entry["kept"] for entry in raw["rounds"]),
         discarded=[entry["foreign"] for entry in raw["rounds"] if not entry["kept"]],
-        fewest=MIN_ROUNDS,
-        least_tokens=MIN_TOKENS,
+        min_rounds=MIN_ROUNDS,
+        min_tokens=MIN_TOKENS,
         judgements=judgements,
         figures={drawing.name: drawing for drawing in drawn},
         ways=WAYS,
@@ -67,7 +67,7 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
 
 
 def _pairs(timings: Timings, judgements: Sequence[Judgement]) -> list[tuple[str, str, str]]:
-    """(claim, slower, faster) of the claims' ratios of which both sides were timed."""
+    """(claim, slower, faster) of the claims' ratios whose two sides were timed."""
     return [
         (judgement.id, part.variant, part.reference)
         for judgement in judgements

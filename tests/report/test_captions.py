@@ -1,8 +1,9 @@
-"""The pages of captioning experiments, from captioners that were really trained, if only for moments."""
+"""The pages of captioning experiments, from captioners that were trained for two or three epochs."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def root(
 
 
 def spread(records: Records, variant: str) -> None:
-    """Numbers of its own in each column of a captioner's evaluation: after moments of training nothing is right, and all are 0."""
+    """Replaces each column of a captioner's evaluation by random numbers: after so short a training all of them would be 0."""
     found = records.read(variant)
     assert found is not None
     rng = np.random.default_rng(list(variant.encode()))
@@ -144,17 +145,19 @@ def read(root: Path, page: str = "experiments/words.md") -> str:
     return (root / "reports" / page).read_text().replace("\N{MINUS SIGN}", "-").replace("\N{NO-BREAK SPACE}", " ")
 
 
-def table(page: str, header: str) -> dict[str, list[str]]:
-    """The rows of the table whose header line holds `header`, by their first cell."""
+def rows(page: str, header: str) -> list[list[str]]:
+    """The cells of all tables whose header line holds `header`, row by row."""
     lines = page.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith("|") and header in line)
-    found = {}
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            break
-        first, *cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        found[first] = cells
-    return found
+    return [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for start, top in enumerate(lines) if top.startswith("|") and header in top
+        for line in itertools.takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
+    ]  # fmt: skip
+
+
+def table(page: str, header: str) -> dict[str, list[str]]:
+    """The same by their first cell."""
+    return {first: cells for first, *cells in rows(page, header)}
 
 
 def test_the_answer_stands_first_with_its_interval(root: Path) -> None:
@@ -258,7 +261,7 @@ def test_without_trained_captioners_nothing_was_run(root: Path) -> None:
 def test_other_pages_know_captioners(root: Path) -> None:
     page, runs = read(root, "README.md"), load(root).trainings
     assert "These are not the data" not in page
-    listed = {cells[0]: [place, *cells] for place, cells in ((row[0], row[1:]) for row in _rows(page, "| place |"))}
+    listed = {name: [place, name, *cells] for place, name, *cells in rows(page, "| place |")}
     accuracy = {name: runs[name].evaluation["greedy_scene_accuracy"].mean() for name in CAPTIONERS}
     for name, mean in accuracy.items():
         assert listed[name][4] == f"{100 * mean:.2f}"
@@ -269,17 +272,6 @@ def test_other_pages_know_captioners(root: Path) -> None:
     assert "lstm" in read(root, "hardware.md")
     assert (root / "reports/curves.csv").read_text().count("\nlstm,") == 2
     assert "**scene accuracy**" in read(root, "glossary.md")
-
-
-def _rows(page: str, header: str) -> list[list[str]]:
-    lines = page.splitlines()
-    found = []
-    for start in [i for i, line in enumerate(lines) if header in line]:
-        for line in lines[start + 2 :]:
-            if not line.startswith("|"):
-                break
-            found.append([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
-    return found
 
 
 def test_scenes_that_were_drawn_anew_are_told(root: Path, tmp_path: Path, arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,13 +36,13 @@ def test_differences_are_welchs_over_the_seeds_of_either_side(study: Params, cha
     level = look_level(study.looks)
     ours, theirs = runs["relu"].test_accuracy[:, -1], runs["base"].test_accuracy[:, -1]  # two epochs: the last is the last fifth
     row = rows["relu"]
-    assert (row.accuracy.summary.n, row.accuracy.difference.n) == (len(change), min(10, len(change)))
+    assert row.accuracy.summary.n == len(change)
     low, high = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(level)
     assert (row.accuracy.difference.interval.low, row.accuracy.difference.interval.high) == pytest.approx((low, high))
     logs = stats.ttest_ind(np.log(1 - ours), np.log(1 - theirs), equal_var=False).confidence_interval(level)
     assert (row.error.difference.interval.low, row.error.difference.interval.high) == pytest.approx(tuple(np.exp(logs)))
     assert row.error.difference.mean == pytest.approx(stats.gmean(1 - ours) / stats.gmean(1 - theirs))
-    assert rows["mean"].accuracy.difference.n == 2  # no seed in common, and none is needed
+    assert rows["mean"].accuracy.difference.interval is not None  # the two sides need no seed in common
     assert rows["base"].accuracy.difference is None
 
 

@@ -35,9 +35,8 @@ def test_its_numbers_are_those_of_the_table(study: Params) -> None:
     power = [row for row in rates if row["kind"] == "power"]
     for row in power:
         assert cells[row["scenario"]] == [f"{100 * float(row['first']):.1f}", f"{100 * float(row['decided']):.1f}"]
-    assert (
-        len(cells) == len({row["scenario"].split(", ", 1)[1] for row in errors}) + len(power) + 3
-    )  # two headers, and the lines under them
+    spreads = {row["scenario"].split(", ", 1)[1] for row in errors}
+    assert len(cells) == len(spreads) + len(power) + 3  # two headers, and the lines under them
     worst = max(100 * float(row["false"]) for row in errors)
     assert f"(% of studies, at most {worst:.1f}; " in shown
     assert f"over {int(rates[0]['trials']):,} simulated studies a row" in shown

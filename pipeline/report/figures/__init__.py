@@ -1,7 +1,7 @@
-"""The figures of the pages: each beside its caption and its choice of data.
+"""The figures of the pages, each with its caption and its choice of data.
 
-A figure that experiments may name is one function, registered under its name by `@figure`; the name stands in `Figure`
-(pipeline/params/study.py), too, where params.yaml is checked.
+A figure that experiments may name is one function, which `@figure` registers under its name. The name also stands in `Figure`
+(pipeline/params/study.py), by which params.yaml is checked.
 """
 
 from pipeline.report.figures import arithmetic, attention, captions, curves, measure, positions, scaling  # each registers its figures

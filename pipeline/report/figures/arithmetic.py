@@ -1,4 +1,4 @@
-"""What accuracy costs: test error against the arithmetic of a forward pass, and against parameters."""
+"""Test error against the floating-point operations of a forward pass, and against parameters."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Annotation
 
-_JOINED = ("blocks", "patch")  # variants that differ in the first of these alone, or else in the second, are one line
+_JOINED = ("blocks", "patch")  # a line joins variants that differ in the first of these alone; where there are none, in the second
 
 
 @dataclass(frozen=True)
 class Point:
-    """One variant: what a forward pass of an image takes, and its errors (seeds,), fractions."""
+    """One variant: operations of an image's forward pass, parameters, and test errors (seeds,) as fractions."""
 
     label: str
     flops: int
@@ -68,7 +68,7 @@ def _point(material: Material, run: Training) -> Point:
 
 
 def _lines(runs: Sequence[Training]) -> list[list[Training]]:
-    """Variants whose models differ in one number alone, in the order of their arithmetic."""
+    """The variants in lines whose models differ in one number alone, in the order of their operations."""
     groups: dict[str, list[Training]] = {}
     for option in _JOINED:
         groups = {}
@@ -81,13 +81,13 @@ def _lines(runs: Sequence[Training]) -> list[list[Training]]:
 
 
 def _sizes_differ(points: Sequence[Point]) -> bool:
-    """Whether there is something to see of the numbers of parameters."""
+    """Whether the numbers of parameters differ enough for a panel."""
     sizes = [point.parameters for point in points]
     return max(sizes) > 2 * min(sizes)
 
 
 def draw_arithmetic(lines: Sequence[Sequence[Point]], theme: Theme) -> bytes:
-    """PNG: test error against floating-point operations, and against parameters where these differ, all on logarithmic axes."""
+    """PNG: test error against floating-point operations, and against parameters where these differ; all axes are logarithmic."""
     points = [point for line in lines for point in line]
     sizes: list[tuple[str, Callable[[Point], int]]] = [("floating-point operations of a forward pass", lambda point: point.flops)]
     if _sizes_differ(points):
@@ -124,7 +124,7 @@ _PLACES = ((7, 7), (7, -7), (-7, 7), (-7, -7), (9, 0), (-9, 0), (0, 11), (0, -11
 
 
 def _name(axes: Axes, named: Sequence[tuple[Point, dict[str, Any]]]) -> None:
-    """Writes each variant's name beside its point, where it hides least of the points, the lines and the other names."""
+    """Writes each variant's name beside its point, at the place that hides least of points, lines and other names."""
     drawn = axes.get_figure(root=True)
     assert drawn is not None
     drawn.draw_without_rendering()
@@ -143,7 +143,7 @@ def _name(axes: Axes, named: Sequence[tuple[Point, dict[str, Any]]]) -> None:
             for box in boxes
         ]
         best = hidden.index(min(hidden))
-        taken += [boxes[best]] * 10  # names on each other cannot be read
+        taken += [boxes[best]] * 10  # two names on each other are worse than a name on a line
         for text in (*texts[:best], *texts[best + 1 :]):
             text.remove()
 

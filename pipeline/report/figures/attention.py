@@ -23,7 +23,7 @@ from pipeline.study.training import Attention
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SHOWN_DIGIT = 3  # its strokes are neither everywhere nor at one place
+_SHOWN_DIGIT = 3  # its strokes fill neither the whole image nor one place
 
 
 @figure("attention_maps")
@@ -75,11 +75,11 @@ def _percent(share: float) -> str:
 
 
 def draw_rollouts(images: FloatArray, rows: Sequence[tuple[str, FloatArray]], theme: Theme) -> bytes:
-    """PNG: test images in a row, one of each class, and below them a row of maps each.
+    """PNG: a row of test images, one of each class, and a row of their maps for each of `rows`.
 
     Args:
         images: (image, height, width), in [0, 1]; of ten classes, ten.
-        rows: (label, which may have two lines, and (image, grid, grid): shares of all attention).
+        rows: (label of one or two lines, (image, grid, grid) shares of all attention).
     """
     with style(theme):
         left, gap, right = 1.55, 0.05, 0.62
@@ -101,7 +101,7 @@ def draw_rollouts(images: FloatArray, rows: Sequence[tuple[str, FloatArray]], th
 
 
 def draw_heads(image: FloatArray, maps: FloatArray, theme: Theme) -> bytes:
-    """PNG: a map for each block and head, from no weight to the greatest of all.
+    """PNG: a map for each block and head, on one scale from 0 to the greatest weight.
 
     Args:
         image: (height, width), in [0, 1].
@@ -129,7 +129,7 @@ def draw_heads(image: FloatArray, maps: FloatArray, theme: Theme) -> bytes:
 
 
 def _colour_bar(drawn: Figure, column: Sequence[Axes], theme: Theme, scale: Normalize, ticks: Iterable[float]) -> None:
-    """Beside the last column of maps, as high as it, with its shares in %: those of the ticks whose numbers do not touch."""
+    """Draws the scale in % beside the last column of maps, with those of the ticks whose numbers do not touch."""
     top, bottom = column[0].get_position(), column[-1].get_position()
     width, height = drawn.get_size_inches()
     tall = min(top.y1 - bottom.y0, 3 / height)

@@ -1,4 +1,4 @@
-"""What captioners write of the first test scenes, where they look meanwhile, and what longer training gains."""
+"""Captions of the first test scenes, where the decoder looks for each word, and scene error against epochs."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from pipeline.study.training import Captions
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_SCENES, MAX_WRITTEN = 6, 24  # scenes and captions in a figure: of many models, fewer scenes
-MIN_DIGITS = 3  # of a scene in which it can be seen where a decoder looks
+MAX_SCENES, MAX_CAPTIONS = 6, 24  # in a figure; many models leave fewer scenes
+MIN_DIGITS = 3  # of a scene that shows where a decoder looks
 
 Kind = Literal["right", "wrong", "missing"]
 
@@ -54,12 +54,12 @@ def grammar_of_run(run: Training) -> Grammar:
     return grammar_of(run.settings.data.dataset)
 
 
-# --- what is written ---
+# --- captions beside their scenes ---
 
 
 @dataclass(frozen=True)
 class Written:
-    """A caption beside its scene: whether it is true and complete, and its words beside those of the nearest reference."""
+    """A caption: whether it is true and complete, and its words compared with the nearest reference."""
 
     label: str
     right: bool
@@ -72,14 +72,14 @@ def captions(material: Material) -> list[Drawing]:
     if not found:
         return []
     first = found[0][1]
-    count = max(1, min(len(first.scenes), MAX_SCENES, MAX_WRITTEN // len(found)))
+    count = max(1, min(len(first.scenes), MAX_SCENES, MAX_CAPTIONS // len(found)))
     rows = [[_written(material.label(run), grammar_of_run(run), one, scene) for run, one in found] for scene in range(count)]
     spoken = listed([f"{row[0].label} {sum(one.right for one in row)}" for row in zip(*rows, strict=True)])
-    alt = f"The first {counted(count, 'test scene')} and what each model writes of them. Of {count} are true and complete: {spoken}."
+    alt = f"The first {counted(count, 'test scene')} with the caption of each model. Of {count} are true and complete: {spoken}."
     caption = (
-        f"The first {counted(count, 'test scene')}, which nothing but their place has chosen, and the greedy caption that the first seed "
-        "of each model writes of them. A tick: true and complete, in whatever words. In a wrong caption the coloured words are not those "
-        "of the nearest reference, which has the words in brackets there."
+        f"The first {counted(count, 'test scene')}, chosen by their place alone, with the greedy caption of each model's first seed. "
+        "A tick: true and complete, in any wording. The coloured words of a wrong caption differ from the nearest reference, whose words "
+        "stand there in brackets."
     )
     return [Drawing(alt, caption, lambda theme: draw_captions(first.scenes[:count], rows, theme))]
 
@@ -92,7 +92,7 @@ def _written(label: str, grammar: Grammar, found: Captions, scene: int) -> Writt
 
 
 def compared(words: Words, references: Sequence[Words]) -> tuple[tuple[str, Kind], ...]:
-    """A caption's words, those that the nearest reference does not have at that place as wrong, and those that it has there, missing."""
+    """A caption's words, 'wrong' where the nearest reference has others, and the reference's words there as 'missing'."""
     matchers = [SequenceMatcher(None, words, reference, autojunk=False) for reference in references]
     _, reference, matcher = max(
         zip((matcher.ratio() for matcher in matchers), references, matchers, strict=True), key=lambda candidate: candidate[0]
@@ -105,11 +105,11 @@ def compared(words: Words, references: Sequence[Words]) -> tuple[tuple[str, Kind
 
 
 def draw_captions(scenes: FloatArray, rows: Sequence[Sequence[Written]], theme: Theme) -> bytes:
-    """PNG: a row for each scene, its picture and beside it the captions, one under the other.
+    """PNG: a row for each scene with its picture and its captions, one below the other.
 
     Args:
         scenes: (scene, height, width), in [0, 1].
-        rows: of each scene.
+        rows: the captions of each scene.
     """
     named = min(24, max(len(one.label) for one in rows[0]))
     side, line, gap, said = 1.0, 0.185, 0.2, 1.5 + 0.072 * named  # inches; `said`: where the captions start
@@ -145,11 +145,11 @@ def draw_captions(scenes: FloatArray, rows: Sequence[Sequence[Written]], theme: 
         return png(drawn)
 
 
-_MONOSPACED = 9 * 0.602 / 72  # inches that a letter of DejaVu Sans Mono takes at 9 points
+_MONOSPACED = 9 * 0.602 / 72  # inches: width of a letter of DejaVu Sans Mono at 9 points
 
 
 def _lines(words: Sequence[tuple[str, Kind]], places: int) -> list[list[tuple[int, str, Kind]]]:
-    """(place of its first letter, word, kind), line by line of so many letters; neighbouring missing words in one pair of brackets."""
+    """Lines of at most `places` letters as [(place of the first letter, word, kind)]; adjacent missing words share a pair of brackets."""
     lines: list[list[tuple[int, str, Kind]]] = [[]]
     at = 0
     for number, (word, kind) in enumerate(words):
@@ -185,7 +185,7 @@ def _bare(axes: Axes, theme: Theme) -> None:
 
 @dataclass(frozen=True)
 class Look:
-    """A scene (height, width), the words written of it, then "end", and where the decoder looks before each: (level, word, grid, grid)."""
+    """A scene (height, width), the words of its caption and "end", and the decoder's attention before each: (level, word, grid, grid)."""
 
     scene: FloatArray
     words: tuple[str, ...]
@@ -235,8 +235,8 @@ def _look(found: Captions, grammar: Grammar, scene: int) -> Look:
 
 
 def draw_gaze(looks: Sequence[Look], theme: Theme) -> bytes:
-    """PNG: scene by scene, its picture, and behind it a map for each word over the scene's edges; meshed levels below each other."""
-    across, gap, titled = 10, 0.06, 0.24  # inches, but for the number of maps in a line
+    """PNG: for each scene its picture and a map for each word, with the digits' edges; the levels of a meshed decoder below each other."""
+    across, gap, titled = 10, 0.06, 0.24  # maps in a line; inches
     levels = len(looks[0].maps)
     left = 0.6 if levels > 1 else 0.02
     cell = (WIDTH - left - 0.02 - (across - 1) * gap) / across
@@ -270,12 +270,12 @@ def draw_gaze(looks: Sequence[Look], theme: Theme) -> bytes:
         return png(drawn)
 
 
-# --- scene error against training ---
+# --- scene error against epochs ---
 
 
 @dataclass(frozen=True)
 class Budget:
-    """One network's scene errors (seeds,) after other numbers of epochs, greedy and by beam search."""
+    """One network's scene errors (seeds,) after each number of epochs, greedy and by beam search."""
 
     label: str
     epochs: tuple[int, ...]
@@ -289,7 +289,7 @@ def budget(material: Material) -> list[Drawing]:
     runs = [run for run in material.runs if _errors(run) is not None]
     groups: dict[str, list[Training]] = {}
     for run in runs:
-        # The same network, trained the same way, is one line.
+        # A line is one network, trained the same way but for the number of epochs.
         train = run.settings.train.model_copy(update={"epochs": 1, "seeds": (0,)})
         groups.setdefault(run.settings.model_copy(update={"train": train}).to_json(), []).append(run)
     ordered = [sorted(members, key=lambda run: run.settings.train.epochs) for members in groups.values()]
@@ -297,7 +297,7 @@ def budget(material: Material) -> list[Drawing]:
         return []
     lines = []
     for members in ordered:
-        # Labels such as "transformer, 6 epochs" have the line's own name in common.
+        # Labels such as "transformer, 6 epochs" begin with the line's name.
         names = {material.label(run).split(",")[0] for run in members}
         label = names.pop() if len(names) == 1 else ARCHITECTURES[members[0].settings.model.architecture].label
         greedy, beam = zip(*(found for run in members if (found := _errors(run)) is not None), strict=True)

@@ -1,4 +1,4 @@
-"""What changes from epoch to epoch: losses and the test error."""
+"""Learning curves: losses and test error by epoch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from pipeline.study import Training
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_LINES = 6  # in one panel; of more variants each has its own
-MAX_TIMES = 6.0  # the baseline's last error: what lies above it would press all panels flat
-TOP_LOSS = 10.0  # nats: a loss above it would press all others flat; 2.3 is a guess's
+MAX_LINES = 6  # in one panel; with more variants each has a panel
+MAX_TIMES = 6.0  # times the baseline's last error, where the axis of the panels ends: higher errors would press all curves flat
+TOP_LOSS = 10.0  # nats, where the axis of losses ends: higher losses would press all others flat; a guess has 2.3
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def curves(material: Material) -> list[Drawing]:
         + "."
     )
     cut = cut_epochs(max(run.settings.train.epochs for run in material.runs))
-    above = f"; what of the first {f'{cut} epochs' if cut > 1 else 'epoch'} lies above its edge is cut off." if cut else "."
+    above = f"; errors of the first {f'{cut} epochs' if cut > 1 else 'epoch'} above its edge are cut off." if cut else "."
     drawn = bands(material.runs, "bands" if many or len(lines) <= MAX_BANDS else "bars at the ends of the lines")
     if many:
         behind, limit = "", ""
@@ -94,7 +94,7 @@ def curves(material: Material) -> list[Drawing]:
 
 
 def _tested(lines: Sequence[Line]) -> tuple[str, str]:
-    """What is tested after an epoch, and the name of its error. A captioner is tested on validation scenes."""
+    """The kind of data that is tested after an epoch, and the name of its error."""
     captioners = any("scenes.train" in line.run.options for line in lines)
     return ("validation", "scene error on validation scenes") if captioners else ("test", "test error")
 
@@ -104,7 +104,7 @@ def _capital(words: str) -> str:
 
 
 def _self_critical(run: Training) -> int:
-    """The last epochs, whose train loss is no cross-entropy."""
+    """The number of last epochs whose train loss is no cross-entropy."""
     return int(run.options.get("train.self_critical_epochs", 0))
 
 
@@ -115,7 +115,7 @@ def _train_loss(run: Training) -> FloatArray:
 
 
 def _epochs(material: Material) -> str:
-    """`30 epochs (best: 60)`, the baseline's number first."""
+    """`30 epochs (best: 60)`: the baseline's number and the variants with another one."""
     epochs = {material.label(run): run.settings.train.epochs for run in material.runs}
     usual = next((run.settings.train.epochs for run in material.runs if material.is_baseline(run)), next(iter(epochs.values())))
     others = [f"{label}: {number}" for label, number in epochs.items() if number != usual]
@@ -123,14 +123,14 @@ def _epochs(material: Material) -> str:
 
 
 def draw_curves(lines: Sequence[Line], theme: Theme) -> bytes:
-    """PNG: train and test loss by epoch, and test error; of more than `MAX_LINES` lines test error alone, in a panel each."""
+    """PNG: train and test loss by epoch, and test error; with more than `MAX_LINES` lines test error alone, in a panel each."""
     loss = _Block("Loss (nats, log scale)", lambda run: run.test_loss, _loss_axis, _train_loss)
     error = _Block(f"{_capital(_tested(lines)[1].split(' on ')[0])} (%, log scale)", lambda run: run.test_error, _error_axis)
     return _panel_each(lines, error, theme) if len(lines) > MAX_LINES else _together(lines, (loss, error), theme)
 
 
 def cut_epochs(epochs: int) -> int:
-    """How many of the first epochs the axis of errors may leave above its edge, so that the late ones can be distinguished."""
+    """How many first epochs the axis of errors may cut off, so that the late ones can be distinguished."""
     return epochs // 10
 
 
@@ -145,7 +145,7 @@ def _top(lines: Sequence[Line]) -> float:
 
 
 def exceeds_loss_axis(lines: Sequence[Line]) -> bool:
-    """Whether part of a mean loss lies above the top of the figure's axis."""
+    """Whether part of a mean loss lies above `TOP_LOSS`."""
     means = np.concatenate([centre(loss) for line in lines for loss in (_train_loss(line.run), line.run.test_loss)])
     return bool((means > TOP_LOSS).any())
 
@@ -165,7 +165,7 @@ def draw_variant(run: Training, out_png: Path) -> None:
 
 @dataclass(frozen=True)
 class _Block:
-    """What one panel shows of a line by epoch, (seeds, epochs), and how its axis is made once all lines are drawn."""
+    """The contents of a panel: curves (seeds, epochs) of a training, and what makes the axis once all lines are drawn."""
 
     title: str
     solid: Callable[[Training], FloatArray]
@@ -173,7 +173,7 @@ class _Block:
     dashed: Callable[[Training], FloatArray] | None = None
 
     def draw(self, axes: Axes, run: Training, own: dict[str, Any], *, index: int = 0, total: int = 1) -> None:
-        """One line, with its markers at other epochs than those of the `total` lines in the panel."""
+        """Draws line `index` of `total`, with its markers at other epochs than theirs."""
         for curve, dashed in ((self.dashed, True), (self.solid, False)):
             if curve:
                 values = curve(run)
@@ -185,11 +185,11 @@ class _Block:
                     move_aside(draw_bars(axes, epochs[-1:], values[:, -1:], own), _BESIDE * (index + 2))
 
 
-_BESIDE = 3.5  # points between the bars at the lines' ends, and some more before the first
+_BESIDE = 3.5  # points between the bars at the lines' ends; the first is two of them away
 
 
 def _epoch_axis(axes: Axes, lines: Sequence[Line], *, bars: int = 0) -> None:
-    """`bars`: for how many of them there is room at the right."""
+    """`bars`: the number for which there is room at the right."""
     epochs = max(line.run.test_loss.shape[1] for line in lines)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
     pad = min(0.9, max(0.25, 0.02 * epochs))  # no epoch is 0
@@ -198,7 +198,7 @@ def _epoch_axis(axes: Axes, lines: Sequence[Line], *, bars: int = 0) -> None:
 
 
 def _together(lines: Sequence[Line], blocks: Sequence[_Block], theme: Theme) -> bytes:
-    """One panel per block with all lines in it."""
+    """A panel for each block, with all lines."""
     with style(theme):
         drawn = Figure(figsize=(WIDTH, 3.9), layout="constrained")
         styles = line_styles([line.is_baseline for line in lines], theme)
@@ -219,7 +219,7 @@ def _together(lines: Sequence[Line], blocks: Sequence[_Block], theme: Theme) -> 
 
 
 def _panel_each(lines: Sequence[Line], block: _Block, theme: Theme) -> bytes:
-    """Small multiples that share their axes: each variant in colour, and in ink the baseline, which has no panel of its own."""
+    """A panel for each variant but the baseline, with shared axes: the variant in colour, the baseline in ink."""
     baseline = next((line for line in lines if line.is_baseline), None)
     shown = [line for line in lines if line is not baseline]
     colour, top = COLOURS[theme][0], _top(lines)

@@ -1,4 +1,4 @@
-"""What a figure is before it is drawn, and the table of the figures that an experiment may name in params.yaml."""
+"""Figures before they are drawn, and the table of those that an experiment may name in params.yaml."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Drawing:
     """A figure before it is drawn.
 
     Attributes:
-        alt: its text for readers who cannot see it.
-        caption: the sentence below it.
-        draw: its PNG.
-        name: of its files, without ending; of an experiment's figure the part that differs among several of one kind.
+        alt: text for readers who cannot see the figure.
+        caption: the text below the figure.
+        draw: makes the PNG.
+        name: of the files, without ending; of an experiment's figure only the part that distinguishes several of one kind.
     """
 
     alt: str
@@ -35,7 +35,7 @@ class Drawing:
         return {self._file(folder, theme): self.draw(theme) for theme in THEMES}
 
     def markdown(self, folder: str) -> str:
-        """An image for light pages and one for dark pages, as GitHub renders it. `folder`: where they lie as the page sees it."""
+        """The picture for light and for dark pages, as GitHub shows it. `folder`: their path from the page."""
         return (
             f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="{self._file(folder, "dark")}">\n'
             f'  <img src="{self._file(folder, "light")}" width="830" alt="{html.escape(self.alt)}">\n</picture>'
@@ -47,8 +47,8 @@ class Material:
     """What an experiment's figures are made of.
 
     Attributes:
-        name: the experiment's.
-        runs: of its variants those that were trained, in its order.
+        name: the experiment's name.
+        runs: its variants that were trained, in its order.
         train_images: size of the whole training set; None where it is not known.
     """
 
@@ -69,7 +69,7 @@ REGISTERED: dict[Figure, Make] = {}
 
 
 def figure(name: Figure) -> Callable[[Make], Make]:
-    """Registers what makes the figures that an experiment asks for by this name; it returns none where there is nothing to draw yet."""
+    """Registers the function that makes an experiment's figures of this name; it returns none where there is nothing to draw yet."""
 
     def register(make: Make) -> Make:
         REGISTERED[name] = make

@@ -1,4 +1,4 @@
-"""Lines of means over the seeds with their bands or bars, and the axis of errors."""
+"""Means over the seeds as lines, with bands or bars, and the axis of errors."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-INTERVAL_SEEDS = 6  # from here on bands are intervals; with fewer seeds they would be wider than the data, so they show the range
-MAX_BANDS = 3  # lines in a panel that have bands; more would hide each other
-REACH = 3.0  # the factor up to which bands stretch an axis of errors: one seed that fails must not press all others flat
+INTERVAL_SEEDS = 6  # from here on bands are intervals; with fewer seeds they show the range, because intervals would be wider than that
+MAX_BANDS = 3  # lines in a panel that have bands; more bands would hide each other
+REACH = 3.0  # factor from the mean up to which bands widen an axis of errors: one seed that fails must not press all others flat
 
 
 def band_kind(n: int) -> str:
-    """What the shaded bands of a figure over n seeds are, for its caption; empty for one seed, which has none."""
+    """What the bands of a figure over n seeds show; empty for one seed, which has no band."""
     if n == 1:
         return ""
     return f"{100 * LEVEL:g} % Student t interval of that mean" if n >= INTERVAL_SEEDS else "lowest to highest seed"
 
 
 def bands(runs: Sequence[Training], drawn: str = "bands", means: str = "Lines") -> str:
-    """What lines and bands are, as the sentence of a caption. `drawn`, `means`: what bands and means are drawn as."""
+    """A caption's sentence on lines and bands. `drawn`, `means`: what it calls bands and means."""
     kinds = sorted({band_kind(len(run.seeds)) for run in runs} - {""})
     if not kinds:
         return f"One seed (n = 1), so no {drawn}."
@@ -41,23 +41,23 @@ def bands(runs: Sequence[Training], drawn: str = "bands", means: str = "Lines") 
 
 
 def numbers(runs: Sequence[Training]) -> str:
-    """How many seeds the variants have: 6, or 6 to 10."""
+    """The number of seeds of the variants: `6`, or `6 to 10`."""
     least, most = (choose(len(run.seeds) for run in runs) for choose in (min, max))
     return str(least) if least == most else f"{least} to {most}"
 
 
 def _finite(values: FloatArray) -> pd.DataFrame:
-    """(seeds, n) with NaN, which pandas leaves out, for all that is not finite."""
+    """(seeds, n) with NaN, which pandas leaves out, in place of all values that are not finite."""
     return pd.DataFrame(np.where(np.isfinite(values), values, np.nan))
 
 
 def centre(values: FloatArray) -> FloatArray:
-    """(n,): mean over those of (seeds, n) that are finite; NaN where none is."""
+    """(n,): mean of (seeds, n) over the finite values; NaN where there is none."""
     return _finite(values).mean().to_numpy()
 
 
 def band(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Lower and upper edge, (n,) each, of (seeds, n); NaN where fewer than two seeds are finite."""
+    """Lower and upper edge, (n,) each, of the band of (seeds, n); NaN where fewer than two seeds are finite."""
     frame = _finite(values)
     count = frame.count()
     if len(values) < INTERVAL_SEEDS:
@@ -72,7 +72,7 @@ def band(values: FloatArray) -> tuple[FloatArray, FloatArray]:
 def draw_line(
     axes: Axes, x: npt.ArrayLike, values: FloatArray, style: dict[str, Any], *, dashed: bool = False, banded: bool = True
 ) -> None:
-    """Mean over the seeds of (seeds, n) as a line, with its band unless there are too many."""
+    """Draws the mean of (seeds, n) over the seeds as a line, and its band if `banded`."""
     own = {"linestyle": DASHES, "linewidth": 1.3, "markersize": 3.5} if dashed else {"linestyle": "-", "linewidth": 1.8, "markersize": 5}
     axes.plot(x, centre(values), **{**own, **style}, markeredgewidth=0)
     if banded and len(values) > 1:
@@ -81,14 +81,14 @@ def draw_line(
 
 
 def draw_bars(axes: Axes, x: npt.ArrayLike, values: FloatArray, style: dict[str, Any]) -> list[Artist]:
-    """The bands of (seeds, n) as upright bars: over few places a band would hide the lines."""
+    """Draws the band of (seeds, n) as upright bars."""
     if len(values) == 1:
         return []
     return [axes.vlines(x, *band(values), color=style["color"], linewidth=1.4, alpha=0.75, zorder=style["zorder"] - 0.5)]
 
 
 def move_aside(artists: Sequence[Artist], points: float) -> None:
-    """Moves what lies in data coordinates to the right, so that it does not hide what lies at the same place."""
+    """Moves artists in data coordinates to the right, so that they do not hide others at the same place."""
     for artist in artists:
         figure = artist.get_figure(root=True)
         assert figure is not None
@@ -96,17 +96,17 @@ def move_aside(artists: Sequence[Artist], points: float) -> None:
 
 
 def error_axis(axes: Axes, shown: Sequence[FloatArray]) -> None:
-    """Errors in %, on a logarithmic axis, so that 1 and 2 % are as far apart as 4 and 8 %.
+    """Makes the axis of errors in %, which is logarithmic.
 
     Args:
-        shown: (seeds, n) each, fractions: their means lie inside the axis, and so do their bands within a factor of `REACH` from them.
+        shown: (seeds, n) each, fractions. The axis holds their means, and their bands up to a factor of `REACH` from the means.
     """
     edges = []
     for values in shown:
         mean = centre(values)
         edges += [mean, *(np.clip(edge, mean / REACH, mean * REACH) for edge in band(values))]
     inside = np.concatenate(edges)
-    inside = inside[inside > 0]  # an axis of logarithms has no place for 0, nor has what is NaN one
+    inside = inside[inside > 0]  # neither 0 nor NaN has a logarithm
     low, high = (float(inside.min()), float(inside.max())) if inside.size else (0.01, 1.0)
     pad = (high / low) ** 0.04 * 1.02
     axes.set_ylim(low / pad, high * pad)

@@ -55,14 +55,14 @@ def measure(material: Material) -> list[Drawing]:
 
 
 def is_logarithmic(rows: Sequence[Dots]) -> bool:
-    """Whether all values of a measure are above 0 and the variants' medians differ by more than a factor of twenty."""
+    """Whether all finite values are above 0 and the variants' medians differ by more than a factor of twenty."""
     found = [row.finite for row in rows if row.finite.size]
     medians = [float(np.median(values)) for values in found]
     return bool(found) and min(float(values.min()) for values in found) > 0 and max(medians) / min(medians) > 20
 
 
 def draw_measure(rows: Sequence[Dots], title: str, theme: Theme) -> bytes:
-    """PNG: a row per variant, with a ring per seed, their mean and its Student t interval; values that are not finite are counted."""
+    """PNG: a row per variant with a ring per seed, the mean, its Student t interval and the number of values that are not finite."""
     with style(theme):
         drawn = Figure(figsize=(WIDTH, 1.05 + 0.36 * len(rows)), layout="constrained")
         axes = drawn.subplots()
@@ -70,7 +70,7 @@ def draw_measure(rows: Sequence[Dots], title: str, theme: Theme) -> bytes:
         smallest = min((float(row.finite.min()) for row in rows if row.finite.size), default=0.0)
         for place, row in enumerate(rows):
             colour = INK[theme] if row.is_baseline else COLOURS[theme][0]
-            # Seeds one below the other, so that equal values stay countable, and below the mean, which would hide them.
+            # One ring below the other, so that equal values can be counted, and all below the mean, which would hide them.
             spread = np.linspace(0.16, 0.4, len(row.values))
             axes.plot(
                 row.finite, place + spread[np.isfinite(row.values)], linestyle="", marker="o", markersize=3.2, markerfacecolor="none",

@@ -1,4 +1,4 @@
-"""How alike the position vectors of the patches are."""
+"""The similarity of the patches' position vectors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NearnessRow:
 
 
 def _with_positions(runs: Sequence[Training]) -> list[Training]:
-    """Those with position vectors on a grid, stored and finite."""
+    """The runs with position vectors on a grid that are stored and finite."""
     return [
         run
         for run in runs
@@ -44,7 +44,7 @@ def _is_fixed(run: Training) -> bool:
 
 
 def nearness_rows(material: Material) -> list[NearnessRow]:
-    """Rank correlation of similarity with nearness, of each variant that adds position vectors; a fixed table has one value."""
+    """Rank correlation of similarity with nearness, for each variant with position vectors; a fixed table has one value."""
     rows = []
     for run in _with_positions(material.runs):
         values = measure_values("nearness correlation", run)

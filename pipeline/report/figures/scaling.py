@@ -1,4 +1,4 @@
-"""What depends on something else than epochs: on the number of training images, shifts and sizes of the test images, the first steps."""
+"""Figures against something else than epochs: number of training images, shifts and sizes of the test images, the first steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEIGHT = 3.9  # inches
 
 @dataclass(frozen=True)
 class Series:
-    """One line over numbers that are not epochs: `values` is (seeds, len(x)), accuracies or errors as fractions."""
+    """One line. `values`: (seeds, len(x)), accuracies or errors as fractions, or changes of a weight."""
 
     label: str
     x: tuple[float, ...]
@@ -50,7 +50,7 @@ def data_size(material: Material) -> list[Drawing]:
     for run in material.runs:
         number = run.settings.train.train_images or material.train_images
         if number is not None:
-            # The same network, trained the same way, is one line.
+            # A line is one network, trained the same way but for the number of images.
             train = run.settings.train.model_copy(update={"train_images": None})
             key = run.settings.model_copy(update={"train": train}).to_json()
             groups.setdefault(key, []).append((number, run))
@@ -62,7 +62,7 @@ def data_size(material: Material) -> list[Drawing]:
         label = ARCHITECTURES[architecture].label if own else material.label(members[-1][1])
         values = np.stack([run.test_error[:, -1] for _, run in members], axis=1)
         is_baseline = any(material.is_baseline(run) for _, run in members)
-        lines.append(Series(label, tuple(float(number) for number, _ in members), values, is_baseline))
+        lines.append(Series(label, tuple(number for number, _ in members), values, is_baseline))
     if not any(len(line.x) > 1 for line in lines):
         return []
     spoken = [
@@ -92,7 +92,7 @@ def draw_data_size(lines: Sequence[Series], theme: Theme) -> bytes:
 
 
 def _apart(numbers: Sequence[float]) -> list[float]:
-    """Those of rising numbers that are more than half as large again as the one before, so that they do not touch on the axis."""
+    """Of ascending numbers those that exceed the one kept before by more than half, so that they do not touch on the axis."""
     kept: list[float] = []
     for number in numbers:
         if not kept or number > 1.5 * kept[-1]:
@@ -109,7 +109,7 @@ def shifts(material: Material) -> list[Drawing]:
     for run in material.runs:
         if (shifted := shift_accuracy(run)) is not None:
             values = np.concatenate([run.test_accuracy[:, -1:], shifted], axis=1)
-            lines.append(Series(material.label(run), (0.0, *map(float, SHIFTS)), values, material.is_baseline(run)))
+            lines.append(Series(material.label(run), (0, *SHIFTS), values, material.is_baseline(run)))
     if not lines:
         return []
     spoken = [f"{line.label} from {line.ends[0]} to {line.ends[1]} %" for line in lines]
@@ -129,11 +129,15 @@ def draw_shifts(lines: Sequence[Series], theme: Theme) -> bytes:
     def axis(axes: Axes) -> None:
         axes.set_xlabel("shift (pixels)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
-        plain_numbers(axes, "y", factor=100)
-        axes.set_ylim(top=1.0)
+        _accuracy_axis(axes)
 
     return _draw(lines, theme, "Test accuracy (%)", axis)
+
+
+def _accuracy_axis(axes: Axes) -> None:
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
+    plain_numbers(axes, "y", factor=100)
+    axes.set_ylim(top=1.0)
 
 
 # --- scaled test images ---
@@ -147,11 +151,11 @@ def sizes(material: Material) -> list[Drawing]:
             by_size = dict(zip(SIZES, scaled.T, strict=True)) | {run.settings.model.shape.size: run.test_accuracy[:, -1]}
             x = tuple(sorted(by_size))
             values = np.stack([by_size[size] for size in x], axis=1)
-            lines.append(Series(material.label(run), tuple(map(float, x)), values, material.is_baseline(run)))
+            lines.append(Series(material.label(run), x, values, material.is_baseline(run)))
     if not lines:
         return []
     spoken = [f"{line.label} from {line.ends[0]} to {line.ends[1]} %" for line in lines]
-    alt = f"Test accuracy against the side of the test images, {lines[0].x[0]:g} to {lines[0].x[-1]:g} pixels: {'; '.join(spoken)}."
+    alt = f"Test accuracy against the side of the test images, {lines[0].x[0]} to {lines[0].x[-1]} pixels: {'; '.join(spoken)}."
     caption = (
         f"Test accuracy of the trained networks when the test images are scaled. {bands(material.runs, 'bars')} All were trained on images "
         f"of {material.runs[0].settings.model.shape.size} pixels. Larger images have more patches: sinusoids are continued, learned "
@@ -166,9 +170,7 @@ def draw_sizes(lines: Sequence[Series], theme: Theme) -> bytes:
     def axis(axes: Axes) -> None:
         axes.set_xlabel("side of the test images (pixels)")
         axes.xaxis.set_major_locator(FixedLocator(lines[0].x))
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=6))
-        plain_numbers(axes, "y", factor=100)
-        axes.set_ylim(top=1.0)
+        _accuracy_axis(axes)
 
     return _draw(lines, theme, "Test accuracy (%)", axis)
 
@@ -178,9 +180,8 @@ def draw_sizes(lines: Sequence[Series], theme: Theme) -> bytes:
 
 @figure("first_steps")
 def first_steps(material: Material) -> list[Drawing]:
-    steps = tuple(range(1, FIRST_STEPS + 1))
     lines = [
-        Series(material.label(run), tuple(map(float, steps)), changes, material.is_baseline(run))
+        Series(material.label(run), tuple(range(1, FIRST_STEPS + 1)), changes, material.is_baseline(run))
         for run in material.runs
         if (changes := first_changes(run)) is not None and np.isfinite(changes).all() and (changes > 0).all()
     ]
@@ -216,7 +217,7 @@ _ASIDE = 2.5  # points between neighbouring lines
 
 
 def _draw(lines: Sequence[Series], theme: Theme, title: str, axis: Callable[[Axes], None]) -> bytes:
-    """PNG. `axis` makes the axes once all lines are drawn."""
+    """PNG: the lines with their names at their ends. `axis` makes the axes once all lines are drawn."""
     with style(theme):
         drawn = Figure(figsize=(WIDTH, _HEIGHT), layout="constrained")
         axes = drawn.subplots()
@@ -227,7 +228,7 @@ def _draw(lines: Sequence[Series], theme: Theme, title: str, axis: Callable[[Axe
         axes.set_title(title)
         axis(axes)
         tidy(axes)
-        # Each name at its line's end, moved apart where they would touch.
+        # Names that would touch are moved apart.
         ends = [(line.x[-1], float(centre(line.values)[-1])) for line in lines]
         places = np.array([(axes.transScale + axes.transLimits).transform(end)[1] for end in ends])
         for line, own, end, place in zip(lines, styles, ends, spread(places, 13 / 72 / (_HEIGHT - 0.9)), strict=True):

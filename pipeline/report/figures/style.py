@@ -1,4 +1,4 @@
-"""How all figures look: two themes, their colours, and axes that read well. Equal inputs give equal bytes."""
+"""The style of all figures: two themes, their colours, axes and legends. Equal inputs give equal bytes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 Theme = Literal["light", "dark"]
 THEMES: tuple[Theme, ...] = ("light", "dark")
 
-# 8.3 inches on the 830 pixels of a page on a git host: one point of type is 1.4 pixels, and 9 points are legible.
+# A page on a git host shows 8.3 inches on 830 pixels: one point of type is 1.4 pixels, and 9 points are legible.
 WIDTH = 8.3
 DPI = 170
 
-# Okabe and Ito's colours, which colour-blind readers can distinguish; the baseline has the ink's own colour. Two of them are
-# lighter or darker than the original so that each has a contrast of 3:1 or more with its page.
+# Okabe and Ito's colours, which colour-blind readers can distinguish. Two are lighter or darker than the original, so that each has a
+# contrast of 3:1 or more with its page. The baseline is drawn in ink.
 INK = {"light": "#1f2328", "dark": "#e6edf3"}
 PAGE = {"light": "#ffffff", "dark": "#0d1117"}
 MUTED = {"light": "#818b98", "dark": "#9198a1"}
@@ -38,7 +38,8 @@ COLOURS = {
     "light": ("#0072B2", "#D55E00", "#009E73", "#CC5A9E", "#B07D00", "#3498CF"),
     "dark": ("#56B4E9", "#FF8A3D", "#20C997", "#E58BC1", "#F0C740", "#8FA8FF"),
 }
-# From nothing to most, and from cold to warm around nothing, which has the page's colour. Both end before the ink's brightness.
+# Colours of weights from small to large, and of negative and positive numbers; 0 has the page's colour. Both end before the ink's
+# brightness.
 _WEIGHTS = {"light": ("#B3D7EE", "#3391C9", "#00456B"), "dark": ("#1A5078", "#3B93CB", "#A5D8F8")}
 _SIGNS = {
     "light": (("#0B4F8A", "#8DBDE0"), ("#F2A27C", "#B2361B")),
@@ -81,7 +82,7 @@ def style(theme: Theme) -> Iterator[None]:
 def png(figure: Figure, *, few_colours: bool = True) -> bytes:
     """The figure's bytes. 256 colours suffice for lines on a plain page and take a third of the bytes."""
     buffer = io.BytesIO()
-    # "optimize" is slow: once is enough.
+    # "optimize" is slow, so only the last encoding has it.
     compression = {"compress_level": 1} if few_colours else {"optimize": True}
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None}, pil_kwargs=compression)
     if not few_colours:
@@ -93,7 +94,7 @@ def png(figure: Figure, *, few_colours: bool = True) -> bytes:
 
 
 def weights_map(theme: Theme) -> LinearSegmentedColormap:
-    """Colours of weights: none has the page's colour."""
+    """Colours of weights: 0 has the page's colour."""
     return LinearSegmentedColormap.from_list("weights", [PAGE[theme], *_WEIGHTS[theme]])
 
 
@@ -109,14 +110,14 @@ def greys_map(theme: Theme) -> LinearSegmentedColormap:
 
 
 def outline(axes: Axes, image: FloatArray, theme: Theme, width: float = 0.8) -> None:
-    """The edge of a digit, (height, width) in [0, 1], on axes that hold it pixel for pixel; seen on bright colours and on dark ones."""
+    """Draws the edge of a digit, (height, width) in [0, 1], on axes of its pixels, visible on bright and dark colours."""
     rows, columns = (np.arange(side) + 0.5 for side in image.shape)
     for colour, wide, alpha in ((PAGE[theme], 2.6 * width, 0.7), (INK[theme], width, 1.0)):
         axes.contour(columns, rows, image, levels=[0.4], colors=[colour], linewidths=wide, alpha=alpha)
 
 
 def line_styles(baselines: Sequence[bool], theme: Theme) -> list[dict[str, Any]]:
-    """Colour and marker of each line, given which of them are the baseline's; that one is drawn in ink, on top."""
+    """Colour, marker and order of each line; the baseline is drawn in ink, on top."""
     others = iter(range(len(baselines)))
     chosen: list[dict[str, Any]] = []
     for is_baseline in baselines:
@@ -130,25 +131,25 @@ def line_styles(baselines: Sequence[bool], theme: Theme) -> list[dict[str, Any]]
 
 
 def tidy(axes: Axes, *, grid: Literal["x", "y"] = "y") -> None:
-    """No frame but the lower edge, and a grid along one axis only."""
+    """Leaves of the frame the lower edge, and of the grid the lines of one axis."""
     axes.grid(False, axis="x" if grid == "y" else "y")
     sns.despine(ax=axes, left=True)
     axes.tick_params(left=False, bottom=True, length=3)
 
 
 def plain_numbers(axes: Axes, which: Literal["x", "y"], show: str = "g", factor: float = 1) -> None:
-    """Writes an axis' numbers without powers of ten, with a true minus.
+    """Writes an axis's numbers without powers of ten and with a true minus.
 
     Args:
         show: Python's format of a number.
-        factor: from the values to the numbers.
+        factor: of the numbers over the values.
     """
     formatter = FuncFormatter(lambda value, _: f"{factor * value:{show}}".replace("-", "\N{MINUS SIGN}"))
     getattr(axes, f"{which}axis").set_major_formatter(formatter)
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"], *, top: float | None = None) -> None:
-    """A logarithmic axis with plain numbers, also where it spans less than a decade."""
+    """Makes an axis logarithmic, with plain numbers even where it spans less than a decade."""
     axes.set(**{f"{which}scale": "log"})
     if top is not None:
         axes.set(**{f"{which}lim": (None, top)})
@@ -161,8 +162,7 @@ def log_axis(axes: Axes, which: Literal["x", "y"], *, top: float | None = None) 
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str] | None = None, **options: Any) -> None:
-    """The legend below all panels, in as many columns as fit the width: a character is some 0.085 inches of it, a handle with its
-    gaps 0.65."""
+    """Draws the legend below all panels, in as many columns as fit: a character takes about 0.085 inches, a handle with its gaps 0.65."""
     labels = [str(handle.get_label()) for handle in handles] if labels is None else labels
     columns = max(1, int(WIDTH // (0.65 + 0.085 * max(len(label) for label in labels))))
     rows = -(-len(labels) // columns)

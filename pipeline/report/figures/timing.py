@@ -20,7 +20,7 @@ SPOKEN: dict[Way, str] = {"published": "As published", "fast": "On the fast path
 
 
 def profile(timings: Timings, label: Callable[[str], str]) -> Drawing:
-    """Where the time of a training step goes, of every subject that was timed in both ways."""
+    """Where the time of a training step goes, for every subject that was timed in both ways."""
     profiles, subjects = timings.raw["profiles"], timings.subjects("fast")
     panels = [(SPOKEN[way], [(label(name), profiles[f"step/{way}/{name}"]["groups"]) for name in subjects]) for way in WAYS]
     totals = {name: [digits(1e3 * profiles[f"step/{way}/{name}"]["seconds"]) for way in WAYS] for name in subjects}
@@ -34,7 +34,7 @@ def profile(timings: Timings, label: Callable[[str], str]) -> Drawing:
 
 
 def draw_profile(panels: Sequence[tuple[str, Sequence[tuple[str, Mapping[str, float]]]]], theme: Theme) -> bytes:
-    """PNG: bars of equal length, cut into the shares of their parts, with their milliseconds at the end.
+    """PNG: bars of equal length, divided into the shares of their parts, with their milliseconds at the end.
 
     Args:
         panels: (title, [(label of a bar, seconds of each part)]), the same parts and labels in all.

@@ -1,4 +1,4 @@
-"""All verdicts at a glance: the deciding effect of each claim in units of its margin."""
+"""A figure of all verdicts: the deciding effect of each claim in units of its margin."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pipeline.report.figures.style import COLOURS, INK, MUTED, PAGE, WIDTH, Them
 from pipeline.report.text import compared, counted, listed
 from pipeline.study.claims import OBSERVATIONS, Finding, Judgement, Verdict, is_ratio, region
 
-REACH = 4.0  # margins shown to either side; what lies beyond stands at the edge as an arrow
+REACH = 4.0  # margins shown to either side; an arrow at the edge stands for what lies beyond
 _MAX_LABEL = 56  # characters
 _WIDER = " A claim of several comparisons is contradicted only when a wider interval, which covers all of them at once, lies outside, too."
-_SHADES: dict[Theme, float] = {"light": 0.2, "dark": 0.32}  # opacity of a region: a dark page swallows more of it
+_SHADES: dict[Theme, float] = {"light": 0.2, "dark": 0.32}  # opacity of a region; on a dark page it takes more to be seen
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class _Line:
 def _in_margins(finding: Finding) -> tuple[float, float, float, tuple[float, float]] | None:
     """Effect, ends of the interval and of the region, in units of the claim's margin; None where there is no interval.
 
-    The margin is the distance from no effect to the bound. Between two ends it is half of their distance, counted from their middle.
-    A bound of no effect, or of a value itself, has none: there the unit is half the interval's width, and the bound stands at 1.
+    The margin is the distance from no effect to the bound; of a region with two ends, half of their distance, counted from the middle.
+    A bound at no effect, or on a value itself, has no margin: there the unit is half the interval's width, and the bound stands at 1.
     """
     if finding.effect is None or finding.interval is None:
         return None
@@ -71,7 +71,7 @@ def _lines(judgements: Sequence[Judgement]) -> list[_Line]:
 
 
 def _label(judgement: Judgement) -> str:
-    """The claim and what decides it; where that is too long without the measure, and then without its last words."""
+    """The claim and its deciding comparison; where that is too long, without the measure, and then shortened."""
     text = f"{judgement.id}  {compared(judgement.deciding.comparison)}"
     if len(text) <= _MAX_LABEL:
         return text

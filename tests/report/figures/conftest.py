@@ -1,4 +1,4 @@
-"""What the tests of figures share."""
+"""Fixtures of the tests of figures."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,14 +144,6 @@ def test_nothing_of_a_figure_lies_outside_of_it(drawn: list[Figure]) -> None:
         assert box.x0 >= 0
         assert box.x1 <= width, text.get_text()
         assert box.y1 <= height
-
-
-def test_variant_curves_writes_one_picture(tmp_path: Path) -> None:
-    curves.draw_variant(make_epochs(3, 4), tmp_path / "curves.png")
-    first = (tmp_path / "curves.png").read_bytes()
-    assert Image.open(io.BytesIO(first)).size[0] > 800
-    curves.draw_variant(make_epochs(3, 4), tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").read_bytes() == first
 
 
 # --- seeds that diverged ---

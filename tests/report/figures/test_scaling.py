@@ -1,4 +1,4 @@
-"""Accuracy against numbers of images and against shifts."""
+"""Figures against numbers of images, shifts and steps."""
 
 from __future__ import annotations
 

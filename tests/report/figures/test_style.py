@@ -12,7 +12,6 @@ from pipeline.report.figures.style import THEMES, Theme
 
 def test_every_line_of_a_figure_looks_different() -> None:
     styles = style.line_styles([True] + [False] * 6, "light")
-    assert len({(own["color"], own["marker"]) for own in styles}) == 7
     assert len({own["color"] for own in styles}) == 7
 
 
