@@ -1,1 +1,1 @@
-"""What `make` runs beside the stages: the catalogue, the plan, a mended `dvc repro`, profiles, verification."""
+"""The commands that `make` runs beside the stages."""

@@ -16,7 +16,7 @@ from pipeline.params import Params, VariantSettings, load, nearest, shown
 from pipeline.runner import results
 from pipeline.study.files import ARRAYS, RUNS
 
-_FAINTEST = 64  # of 255; the brightest pixel of any digit is far above
+_MIN_BRIGHTNESS = 64  # of 255; the brightest pixel of any digit is far above it
 _SHADES = " .:-=+*#%@"  # from 0 to 255
 
 
@@ -36,7 +36,6 @@ def main(argv: list[str]) -> None:
         raise UserError("Give a picture or the number of a test scene: `make caption IMAGE=scene.png` or `make caption SCENE=12`.")
     if arguments.caption and not arguments.scene:
         raise UserError("A caption of your own is judged beside a test scene: `make caption SCENE=12 CAPTION='a three at the top left'`.")
-    # What takes seconds, after the input is known to be sound.
     truth: list[str] = []
     if arguments.image:
         picture = read(Path(arguments.image), 2 * settings.model.shape.size, settings.model.shape.channels)
@@ -99,7 +98,7 @@ def read(path: Path, side: int, channels: int) -> np.ndarray:
         raise UserError(f"{path} is not there.") from None
     except Exception:  # a decoder's fault has no class of its own
         raise UserError(f"{path} is not a picture that can be read; give a PNG of {side} x {side} pixels.") from None
-    if pixels.max() < _FAINTEST:
+    if pixels.max() < _MIN_BRIGHTNESS:
         raise UserError(f"{path} holds no digit: a scene has one to four, light on dark.")
     return pixels if channels == 1 else pixels.transpose(2, 0, 1)
 
@@ -159,7 +158,7 @@ def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarra
 
 
 def drawn(picture: np.ndarray) -> str:
-    """A picture in letters, two rows of pixels a line."""
+    """A picture as text, one line for two rows of pixels."""
     grey = picture if picture.ndim == 2 else picture.mean(0)
     rows = (grey[0::2].astype(float) + grey[1::2]) / 2
     lines = ("".join(_SHADES[int(value) * len(_SHADES) // 256] for value in row) for row in rows)

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from pipeline.errors import run_command
 from pipeline.measures import TIMING_RULES
-from pipeline.params import ClaimSettings, ComparisonSettings, Params, load, nearest
+from pipeline.params import ClaimSettings, Params, load, nearest
 
 _WIDTH = 120  # characters of a line that goes to a file or a pipe
 _NAME = 30  # characters of a name that stands on one line
@@ -65,15 +65,10 @@ def rows(params: Params) -> list[Row]:
             parameters=_count(params, variant),
             difference=yaml.safe_dump(change, default_flow_style=True, sort_keys=False, width=sys.maxsize).strip().strip("{}"),
             experiments=tuple(name for name, experiment in params.experiments.items() if variant in experiment.variants),
-            claims=tuple(name for name, claim in params.claims.items() if any(variant in named(part) for part in claim.comparisons)),
+            claims=tuple(name for name, claim in params.claims.items() if any(variant in part.variants for part in claim.comparisons)),
         )
         for variant, change in params.variants.items()
     ]
-
-
-def named(comparison: ComparisonSettings) -> set[str]:
-    """The names that stand in a comparison."""
-    return set(comparison.variants)
 
 
 def images_shown(params: Params, claim: ClaimSettings) -> int | None:
@@ -87,8 +82,8 @@ def oddities(params: Params) -> list[str]:
     found = []
     resolved = {variant: params.resolve(variant).images_shown for variant in params.variants}
     for claim, settings in params.claims.items():
-        trained = {name for part in settings.comparisons if part.rule not in TIMING_RULES for name in named(part)}
-        stepped = {name for part in settings.comparisons if part.rule == "ratio" for name in named(part)}
+        trained = {name for part in settings.comparisons if part.rule not in TIMING_RULES for name in part.variants}
+        stepped = {name for part in settings.comparisons if part.rule == "ratio" for name in part.variants}
         for names, key, known in ((trained, "variants", params.variants), (stepped, "timing.subjects", params.timing.subjects)):
             found += [
                 f'claim {claim} speaks of {name!r}, which {key} does not have{nearest(name, known)}; it will read "not run".'
@@ -100,7 +95,7 @@ def oddities(params: Params) -> list[str]:
     ]
     short = []
     for claim, settings in params.claims.items():
-        shown = [resolved[name] for part in settings.comparisons for name in named(part) & resolved.keys()]
+        shown = [resolved[name] for part in settings.comparisons for name in part.variants if name in resolved]
         if min(shown, default=0) < (images_shown(params, settings) or 0) and shown:
             short.append(claim)
     if short:
@@ -132,12 +127,12 @@ def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str
 
 
 def screen() -> Console:
-    """Standard output: as wide as the terminal, or as what a file's reader sees of a line."""
+    """Standard output, as wide as the terminal; `_WIDTH` in a file or a pipe."""
     return Console() if sys.stdout.isatty() else Console(width=_WIDTH)
 
 
 def show(console: Console, title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """A table as wide as the console at most, where long cells wrap; nothing is cut."""
+    """Prints a table, no wider than the console. Long cells wrap, nothing is cut."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column, name in enumerate(header):
         number = bool(lines) and all(line[column].replace(",", "").isdigit() for line in lines)
@@ -153,7 +148,7 @@ def show(console: Console, title: str, header: Sequence[str], lines: Sequence[Se
 
 
 def _count(params: Params, variant: str) -> int:
-    """Trained scalars of a variant's model, which is built without memory for them."""
+    """Trained scalars of a variant's model, which is built without memory for its weights."""
     import torch
 
     from pipeline.models import build, count_parameters

@@ -1,7 +1,6 @@
-"""What this project does on a GPU, checked on the one that is here (`make gpu-check`, ten minutes): PASS or FAIL with the number
-that was measured, SKIP where there is no GPU. Everything also goes into build/gpu-check.json.
+"""Checks this project on the GPU that is here (`make gpu-check`, ten minutes): PASS or FAIL with what was measured, SKIP without a GPU.
 
-Each part runs in a process of its own, because an error of a GPU's computation breaks the process that it happens in.
+build/gpu-check.json has all lines and numbers. Each part runs in a process of its own, because an error on the GPU breaks its process.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ OUT = Path("build/gpu-check.json")
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = (0, 1, 2)
 _MARK = "gpu-check: "  # before the lines of a part's process
-STEPS, TIMED_STEPS = 6, 30  # of every configuration: compared, and timed after them
+STEPS, TIMED_STEPS = 6, 30  # of every configuration: those compared, then those timed
 EPOCH_SHARE = 12_800  # images of the synthetic data; enough for a hundred steps
 
 
@@ -90,10 +89,10 @@ def main(argv: list[str]) -> int:
 
 
 def run_part(part: str, command: Sequence[str] = (), seconds: float = 600) -> Iterator[Line]:
-    """The lines of a part, as its process finds them, and one more where that ends before its time.
+    """Yields the lines of a part as its process finds them, and a failure if the process dies or takes too long.
 
     Args:
-        command: the process; the part itself as a rule.
+        command: of the process; by default that of the part.
     """
     command = command or [sys.executable, "-m", "pipeline.commands.gpu_check", "--part", part]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -140,7 +139,7 @@ def check_kernel(device: torch.device) -> Iterator[Line]:
 
 
 def kernel_line(device: torch.device, dtype: torch.dtype, dim: int, lengths: Sequence[int], *, batch: int = 128) -> Line:
-    """The worst of several numbers of tokens; times are of the last but one, forward and backward."""
+    """The largest errors over several numbers of tokens. The text has the times of the last but one, forward and backward."""
     import torch
 
     from pipeline.kernels import attention, attention_path, why_not_fused
@@ -180,7 +179,7 @@ def kernel_line(device: torch.device, dtype: torch.dtype, dim: int, lengths: Seq
 
 
 def milliseconds(call: Callable[[], object], device: torch.device, repeats: int = 20) -> float:
-    """The time of a call, after two that are not timed."""
+    """Mean time of a call, after two that are not timed."""
     from pipeline.timing.steps import synchronize
 
     for _ in range(2):
@@ -222,13 +221,13 @@ def data_of(settings: VariantSettings, num_train: int = EPOCH_SHARE) -> Any:
 
 
 def shortened(settings: VariantSettings, steps: int) -> VariantSettings:
-    """The same steps, so many of them, on all of the data."""
+    """The settings with one epoch of so many steps, on all of the data."""
     length = {"epochs": 1, "epoch_images": steps * settings.train.batch_size, "train_images": None, "self_critical_epochs": 0}
     return settings.model_copy(update={"train": settings.train.model_copy(update=length)})
 
 
 def configurations(params: Params, steps: int) -> list[tuple[VariantSettings, list[str]]]:
-    """All different steps of a study, with the variants that take them."""
+    """Each different step of a study, with the variants that take it."""
     found: dict[str, tuple[VariantSettings, list[str]]] = {}
     for variant in params.variants:
         settings = shortened(params.resolve(variant), steps)
@@ -247,7 +246,7 @@ def after_steps(settings: VariantSettings, data: Any, seeds: Sequence[int], devi
 
 
 def check_configurations(device: torch.device) -> Iterator[Line]:
-    """The step of every variant, captured against op by op and against torch's attention; and what the study takes by these times."""
+    """The step of every variant: captured, op by op and with torch's attention. Then the time of the whole study."""
     params = load_params()
     seconds = 0.0
     for settings, variants in configurations(params, STEPS + TIMED_STEPS):
@@ -345,7 +344,7 @@ def stage(directory: Path, device: torch.device, **variables: str) -> subprocess
 
 
 def check_resume(device: torch.device) -> Iterator[Line]:
-    """A training that is killed and goes on, beside one that is not; and the evaluation of what it left."""
+    """A training that is killed and goes on, beside an unbroken one; and the evaluation of the latter."""
     from pipeline.evaluation import inference
     from pipeline.evaluation.evaluate import check_reproduced
 
@@ -386,7 +385,7 @@ def check_resume(device: torch.device) -> Iterator[Line]:
 
 
 def check_fallbacks(device: torch.device) -> Iterator[Line]:
-    """What a GPU's machine may lack: the training ends all the same, and says what it did."""
+    """Trainings without a compiler, graphs or memory for the stack: they end, and say what they did instead."""
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         compiler, kept = str(Path(folder, "no-compiler")), str(Path(folder, "triton"))
         said = "the kernel cannot be compiled"
@@ -435,7 +434,7 @@ def capped_share(device: torch.device) -> float | None:
 
 
 def planted_sync_line(device: torch.device) -> Line:
-    """A step in which the host waits for the GPU cannot be captured; it has to run op by op, to the same bits."""
+    """A step in which the host waits for the GPU cannot be captured. It has to run op by op, with the same bits."""
     import torch
 
     from pipeline.timing.steps import synchronize

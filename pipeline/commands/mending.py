@@ -1,7 +1,7 @@
 """Mends what a kill leaves behind, so that the next `dvc repro` neither stops nor forgets what it has done.
 
-DVC rewrites dvc.lock and .dvc/tmp/rwlock in place, so a kill leaves a part of them. Of dvc.lock a good copy is kept. An entry of it
-says what a stage read and wrote. Where that no longer fits DVC runs the stage again, so old entries do no harm.
+DVC rewrites dvc.lock and .dvc/tmp/rwlock in place, so a kill can cut them short. A good copy of dvc.lock is kept. An entry says what a
+stage read and wrote. DVC runs a stage again whose entry no longer fits, so old entries do no harm.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ASIDE = Path(".checkpoints/dvc-lock.damaged")
 
 _HEAD = "schema: '2.0'\nstages:\n"
 _OUTPUTS = ("runs", "reports", "tables", "predictions", "configs", "code-hashes", "timing", "data", ".checkpoints")
-# Of files.replacing, with the number of its process; and of DVC, which ends its names with 16 random bytes in base64.
+# Temporary files of files.replacing, which name its process; and of DVC, whose names end with 16 random bytes in base64.
 _LEFTOVER = re.compile(r"\..*\.(?P<process>\d+)\.tmp|.*\.[\w-]{22}\.tmp")
 
 
@@ -60,7 +60,7 @@ def mend(directory: Path, stages: Iterable[str]) -> list[str]:
 
 
 def keep(directory: Path, stages: Iterable[str]) -> None:
-    """Takes dvc.lock as the good copy if it is whole. May be called at any time: DVC holds its own lock whenever it writes the file."""
+    """Keeps dvc.lock as the good copy if it is whole. Safe at any time, because DVC holds its own lock while it writes the file."""
     saved = _read(directory / COPY)
     if _read(directory / LOCK) == saved:
         return
@@ -83,7 +83,7 @@ def _mend_lock(directory: Path, stages: set[str]) -> str | None:
         return None
     committed = None if saved and not _lacks(text, _split(saved), stages) else _committed(directory)
     good = _split(saved or committed or "")
-    # A lock that is the commit's was put there by git, whatever the copy has.
+    # A lock that equals the commit's came from git, whatever the copy holds.
     if not _lacks(text, good, stages) or (text == committed and _entries(text) is not None):
         write_text(copy, text)
         return None
@@ -108,14 +108,14 @@ def _mend_lock(directory: Path, stages: set[str]) -> str | None:
 
 def _read(path: Path) -> str | None:
     try:
-        # Bytes that are no text make their stage invalid, and no other.
+        # Bytes that are no text invalidate their own stage alone.
         return path.read_bytes().decode("utf-8", errors="surrogateescape")
     except FileNotFoundError:
         return None
 
 
 def _entries(text: str) -> dict[str, Any] | None:
-    """The stages of a lock that DVC accepts, None of one that it refuses."""
+    """The stages of a lock; None if DVC refuses it."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from voluptuous import Invalid
 
@@ -127,7 +127,7 @@ def _entries(text: str) -> dict[str, Any] | None:
 
 
 def _split(text: str) -> dict[str, str]:
-    """The text of each stage of a lock, unchecked: a stage's name stands two spaces in, all else of it further."""
+    """The text of each stage of a lock, unchecked. A stage's name is indented by two spaces, the rest of it by more."""
     _, _, body = text.partition("\nstages:\n")
     blocks = re.split(r"^(?=  \S)", body, flags=re.M)[1:]
     return {block.partition("\n")[0].strip().removesuffix(":"): block for block in blocks}
@@ -139,7 +139,7 @@ def _cut(block: str, name: str, good: dict[str, str]) -> bool:
 
 
 def _lacks(text: str, good: dict[str, str], stages: set[str]) -> bool:
-    """Whether a lock is refused by DVC, or lacks something of the good one that is still in use."""
+    """Whether DVC refuses a lock, or it lacks a stage of the good one that is still in use."""
     entries = _entries(text)
     if entries is None or any(name in stages and name not in entries for name in good):
         return True
@@ -147,7 +147,7 @@ def _lacks(text: str, good: dict[str, str], stages: set[str]) -> bool:
 
 
 def _whole(texts: list[str], good: dict[str, str]) -> dict[str, str]:
-    """The stages that are whole in the texts; of a stage that several have, the first."""
+    """The stages that are whole in the texts; the first of equal names."""
     found: dict[str, str] = {}
     for text in texts:
         for name, block in _split(text).items():

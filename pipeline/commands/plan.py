@@ -2,8 +2,7 @@
 
     python -m pipeline.commands.plan
 
-Times are those of earlier trainings on this kind of processor. Where there are none, 20 steps are timed, and the times kept in
-.checkpoints/times.json.
+Times come from earlier trainings on this kind of processor. Without any, 20 steps are timed; .checkpoints/times.json keeps the result.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ from pipeline.training.tasks import load as load_data
 
 TIMES = CHECKPOINTS / "times.json"
 _WARM_UP, _CHUNK, _CHUNKS = 3, 5, 4  # steps: three that are not timed, then four times five
-_UNDISTURBED = 0.1  # this share of recorded epochs is taken to have had the machine for itself
-_PATIENCE = 4.0  # seconds; of slow steps fewer are timed
+_UNDISTURBED = 0.1  # this share of the recorded epochs is taken to have had the machine for itself
+_PATIENCE = 4.0  # seconds, after which no more steps are timed
 # A training step is a forward pass and a backward pass, which costs twice as much.
 _STEP_OVER_TEST = 3.0
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Seconds that a seed needs for one training image, and where that number comes from."""
+    """Seconds of a seed for one training image, and where the number comes from."""
 
     train: float
     source: str
@@ -96,7 +95,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Record:
-    """Epochs that were timed: seconds for one image and seed, by what they were of."""
+    """Timed epochs of one training: `seconds` of a seed for one image. `keys`: see `_keys`."""
 
     variant: str
     keys: tuple[str, str, str]
@@ -149,7 +148,7 @@ def survey(params: Params, device: str) -> list[Entry]:
     for variant in params.variants:
         settings = params.resolve(variant)
         code = training_code(settings.task)
-        # Without the data their digest is not known; the settings name the data set, too.
+        # Without the data their digest is unknown; the settings name the data set, too.
         pattern = finished.folder(Path(), settings, digests[settings.task] or "*", device).name
         places = sorted(FINISHED.glob(pattern))
         parts = [part for place in places for part in finished.read_all(place)[0]]
@@ -168,7 +167,7 @@ def survey(params: Params, device: str) -> list[Entry]:
 
 
 def _digest(task: str) -> str | None:
-    """That of the data that a task's networks learn from; None where they are not here."""
+    """Digest of a task's data; None if they are not here."""
     try:
         return data_digest(task, ARRAYS)
     except UserError:
@@ -176,7 +175,7 @@ def _digest(task: str) -> str | None:
 
 
 def _unchanged(lock: Mapping[str, Any], variant: str, settings: VariantSettings, stage: str) -> bool:
-    """Whether all that a train stage depends on is as dvc.lock has it, so that DVC does not run it.
+    """Whether dvc.lock has all dependencies of a train stage as they are, so that DVC does not run it.
 
     Args:
         stage: hash of the code of the train stage.
@@ -193,7 +192,7 @@ def _unchanged(lock: Mapping[str, Any], variant: str, settings: VariantSettings,
 
 
 def _outlines(paths: Iterator[Path]) -> Iterator[tuple[dict[str, Any], list[Finished]]]:
-    """What each run.json says, and its seeds. Files that cannot be read, or are of an older form, are left out."""
+    """Content and seeds of each run.json. Files that cannot be read, or have an older form, are left out."""
     for path in sorted(paths):
         try:
             run = results.read_run(path.parent)
@@ -211,11 +210,11 @@ def _checkpoint_rows(path: Path) -> list[EpochRow]:
 
 
 def recorded(params: Params, device: str) -> dict[str, Rate]:
-    """By variant, what earlier trainings on this kind of processor took; variants that none speaks for are left out.
+    """By variant, what earlier trainings on this kind of processor took; variants without any are left out.
 
-    The nearest trainings decide: of the same settings, else of those that differ only in what leaves a step as it is, else of the same
-    model. Among them those of the newest code, and of their epochs the fast end: other work on a machine makes an epoch longer, up to
-    fifty times in a study of days, and nothing makes it shorter.
+    The nearest trainings count: those of the same settings, else of the same model and step, else of the same model. Of these the newest
+    code counts, and the fast end of its epochs: other work on the machine makes an epoch longer, up to fifty times in a study of days, and
+    nothing makes it shorter.
     """
     records = list(_records(params, device))
     rates = {}
@@ -233,21 +232,21 @@ def recorded(params: Params, device: str) -> dict[str, Rate]:
 
 
 def _keys(settings: VariantSettings) -> tuple[str, str, str]:
-    """What a training's time is known by, the nearest first: its settings; what decides the time of a step; its model."""
+    """Keys of a training's time, the nearest first: its settings, what decides the time of a step, its model."""
     step = settings.train.model_dump(include={"batch_size", "optimizer", "clip_norm", "augment"})
     model = settings.model.model_dump()
     return settings.training_hash, json.dumps([model, step], sort_keys=True), json.dumps(model, sort_keys=True)
 
 
 def _records(params: Params, device: str) -> Iterator[_Record]:
-    """The timed epochs that lie here: of finished seeds and checkpoints of the variants, and of runs/, a profile's too."""
+    """Timed epochs: of the variants' finished seeds and checkpoints, and of runs/, also those of profiles."""
     name = device_name(device)
     for variant in params.variants:
         settings = params.resolve(variant)
         code = training_code(settings.task)
         for place in sorted(FINISHED.glob(finished.folder(Path(), settings, "*", device).name)):
             yield from _of_parts(variant, settings, finished.read_all(place)[0], name)
-            # A checkpoint does not name its processor, and never leaves it.
+            # A checkpoint does not name its processor, but never leaves the machine.
             for path in sorted(place.glob(f"*.{code[:12]}.part")):
                 if rows := _checkpoint_rows(path):
                     stack = len({row.seed for row in rows})
@@ -265,12 +264,12 @@ def _of_parts(variant: str, settings: VariantSettings, parts: Sequence[Finished]
 
 
 def _per_image(settings: VariantSettings, rows: Sequence[EpochRow], stack: int) -> tuple[float, ...]:
-    """A row's seconds are of a whole stack of seeds."""
+    """Seconds of a seed for one image, by epoch; a row's seconds are of its whole stack."""
     return tuple(row.seconds / settings.epoch_examples / stack for row in rows)
 
 
 def measured(entries: Sequence[Entry], device: str, processes: int) -> dict[str, Rate]:
-    """By variant, what a few steps take now, in as many processes at once as train; kept in `TIMES`, so that each is timed once."""
+    """By variant, what a few steps take now, in as many processes at once as train. `TIMES` keeps what was timed."""
     name = device_name(device)
     known = _read_times()
     keys = {entry.variant: _time_key(entry.settings, name) for entry in entries}
@@ -310,7 +309,7 @@ _data: dict[str, Any] = {}  # of a timing process, by task
 
 
 def _open(device: str) -> None:
-    """Makes this process what a worker is."""
+    """Sets a timing process up as a training's worker."""
     import torch
 
     from pipeline.training.engine import keep_freed_memory, set_reproducible
@@ -328,7 +327,7 @@ def _time(settings: VariantSettings, seeds: list[int], device: str) -> float:
     if settings.task not in _data:
         _data[settings.task] = load_data(settings.task, ARRAYS)
     batch = settings.train.batch_size
-    length = {"epochs": 1, "epoch_images": batch * (_WARM_UP + _CHUNK * _CHUNKS)}  # whole batches, enough of them
+    length = {"epochs": 1, "epoch_images": batch * (_WARM_UP + _CHUNK * _CHUNKS)}  # whole batches
     settings = settings.model_copy(update={"train": settings.train.model_copy(update=length)})
     trainer = Trainer(settings, _data[settings.task], seeds, torch.device(device))
 
@@ -336,7 +335,7 @@ def _time(settings: VariantSettings, seeds: list[int], device: str) -> float:
         if device == "cuda":
             torch.cuda.synchronize()
             return time.perf_counter()
-        return time.process_time()  # of the one thread alone: what else the machine does now says nothing of the hours to come
+        return time.process_time()  # of this thread alone: the machine's load now says nothing about the hours to come
 
     trainer.run_steps(_WARM_UP)
     start, steps = clock(), 0
@@ -361,13 +360,13 @@ def cost(entry: Entry, task: workers.Task, rate: Rate) -> float:
 
 
 def seconds(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> float:
-    """How long all tasks of the variants take together: the longest first, as commands/train.py has them done."""
+    """How long all tasks of the variants take together: the longest first, as commands/train.py runs them."""
     costs = [cost(entry, task, rates[entry.variant]) for entry in entries for task in entry.tasks]
     return makespan(costs, processes)
 
 
 def work(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> dict[str, tuple[float, float]]:
-    """By variant, the work of all of its seeds and of what is missing of it: in seconds, as near as that is known."""
+    """By variant, the seconds that all of its seeds take, and those that what is missing takes, as near as known."""
     rates = estimated(entries, rates)
     result = {}
     for entry in entries:
@@ -377,7 +376,7 @@ def work(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) ->
 
 
 def estimated(entries: Sequence[Entry], rates: Mapping[str, Rate]) -> dict[str, Rate]:
-    """The rates of all variants: of one without a known time that which the others have by their arithmetic."""
+    """The rates of all variants. One without a known time gets the others' median rate per operation of its forward pass."""
     rates = {entry.variant: Rate(0.0, "") for entry in entries if not entry.tasks} | dict(rates)
     if all(entry.variant in rates for entry in entries):
         return rates
@@ -390,7 +389,7 @@ def estimated(entries: Sequence[Entry], rates: Mapping[str, Rate]) -> dict[str, 
 
 
 def table(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Header and lines of the list; a cell that has nothing to say is empty."""
+    """Header and lines of the list."""
     lines: list[Sequence[str]] = []
     for entry in entries:
         rate = rates.get(entry.variant) if entry.tasks else None

@@ -126,12 +126,12 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
         merged["variants"] = {name: _without_seeds(one, own.get(name)) for name, one in merged["variants"].items()}
     # Checked with the study's data set: that of the change may be too small for variants that go.
     whole = params.parse({**merged, "data": study["data"]})
-    # Each variant with all its options, as the one that it starts from may go.
+    # With all its options, because the variant that it starts from may go.
     merged["variants"] = {name: whole.difference(name) for name in merged["variants"]}
     for key, names in lists.items():
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise UserError(f"{key} is {names!r}, but has to be a list of variants' names.")
-        for name in names if key == "variants_kept" else ():  # what is gone is left out
+        for name in names if key == "variants_kept" else ():  # one that is gone is left out already
             if name not in study["variants"]:
                 raise UserError(f"{key} names the variant {name!r}, which params.yaml does not have{nearest(name, study['variants'])}.")
         merged["variants"] = {
@@ -158,12 +158,12 @@ def _merge(old: Any, new: Any, path: tuple[str, ...] = ()) -> Any:
 
 
 def _without_seeds(difference: Mapping[str, Any] | None, change: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A variant's difference without the study's own seeds for it; those that the change itself names stay."""
+    """A variant's difference without the study's seeds for it; seeds that the change names stay."""
     return {key: value for key, value in (difference or {}).items() if key != "seeds" or "seeds" in (change or {})}
 
 
 def _experiments(experiments: Mapping[str, Any], variants: Mapping[str, Any]) -> dict[str, Any]:
-    """The experiments that still make sense with these variants, each without what it says of others."""
+    """The experiments that still make sense with these variants, without what they say of others."""
     kept = {}
     for name, experiment in experiments.items():
         left = [variant for variant in experiment["variants"] if variant in variants]
@@ -176,7 +176,7 @@ def _experiments(experiments: Mapping[str, Any], variants: Mapping[str, Any]) ->
 
 
 def source_files(dep: str) -> list[str]:
-    """A dependency's source files. DVC's ignore file does not reach outside its repository, so a folder would bring its bytecode."""
+    """A dependency's source files. A folder would bring its bytecode, because .dvcignore does not reach outside the repository."""
     place = dep.removeprefix("${code}/")
     if place == dep or not (ROOT / place).is_dir():
         return [dep]
@@ -193,7 +193,7 @@ def publish(name: str, directory: Path) -> Path:
     shutil.copytree(directory / "tables", fresh / "tables")
     shutil.copyfile(directory / "timing" / "results.json", fresh / "timing" / "results.json")
     shutil.copyfile(directory / "dvc.lock", fresh / "dvc.lock")
-    # What was published before goes only once all of the new is there.
+    # The former publication goes only once all of the new one is there.
     shutil.rmtree(target, ignore_errors=True)
     fresh.rename(target)
     return target

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
 
 
 def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
-    """Runs `dvc repro` in a repository, after what a kill left there has been mended and several variants have been trained at once.
+    """Mends what a kill left in a repository, trains at once where several variants wait, then runs `dvc repro`.
 
     Raises:
         UserError: params.yaml is wrong, or (status 1) a training or DVC failed; what went wrong has been printed by then.
@@ -49,7 +49,7 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
     for line in mending.mend(directory, stages):
         print(line, flush=True)
     environment: dict[str, str] = {}
-    # With arguments DVC may do another part of the study than the plan is of.
+    # With arguments DVC may run another part of the study than the plan covers.
     if not arguments and (waiting := _write_work(directory)) is not None:
         if waiting > 1:
             _run(directory, "make train", ["-m", "pipeline.commands.train"], stages, environment)
@@ -72,10 +72,10 @@ def _stages(directory: Path, settings: params.Params) -> list[str]:
 
 
 def _write_work(directory: Path) -> int | None:
-    """Writes down how much work the study is, so that train stages can say how much of it is done.
+    """Writes how much work the study is, so that train stages can say how much of it is done.
 
     Returns:
-        How many variants have some; None where that is not known.
+        How many variants have some; None if that is unknown.
     """
     # A process of its own: it may import torch, whose memory the training needs.
     found = subprocess.run([sys.executable, "-m", "pipeline.commands.plan", "--work", WORK], cwd=directory)
@@ -109,7 +109,7 @@ def _run(directory: Path, name: str, arguments: Sequence[str], stages: Sequence[
             with contextlib.suppress(OSError):  # a copy that cannot be written stops nothing
                 mending.keep(directory, stages)
     except KeyboardInterrupt:
-        # A terminal interrupts it and what it runs, too, and they end by themselves; a signal to this process alone has to end them.
+        # A terminal interrupts the whole group, which ends by itself. A signal to this process alone does not, so the command is ended.
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             command.wait(timeout=10)
         command.terminate()

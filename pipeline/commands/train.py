@@ -2,8 +2,8 @@
 
     python -m pipeline.commands.train [--jobs N] [--on here|ray]
 
-DVC runs one stage after another, and a stage trains one variant. Here a process that is free takes the longest training that waits,
-of whatever variant. What is finished lies where the train stages look for it: in .checkpoints/seeds, by what decides it.
+DVC runs one stage after another, and a stage trains one variant. Here a free process takes the longest training that waits, of any
+variant. Finished seeds go to .checkpoints/seeds, where the train stages look for them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Open:
 
 
 class _Study:
-    """What the coordinating process knows of all trainings.
+    """The state of all trainings, in the coordinating process.
 
     Args:
         entries: all variants.
@@ -121,14 +121,14 @@ class _Study:
         self._device = device
         self._origins: dict[str, dict[str, Any]] = {}
         self._unreadable: dict[str, UserError] = {}
-        # By folder of finished seeds: variants may differ in their seeds, or their names, alone.
+        # By folder of finished seeds, which variants share that differ in their seeds or names alone.
         self._waiting: dict[Path, list[Entry]] = defaultdict(list)
         self._open: dict[Path, _Open] = {}
         self._finished = {entry.variant for entry in entries if not entry.tasks}
         self._faults = 0
 
     def begin(self, locks: contextlib.ExitStack) -> None:
-        """Takes the locks of all that is to be trained, and finds out anew what that is; what another process trains is left to it.
+        """Locks all that is to be trained, looks up again what that is, and begins. What another process trains is left to it.
 
         Raises:
             UserError: another process trains all of it.
@@ -163,7 +163,7 @@ class _Study:
             self._ended(assignment)
 
     def lost(self, assignment: Assignment, error: UserError) -> None:
-        """Leaves out a group whose process died; the others go on. Raises the error where it is of all of them, as a full disk is."""
+        """Leaves out a group whose process died; the others go on. Raises an error that stops all, such as a full disk."""
         if error.status != 1:
             raise error
         variant = self._open[assignment.job.folder]
@@ -184,7 +184,7 @@ class _Study:
             raise UserError("Not everything is trained; the lines above say why. The same command goes on from here.", status=1)
 
     def _next(self, place: Path) -> None:
-        """Begins with the next variant of a folder that has anything to do."""
+        """Begins the next variant of a folder that has anything to train."""
         while self._waiting[place]:
             entry = self._waiting[place].pop(0)
             rate = self._rates[entry.variant]
@@ -210,7 +210,7 @@ class _Study:
             self._finished.add(entry.variant)
 
     def _ended(self, assignment: Assignment) -> None:
-        """One task less of a variant; after the last one its seeds are left to its stage."""
+        """Counts a task as ended. After a variant's last one its seeds are left to its stage."""
         place = assignment.job.folder
         variant = self._open[place]
         variant.left -= 1
@@ -235,7 +235,7 @@ class _Study:
             len(entry.settings.train.seeds) * entry.settings.train.epochs * plan.epoch_cost(entry, self._rates[entry.variant])
             for entry in self._entries
         )
-        share = round(1 - self.screen.work_left() / whole, 6)  # what is left of sums and differences is no work
+        share = round(1 - self.screen.work_left() / whole, 6)  # a rounding error is no work
         return study_line(len(self._finished), len(self._entries), share, self.screen.seconds(), self.screen.seconds_left())
 
     def _fault(self, sentence: str) -> None:

@@ -41,12 +41,12 @@ from pipeline.training.tasks import data_digest
 
 STORE = Path("results")  # the DVC remote that git tracks
 LIMIT = 150_000_000  # bytes; the weights of the whole catalogue, six seeds of each variant, are 138 MB of float32
-# Another kind of processor may round a coordinate of a figure otherwise; so many of its colour values may differ for it.
+# This share of a figure's colour values may differ, because another kind of processor may round a coordinate otherwise.
 _COLOURS_APART = 0.001
 
 
 def main(argv: list[str]) -> int:
-    # Empty values are those that make passes on for variables that were not given.
+    # make passes empty values for variables that were not given.
     parser = argparse.ArgumentParser(prog="python -m pipeline.commands.verify", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--variant", default="", help="this variant alone, without the pages")
     parser.add_argument("--seed", default="", help="of each variant this seed alone")
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> int:
 
 
 def _seed(params: Params, variant: str, seed: str) -> int | None:
-    """The seed as a number. Raises UserError where the variant, or no variant, has it."""
+    """The seed as a number. Raises UserError if the variant, or every variant, lacks it."""
     variants = [variant] if variant else list(params.variants)
     seeds = [str(one) for one in sorted({one for name in variants for one in params.resolve(name).train.seeds})]
     if seed and seed not in seeds:
@@ -120,7 +120,7 @@ def check_store(folder: Path) -> str:
 
 
 def bring(trained: Sequence[str]) -> None:
-    """Has DVC bring the weights, traces and predictions that are missing, and fetch and prepare the data where they are.
+    """Has DVC pull weights, traces and predictions that are missing, and make data that are missing.
 
     Raises:
         UserError: status 1; DVC failed and has said why.
@@ -132,7 +132,7 @@ def bring(trained: Sequence[str]) -> None:
     if not all(path.exists() for path in outputs) and subprocess.run(pull).returncode:
         raise UserError("`dvc pull --allow-missing` failed; the lines above say why.", status=1)
     if not ((ARRAYS / "dataset.json").exists() and ARRAYS.with_name(SCENES).exists()):
-        reproduce(Path(), ["--quiet", "scenes"])  # and what they are made of
+        reproduce(Path(), ["--quiet", "scenes"])  # and the stages before it
 
 
 # --- the stored weights, tested anew ---
@@ -262,7 +262,7 @@ def _relative(new: float, old: float) -> float:
 
 
 def _other_versions(part: Finished) -> str:
-    """What of the software differs from the training's, as a clause after a fault; empty where nothing does."""
+    """Versions that differ from the training's, as a clause after a fault; empty without any."""
     old = part.origin["versions"]
     others = [f"{name} {new} here, {old.get(name)} there" for name, new in versions().items() if old.get(name) != new]
     return f" ({', '.join(others)})" if others else ""
@@ -378,7 +378,7 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
 
 
 def bits_parted(new: Finished, old: Finished) -> str | None:
-    """The first bit that two trainings of a seed do not have in common, as a clause; seconds do not count. None where there is none."""
+    """The first difference between two trainings of a seed, as a clause; None if all but their seconds is bitwise equal."""
     if (clause := _tables_parted(new, old)) is not None:
         return clause
     steps = old.tensors["trace.step"]
@@ -400,7 +400,7 @@ def bits_parted(new: Finished, old: Finished) -> str | None:
 
 
 def start_parted(new: Finished, old: Finished) -> str | None:
-    """What has to agree on every processor, as a clause where it does not: the tables, and the first losses up to rounding."""
+    """The first difference in what agrees on every processor: the tables, and the first losses up to rounding. None without one."""
     from pipeline.runner.replay import TOLERANCES
 
     if (clause := _tables_parted(new, old)) is not None:

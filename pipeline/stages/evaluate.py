@@ -1,7 +1,7 @@
-"""DVC stage `evaluate`: the stored weights of every variant, tested anew; what they predict, and where they err.
+"""DVC stage `evaluate`: tests the stored weights of every variant anew.
 
-One stage for all variants, which keeps what it has of a variant as long as everything that decides it is the same:
-`predictions/VARIANT.npz` says what that was.
+One stage for all variants. It keeps the evaluation of a variant while everything that decides it is the same; `predictions/VARIANT.npz`
+says what that was.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DVC stage `report`: the pages of reports/ and their figures from what the other stages left; then what the MLflow store lacks."""
+"""DVC stage `report`: the pages of reports/ with their figures; then what the MLflow store lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage `scenes`: captioning's scenes of data/arrays to data/scenes, and a page about them to reports/scenes."""
+"""Stage `scenes`: captioning's scenes from data/arrays into data/scenes, and a page about them into reports/scenes."""
 
 from __future__ import annotations
 

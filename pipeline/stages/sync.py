@@ -1,4 +1,4 @@
-"""Completes an MLflow store from the files in runs/: evaluations, short trainings, and all that was missed while it was down.
+"""Completes an MLflow store from the files in runs/: evaluations, short trainings, and what was missed while it was down.
 
 `make sync` is `python -m pipeline.stages.sync` in the folder that holds runs/; the report stage calls `sync`.
 """
@@ -30,13 +30,13 @@ from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, comm
 from pipeline.tracking.store import Store, StoreBusy, explain, locked, open_or_rebuild, store_uri
 
 SERVED = "base"  # the variant whose first seed is in the model registry: one small model, not a choice by test accuracy
-PICTURES = CHECKPOINTS / "figures"  # of each variant one, VARIANT.png; the report stage draws them
+PICTURES = CHECKPOINTS / "figures"  # VARIANT.png, which the report stage draws
 
 
 class _Training(NamedTuple):
     run: dict[str, Any]
     rows: list[TimedRow]
-    evaluation: Evaluation | None  # as long as the evaluate stage has not run on this training: None
+    evaluation: Evaluation | None  # None until the evaluate stage has run on this training
     file: Path  # run.json
     pictures: list[Path]
 
@@ -60,22 +60,21 @@ def main(argv: list[str]) -> None:
     sync()
 
 
-def sync(runs_dir: Path = RUNS, *, uri: str | None = None, register: bool = True) -> None:
-    """Adds what the store lacks of every finished training under `runs_dir`, and prints a line for each. A damaged store is made anew.
+def sync(*, register: bool = True) -> None:
+    """Adds what the store lacks of every finished training in runs/, and prints a line for each. A damaged store is made anew.
 
     Args:
-        runs_dir: its sibling `predictions` holds the evaluations.
         register: whether the baseline's network goes into the model registry, which takes some twenty seconds of a core.
 
     Raises:
         UserError: the store cannot be used, or files of a training are damaged (all others have been logged by then).
     """
-    directories = sorted(path.parent for path in runs_dir.glob("*/run.json"))
+    directories = sorted(path.parent for path in RUNS.glob("*/run.json"))
     if not directories:
-        print(f"There is no finished training in {runs_dir}/ yet: run `make demo` or `dvc repro` first.")
+        print(f"There is no finished training in {RUNS}/ yet: run `make demo` or `dvc repro` first.")
         return
-    places = _places(runs_dir.parent / "params.yaml")
-    address = store_uri(uri)
+    places = _places()
+    address = store_uri()
     damaged: list[str] = []
     try:
         store = open_or_rebuild(address)
@@ -159,7 +158,7 @@ def _complete(store: Store, training: _Training, places: Mapping[str, _Place], c
 
 
 def _register(store: Store, run_id: str, training: _Training) -> bool:
-    """Puts the first seed's network into the model registry, unless it is there. Whether it had to."""
+    """Puts the first seed's network into the model registry. False if it is there already or cannot be put there."""
     run, directory = training.run, training.file.parent
     try:
         settings = settings_of(run)
@@ -186,10 +185,10 @@ def _register(store: Store, run_id: str, training: _Training) -> bool:
     return True
 
 
-def _places(path: Path) -> dict[str, _Place]:
-    """By variant, from params.yaml; nothing where there is none that can be read. The trainings are recorded all the same."""
+def _places() -> dict[str, _Place]:
+    """By variant, from params.yaml; nothing if it cannot be read. The trainings are recorded all the same."""
     try:
-        study = params.load(path)
+        study = params.load()
     except UserError:
         return {}
     places = {variant: _Place([], []) for variant in study.variants}
@@ -207,7 +206,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _late(training: _Training) -> dict[str, float | None]:
-    """What the pages say of the training: accuracy over the late epochs with its spread and 95 % interval over the seeds, and the error."""
+    """What the pages say of the training: late accuracy with its spread and 95 % interval over the seeds, and late test error."""
     curves = [[timed.row.test_accuracy for timed in training.rows if timed.row.seed == seed] for seed in training.run["seeds"]]
     found = summarize(late(np.array(curves)))
     low, high = (found.interval.low, found.interval.high) if found.interval else (None, None)
@@ -230,12 +229,12 @@ def _read(directory: Path) -> _Training:
     for row in epoch_rows(run):
         ended = row.seconds if row.epoch == 1 else ended + row.seconds
         rows.append(TimedRow(row, started + round(1000 * ended)))
-    root, picture = directory.parent.parent, PICTURES / f"{directory.name}.png"
-    # One that was drawn before the training shows an earlier one.
+    picture = PICTURES / f"{directory.name}.png"
+    # One that was drawn before this training shows an earlier one.
     is_current = picture.exists() and picture.stat().st_mtime >= (directory / RUN).stat().st_mtime
-    evaluation = Records(root / ARRAYS, directory.parent, root / PREDICTIONS, root / TABLES).read(directory.name)
+    evaluation = Records(ARRAYS, RUNS, PREDICTIONS, TABLES).read(directory.name)
     if evaluation is not None and evaluation.inputs["weights"] != run["outputs"][WEIGHTS]:
-        evaluation = None  # the evaluate stage has not been here since these weights were trained
+        evaluation = None  # of earlier weights
     return _Training(run, rows, evaluation, directory / RUN, [picture] if is_current else [])
 
 

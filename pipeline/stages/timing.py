@@ -1,4 +1,4 @@
-"""DVC stage `timing`: times what claims about speed are about, interleaved, and writes timing/results.json."""
+"""DVC stage `timing`: times the networks of claims about speed, interleaved, and writes timing/results.json."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.study.files import ARRAYS, TIMINGS
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.timing", description=__doc__).parse_args(argv)
     die_with_dvc()
-    # The profiler's library reads it when torch is imported; without it a machine without a GPU gets lines that look like faults.
+    # Read when torch is imported. Otherwise the profiler prints lines that look like faults on a machine without a GPU.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     params = load_params()
     dataset = load_data(ARRAYS)

@@ -62,10 +62,10 @@ def train(variant: str, settings: VariantSettings, device: str, place: Path) -> 
 
 
 def gather(places: Collection[Path]) -> dict[str, UserError]:
-    """Puts the finished seeds that lie in runs/ where those of their settings are, for the folders of interest.
+    """Copies finished seeds from runs/ to the folder of their settings, if it is one of `places`.
 
     Returns:
-        By variant, why results that lie in runs/ cannot be used.
+        By variant, why results in runs/ cannot be used.
     """
     results.restore_runs(RUNS, lambda name: (CONFIGS / f"{name}.json").exists())
     unreadable = {}
@@ -130,7 +130,7 @@ def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, de
 
 
 class Training:
-    """What the coordinating process knows of a variant's training, fed with the workers' messages.
+    """The state of a variant's training in the coordinating process, updated by the workers' messages.
 
     Attributes:
         tasks: what there is to replay and to train.
@@ -228,7 +228,7 @@ class Training:
             self._tracker.close("FAILED")
 
     def _start(self, facts: workers.Facts) -> None:
-        """On the first message of a group that trains: the run is now fully described, so it can be tracked."""
+        """Begins tracking with the first group that trains, because only its message completes the run's description."""
         if self._tracker is not None:
             return
         if self._origin["device"] == "cuda" and not self._settings.stackable:

@@ -6,11 +6,9 @@ Tracking never stops a training or a report: whatever happens to the store, they
 A training is one parent run with a nested child run per seed. A run is FINISHED in MLflow only when all its points are there.
 A value that is not finite is logged as it is: MLflow keeps NaN, and the largest float in infinity's place.
 
-The newest finished run of each variant and seed at a commit, newest first, in MLflow's own filter language:
+The finished runs of a commit's seeds in MLflow's own filter language, which `newest_runs(commit)` uses:
 
     attributes.status = 'FINISHED' and tags.kind = 'seed' and tags.commits LIKE '%COMMIT%'
-
-`newest_runs(commit)` asks for just that.
 """
 
 from pipeline.tracking.live import Tracker

@@ -14,9 +14,8 @@ from pipeline.tracking.recorder import Recorder, TimedRow, now, training_lock
 from pipeline.tracking.store import Store, display_name, explain, locked, store_uri
 from pipeline.training.records import EpochRow
 
-# Importing MLflow, opening the store and logging take about three seconds of a core, which on the CPU training does not get. So that
-# they stay below 2 % of two cores' work, a training that is FINISHED sooner than this is left to `sync`, which the report stage runs and
-# which opens the store once for all of them.
+# Importing MLflow, opening the store and logging take about three seconds of a core, which a training on the CPU would have. To keep this
+# below 2 % of two cores' work, a training that is FINISHED sooner is left to `sync`, which opens the store once for all.
 START_SECONDS = 90.0
 FLUSH_SECONDS = 5.0  # between two batches
 RETRY_SECONDS = (30.0, 600.0)  # after a fault: the first and the longest pause
@@ -27,18 +26,16 @@ MAX_CLOSE_SECONDS = 60.0  # ... and after this long in any case
 class Tracker:
     """Logs a training while it runs. No method raises; only `close` waits, for a bounded time.
 
-    A training that was killed goes on in the runs that it had: give the rows of its checkpoint's history again,
-    those that the store has are skipped.
+    A training that was killed goes on in its former runs: it gives the rows of its checkpoint again, and those in the store are skipped.
 
     Args:
         run: what run.json will hold; "finished" is not there yet.
-        uri: address of the store; by default MLFLOW_TRACKING_URI or the SQLite file of the working directory.
         start_after: seconds before the store is opened; a training that is FINISHED sooner is left to `sync`.
     """
 
-    def __init__(self, run: Mapping[str, Any], *, uri: str | None = None, start_after: float = START_SECONDS) -> None:
+    def __init__(self, run: Mapping[str, Any], *, start_after: float = START_SECONDS) -> None:
         self._run = run
-        self._uri = store_uri(uri)
+        self._uri = store_uri()
         self._delay = start_after
         self._lock_path = training_lock(run)
         self._rows: list[TimedRow] = []
@@ -62,7 +59,7 @@ class Tracker:
             artifacts: files to keep with the parent run.
 
         Returns:
-            Whether the store has everything; if not, one line has said so, or does now, or it is left to `sync`.
+            Whether the store has everything. If not, a line has said so, or the training is left to `sync`.
         """
         self._end = (status, metrics or {}, artifacts)
         self._closing.set()
@@ -70,7 +67,7 @@ class Tracker:
         while self._thread.is_alive():
             self._thread.join(0.05)
             store, moment = self._store, time.monotonic()
-            # Until the store is open, the time goes into importing mlflow, which always ends.
+            # Until the store is open, mlflow is being imported, which always ends.
             silent = store is not None and moment - max(store.last_answer, begun) > PATIENCE
             if silent or moment - begun > MAX_CLOSE_SECONDS:
                 self._say(f"{display_name(self._uri)} is slow to answer")
@@ -79,7 +76,7 @@ class Tracker:
 
     def _work(self) -> None:
         """The thread: writes what is new, again and again after faults, and a last time when closing."""
-        # Without a delay nothing is left out, even if `close` comes before this thread has got here.
+        # Without a delay nothing is left to `sync`, even if `close` comes first.
         if self._delay and self._closing.wait(self._delay) and self._end is not None and self._end[0] == "FINISHED":
             return
         recorder: Recorder | None = None
@@ -104,7 +101,7 @@ class Tracker:
                         self._finish(recorder)
                     pause = FLUSH_SECONDS
                 except Exception as error:
-                    # Whether the failed call arrived is unknown: the next recorder looks at what the store has.
+                    # Whether the failed call arrived is unknown, so the next recorder looks at what the store has.
                     recorder = None
                     self._say(explain(error, self._uri))
                     pause = min(max(2 * pause, RETRY_SECONDS[0]), RETRY_SECONDS[1])

@@ -21,14 +21,13 @@ _THREADS = 8  # histories are asked for one by one, and a server takes its time 
 
 @dataclass(frozen=True)
 class SeedRun:
-    """One seed of one training. Numbers are those of the text files, to the last bit.
+    """One seed of one training. Its numbers are bitwise those of run.json and the tables.
 
     Attributes:
         started: milliseconds since 1970.
-        metrics: the last value of each: those of EPOCH_KEYS after the last epoch, evaluation.NAME; and of the training as a whole
-            parameters and flops.
+        metrics: the last value of each of EPOCH_KEYS, evaluation.NAME, and the training's parameters and flops.
         curves: one value per epoch, by EPOCH_KEYS.
-        record: what run.json says of the training: the file that its parent run keeps.
+        record: run.json, which its parent run keeps.
     """
 
     run_id: str
@@ -41,23 +40,20 @@ class SeedRun:
     record: Mapping[str, Any]
 
 
-def newest_runs(commit: str, *, dataset: str | None = None, uri: str | None = None) -> list[SeedRun]:
+def newest_runs(commit: str) -> list[SeedRun]:
     """The newest finished run of each variant and seed that belongs to a commit, ordered by data set, variant and seed.
 
-    A run belongs to the commit that it ran at, if nothing that decides it was uncommitted then, and to every commit whose tables name
-    it and that was checked out during a `sync` (`make sync`, or the report stage). The filter is `RUNS_OF_COMMIT`; it can be typed
-    into the search field of MLflow's pages as it is.
+    A run belongs to the commit that it ran at, if nothing that decides it was uncommitted, and to every commit that was checked out during
+    a `sync` (`make sync`, or the report stage) and whose tables name it. The filter `RUNS_OF_COMMIT` works on MLflow's pages, too.
 
     Args:
         commit: 40 hexadecimal digits.
-        dataset: runs on this data set alone.
-        uri: address of the store; by default MLFLOW_TRACKING_URI or the SQLite file of the working directory.
 
     Raises:
         UserError: the store cannot be read.
     """
     filters = _PARENTS_OF_COMMIT.format(commit=commit), RUNS_OF_COMMIT.format(commit=commit)
-    return _read(store_uri(uri), lambda store: [run for wanted in filters for run in search(store, wanted, dataset)])
+    return _read(store_uri(), lambda store: [run for wanted in filters for run in search(store, wanted)])
 
 
 def runs_of(trainings: Collection[str], *, uri: str | None = None) -> list[SeedRun]:
@@ -65,7 +61,7 @@ def runs_of(trainings: Collection[str], *, uri: str | None = None) -> list[SeedR
 
     Args:
         trainings: by their `training_id`.
-        uri: as for `newest_runs`.
+        uri: address of the store; by default MLFLOW_TRACKING_URI or the SQLite file of the working directory.
 
     Raises:
         UserError: the store cannot be read.
@@ -79,7 +75,7 @@ def runs_of(trainings: Collection[str], *, uri: str | None = None) -> list[SeedR
 
 
 def _read(address: str, find: Callable[[Store], list[Any]]) -> list[SeedRun]:
-    """The newest finished run of each data set, variant and seed among those that are found, the newest first, with their parents."""
+    """Of the runs found, newest first and with their parents: the newest finished one of each data set, variant and seed."""
     try:
         store = Store(address)
         found = find(store)
@@ -104,9 +100,9 @@ def _read(address: str, find: Callable[[Store], list[Any]]) -> list[SeedRun]:
     return sorted(runs, key=lambda run: (run.dataset, run.variant, run.seed))
 
 
-def search(store: Store, filter_string: str, dataset: str | None = None) -> Iterator[Any]:
-    """Runs of a data set, or of all; the newest first, and of those that started in the same moment, the same order every time."""
-    name, token = EXPERIMENT.format(dataset=dataset or "%"), None
+def search(store: Store, filter_string: str) -> Iterator[Any]:
+    """Runs on all data sets, the newest first; those that started in the same moment come in the same order every time."""
+    name, token = EXPERIMENT.format(dataset="%"), None
     experiments = [experiment.experiment_id for experiment in store.call("search_experiments", filter_string=f"name LIKE '{name}'")]
     while experiments:
         page = store.call(

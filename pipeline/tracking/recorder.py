@@ -25,10 +25,10 @@ from pipeline.tracking.store import Store, experiment_name, home
 from pipeline.training.records import EpochRow
 
 EPOCH_KEYS = ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "epoch_seconds")  # in the order of EpochRow, from train_loss on
-# What run.json counts of a training. Its means over the seeds are the last points of the parent's curves.
+# Those `metrics` of run.json that are not the last points of the parent's curves.
 _COUNTS = ("n", "diverged", "parameters", "flops")
-# The tag that holds the commits a run belongs to, separated by spaces: the one that it ran at, if nothing that decides it was
-# uncommitted, and those that `sync` has found to hold its results.
+# The tag with the commits that a run belongs to, separated by spaces: that of the run, if nothing that decides it was uncommitted, and
+# those that `sync` found to hold its results.
 COMMITS = "commits"
 # What the train stage writes into run.json, but for "finished".
 REQUIRED = {
@@ -142,7 +142,7 @@ class Recorder:
         self.summary({name: metrics.get(name) for name in _COUNTS})
 
     def summary(self, values: Mapping[str, Any], prefix: str = "", *, seed: int | None = None) -> None:
-        """Adds numbers, nested ones under dotted names, to the parent run; those it has already, and None, are left out.
+        """Adds numbers to the parent run, nested ones under dotted names. None, and numbers that it has, are left out.
 
         Args:
             seed: adds them to the run of this seed, which has rows.
@@ -154,7 +154,7 @@ class Recorder:
         run.metrics |= new
 
     def belongs_to(self, commit: str) -> None:
-        """Notes on every run that the commit's files are this training's."""
+        """Notes on every run that the commit holds this training's files."""
         for run in (self._parent, *self._children.values()):
             commits = run.tags.get(COMMITS, "").split()
             if commit not in commits:
@@ -196,7 +196,7 @@ class Recorder:
         if whole and self._covered(self._parent) and self._parent.status != "FINISHED":
             self._terminate(self._parent, "FINISHED", ended)
         complete = whole and self._parent.status == "FINISHED"
-        # Not before now: what is left of a training that was given up belongs to no commit.
+        # Only now, because a training that was given up belongs to no commit.
         if complete and self._run["git_dirty"] is False:
             self.belongs_to(self._run["git_commit"])
         return complete
@@ -252,7 +252,7 @@ class Recorder:
             elif run.tags.get("kind") == "seed" and run.tags["seed"].isdecimal():
                 self._children.setdefault(int(run.tags["seed"]), run)
         if parent is None:
-            # The children of a parent that was deleted by hand keep their points, and new runs are made.
+            # The children of a parent that was deleted by hand stay as they are, and new runs are made.
             self._children.clear()
             return None
         self._children = {seed: run for seed, run in self._children.items() if run.tags.get("mlflow.parentRunId") == parent.id}
@@ -269,7 +269,7 @@ class Recorder:
         tags = self._tags(seed)
         experiment = experiment_name()
         name = (f"{experiment}: " if experiment else "") + (variant if seed is None else f"{variant}, seed {seed}")
-        # The tags that the look-up needs travel with the creation: there is no moment in which the run exists without them.
+        # The look-up needs the tags, so the run is created with them.
         created = self._store.call("create_run", self._experiment, start_time=start, tags=tags, run_name=name)
         self.added.runs += 1
         return _Run(created.info.run_id, tags=tags)
@@ -335,7 +335,7 @@ class Recorder:
 
 
 def commit_tags(commit: str) -> dict[str, str]:
-    """The tags of a run that can be had again by checking a commit out."""
+    """The tags of a run that a checked out commit reproduces."""
     return {"git.dirty": "false", "git.commit": commit, "mlflow.source.git.commit": commit}
 
 

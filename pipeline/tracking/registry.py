@@ -1,7 +1,6 @@
 """A trained network in MLflow's model registry, where `load_model` and `mlflow models serve` find it.
 
-It is kept as an exported graph (torch.export, a .pt2 archive): its weights and what is computed of them, without any pickle and without
-this project's code.
+It is an exported graph (torch.export, a .pt2 archive), which needs neither pickle nor this project's code.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ MODEL = "vit-ablations"
 
 
 def is_registered(store: Store, tags: Mapping[str, str]) -> bool:
-    """Whether the registry has a version with these tags, of which `weights` names the file that the network comes from."""
+    """Whether the registry has a version with these tags."""
     return bool(store.call("search_model_versions", filter_string=f"name = '{MODEL}' and {_with_tags(tags)}"))
 
 
 def register(store: Store, run_id: str, network: nn.Module, images: np.ndarray, tags: Mapping[str, str], alias: str) -> None:
-    """Adds a version, which is the one that `models:/vit-ablations@ALIAS` names from now on.
+    """Adds a version, which `models:/vit-ablations@ALIAS` names from then on.
 
     Args:
         run_id: of the run that it belongs to.

@@ -1,4 +1,4 @@
-"""The MLflow store: where it lies, how it is made safely, and what is wrong with it when it fails."""
+"""The MLflow store: where it lies, how it is made safely, and what its faults mean."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from urllib.parse import unquote, urlsplit
 from pipeline.tracking import views
 
 EXPERIMENT = "vit-ablations/{dataset}"
-# MLflow reads these when it is imported or at each call. What the user has set wins, telemetry excepted.
-# No retries: MLflow would repeat a POST blindly and so double a run that a slow server did create; the callers here look first.
+# MLflow reads these when it is imported or at each call. What the user has set wins, except for telemetry.
+# No retries: MLflow would repeat a POST and so double a run that a slow server did create. The callers here look first.
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
@@ -73,14 +73,14 @@ def experiment_name() -> str | None:
 
 
 def home() -> Path:
-    """The folder of the store: the working directory; in a DVC experiment, which may run in a copy, the repository that it is of."""
+    """The folder of the store: the working directory, or the repository of a DVC experiment, which may run in a copy."""
     root = os.environ.get("DVC_ROOT", "")
     return Path(root) if experiment_name() and Path(root).is_absolute() else Path.cwd()
 
 
 def sqlite_uri(path: Path) -> str:
     """The address of a SQLite store, absolute where that is possible."""
-    # How '%' and '?' are written differs between versions of SQLAlchemy; a relative path has none of the folders' own.
+    # Versions of SQLAlchemy quote '%' and '?' differently; a relative path leaves out those in the folders' names.
     return f"sqlite:///{os.path.relpath(path) if {'%', '?'} & set(str(path)) else path.absolute()}"
 
 
@@ -125,7 +125,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            # Some cluster file systems have no locks at all; there, going on is better than never logging.
+            # Some cluster file systems have no locks. There, going on is better than never logging.
             if error.errno in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
                 break
             os.close(handle)
@@ -135,7 +135,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
                 raise StoreBusy("another process is writing the same to MLflow at the moment") from None
             time.sleep(0.05)
             continue
-        # The last holder may have removed the file between our open and our lock; then this lock guards nothing.
+        # If the last holder removed the file between our open and our lock, this lock guards nothing.
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), os.stat(path)):
                 break
@@ -179,7 +179,7 @@ class Store:
         self.last_answer = time.monotonic()
 
     def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """One call of the MLflow client. While a SQLite file is busy it is repeated, a bounded number of times."""
+        """One call of the MLflow client, repeated a few times while a SQLite file is busy."""
         for attempt in range(_BUSY_ATTEMPTS):
             try:
                 answer = getattr(self._client, method)(*arguments, **keywords)
@@ -203,7 +203,7 @@ class Store:
             return path.read_bytes()
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-        # By the address of the run's files: asked by the run's id, MLflow would look the run up again for every file.
+        # Asked by the run's id, MLflow would look the run up again for every file.
         files = get_artifact_repository(run.info.artifact_uri, tracking_uri=self.uri)
         with TemporaryDirectory() as download:
             return Path(files.download_artifacts(name, download)).read_bytes()
@@ -219,7 +219,7 @@ class Store:
                 command = f"mlflow experiments restore --experiment-id {found.experiment_id}"
                 raise StoreFault(f"the experiment {name} is deleted in {display_name(self.uri)}: bring it back with `{command}`")
             home = _local_folder(found.artifact_location)
-            # A server's folder is the server's affair: it may be of another machine, or made with the first file.
+            # A server's folder may be on another machine, or be made with the first file.
             if home is not None and not is_server(self.uri) and not home.parent.is_dir():
                 self._move(found.artifact_location)
             for key, value in views.missing_tags(found.tags).items():
@@ -228,13 +228,13 @@ class Store:
         return self._experiments[dataset]
 
     def datasets(self) -> list[str]:
-        """The datasets that have an experiment here; the one that was last written to comes first."""
+        """The datasets that have an experiment here, the last updated one first."""
         prefix = EXPERIMENT.format(dataset="")
         found = self.call("search_experiments", filter_string=f"name LIKE '{prefix}%'", order_by=["last_update_time DESC"])
         return [experiment.name.removeprefix(prefix) for experiment in found]
 
     def _move(self, location: str) -> None:
-        """Has a SQLite store whose project was moved, or is of another machine, keep the files of its runs beside itself."""
+        """Has a SQLite store that was moved, or is of another machine, keep the files of its runs beside itself."""
         path = database_path(self.uri)
         assert path is not None, "stores without a server are SQLite files"
         here = artifact_root(self.uri)
@@ -258,7 +258,7 @@ class Store:
 
 
 def _make_database(path: Path) -> None:
-    """Creates the SQLite store beside its place and moves it there: a kill in between leaves nothing half made."""
+    """Creates the SQLite store beside its place and moves it there, so that a kill leaves nothing half made."""
     from mlflow import MlflowClient
 
     if path.exists() and path.stat().st_size > 0:
@@ -272,7 +272,7 @@ def _make_database(path: Path) -> None:
 
 
 def open_or_rebuild(uri: str) -> Store:
-    """As `Store`; but a damaged SQLite file is set aside, with a line, and an empty store made in its place."""
+    """As `Store`, but sets a damaged SQLite file aside, says so, and makes an empty store in its place."""
     try:
         return Store(uri)
     except StoreDamaged:
@@ -298,7 +298,7 @@ def open_or_rebuild(uri: str) -> Store:
 def _damage(path: Path) -> str | None:
     """What SQLite's own check finds wrong with a file; None where it is whole.
 
-    The quick check does not compare indexes with their tables. Of stores with five flipped bits it found 5 of 30, this one all 30, in
+    SQLite's quick check does not compare indexes with their tables: of 30 stores with five flipped bits it found 5, this one all 30, in
     0.04 s for 2.7 MB.
 
     Raises:
@@ -320,7 +320,7 @@ def _damage(path: Path) -> str | None:
 def _open_database(path: Path, uri: str) -> Any:
     from mlflow import MlflowClient
 
-    # MLflow itself would try to open a damaged file ten times, for a minute and a half, or double points in it.
+    # MLflow would try for a minute and a half to open a damaged file, or double points in it.
     if _damage(path) is not None:
         raise StoreDamaged(f"{display_name(uri)} is damaged: `make sync` makes it anew")
     client = MlflowClient(uri)

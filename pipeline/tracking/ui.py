@@ -1,4 +1,4 @@
-"""MLflow's pages on the store of the working directory, by links to the study's views: `python -m pipeline.tracking.ui`, or `make ui`."""
+"""MLflow's pages on the store of the working directory, with links to the study's views (`make ui`)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _lead(uri: str, address: str) -> None:
         raise UserError(f"{explain(error, uri)}; mend that, then run `make ui` again.") from None
     for view, dataset, link in links:
         print(f"  {f'{view.name} ({dataset}):':48}{link}", flush=True)
-    # A text browser, which is all that there may be without these, would take the terminal.
+    # Without these there may be only a text browser, which would take the terminal.
     if links and any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
         code = f"from pipeline.tracking import ui; ui.open_page({address!r}, {links[0][2]!r})"
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -81,7 +81,7 @@ def open_page(address: str, link: str) -> None:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as listener:
-        # As servers do; without it a port whose last connections are still closing would look taken.
+        # As servers do. Otherwise a port whose last connections are closing would look taken.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("127.0.0.1", port))

@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-PARENTS = "tags.kind = 'parent'"
-OF_SOURCE = f"{PARENTS} and tags.sources LIKE '%,{{source}},%'"
-OF_EXPERIMENT = f"{PARENTS} and tags.experiments LIKE '%,{{experiment}},%'"
+_PARENTS = "tags.kind = 'parent'"
 
 _TAG = "mlflow.sharedViewState."
 # With it MLflow shows an experiment as trainings; else it guesses, and opens at its overview of language models' traces.
@@ -70,7 +68,7 @@ class View:
 
 
 def missing_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """What an experiment with these tags lacks for its views to be there. One that is there may have been changed by hand, and stays."""
+    """The tags that an experiment lacks for its views. A view that is there stays, because a user may have changed it."""
     return {key: value for key, value in (*_KIND.items(), *(view.tag() for view in VIEWS)) if key not in tags}
 
 
@@ -100,6 +98,6 @@ _CHARTS: Sequence[Mapping[str, Any]] = (
 )  # fmt: skip
 
 VIEWS = (
-    View("study", "The study, a row for each variant", PARENTS, "TABLE"),
-    View("thesis", "The thesis's experiments", OF_SOURCE.format(source="thesis"), "CHART"),
+    View("study", "The study, a row for each variant", _PARENTS, "TABLE"),
+    View("thesis", "The thesis's experiments", f"{_PARENTS} and tags.sources LIKE '%,thesis,%'", "CHART"),
 )

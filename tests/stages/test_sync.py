@@ -51,7 +51,7 @@ from tests.tracking.trainings import (
 
 
 def test_sync_after_live_adds_what_comes_later_alone_and_both_make_what_sync_makes(
-    project: Path, uri: str, empty_database: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, uri: str, empty_database: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = write_training(project / "runs" / "base", make_run())
     evaluation_of(directory).rename(project / "later")  # the evaluate stage has not run yet
@@ -71,8 +71,9 @@ def test_sync_after_live_adds_what_comes_later_alone_and_both_make_what_sync_mak
     (project / "alone").mkdir()
     shutil.copyfile(empty_database, project / "alone" / "mlflow.db")
     alone = f"sqlite:///{project / 'alone' / 'mlflow.db'}"
-    sync(uri=alone)
-    sync(uri=alone)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", alone)
+    sync()
+    sync()
     said = f"base: 4 runs, {ALL_POINTS} points, 1 file added, 4 runs set to finished\nbase: complete\n"
     assert capsys.readouterr().out == said
     assert read_store(alone) == after

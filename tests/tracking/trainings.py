@@ -83,9 +83,9 @@ def make_run(variant: str = "base", training_id: str = "0123456789abcdef" * 2) -
     }
 
 
-def Tracker(run: dict[str, Any], **keywords: Any) -> DelayedTracker:
+def Tracker(run: dict[str, Any]) -> DelayedTracker:
     """A tracker that opens the store at once, however short the training."""
-    return DelayedTracker(run, start_after=0.0, **keywords)
+    return DelayedTracker(run, start_after=0.0)
 
 
 def make_rows() -> list[EpochRow]:
@@ -139,9 +139,9 @@ def artifacts_of(directory: Path) -> dict[str, bytes]:
     return {"run.json": (directory / "run.json").read_bytes()}
 
 
-def track(run: dict[str, Any], directory: Path, **keywords: Any) -> bool:
+def track(run: dict[str, Any], directory: Path) -> bool:
     """A whole training, tracked live; its evaluation comes with the next `sync`."""
-    tracker = Tracker(run, **keywords)
+    tracker = Tracker(run)
     for row in make_rows():
         tracker.epoch(row)
     return tracker.close("FINISHED", metrics=METRICS, artifacts=[directory / "run.json"])
