@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -436,9 +435,7 @@ def prices(params: Params, entries: Sequence[Entry], rates: Mapping[str, Rate], 
 
 def _compared(claim: ClaimSettings) -> set[str]:
     """The variants whose trainings a claim compares."""
-    trained = [comparison for comparison in claim.comparisons if comparison.rule not in TIMING_RULES]
-    names = {name for one in trained for name in (one.variant, one.reference, *(one.minus or ()), *chain.from_iterable(one.pairs))}
-    return {name for name in names if name is not None}
+    return {name for part in claim.comparisons if part.rule not in TIMING_RULES for name in part.variants}
 
 
 def summary(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> list[str]:
