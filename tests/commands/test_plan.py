@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,24 +21,17 @@ from pipeline.provenance import STAGE_CODE, code_hash, device_name
 from pipeline.runner import checkpoint, finished, results
 from pipeline.runner.progress import STUDY, StudyProgress, duration, study_line
 from pipeline.runner.workers import Task
-from pipeline.stages import resolve
+from pipeline.stages import train
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import Trainer
+from tests.conftest import Repository, small_study
 
 pytestmark = pytest.mark.slow
 ENVIRONMENT = {"LAB_DEVICE": "cpu", "LAB_PROCESSES": "2", "LAB_ATTENTION": "sdpa"}  # the fused attention may have to be compiled first
 
 
 def study_of(raw: dict[str, Any], **variants: dict[str, Any]) -> dict[str, Any]:
-    return raw | {
-        "looks": [],
-        "data": {"dataset": "digits"},
-        "train": raw["train"] | {"seeds": 2, "epochs": 1, "batch_size": 64},
-        "base": raw["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2},
-        "variants": {"base": {}, **variants},
-        "experiments": {},
-        "claims": {},
-    }
+    return small_study(raw) | {"variants": {"base": {}, **variants}, "experiments": {}, "claims": {}}
 
 
 def write_params(directory: Path, raw: dict[str, Any]) -> params.Params:
@@ -48,37 +39,14 @@ def write_params(directory: Path, raw: dict[str, Any]) -> params.Params:
     return params.load(directory / "params.yaml")
 
 
-def run(module: str, directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=directory,
-        env={**os.environ, **ENVIRONMENT, **environment},
-        capture_output=True,
-        text=True,
-    )
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: dict[str, Any]) -> Path:
-    """A study whose one variant, base, was trained by the stage: two seeds, one epoch."""
-    directory = tmp_path_factory.mktemp("trained")
-    settings = write_params(directory, study_of(raw_params))
-    resolve.write_configs(settings, directory / "configs")
-    shutil.copytree(arrays, directory / "data" / "arrays")
-    word = {"variants": {"base": [30.0, 20.0], "other": [60.0, 60.0]}, "finished": [], "seconds": 0.0}
-    (directory / "word.json").write_text(json.dumps(word))
-    result = run("pipeline.stages.train", directory, "base", LAB_STUDY="word.json", LAB_PROCESSES="1")
-    assert result.returncode == 0, result.stderr
-    (directory / "out.txt").write_text(result.stdout)
-    return directory
-
-
 @pytest.fixture
-def lay_out(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], params.Params]:
-    """Copies the trained study, with another params.yaml, to where the test then works."""
+def lay_out(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], params.Params]:
+    """Copies what was trained of `base`, two seeds of one epoch, to where the test then works, and writes params.yaml."""
 
     def copy(raw: dict[str, Any]) -> params.Params:
-        shutil.copytree(trained, tmp_path / "study")
+        (seeds,) = (path.parent for path in (trained.path / FINISHED).glob("*/base.*.json"))
+        for folder in ("configs", "data/arrays", "runs/base", seeds.relative_to(trained.path)):
+            shutil.copytree(trained.path / folder, tmp_path / "study" / folder)
         monkeypatch.chdir(tmp_path / "study")
         monkeypatch.delenv("REPLAY", raising=False)
         for name, value in ENVIRONMENT.items():
@@ -316,30 +284,28 @@ def test_without_arrays_there_are_no_times(
     assert "run `dvc repro prepare` first to have them" in said
 
 
-def test_a_wrong_study_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").write_text("trian: {}\n")
-    result = run("pipeline.commands.plan", tmp_path)
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: trian is not a key of params.yaml; the nearest is 'train'.")
-    assert result.stderr.count("\n") == 1
-
-
-def test_the_stage_says_how_much_of_the_study_is_done(trained: Path) -> None:
-    """Of 90, 10 were done before and 20 are done now: 33 %; 60 are left, at the pace of this run."""
-    (line,) = (line for line in (trained / "out.txt").read_text().splitlines() if line.startswith("study"))
-    word = json.loads((trained / "word.json").read_text())
-    assert line.startswith("study: 1 of 2 variants (33 %), ")
-    assert " left" in line
+def test_the_stage_says_how_much_of_the_study_is_done(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 90, 10 were done before this run and 20 are done in its 10 s: 33 %; 60 are left, at that pace."""
+    lay_out(study_of(raw_params))
+    word = {"variants": {"base": [30.0, 20.0], "other": [60.0, 60.0]}, "finished": [], "seconds": 10.0}
+    Path("word.json").write_text(json.dumps(word))
+    monkeypatch.setenv(STUDY, "word.json")
+    train.main(["base"])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("study"))
+    assert re.fullmatch(r"study: 1 of 2 variants \(33 %\), \d+ s done, about \d+ s left", line)
+    word = json.loads(Path("word.json").read_text())
     assert word["finished"] == ["base"]
-    assert word["seconds"] > 0
+    assert word["seconds"] > 10
 
 
 def test_work_is_what_the_stages_read(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lay_out(study_of(raw_params, more={"seeds": 4}))
-    result = run("pipeline.commands.plan", Path(), "--work", "word.json")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    plan.main(["--work", "word.json"])
+    assert capsys.readouterr() == ("", "")
     monkeypatch.setenv(STUDY, "word.json")
     line = StudyProgress("more").finish()
     assert line is not None
@@ -356,6 +322,6 @@ def test_the_line() -> None:
     assert study_line(4, 61, 0.0567, 4, None) == "study: 4 of 61 variants (5 %), 4 s done"
 
 
-def test_this_machine_is_on_record(trained: Path) -> None:
+def test_this_machine_is_on_record(trained: Repository) -> None:
     """The name under which the records are found is the one under which they are written."""
-    assert results.read_run(trained / "runs" / "base")["device_name"] == device_name("cpu")
+    assert results.read_run(trained.path / "runs" / "base")["device_name"] == device_name("cpu")

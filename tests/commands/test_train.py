@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -29,9 +29,8 @@ from pipeline.runner.schedule import Queue
 from pipeline.stages import resolve
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import set_reproducible
-
-if TYPE_CHECKING:
-    from tests.conftest import Repository
+from tests.conftest import Repository, small_study
+from tests.processes import is_worker, workers_of
 
 PATIENCE = 150  # seconds, for machines that do other work
 
@@ -45,18 +44,6 @@ def start(study: Repository, jobs: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 def read_until(process: subprocess.Popen[str], found: Callable[[str], bool]) -> str:
@@ -93,7 +80,7 @@ def test_worker_and_driver_killed_the_bits_are_those_of_dvc_repro(trained: Repos
         process.send_signal(signal.SIGKILL)
         process.communicate()
     deadline = time.monotonic() + PATIENCE
-    while lives(worker):
+    while is_worker(worker):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -118,15 +105,8 @@ def study(tmp_path: Path, arrays: Path, raw_params: dict[str, Any], monkeypatch:
         monkeypatch.delenv(name, raising=False)
 
     def make(**variants: dict[str, Any]) -> params.Params:
-        raw = raw_params | {
-            "looks": [],
-            "data": {"dataset": "digits"},
-            "train": raw_params["train"] | {"seeds": [0], "epochs": 1, "batch_size": 256},
-            "base": raw_params["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2},
-            "variants": {"base": {}, **variants},
-            "experiments": {},
-            "claims": {},
-        }
+        raw = small_study(raw_params) | {"variants": {"base": {}, **variants}, "experiments": {}, "claims": {}}
+        raw["train"] |= {"seeds": [0], "batch_size": 256}
         Path("params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
         settings = params.load()
         resolve.write_configs(settings, Path("configs"))

@@ -181,13 +181,6 @@ class TestClone:
         assert not (clone.path / ".checkpoints" / "seeds").exists()
 
 
-def test_there_is_nothing_to_verify(tmp_path: Path, raw_params: dict[str, Any]) -> None:
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw_params))
-    status, said = verify(tmp_path)
-    assert (status, said.count("\n")) == (2, 1)
-    assert said.startswith("error: There is nothing to verify")
-
-
 def test_results_may_grow_to_the_limit(tmp_path: Path) -> None:
     assert check_store(tmp_path / "results") == f"{tmp_path}/results/ holds 0.0 MB in 0 files; the limit is 150 MB."
     with (tmp_path / "large").open("wb") as file:

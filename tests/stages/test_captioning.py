@@ -152,8 +152,6 @@ def test_weights_of_another_vocabulary_or_training_are_refused(captioned: Reposi
         (["--scene=60"], "SCENE is '60', but has to be a whole number from 0 to 59."),
         (["--scene=-1"], "SCENE is '-1', but has to be a whole number from 0 to 59."),
         (["--scene=1", "--seed=7"], "SEED is '7', but has to be a whole number from 0 to 1."),
-        (["--scene=1", "--variant=base"], "The variant base writes no captions; the choices are caption, critical, net."),
-        (["--scene=1", "--variant=captoin"], "The variant captoin is not in params.yaml; the nearest is 'caption'."),
         (["--image=empty.png"], "empty.png holds no digit: a scene has one to four, light on dark."),
         (["--scene=1", "--caption=a sevn at the top left"], "'sevn' is not a word of these captions; the nearest is 'seven'."),
         (["--scene=1", f"--caption={'a two and ' * 6}"], "A caption has at most 17 words, and "),

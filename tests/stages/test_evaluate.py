@@ -31,6 +31,7 @@ from pipeline.runner import finished, replay, results
 from pipeline.stages import evaluate as stage
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.records import EpochRow
+from tests.processes import is_worker, workers_of
 
 ROOT = Path(__file__).parents[2]
 SEEDS = [4, 2, 7]
@@ -390,23 +391,9 @@ def wait_for_workers(child: subprocess.Popen[str], count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count and time.monotonic() < deadline:
         time.sleep(0.05)
-        found = [pid for pid in descendants(child.pid) if is_worker(pid)]
+        found = workers_of(child)
     assert len(found) >= count
     return found
-
-
-def descendants(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def is_worker(pid: int) -> bool:
-    try:
-        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_unknown_arguments(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
 from pipeline.runner import results, workers
 from pipeline.stages import train as stage
 from pipeline.training.engine import set_reproducible
+from tests.processes import is_worker, workers_of
 
 SEEDS = (0, 1, 2)
 
@@ -180,11 +181,12 @@ def test_killed_and_run_again_two_processes_give_the_same_bits_as_one(tmp_path: 
     assert process.stdout is not None
     for _ in range(4):
         assert process.stdout.readline()
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    started = workers_of(process)
+    assert started
     process.send_signal(signal.SIGKILL)
     process.communicate()
     deadline = time.monotonic() + 10
-    while any(alive(int(child)) for child in children):  # no worker outlives its parent
+    while any(map(is_worker, started)):  # no worker outlives its parent
         assert time.monotonic() < deadline
         time.sleep(0.05)
     status, out, err = finish(start(directory, LAB_PROCESSES="2"))
@@ -196,13 +198,6 @@ def test_killed_and_run_again_two_processes_give_the_same_bits_as_one(tmp_path: 
     assert json.loads((directory / "runs" / "tiny" / "run.json").read_text())["training_id"] == first_id
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.slow
 def test_a_worker_that_is_killed_takes_the_stage_down_with_one_sentence(
     tmp_path: Path, arrays: Path, study: Params, unbroken: Path
@@ -211,9 +206,7 @@ def test_a_worker_that_is_killed_takes_the_stage_down_with_one_sentence(
     process = start(directory, LAB_PROCESSES="1")
     assert process.stdout is not None
     process.stdout.readline()
-    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    worker = next(pid for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text())
-    os.kill(worker, signal.SIGKILL)
+    os.kill(workers_of(process)[0], signal.SIGKILL)
     status, _, err = finish(process)
     assert status == 1
     assert err.count("error:") == 1
@@ -252,21 +245,6 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path, arrays: P
     assert "Traceback" not in result.stderr
     assert not list((directory / ".checkpoints").rglob("*.tmp"))
     assert epochs_trained(here(directory)) == 2
-
-
-def test_bad_calls_end_with_a_sentence(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "pipeline.stages.train", "nothing"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "LAB_DEVICE": "cpu"},
-    )
-    assert result.returncode == 2
-    assert result.stderr.startswith("error: configs/nothing.json is missing")
-    assert result.stderr.count("\n") == 1
-    with pytest.raises(UserError, match="Usage"):
-        stage.main([])
 
 
 def test_a_second_trainer_is_refused(tmp_path: Path, arrays: Path, study: Params) -> None:
