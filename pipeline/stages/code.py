@@ -1,4 +1,4 @@
-"""DVC stage `code`: the hash of each later stage's code as a file, so that a reworded comment runs nothing.
+"""DVC stage `code`: the hash of each later stage's code as a file, so that a reworded comment runs none of them.
 
 DVC compares files byte by byte. What these files hold changes only when the code means something else.
 """
