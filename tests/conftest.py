@@ -256,6 +256,7 @@ DRAWN = {
     "attention": ("draw_rollouts", "draw_heads"),
     "captions": ("draw_captions", "draw_gaze", "draw_budget"),
     "timing": ("draw_profile", "draw_growth"),
+    "verdicts": ("draw_forest",),
 }
 
 

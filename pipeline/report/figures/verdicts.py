@@ -89,48 +89,6 @@ def forest(judgements: Sequence[Judgement]) -> Drawing | None:
     if not lines:
         return None
 
-    def draw(theme: Theme) -> bytes:
-        colours = _colours(theme)
-        with style(theme):
-            drawn = Figure(figsize=(WIDTH, 1.1 + 0.2 * len(lines)), layout="constrained")
-            axes = drawn.add_subplot()
-            axes.hlines(range(len(lines)), -REACH, REACH, color=MUTED[theme], linewidth=0.6, alpha=0.3, zorder=0.5)
-            for place, line in enumerate(lines):
-                start, end = (min(max(x, -REACH), REACH) for x in line.region)
-                axes.barh(place, end - start, 0.86, left=start, color=COLOURS[theme][2], alpha=_SHADES[theme], linewidth=0)
-                colour = colours[line.verdict]
-                low, high = (min(max(x, -REACH), REACH) for x in (line.low, line.high))
-                axes.plot([low, high], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3)
-                for edge, inside, marker in ((-REACH, line.low >= -REACH, "<"), (REACH, line.high <= REACH, ">")):
-                    if not inside:
-                        axes.plot([edge], [place], marker=marker, color=colour, markersize=6, clip_on=False, zorder=4)
-                if abs(line.effect) <= REACH:
-                    face = PAGE[theme] if line.verdict in OBSERVATIONS else colour
-                    axes.plot([line.effect], [place], marker="o", color=colour, markerfacecolor=face, markersize=5.5, zorder=5)
-            for x in (-1, 0, 1):
-                axes.axvline(x, color=MUTED[theme], linewidth=0.9, linestyle=":" if x else "-", zorder=1)
-            axes.set_yticks(range(len(lines)), [line.label for line in lines])
-            axes.tick_params(axis="y", labelsize=8.5, pad=9)  # room for an arrow
-            axes.set_ylim(len(lines) - 0.4, -0.6)
-            axes.set_xlim(-REACH, REACH)
-            axes.set_xticks(range(-int(REACH), int(REACH) + 1), [f"{x}".replace("-", "\N{MINUS SIGN}") for x in range(-4, 5)])
-            axes.set_xlabel("effect, in margins of its claim")
-            tidy(axes, grid="x")
-            axes.grid(False)
-            axes.tick_params(axis="x", labeltop=True)
-            present = [verdict for verdict in colours if verdict in {line.verdict for line in lines}]
-            handles = [
-                Line2D(
-                    [], [], color=colours[verdict], marker="o", linewidth=2.2, label=verdict,
-                    markerfacecolor=PAGE[theme] if verdict in OBSERVATIONS else colours[verdict],
-                )
-                for verdict in present if verdict != "short run" or "not settled" not in present
-            ]  # fmt: skip
-            if {"not settled", "short run"} <= set(present):
-                handles[-1].set_label("observed: not settled, or a short run")
-            legend_below(drawn, handles)
-            return png(drawn)
-
     counts = [f"{sum(line.verdict == v for line in lines)} {v}" for v in _colours("light") if any(line.verdict == v for line in lines)]
     return Drawing(
         alt=f"Effects of {counted(len(lines), 'claim')} in units of the margin: {listed(counts)}.",
@@ -138,6 +96,50 @@ def forest(judgements: Sequence[Judgement]) -> Drawing | None:
         "A claim is supported when its whole line lies in the green, contradicted when none of it does. Open circles are observations, "
         f"which decide nothing. Arrows: beyond {REACH:g} margins. A bound without a margin stands at 1, and the unit is half the interval."
         + (_WIDER if any(line.verdict == "not decided" and line.outside for line in lines) else ""),
-        draw=draw,
+        draw=lambda theme: draw_forest(lines, theme),
         name="verdicts",
     )
+
+
+def draw_forest(lines: Sequence[_Line], theme: Theme) -> bytes:
+    """PNG: a row per claim with its region, interval and effect, in margins."""
+    colours = _colours(theme)
+    with style(theme):
+        drawn = Figure(figsize=(WIDTH, 1.1 + 0.2 * len(lines)), layout="constrained")
+        axes = drawn.add_subplot()
+        axes.hlines(range(len(lines)), -REACH, REACH, color=MUTED[theme], linewidth=0.6, alpha=0.3, zorder=0.5)
+        for place, line in enumerate(lines):
+            start, end = (min(max(x, -REACH), REACH) for x in line.region)
+            axes.barh(place, end - start, 0.86, left=start, color=COLOURS[theme][2], alpha=_SHADES[theme], linewidth=0)
+            colour = colours[line.verdict]
+            low, high = (min(max(x, -REACH), REACH) for x in (line.low, line.high))
+            axes.plot([low, high], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3)
+            for edge, inside, marker in ((-REACH, line.low >= -REACH, "<"), (REACH, line.high <= REACH, ">")):
+                if not inside:
+                    axes.plot([edge], [place], marker=marker, color=colour, markersize=6, clip_on=False, zorder=4)
+            if abs(line.effect) <= REACH:
+                face = PAGE[theme] if line.verdict in OBSERVATIONS else colour
+                axes.plot([line.effect], [place], marker="o", color=colour, markerfacecolor=face, markersize=5.5, zorder=5)
+        for x in (-1, 0, 1):
+            axes.axvline(x, color=MUTED[theme], linewidth=0.9, linestyle=":" if x else "-", zorder=1)
+        axes.set_yticks(range(len(lines)), [line.label for line in lines])
+        axes.tick_params(axis="y", labelsize=8.5, pad=9)  # room for an arrow
+        axes.set_ylim(len(lines) - 0.4, -0.6)
+        axes.set_xlim(-REACH, REACH)
+        axes.set_xticks(range(-int(REACH), int(REACH) + 1), [f"{x}".replace("-", "\N{MINUS SIGN}") for x in range(-4, 5)])
+        axes.set_xlabel("effect, in margins of its claim")
+        tidy(axes, grid="x")
+        axes.grid(False)
+        axes.tick_params(axis="x", labeltop=True)
+        present = [verdict for verdict in colours if verdict in {line.verdict for line in lines}]
+        handles = [
+            Line2D(
+                [], [], color=colours[verdict], marker="o", linewidth=2.2, label=verdict,
+                markerfacecolor=PAGE[theme] if verdict in OBSERVATIONS else colours[verdict],
+            )
+            for verdict in present if verdict != "short run" or "not settled" not in present
+        ]  # fmt: skip
+        if {"not settled", "short run"} <= set(present):
+            handles[-1].set_label("observed: not settled, or a short run")
+        legend_below(drawn, handles)
+        return png(drawn)
