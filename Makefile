@@ -78,7 +78,7 @@ ui: $(STAMP) ## MLflow's pages on the root's store; on a profile's with IN=build
 sync: $(STAMP) ## bring the MLflow store up to date from runs/, without doubles; a profile's with IN=build/preview
 	@$(IN_FOLDER); python -m pipeline.stages.sync
 
-test: $(STAMP) ## the whole test suite
+test: $(STAMP) ## all tests but the long ones
 	@pytest -n $(TEST_PROCESSES) --dist worksteal
 
 test-fast: $(STAMP) ## the tests that take seconds
