@@ -25,6 +25,7 @@ from pipeline.report.figures.style import (
     DASHES,
     INK,
     MUTED,
+    PAGE,
     WIDTH,
     Theme,
     greys_map,
@@ -297,8 +298,8 @@ def budget(material: Material) -> list[Drawing]:
         return []
     lines = []
     for members in ordered:
-        # Labels such as "transformer, 6 epochs" begin with the line's name.
-        names = {material.label(run).split(",")[0] for run in members}
+        # Labels such as "transformer, 6 epochs" begin with the name of a line of several; "7 epochs, self-critical" is a whole name.
+        names = {label.split(",")[0] if len(members) > 1 else label for run in members if (label := material.label(run))}
         label = names.pop() if len(names) == 1 else ARCHITECTURES[members[0].settings.model.architecture].label
         greedy, beam = zip(*(found for run in members if (found := _errors(run)) is not None), strict=True)
         epochs = tuple(run.settings.train.epochs for run in members)
@@ -311,7 +312,7 @@ def budget(material: Material) -> list[Drawing]:
     alt = f"Scene error against the number of epochs, greedy and by beam search. {'; '.join(spoken)}."
     caption = (
         "Share of the test scenes whose caption is not true and complete, against the number of epochs, each a training of its own, of "
-        f"greedy captions and of a beam of {BEAM_WIDTH}, a little apart. {bands(runs, 'bars')} Both axes are logarithmic."
+        f"greedy captions (open) and of a beam of {BEAM_WIDTH} (filled), a little apart. {bands(runs, 'bars')} Both axes are logarithmic."
     )
     return [Drawing(alt, caption, lambda theme: draw_budget(lines, theme))]
 
@@ -328,10 +329,11 @@ def draw_budget(lines: Sequence[Budget], theme: Theme) -> bytes:
         drawn = Figure(figsize=(WIDTH, 3.9), layout="constrained")
         axes = drawn.subplots()
         styles = line_styles([line.is_baseline for line in lines], theme)
-        for line, own in zip(lines, styles, strict=True):
-            for values, aside, dash in ((line.greedy, -2.0, DASHES), (line.beam, 2.0, "-")):
+        for place, (line, own) in enumerate(zip(lines, styles, strict=True)):
+            start = 8.0 * (place - (len(lines) - 1) / 2)  # points, because lines may have the same numbers of epochs
+            for values, aside, dash, face in ((line.greedy, start - 2, DASHES, PAGE[theme]), (line.beam, start + 2, "-", own["color"])):
                 means = [float(one.mean()) for one in values]
-                drawn_line = axes.plot(line.epochs, means, **own, linestyle=dash, linewidth=1.6, markersize=5.5, markeredgewidth=0)
+                drawn_line = axes.plot(line.epochs, means, **own, linestyle=dash, linewidth=1.6, markersize=5.5, markerfacecolor=face)
                 bars = [draw_bars(axes, [epochs], one[:, None], own) for epochs, one in zip(line.epochs, values, strict=True)]
                 move_aside([*drawn_line, *itertools.chain.from_iterable(bars)], aside)
         error_axis(axes, [one[:, None] for line in lines for one in (*line.greedy, *line.beam)])
@@ -343,9 +345,10 @@ def draw_budget(lines: Sequence[Budget], theme: Theme) -> bytes:
         plain_numbers(axes, "x", ",.0f")
         tidy(axes)
         handles = [Line2D([], [], **own, label=line.label, markeredgewidth=0) for line, own in zip(lines, styles, strict=True)]
+        muted: dict[str, Any] = {"color": MUTED[theme], "linewidth": 1.6, "marker": "o"}
         handles += [
-            Line2D([], [], color=MUTED[theme], linewidth=1.6, label=f"beam of {BEAM_WIDTH} (solid)"),
-            Line2D([], [], color=MUTED[theme], linestyle=DASHES, linewidth=1.6, label="greedy (dashed)"),
+            Line2D([], [], **muted, label=f"beam of {BEAM_WIDTH} (solid)"),
+            Line2D([], [], **muted, markerfacecolor=PAGE[theme], linestyle=DASHES, label="greedy (dashed)"),
         ]
         legend_below(drawn, handles, handlelength=2.2)
         return png(drawn)

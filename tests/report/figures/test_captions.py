@@ -82,6 +82,8 @@ def test_budget_draws_means_and_intervals(drawn: list[Figure]) -> None:
     axes = drawn[0].axes[0]
     assert axes.lines[0].get_ydata() == pytest.approx([value.mean() for value in values])
     assert axes.lines[1].get_ydata() == pytest.approx([value.mean() for value in better])
+    places = [line.get_transform().transform((line.get_xdata()[-1 if line.get_xdata()[0] == 7 else 0], 0.5))[0] for line in axes.lines]
+    assert len({*np.round(places, 1)}) == 4  # no point hides another
     bar = axes.collections[0].get_segments()[0]
     half = 2.5706 * values[0].std(ddof=1) / np.sqrt(6)
     assert bar[:, 1] == pytest.approx([values[0].mean() - half, values[0].mean() + half], abs=1e-5)
