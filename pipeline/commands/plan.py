@@ -1,4 +1,4 @@
-"""What a `dvc repro` would keep, replay and train, and how long that takes here; nothing is trained or changed.
+"""What a `dvc repro` would keep, replay and train, how long that takes here, and what each claim waits for; nothing is changed.
 
     python -m pipeline.commands.plan
 
@@ -416,20 +416,21 @@ def prices(params: Params, entries: Sequence[Entry], rates: Mapping[str, Rate], 
     The next claim is always the one that takes least when what the claims before it need is there.
     """
     busy = {entry.variant: entry for entry in entries if entry.trained}
-    left = {id: [variant for variant in busy if variant in _compared(claim)] for id, claim in params.claims.items()}
-    bought: list[Entry] = []
+    waiting = {id: names for id, claim in params.claims.items() if (names := [name for name in busy if name in _compared(claim)])}
+    bought: list[str] = []
     lines: list[Sequence[str]] = []
 
-    def missing(id: str) -> list[Entry]:
-        return [busy[variant] for variant in left[id] if busy[variant] not in bought]
+    def cost_of(names: Sequence[str]) -> float:
+        return seconds([busy[name] for name in names], rates, processes)
 
-    while left := {id: variants for id, variants in left.items() if variants}:
-        id = min(left, key=lambda id: seconds(missing(id), rates, processes))
-        new = missing(id)
+    while waiting:
+        missing = {id: [name for name in names if name not in bought] for id, names in waiting.items()}
+        id = min(missing, key=lambda id: cost_of(missing[id]))
+        new = missing[id]
         bought += new
-        names = ", ".join(entry.variant for entry in new) or "those above"
-        lines.append((id, names, *(duration(seconds(part, rates, processes)) if new else "" for part in (new, bought))))
-        del left[id]
+        times = [duration(cost_of(names)) for names in (new, bought)] if new else ["", ""]
+        lines.append((id, ", ".join(new) or "those above", *times))
+        del waiting[id]
     return lines
 
 

@@ -64,11 +64,13 @@ def main(argv: list[str]) -> int:
         raise UserError("There is nothing to verify: runs/ holds no finished training of what params.yaml names; run `make repro` first.")
     if variant and variant not in trained:
         raise UserError(f"Variant {variant} has not been trained: run `dvc repro train@{variant}` first.")
+    chosen = [variant] if variant else with_seed(params, trained, seed)
+    if not chosen:
+        raise UserError(f"No variant that has been trained has seed {seed}.")
     _say(check_store(STORE))
     bring(trained)
     if arguments.train == "1" and seed is not None:
         return _train_again(params, variant, seed)
-    chosen = [variant] if variant else trained
     faulty = retest(params, chosen, seed)
     if not variant:
         if untrained := [name for name in params.variants if name not in trained]:
@@ -80,7 +82,7 @@ def main(argv: list[str]) -> int:
     if faulty:
         _say(f"Not verified: {', '.join(faulty)}.")
         return 1
-    said = variant or f"{len(trained)} variant{'s' * (len(trained) != 1)}"
+    said = variant or f"{len(chosen)} variant{'s' * (len(chosen) != 1)}"
     _say(f"Verified: {'' if seed is None else f'seed {seed} of '}{said}{'' if variant else ', the tables and the pages'}.")
     return 0
 
@@ -93,6 +95,11 @@ def _seed(params: Params, variant: str, seed: str) -> int | None:
         which = f"Variant {variant} has no" if variant else "No variant has a"
         raise UserError(f"{which} seed {shown(seed)}, only {', '.join(seeds)}.")
     return int(seed) if seed else None
+
+
+def with_seed(params: Params, variants: Sequence[str], seed: int | None) -> list[str]:
+    """Those of the variants that have the seed; all for None."""
+    return [name for name in variants if seed is None or seed in params.resolve(name).train.seeds]
 
 
 def check_store(folder: Path) -> str:

@@ -17,9 +17,10 @@ import pytest
 import yaml
 from PIL import Image
 
-from pipeline.commands.verify import LIMIT, _same_picture, bits_parted, check_store, main, start_parted
+from pipeline.commands.verify import LIMIT, _same_picture, bits_parted, check_store, main, start_parted, with_seed
 from pipeline.errors import UserError
 from pipeline.files import sealed_json, sha256
+from pipeline.params import Params
 from pipeline.runner.finished import Finished
 from pipeline.training.records import EpochRow
 
@@ -98,6 +99,13 @@ def origin(travelled: Path) -> Path:
 @pytest.fixture(scope="module")
 def clone(travelled: Path, trained: Repository, tmp_path_factory: pytest.TempPathFactory) -> Repository:
     return type(trained)(travelled / "clone").copy(tmp_path_factory.mktemp("clone") / "clone")
+
+
+def test_a_seed_is_looked_for_where_it_is(study: Params) -> None:
+    """The base has ten seeds, the others six."""
+    assert with_seed(study, ["base", "mean"], 9) == ["base"]
+    assert with_seed(study, ["base", "mean"], 5) == ["base", "mean"]
+    assert with_seed(study, ["base", "mean"], None) == ["base", "mean"]
 
 
 @pytest.mark.long
