@@ -299,7 +299,9 @@ def budget(material: Material) -> list[Drawing]:
     lines = []
     for members in ordered:
         # Labels such as "transformer, 6 epochs" begin with the name of a line of several; "7 epochs, self-critical" is a whole name.
-        names = {label.split(",")[0] if len(members) > 1 else label for run in members if (label := material.label(run))}
+        names = {material.label(run) for run in members}
+        if len(members) > 1:
+            names = {name.split(",")[0] for name in names}
         label = names.pop() if len(names) == 1 else ARCHITECTURES[members[0].settings.model.architecture].label
         greedy, beam = zip(*(found for run in members if (found := _errors(run)) is not None), strict=True)
         epochs = tuple(run.settings.train.epochs for run in members)
