@@ -47,8 +47,8 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (minutes, no network)
 	@python -m pipeline.commands.profiles demo
 
-preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview; publishes to reports/preview and README.md
-	@python -m pipeline.commands.profiles preview --publish && python -m pipeline.report.readme
+preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview
+	@python -m pipeline.commands.profiles preview
 
 repro: $(STAMP) ## the full study: mends what a kill left, then make train where several variants wait, then dvc repro
 	@python -m pipeline.commands.repro

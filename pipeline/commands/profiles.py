@@ -1,16 +1,14 @@
 """Profiles: the same pipeline on another scale, in a nested DVC repository under build/ that leaves the root's files alone.
 
-    python -m pipeline.commands.profiles NAME [--publish]
+    python -m pipeline.commands.profiles NAME
 
-lays profiles/NAME/params.yaml over the root's params.yaml and runs the result in build/NAME; `--publish` then copies the pages, the
-tables and dvc.lock to reports/NAME, where git keeps them.
+lays profiles/NAME/params.yaml over the root's params.yaml and runs the result in build/NAME.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -35,7 +33,6 @@ def main(argv: list[str]) -> None:
         description="Runs the pipeline with profiles/NAME laid over params.yaml, in build/NAME.",
     )
     parser.add_argument("name")
-    parser.add_argument("--publish", action="store_true", help="copy pages, tables and dvc.lock to reports/NAME")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     mirror = os.environ.get("MNIST_MIRROR", "")
@@ -44,12 +41,8 @@ def main(argv: list[str]) -> None:
     directory = lay_out(arguments.name)
     reproduce(directory)
     states.keep(ROOT, directory)
-    report = directory / "reports" / "README.md"
-    if arguments.publish:
-        report = publish(arguments.name, directory) / "README.md"
-        print(f"\nPublished to {report.parent.relative_to(ROOT)}.")
     print(f"\n{arguments.name}: done in {time.monotonic() - start:.0f} s.")
-    print(f"  The report:   {report.relative_to(ROOT)}")
+    print(f"  The report:   {(directory / 'reports' / 'README.md').relative_to(ROOT)}")
     print(f"  MLflow on it: make ui IN={directory.relative_to(ROOT)}   then open the address that it prints")
     print(f"  What changed: make compare BASE=HEAD~1 IN={directory.relative_to(ROOT)}")
 
@@ -182,21 +175,6 @@ def source_files(dep: str) -> list[str]:
         return [dep]
     files = (path for path in (ROOT / place).rglob("*") if path.suffix in (".py", ".j2"))
     return sorted(f"${{code}}/{path.relative_to(ROOT).as_posix()}" for path in files)
-
-
-def publish(name: str, directory: Path) -> Path:
-    """Copies the pages, the tables and dvc.lock to reports/NAME in the root. Returns that folder."""
-    target = ROOT / "reports" / name
-    fresh = target.with_name(f".{name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(directory / "reports", fresh)
-    shutil.copytree(directory / "tables", fresh / "tables")
-    shutil.copyfile(directory / "timing" / "results.json", fresh / "timing" / "results.json")
-    shutil.copyfile(directory / "dvc.lock", fresh / "dvc.lock")
-    # The former publication goes only once all of the new one is there.
-    shutil.rmtree(target, ignore_errors=True)
-    fresh.rename(target)
-    return target
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("head", nargs="?", default="", help="the other one (default: the working tree)")
     parser.add_argument("--source", default="", help="files: the tables (default); mlflow: the runs of the same trainings in MLflow")
     parser.add_argument(
-        "--in", dest="folder", metavar="FOLDER", default="", help="where tables/ lies in the repository: reports/preview, build/demo"
+        "--in", dest="folder", metavar="FOLDER", default="", help="where tables/ lies in the repository, for example build/demo"
     )
     parser.add_argument("--out", type=Path, default=Path("build/compare.md"), help="the page (default: %(default)s)")
     arguments = parser.parse_args(argv)
@@ -52,7 +52,7 @@ def _folder(name: str) -> str:
     """The folder that holds tables/, from the repository's top folder; "" is the top folder itself."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise UserError(f"--in {name}: give a folder from the repository's top, for example reports/preview.")
+        raise UserError(f"--in {name}: give a folder from the repository's top, for example build/demo.")
     return "" if path == PurePosixPath(".") else path.as_posix()
 
 

@@ -18,7 +18,7 @@ from pipeline.study.git import Repository
 from pipeline.study.results import read
 from pipeline.study.training import Training
 
-_PLACES = ("", "reports/*/")  # of the tables that git keeps: the study's own, and those of published profiles
+_PLACES = ("", "reports/*/")  # of the tables that git keeps: the study's own; older commits also hold a profile's
 _REFS = (["HEAD"], ["--branches", "--tags", "--glob=refs/exps"])  # where to look first; the last are DVC's experiments
 _ID = re.compile(rb"\b[0-9a-f]{32}\b")
 

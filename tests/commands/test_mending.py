@@ -21,7 +21,7 @@ from pipeline.errors import UserError
 
 ROOT = Path(__file__).parent.parent.parent
 # Stages of a lock that DVC wrote. Short ones, as DVC's parser is slow; one of them also under the names of variants.
-LOCK = (ROOT / "reports" / "preview" / "dvc.lock").read_text()
+LOCK = (ROOT / "dvc.lock").read_text()
 BLOCKS = {name: mending._split(LOCK)[name] for name in ("fetch", "prepare")}
 BLOCKS |= {name: BLOCKS["prepare"].replace("  prepare:", f"  {name}:") for name in ("train@base", "train@wide", "train@two-heads")}
 SMALL = mending._HEAD + "".join(BLOCKS.values())

@@ -60,7 +60,7 @@ def enlarge_lock(study: Repository) -> None:
     """Adds the stages of a real study, whose variants this one does not have: DVC now takes a second to write the file."""
     for place in (study.path / "dvc.lock", study.path / mending.COPY):
         own = place.read_text()
-        others = mending._split((ROOT / "reports" / "preview" / "dvc.lock").read_text())
+        others = mending._split((ROOT / "dvc.lock").read_text())
         place.write_text(own + "".join(block for name, block in others.items() if name not in mending._split(own)))
 
 

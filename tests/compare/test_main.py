@@ -92,7 +92,7 @@ def test_the_folder_can_be_named(
         (["v2"], "There is no commit 'v2' here; the nearest is 'v1'."),
         (["v1", "mian"], "There is no commit 'mian' here; the nearest is 'main'."),
         (["v1", "--source", "mlfow"], "There is no source 'mlfow'; the choices are files and mlflow."),
-        (["v1", "--in", "/reports"], "--in /reports: give a folder from the repository's top, for example reports/preview."),
+        (["v1", "--in", "/reports"], "--in /reports: give a folder from the repository's top, for example build/demo."),
         (["v1", "--in", "../x"], "--in ../x: give a folder from the repository's top"),
         (
             ["v1", "--in", "reports/demo"],

@@ -918,9 +918,8 @@ def test_a_profile_is_reproduced_by_its_own_command(small_study: Path) -> None:
     write_pages()
     for page in ("README.md", "experiments/one.md"):
         text = read(small_study, page)
-        assert f"-- reports/preview/{page})" in text
-        assert "\nmake preview\n```" in text
-        assert "\ndvc repro\n" not in text
+        assert "```sh\nmake preview\n```" in text
+        assert "git checkout" not in text
 
 
 def test_one_seed_and_one_epoch_have_neither_interval_nor_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.params import Params, parse
+from pipeline.params import Params, load, parse
 from pipeline.study.claims import Judgement, judge
 from pipeline.study.files import TIMINGS
 from pipeline.timing import results
@@ -142,13 +142,24 @@ def test_without_timings_there_is_nothing(study: Params, tmp_path: Path) -> None
         assert judgement.deciding.why.startswith("not timed")
 
 
-def test_the_published_timings_are_read(study: Params) -> None:
-    found = results.load(study, ROOT / "reports/preview")
+def test_the_committed_timings_are_read(study: Params) -> None:
+    found = results.load(study, ROOT)
     assert found is not None
-    assert found.changed == {"step/published/nested loops"}  # timed until the reference took its place
-    assert len(found.ratio("cls-loop", "first")) == 12
-    with pytest.raises(LookupError, match="`step/published/reference` was not timed"):
-        found.ratio("reference", "cls-loop")
+    assert not found.changed
+    for slower, faster in (("cls-loop", "first"), ("reference", "cls-loop")):
+        assert len(found.ratio(slower, faster)) == len(found.rounds) > 0
+    with pytest.raises(LookupError, match="`step/published/nested loops` was not timed"):
+        found.ratio("nested loops", "cls-loop")
+
+
+def test_what_was_timed_with_other_settings_gives_no_ratio(study: Params, tmp_path: Path) -> None:
+    text = (ROOT / "params.yaml").read_text()
+    (tmp_path / "params.yaml").write_text(text.replace("    first: {pool: first, cls_insert: none}", "    first: {pool: mean, cls_insert: none}"))
+    found = results.load(load(tmp_path / "params.yaml"), ROOT)
+    assert found is not None
+    assert found.changed == {"step/published/first", "step/fast/first"}
+    with pytest.raises(LookupError, match="other settings"):
+        found.ratio("cls-loop", "first")
 
 
 def test_a_contrast_names_the_part_in_which_two_steps_differ_most(make_timings: Make) -> None:
