@@ -153,8 +153,9 @@ def test_the_committed_timings_are_read(study: Params) -> None:
 
 
 def test_what_was_timed_with_other_settings_gives_no_ratio(study: Params, tmp_path: Path) -> None:
-    text = (ROOT / "params.yaml").read_text()
-    (tmp_path / "params.yaml").write_text(text.replace("    first: {pool: first, cls_insert: none}", "    first: {pool: mean, cls_insert: none}"))
+    subject = "    first: {pool: %s, cls_insert: none}"
+    text = (ROOT / "params.yaml").read_text().replace(subject % "first", subject % "mean")
+    (tmp_path / "params.yaml").write_text(text)
     found = results.load(load(tmp_path / "params.yaml"), ROOT)
     assert found is not None
     assert found.changed == {"step/published/first", "step/fast/first"}
