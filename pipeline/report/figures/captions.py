@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from pipeline.captioning.grammar import Grammar, Words, grammar_of
@@ -112,10 +113,12 @@ def draw_captions(scenes: FloatArray, rows: Sequence[Sequence[Written]], theme: 
         scenes: (scene, height, width), in [0, 1].
         rows: the captions of each scene.
     """
-    named = min(24, max(len(one.label) for one in rows[0]))
-    side, line, gap, said = 1.0, 0.185, 0.2, 1.5 + 0.072 * named  # inches; `said`: where the captions start
+    side, line, gap, named = 1.0, 0.185, 0.2, 1.4  # inches; `named`: where the labels start
+    labels = [textwrap.wrap(one.label, 24) for one in rows[0]]
+    with style(theme):
+        said = named + 0.12 + max(TextPath((0, 0), part, size=9).get_extents().width for label in labels for part in label) / 72
     places = int((WIDTH - said - 0.08) / _MONOSPACED)
-    laid = [[(textwrap.wrap(one.label, named), one, _lines(one.words, places)) for one in row] for row in rows]
+    laid = [[(label, one, _lines(one.words, places)) for label, one in zip(labels, row, strict=True)] for row in rows]
     counts = [[max(len(label), len(lines)) for label, _, lines in row] for row in laid]
     written = [line * sum(count) + 0.04 * (len(count) - 1) for count in counts]
     heights = [max(side, tall) for tall in written]
@@ -135,7 +138,7 @@ def draw_captions(scenes: FloatArray, rows: Sequence[Sequence[Written]], theme: 
             for label, one, lines in row:
                 write(1.17, y, "\N{CHECK MARK}" if one.right else "\N{BALLOT X}", right if one.right else wrong, fontweight="bold")
                 for number, part in enumerate(label):
-                    write(1.4, y - number * line, part, MUTED[theme])
+                    write(named, y - number * line, part, MUTED[theme])
                 for number, words in enumerate(lines):
                     for place, word, kind in words:
                         weight = "bold" if kind == "wrong" else "normal"
