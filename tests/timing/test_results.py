@@ -152,7 +152,7 @@ def test_the_committed_timings_are_read(study: Params) -> None:
         found.ratio("nested loops", "cls-loop")
 
 
-def test_what_was_timed_with_other_settings_gives_no_ratio(study: Params, tmp_path: Path) -> None:
+def test_what_was_timed_with_other_settings_gives_no_ratio(tmp_path: Path) -> None:
     subject = "    first: {pool: %s, cls_insert: none}"
     text = (ROOT / "params.yaml").read_text().replace(subject % "first", subject % "mean")
     (tmp_path / "params.yaml").write_text(text)
