@@ -57,7 +57,7 @@ def plain_dvc(study: Repository, *targets: str) -> subprocess.CompletedProcess[s
 
 
 def enlarge_lock(study: Repository) -> None:
-    """Adds the stages of a real study, whose variants this one does not have: DVC now takes a second to write the file."""
+    """Adds the stages of a real study, whose variants this one does not have, so that DVC writes the file for longer."""
     for place in (study.path / "dvc.lock", study.path / mending.COPY):
         own = place.read_text()
         others = mending._split((ROOT / "dvc.lock").read_text())
