@@ -1,10 +1,10 @@
 """Softmax attention for small heads on the CPU: LLVM vector code emitted through numba, one function per head dimension.
 
-Each vector lane is one (image, head) pair, sixteen at a time. The keys and values of the sixteen pairs are transposed once
-into a local buffer [token][dim][lane]. After that every load is one whole vector and no instruction mixes lanes, so the bits
-of a pair's result do not depend on the pairs beside it. Scores stay in registers; the token x token matrix is never written.
-Softmax statistics are kept for the backward pass, which recomputes the weights from them (Dao et al., "FlashAttention", 2022,
-algorithms 1 and 4; the lane layout is ours).
+Each vector lane is one (image, head) pair, `LANES` at a time. Their keys and values are transposed once into a local buffer
+[token][dim][lane]. After that every load is one whole vector and no instruction mixes lanes, so the bits of a pair's result
+depend neither on the pairs beside it nor on `LANES`. The token x token matrix is never written. Softmax statistics are kept for
+the backward pass, which recomputes the weights from them (Dao et al., "FlashAttention", 2022, algorithms 1 and 4; the lane
+layout is ours).
 
 Scores are multiplied by log2(e), so a weight is 2**x. Where |q||k| bounds every score of a row (Cauchy-Schwarz), 2**x
 cannot leave float32's range, and the pass that finds the row's maximum is skipped.
@@ -22,14 +22,17 @@ from typing import Any
 import torch
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils, config
+from numba.core import cgutils, codegen, config
 from numba.extending import intrinsic
 from torch import Tensor
 
-LANES = 16
+# AVX-512 has 32 registers of sixteen floats. The registers of other processors hold about sixteen vectors of eight.
+WIDE = "+avx512f" in codegen.get_host_cpu_features()
+LANES = 16 if WIDE else 8
 VECTOR_BYTES = 4 * LANES
 CHUNK = 4  # tokens whose row statistics are moved at a time
-QUERIES = 2  # queries that share one pass over the keys, forward
+QUERIES = 2  # queries whose weights are computed side by side, because each of their instructions waits for the one before
+SUMS = 20 if WIDE else 10  # vectors that a loop can sum in registers
 BLOCK_BYTES = 24 * 1024  # size of the block of queries that each key is combined with, backward; 3/4 of a usual first-level cache
 
 # Scores (times log2 e) below this bound need no maximum, because sums of 256 weights stay far inside float32's range, and so do
@@ -53,7 +56,7 @@ Row = list[Value]  # one vector per component of a head
 
 
 class _Emitter:
-    """A thin layer over llvmlite's builder: 16-lane arithmetic, loops with carried values, transposing loads and stores."""
+    """A thin layer over llvmlite's builder: arithmetic on all lanes, loops with carried values, transposing loads and stores."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.b = builder
@@ -70,18 +73,22 @@ class _Emitter:
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
         """x * y + z. It is fmuladd, not fma, because on a machine without the instruction fma would call a function."""
-        function = cgutils.get_or_insert_function(self.b.module, ir.FunctionType(VEC, [VEC, VEC, VEC]), "llvm.fmuladd.v16f32")
+        function = cgutils.get_or_insert_function(self.b.module, ir.FunctionType(VEC, [VEC, VEC, VEC]), f"llvm.fmuladd.v{LANES}f32")
         return self.b.call(function, [x, y, z])
 
     def fabs(self, x: Value) -> Value:
-        function = cgutils.get_or_insert_function(self.b.module, ir.FunctionType(VEC, [VEC]), "llvm.fabs.v16f32")
+        function = cgutils.get_or_insert_function(self.b.module, ir.FunctionType(VEC, [VEC]), f"llvm.fabs.v{LANES}f32")
         return self.b.call(function, [x])
 
     def dot(self, x: Row, y: Row, start: Value | None = None) -> Value:
-        total = self.b.fmul(x[0], y[0]) if start is None else self.fma(x[0], y[0], start)
-        for a, b in zip(x[1:], y[1:], strict=True):
-            total = self.fma(a, b, total)
-        return total
+        return self.dots([x], y, [start])[0]
+
+    def dots(self, xs: Sequence[Row], y: Row, starts: Sequence[Value | None]) -> Row:
+        """The dot product of y with each x, added to its start, side by side."""
+        totals = [self.b.fmul(x[0], y[0]) if start is None else self.fma(x[0], y[0], start) for x, start in zip(xs, starts, strict=True)]
+        for d in range(1, len(y)):
+            totals = [self.fma(x[d], y[d], total) for x, total in zip(xs, totals, strict=True)]
+        return totals
 
     def larger(self, x: Value, y: Value) -> Value:
         return self.b.select(self.b.fcmp_ordered(">", x, y), x, y)
@@ -153,23 +160,25 @@ class _Emitter:
                 phi.add_incoming(value, block)
         return phis
 
-    def exp2(self, x: Value, *, bounded: bool) -> Value:
-        """2**x for x up to about 40, to a relative error of 1e-7.
+    def exp2(self, xs: Row, *, bounded: bool) -> Row:
+        """2**x of each x up to about 40, side by side, to a relative error of 1e-7.
 
         If `bounded`, x has to be finite and above -126, which saves three instructions. Both forms give the same bits where both are
         allowed. The unbounded form multiplies, because adding bit patterns would lose a NaN.
         """
         if not bounded:
-            x = self.b.select(self.b.fcmp_ordered("<", x, self.splat(FLUSH)), self.splat(-127.0), x)
-        shifted = self.b.fadd(x, self.splat(ROUND))
-        r = self.b.fsub(x, self.b.fsub(shifted, self.splat(ROUND)))
-        total = self.splat(EXP2[-1])
+            xs = [self.b.select(self.b.fcmp_ordered("<", x, self.splat(FLUSH)), self.splat(-127.0), x) for x in xs]
+        shifted = [self.b.fadd(x, self.splat(ROUND)) for x in xs]
+        rounded = [self.b.fsub(x, self.splat(ROUND)) for x in shifted]
+        rest = [self.b.fsub(x, whole) for x, whole in zip(xs, rounded, strict=True)]
+        totals = [self.splat(EXP2[-1])] * len(xs)
         for coefficient in EXP2[-2::-1]:
-            total = self.fma(total, r, self.splat(coefficient))
-        exponent = self.b.shl(self.b.bitcast(shifted, IVEC), self.isplat(23))
+            totals = [self.fma(total, r, self.splat(coefficient)) for total, r in zip(totals, rest, strict=True)]
+        exponents = [self.b.shl(self.b.bitcast(x, IVEC), self.isplat(23)) for x in shifted]
         if bounded:
-            return self.b.bitcast(self.b.add(self.b.bitcast(total, IVEC), exponent), VEC)
-        return self.b.fmul(total, self.b.bitcast(self.b.add(exponent, self.isplat(127 << 23)), VEC))
+            return [self.b.bitcast(self.b.add(self.b.bitcast(x, IVEC), n), VEC) for x, n in zip(totals, exponents, strict=True)]
+        powers = [self.b.bitcast(self.b.add(n, self.isplat(127 << 23)), VEC) for n in exponents]
+        return [self.b.fmul(x, power) for x, power in zip(totals, powers, strict=True)]
 
     def _shuffle(self, x: Value, y: Value, order: Sequence[int]) -> Value:
         return self.b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(order)), list(order)))
@@ -182,9 +191,9 @@ class _Emitter:
 
     def _transpose(self, rows: Row) -> Row:
         """Transposes each 4 x 4 block of four vectors."""
-        low = [4 * c + i for c in range(4) for i in (0, 16, 1, 17)]
+        low = [4 * c + i for c in range(LANES // 4) for i in (0, LANES, 1, LANES + 1)]
         high = [i + 2 for i in low]
-        even = [4 * c + i for c in range(4) for i in (0, 1, 16, 17)]
+        even = [4 * c + i for c in range(LANES // 4) for i in (0, 1, LANES, LANES + 1)]
         odd = [i + 2 for i in even]
         a, b = self._shuffle(rows[0], rows[1], low), self._shuffle(rows[2], rows[3], low)
         c, d = self._shuffle(rows[0], rows[1], high), self._shuffle(rows[2], rows[3], high)
@@ -202,8 +211,8 @@ class _Emitter:
             elif dim - d >= 2:
                 pair = ir.VectorType(F32, 2)
                 parts = [self.load(address, 4 * d, pair, 4) for address in at]
-                halves = self._concatenate(parts[:8]), self._concatenate(parts[8:])
-                row += [self._shuffle(*halves, range(i, 32, 2)) for i in (0, 1)]
+                halves = self._concatenate(parts[: LANES // 2]), self._concatenate(parts[LANES // 2 :])
+                row += [self._shuffle(*halves, range(i, 2 * LANES, 2)) for i in (0, 1)]
             else:
                 vector = ir.Constant(VEC, ir.Undefined)
                 for i, address in enumerate(at):
@@ -218,7 +227,7 @@ class _Emitter:
         while d < len(row):
             if len(row) - d >= 4:
                 for a, vector in enumerate(self._transpose(row[d : d + 4])):
-                    for c in range(4):
+                    for c in range(LANES // 4):
                         part = self._shuffle(vector, vector, range(4 * c, 4 * c + 4))
                         self.store(part, at[4 * c + a], 4 * d, 4)
                 d += 4
@@ -421,14 +430,20 @@ class _Sliced(_Source):
 
         e.loop(self.tokens, 1, [], write)
         for part in range(3):
+            for start in range(0, dim, step := max(1, SUMS // (dim + 1))):
+                outs = range(start, min(start + step, dim))
 
-            def accumulate(t: Value, carried: Row, part: int = part) -> Row:
-                x = e.load_row(e.b.add(self.slices, e.times(t, dim * VECTOR_BYTES)), dim)
-                row = gradients(t)[part]
-                weight = [e.fma(value, x[i], carried[out * dim + i]) for out, value in enumerate(row) for i in range(dim)]
-                return weight + [e.b.fadd(value, total) for value, total in zip(row, carried[dim**2 :], strict=True)]
+                def accumulate(t: Value, carried: Row, part: int = part, outs: range = outs) -> Row:
+                    x = e.load_row(e.b.add(self.slices, e.times(t, dim * VECTOR_BYTES)), dim)
+                    row = gradients(t)[part]
+                    weight = [e.fma(row[out], x[i], carried[n * dim + i]) for n, out in enumerate(outs) for i in range(dim)]
+                    biases = carried[len(outs) * dim :]
+                    return weight + [e.b.fadd(row[out], total) for out, total in zip(outs, biases, strict=True)]
 
-            e.store_row(e.loop(self.tokens, 1, [e.splat(0.0)] * (dim * (dim + 1)), accumulate), self.sums)
+                totals = e.loop(self.tokens, 1, [e.splat(0.0)] * (len(outs) * (dim + 1)), accumulate)
+                weights, biases = totals[: len(outs) * dim], totals[len(outs) * dim :]
+                for place, row in ((start * dim, weights), (dim**2 + start, biases)):
+                    e.store_row(row, e.b.add(self.sums, ir.Constant(I64, place * VECTOR_BYTES)))
 
             def add_pair(lane: Value, _: Row, part: int = part) -> Row:
                 place = e.b.add(e.times(self.heads, part), e.b.srem(e.b.add(first, lane), self.heads))
@@ -497,10 +512,10 @@ def _emit_forward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Val
 
             def accumulate(j: Value, carried: Row, shift: Row | None) -> Row:
                 k = e.load_row(e.b.add(k_buffer, e.times(j, row_bytes)), dim)
-                weights = []
-                for u in range(QUERIES):
-                    x = e.dot(q[u], k)
-                    weights.append(e.exp2(x if shift is None else e.b.fsub(x, shift[u]), bounded=shift is None))
+                scores = e.dots(q, k, [None] * QUERIES)
+                if shift is not None:
+                    scores = [e.b.fsub(x, most) for x, most in zip(scores, shift, strict=True)]
+                weights = e.exp2(scores, bounded=shift is None)
                 v = e.load_row(e.b.add(v_buffer, e.times(j, row_bytes)), dim)
                 result = [e.b.fadd(carried[u], weights[u]) for u in range(QUERIES)]
                 for u in range(QUERIES):
@@ -563,6 +578,7 @@ def _emit_backward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Va
     take = _scratch_from(e, scratch)
     k_buffer, v_buffer, dk_buffer, dv_buffer = (take(e.times(tokens, dim)) for _ in range(4))
     query_buffer = take(e.times(tokens, 3 * dim + 2))
+    weight_buffer = take(e.times(tokens, 2))
     m_buffer, inverse_buffer = take(padded), take(padded)
     factor = e.broadcast(e.b.fmul(scale, ir.Constant(F32, math.log2(math.e))))
     source = kind(e, dim, heads, tokens, args[10:-1], factor, take)
@@ -610,19 +626,38 @@ def _emit_backward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Va
                     k = e.load_row(e.b.add(k_buffer, at), dim)
                     v = e.load_row(e.b.add(v_buffer, at), dim)
 
+                    def weigh(queries: Sequence[Value]) -> list[Row]:
+                        """The weight and its score's gradient of each query."""
+                        at = [e.b.add(query_buffer, e.times(i, query_bytes)) for i in queries]
+                        scores = e.dots([e.load_row(query, dim) for query in at], k, [None] * len(at))
+                        weights = e.exp2(
+                            [e.b.fsub(x, e.load(query, 3 * key_bytes)) for x, query in zip(scores, at, strict=True)], bounded=quick
+                        )
+                        grads = [e.load_row(query, 2 * dim)[dim:] for query in at]
+                        slopes = e.dots(grads, v, [e.load(query, 3 * key_bytes + VECTOR_BYTES) for query in at])
+                        return [[weight, e.b.fmul(weight, slope)] for weight, slope in zip(weights, slopes, strict=True)]
+
+                    def weigh_ahead(i: Value, _: Row) -> Row:
+                        last = e.b.sub(stop, ir.Constant(I64, 1))
+                        queries = [e.int_min(e.b.add(i, ir.Constant(I64, u)), last) for u in range(QUERIES)]
+                        for query, row in zip(queries, weigh(queries), strict=True):
+                            e.store_row(row, e.b.add(weight_buffer, e.times(query, 2 * VECTOR_BYTES)))
+                        return []
+
                     def pass_query(i: Value, carried: Row) -> Row:
                         at = e.b.add(query_buffer, e.times(i, query_bytes))
+                        weight, ds = weigh([i])[0] if WIDE else e.load_row(e.b.add(weight_buffer, e.times(i, 2 * VECTOR_BYTES)), 2)
                         q, grad = e.load_row(at, dim), e.load_row(at, 2 * dim)[dim:]
                         dq_at = e.b.add(at, ir.Constant(I64, 2 * key_bytes))
                         dq = e.load_row(dq_at, dim)
-                        shift, minus_delta = e.load(at, 3 * key_bytes), e.load(at, 3 * key_bytes + VECTOR_BYTES)
-                        weight = e.exp2(e.b.fsub(e.dot(q, k), shift), bounded=quick)
-                        ds = e.b.fmul(weight, e.dot(grad, v, minus_delta))
                         e.store_row([e.fma(ds, x, total) for x, total in zip(k, dq, strict=True)], dq_at)
                         dk = [e.fma(ds, x, total) for x, total in zip(q, carried[:dim], strict=True)]
                         dv = [e.fma(weight, x, total) for x, total in zip(grad, carried[dim:], strict=True)]
                         return dk + dv
 
+                    # One loop would need more registers than a processor without AVX-512 has.
+                    if not WIDE:
+                        e.loop(stop, QUERIES, [], weigh_ahead, first)
                     dk_at, dv_at = e.b.add(dk_buffer, at), e.b.add(dv_buffer, at)
                     total = e.loop(stop, 1, e.load_row(dk_at, dim) + e.load_row(dv_at, dim), pass_query, first)
                     e.store_row(total[:dim], dk_at)
@@ -754,7 +789,7 @@ def backward(grad: Tensor, qkv: Tensor, out: Tensor, statistics: Tensor, scale: 
     gradient = torch.empty((batch, tokens, 3, heads, dim))
     if gradient.numel():
         grad, qkv, out, statistics = _with_whole_rows(grad), _with_whole_rows(qkv), out.contiguous(), statistics.contiguous()
-        scratch = _scratch(tokens * (7 * dim + 2) + 2 * statistics.shape[-1])
+        scratch = _scratch(tokens * (7 * dim + 4) + 2 * statistics.shape[-1])
         upstream = grad.data_ptr(), *_strides(grad), out.data_ptr(), statistics.data_ptr(), _aligned(scratch)
         integers = *upstream, batch * heads, heads, tokens, qkv.data_ptr(), *_strides(qkv), gradient.data_ptr()
         _backward_for(dim)((0,) * dim, integers, scale)
@@ -795,7 +830,7 @@ def sliced_backward(
     if dx.numel():
         grad, x, out, statistics = _with_whole_rows(grad), _with_whole_rows(x), out.contiguous(), statistics.contiguous()
         weight, bias = weight.contiguous(), bias.contiguous()
-        scratch = _scratch(tokens * (8 * dim + 2) + 2 * statistics.shape[-1] + 4 * dim * (dim + 1))
+        scratch = _scratch(tokens * (8 * dim + 4) + 2 * statistics.shape[-1] + 4 * dim * (dim + 1))
         upstream = grad.data_ptr(), *_strides(grad), 4 * dim, out.data_ptr(), statistics.data_ptr(), _aligned(scratch)
         operands = x.data_ptr(), *_strides(x), weight.data_ptr(), bias.data_ptr()
         results = dx.data_ptr(), dweight.data_ptr(), dbias.data_ptr()

@@ -9,19 +9,23 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
+from numba import njit
+from numba.core import codegen
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from pipeline.kernels import attention, attention_path, fuses_slices, sliced_attention, small_head_attention, why_not_fused
+from pipeline.kernels import attention, attention_path, cpu, fuses_slices, sliced_attention, small_head_attention, why_not_fused
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # A grid that covers every head dimension, every way a head is cut into runs of four, two and one, odd and even token counts,
-# counts around the chunk of four, groups of sixteen lanes filled in part, exactly, and across images.
+# counts around the chunk of four, groups of eight and sixteen lanes filled in part, exactly, and across images.
 SHAPES = [
     (1, 1, 1, 4),
     (1, 2, 1, 2),
@@ -279,6 +283,42 @@ def test_bitwise_repeatable_and_independent_of_the_neighbours(tokens: int) -> No
     for a, e in zip(run(attend, q, k, v, grad, 0.5), everything, strict=True):
         for b in (0, 2, 4):
             assert torch.equal(a[b], e[b])
+
+
+def other_lanes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The kernel as it is compiled where AVX-512 is and here is not, or the other way round; LLVM splits vectors that are too wide."""
+    with monkeypatch.context() as patched:
+        patched.setattr(codegen, "get_host_cpu_features", lambda: "" if cpu.WIDE else "+avx512f")
+        module = module_from_spec(spec := spec_from_file_location("other_cpu", cpu.__file__))
+        patched.setitem(sys.modules, "other_cpu", module)
+        spec.loader.exec_module(module)
+    module.njit = lambda signature, cache, nogil: njit(signature, nogil=nogil)  # numba's cache takes both for one
+    assert {module.LANES, cpu.LANES} == {8, 16}
+    return module
+
+
+@pytest.mark.slow
+def test_the_number_of_lanes_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = other_lanes(monkeypatch)
+
+    def packed(module: ModuleType, qkv: Tensor, grad: Tensor) -> list[Tensor]:
+        out, statistics = module.forward(qkv, 0.5)
+        return [out, statistics, module.backward(grad, qkv, out, statistics, 0.5)]
+
+    def sliced(module: ModuleType, x: Tensor, weight: Tensor, bias: Tensor, grad: Tensor) -> list[Tensor]:
+        out, statistics = module.sliced_forward(x, weight, bias, 0.5)
+        return [out, statistics, *module.sliced_backward(grad, x, weight, bias, out, statistics, 0.5)]
+
+    for batch, tokens, heads, dim in ((17, 50, 1, 4), (2, 197, 8, 4), (3, 7, 7, 3), (1, 2, 3, 8)):
+        for factor in (1.0, 30.0):  # with and without the pass that finds the maximum
+            qkv, grad = factor * draw(batch, tokens, 3, heads, dim), draw(batch, tokens, heads, dim, seed=1)
+            for got, expected in zip(packed(other, qkv, grad), packed(cpu, qkv, grad), strict=True):
+                assert torch.equal(got, expected), (batch, tokens, heads, dim, factor)
+            x, weight, bias = factor * draw(batch, tokens, heads * dim), draw(3, heads, dim, dim, seed=2), draw(3, heads, dim, seed=3)
+            for got, expected in zip(
+                sliced(other, x, weight, bias, grad.flatten(2)), sliced(cpu, x, weight, bias, grad.flatten(2)), strict=True
+            ):
+                assert torch.equal(got, expected), (batch, tokens, heads, dim, factor)
 
 
 @pytest.mark.parametrize(("batch", "heads"), [(0, 2), (2, 0)])
