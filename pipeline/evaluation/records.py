@@ -21,8 +21,6 @@ from pipeline.provenance import EVALUATION_CODE, code_hash, versions
 from pipeline.runner import results
 from pipeline.training.tasks import data_digest
 
-_OF_TRAINING = ("test_accuracy", "test_loss")  # metrics that the training's record has as well
-
 
 class Evaluation(NamedTuple):
     """The evaluation of a variant, without the arrays of its predictions' file.
