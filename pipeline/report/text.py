@@ -130,10 +130,21 @@ def effect(finding: Finding) -> str:
         show, unit = partial(value, measure), measure.of_value
     else:
         show = partial(difference, measure)
-    said = _with_unit(show(finding.effect), unit) + (f" [{interval(finding.interval, show)}]" if finding.interval else "")
+    said = _with_unit(show(finding.effect), unit)
+    if finding.interval:
+        said += f" [{interval(finding.interval, partial(_bound, ends=finding.region or (), show=show))}]"
     if finding.plain is not None and measure.of_difference:  # a bare number says nothing beside the ratio
         said += f", {_with_unit(difference(measure, finding.plain[0]), measure.of_difference)}"
     return said
+
+
+def _bound(value: float, ends: tuple[float, ...], show: Callable[[float], str]) -> str:
+    """A bound of an interval. If it looks like an end of the claimed region but is none, it says on which side it lies."""
+    text = show(value)
+    for end in ends:
+        if value != end and show(end) == text:
+            return f"just {'under' if value < end else 'over'} {text}"
+    return text
 
 
 def _with_unit(number: str, unit: str) -> str:

@@ -1,0 +1,35 @@
+"""Numbers in words."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pipeline.params import ComparisonSettings
+from pipeline.report import text
+from pipeline.report.text import NBSP
+from pipeline.study.claims import Finding
+from pipeline.study.statistics import Interval
+
+
+def shown(low: float, high: float, region: tuple[float, float]) -> str:
+    comparison = ComparisonSettings(measure="late test error", variant="a", reference="b", rule="equivalent", bound=1.25)
+    finding = Finding(comparison, "not decided", "", "", (10, 10), (low * high) ** 0.5, Interval(low, high, 0.95), region=region)
+    return text.effect(finding).split(" times ")[1].replace(NBSP, " ")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "region", "expected"),
+    [
+        (0.79996, 0.947, (0.8, 1.25), "[just under 0.800 to 0.947]"),
+        (0.80004, 1.2499, (0.8, 1.25), "[just over 0.800 to just under 1.25]"),
+        (0.8, 1.25, (0.8, 1.25), "[0.800 to 1.25]"),
+        (0.795, 0.947, (0.8, 1.25), "[0.795 to 0.947]"),
+        (0.7, 1.0000001, (-math.inf, 1.0), "[0.700 to just over 1.00]"),
+    ],
+)
+def test_a_bound_that_looks_like_an_end_of_the_region_says_on_which_side_it_lies(
+    low: float, high: float, region: tuple[float, float], expected: str
+) -> None:
+    assert shown(low, high, region) == expected
