@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pipeline.params import Params
+from pipeline.commands import profiles
+from pipeline.params import Params, parse
 from pipeline.report import readme
 
 ROOT = Path(__file__).parent.parent
@@ -21,6 +22,13 @@ def test_it_counts_the_catalogue(study: Params) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     counts = f"{len(study.variants)} variants, {len(study.experiments)} experiments, {len(study.claims)} claims"
     assert counts in text
+
+
+def test_it_says_how_much_the_preview_trains() -> None:
+    preview = parse(profiles.read("preview"))
+    train = preview.train
+    says = f"MNIST, {len(preview.variants)} variants, {train.epochs} epochs of {train.train_images or train.epoch_images:,} images"
+    assert says in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_its_links_lead_to_files() -> None:
