@@ -35,7 +35,7 @@ QUERIES = 2  # queries whose weights are computed side by side, because each of 
 SUMS = 20 if WIDE else 10  # vectors that a loop can sum in registers
 BLOCK_BYTES = 24 * 1024  # size of the block of queries that each key is combined with, backward; 3/4 of a usual first-level cache
 
-# Scores (times log2 e) below this bound need no maximum, because sums of 256 weights stay far inside float32's range, and so do
+# Scores (times log2 e) below this bound need no maximum, because sums of 1024 weights stay far inside float32's range, and so do
 # their products with values below VALUE_BOUND.
 SCORE_BOUND = 40.0
 VALUE_BOUND = 2.0**60
@@ -50,7 +50,6 @@ I64 = ir.IntType(64)
 ZERO = ir.Constant(I64, 0)
 VEC = ir.VectorType(F32, LANES)
 IVEC = ir.VectorType(I32, LANES)
-MASK = ir.VectorType(ir.IntType(1), LANES)
 Value = Any  # an llvmlite SSA value
 Row = list[Value]  # one vector per component of a head
 

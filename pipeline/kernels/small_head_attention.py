@@ -31,7 +31,7 @@ else:
 FUSED_HEAD_DIMS = range(2, 9)
 CUDA_HEAD_DIMS = range(2, 33)
 CUDA_DTYPES = (torch.float32, torch.bfloat16)
-MAX_FUSED_TOKENS = 256
+MAX_FUSED_TOKENS = 1024
 _prepared: set[tuple[int, bool]] = set()
 
 

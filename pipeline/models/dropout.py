@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from pipeline.kernels import dropout, fuses_dropout
+
 # Elements whose random bits are drawn at a time. Drawing those of a long attention's 20 million weights at once would allocate new
 # memory for each of about twenty operations and take four times as long on the CPU.
 _PART = 2**20
@@ -34,6 +36,10 @@ class Dropout(nn.Module):
         """Any shape."""
         if not self.training or not self.probability:
             return x
+        if fuses_dropout(x, self.key):
+            result = dropout(x, int(self.key), int(self.calls), self.probability)
+            self.calls += 1
+            return result
         keep = torch.cat([self._keep(part) for part in torch.arange(x.numel(), device=x.device).split(_PART)])
         self.calls += 1
         return x * keep.view(x.shape) / (1 - self.probability)

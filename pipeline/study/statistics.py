@@ -243,26 +243,6 @@ def vote(predictions: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return winner
 
 
-def image_interval(correct: npt.ArrayLike, *, level: float = LEVEL) -> Interval:
-    """Wilson's score interval of one network's (or one vote's) accuracy over test images of the same kind (Wilson 1927).
-
-    Unlike k/n ± z·se it keeps its coverage near 1, where accuracies are, and stays inside [0, 1].
-
-    Args:
-        correct: (images,) of 0 and 1, or of bools.
-
-    Raises:
-        ValueError: no images, not one-dimensional, or something else than 0 and 1.
-    """
-    array = np.asarray(correct)
-    if array.ndim != 1 or not array.size:
-        raise ValueError(f"needs a row of one or more images, not an array of shape {array.shape}")
-    if not np.isin(array, (0, 1)).all():
-        raise ValueError("holds something other than 0 and 1: compare the predictions with the labels first")
-    low, high = stats.binomtest(int(array.sum()), array.size).proportion_ci(level, method="wilson")
-    return Interval(float(low), float(high), level)
-
-
 def seeds_for_p(alpha: float, comparisons: int = 1) -> int:
     """The fewest seeds with which a sign-flip test can reject at all: comparisons · 2^(1 - n) <= alpha.
 

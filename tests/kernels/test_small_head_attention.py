@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.kernels import attention, attention_path, cpu, fuses_slices, sliced_attention, small_head_attention, why_not_fused
+from pipeline.models.dropout import Dropout
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,6 +46,8 @@ SHAPES = [
     (1, 197, 2, 8),
     (2, 50, 2, 6),
     (1, 256, 1, 8),
+    (1, 785, 1, 4),
+    (1, 1024, 1, 8),
 ]
 
 
@@ -340,7 +343,7 @@ def test_unfit_inputs_are_refused_with_a_sentence(shape: tuple[int, ...]) -> Non
 def test_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert attention_path(device="cpu", head_dim=4, tokens=49) == "fused-cpu"
     assert attention_path(device=torch.device("cpu"), head_dim=64, tokens=49) == "sdpa"
-    assert attention_path(device="cpu", head_dim=4, tokens=1000) == "sdpa"
+    assert attention_path(device="cpu", head_dim=4, tokens=1025) == "sdpa"
     assert attention_path(device="cpu", head_dim=4, tokens=49, dtype=torch.float64) == "sdpa"
     monkeypatch.setenv("LAB_ATTENTION", "sdpa")
     assert attention_path(device="cpu", head_dim=4, tokens=49) == "sdpa"
@@ -691,7 +694,7 @@ def test_which_slices_are_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not fuses_slices(tokens, 12)
     assert not fuses_slices(tokens.double(), 4)
     assert not fuses_slices(tokens.to("meta"), 4)
-    assert not fuses_slices(torch.zeros(1, 257, 12), 4)
+    assert not fuses_slices(torch.zeros(1, 1025, 12), 4)
     monkeypatch.setenv("LAB_ATTENTION", "sdpa")
     assert not fuses_slices(tokens, 4)
 
@@ -718,10 +721,13 @@ def test_two_threads_at_once() -> None:
 PROGRAM = """
 import torch
 from pipeline.kernels import attention, attention_path, why_not_fused
+from pipeline.models.dropout import Dropout
 x = torch.arange(2 * 5 * 3 * 3 * 3.0).sin().view(2, 5, 3, 3, 3).requires_grad_()
 out = attention(x, scale=0.5)
 out.square().sum().backward()
-print(attention_path(device="cpu", head_dim=3, tokens=5), out.sum().item(), x.grad.abs().sum().item(), why_not_fused(3))
+torch.manual_seed(0)
+dropped = Dropout(0.5)(torch.arange(50.0)).sum().item()
+print(attention_path(device="cpu", head_dim=3, tokens=5), out.sum().item(), x.grad.abs().sum().item(), dropped, why_not_fused(3))
 """
 
 
@@ -739,7 +745,7 @@ def start(**environment: str) -> subprocess.Popen[str]:
 def finish(process: subprocess.Popen[str]) -> list[str]:
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    return out.split(maxsplit=3)
+    return out.split(maxsplit=4)
 
 
 @pytest.mark.long
@@ -767,8 +773,10 @@ def test_no_place_for_a_cache_is_no_obstacle(tmp_path: Path) -> None:
 def test_without_a_compiler_the_plain_path_runs_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "numba").mkdir()
     (tmp_path / "numba" / "__init__.py").write_text("raise ImportError('Numba needs another NumPy')")
-    path, *_, reason = finish(start(PYTHONPATH=str(tmp_path)))
+    path, *_, dropped, reason = finish(start(PYTHONPATH=str(tmp_path)))
     assert path == "sdpa"
+    torch.manual_seed(0)
+    assert float(dropped) == float(Dropout(0.5)(torch.arange(50.0)).sum())
     assert "Numba needs another NumPy" in reason
     path, *_, reason = finish(start(NUMBA_DISABLE_JIT="1"))
     assert path == "sdpa"

@@ -179,8 +179,8 @@ def fused_calls(model: nn.Module) -> int:
         ({"attention": "full", "memory": 4}, True, "fused-cpu"),
         ({"score_scale": False}, True, "fused-cpu"),
         ({"heads": 1}, True, "sdpa"),
-        ({"patch": 2, "memory": 59}, True, "fused-cpu"),
-        ({"patch": 2, "memory": 60}, True, "sdpa"),  # 257 keys
+        ({"patch": 1, "memory": 239}, True, "fused-cpu"),
+        ({"patch": 1, "memory": 240}, True, "sdpa"),  # 1025 keys
         ({"attention_dropout": 0.1}, True, "explicit: attention dropout"),
         ({"attention_dropout": 0.1}, False, "fused-cpu"),
     ],

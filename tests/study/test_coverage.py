@@ -10,14 +10,12 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from pipeline.study import statistics
 from pipeline.study.statistics import (
     Interval,
     hierarchical_bootstrap,
     holm,
-    image_interval,
     paired_difference,
     sign_flip_p,
     summarize,
@@ -99,17 +97,6 @@ def test_the_interval_over_seeds_does_not_cover_other_images() -> None:
     pairs = (_trainings(rng, 10, 0.0, 1.0) for _ in range(200))
     covered = [_covers(paired_difference(*(side.mean(axis=1) for side in pair)).interval, 0.0) for pair in pairs]
     assert np.mean(covered) < 0.7
-
-
-@pytest.mark.parametrize("accuracy", [0.97, 0.995])
-def test_image_interval_covers_the_accuracy_on_images_of_this_kind(accuracy: float) -> None:
-    """The exact coverage, from the binomial distribution of the number of images right out of 10,000."""
-    right = np.arange(10_001)
-    probability = stats.binom.pmf(right, 10_000, accuracy)
-    likely = probability > 1e-9
-    intervals = [image_interval(np.repeat([1, 0], [k, 10_000 - k])) for k in right[likely]]
-    covered = probability[likely] @ [_covers(interval, accuracy) for interval in intervals]
-    assert covered == pytest.approx(0.95, abs=0.01)
 
 
 @pytest.mark.parametrize(("n", "skewed"), [(6, False), (10, False), (6, True)])

@@ -17,7 +17,6 @@ from pipeline.study.statistics import (
     Interval,
     hierarchical_bootstrap,
     holm,
-    image_interval,
     paired_difference,
     seeds_for_p,
     sign_flip_p,
@@ -297,23 +296,6 @@ def test_vote_is_the_most_common_class_first_met_first(images: list[list[int]]) 
 def test_vote_refuses_what_is_no_table(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="seeds, images"):
         vote(np.zeros(shape, dtype=np.uint8))
-
-
-@pytest.mark.parametrize(("right", "images"), [(9_734, 10_000), (0, 30), (30, 30), (1, 1), (3, 7)])
-def test_image_interval_is_wilsons_formula(right: int, images: int) -> None:
-    interval = image_interval(np.repeat([True, False], [right, images - right]), level=0.9)
-    z, share = stats.norm.ppf(0.95), right / images
-    middle, half = share + z**2 / (2 * images), z * math.sqrt(share * (1 - share) / images + z**2 / (4 * images**2))
-    expected = np.array([middle - half, middle + half]) / (1 + z**2 / images)
-    assert (interval.low, interval.high) == pytest.approx(tuple(expected), rel=1e-12, abs=1e-15)
-    assert 0 <= interval.low < interval.high <= 1
-    assert interval.level == 0.9
-
-
-@pytest.mark.parametrize(("bad", "match"), [([], "one or more"), ([[True]], "one or more"), ([7, 1], "0 and 1")])
-def test_image_interval_refuses_what_is_no_row_of_answers(bad: list[object], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        image_interval(np.array(bad))
 
 
 @pytest.mark.parametrize(("alpha", "comparisons", "expected"), [(0.05, 1, 6), (0.05, 20, 10), (0.05, 5, 8), (0.01, 1, 8), (0.25, 1, 3)])
