@@ -8,6 +8,9 @@ layout is ours).
 
 Scores are multiplied by log2(e), so a weight is 2**x. Where |q||k| bounds every score of a row (Cauchy-Schwarz), 2**x
 cannot leave float32's range, and the pass that finds the row's maximum is skipped.
+
+Scores, powers and sums are three loops, which pass vectors through a small buffer. In one loop the instructions of a weight are a
+chain of about sixty cycles, and a processor holds too few chains at a time to hide that.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ WIDE = "+avx512f" in codegen.get_host_cpu_features()
 LANES = 16 if WIDE else 8
 VECTOR_BYTES = 4 * LANES
 CHUNK = 4  # tokens whose row statistics are moved at a time
-QUERIES = 2  # queries whose weights are computed side by side, because each of their instructions waits for the one before
+QUERIES = 2  # queries that share the loads of a key
+POWERS = 4  # powers that are computed side by side, because each of their instructions waits for the one before
 SUMS = 20 if WIDE else 10  # vectors that a loop can sum in registers
 BLOCK_BYTES = 24 * 1024  # size of the block of queries that each key is combined with, backward; 3/4 of a usual first-level cache
 
@@ -481,6 +485,7 @@ def _emit_forward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Val
     take = _scratch_from(e, scratch)
     k_buffer, v_buffer, q_buffer = (take(e.times(tokens, dim)) for _ in range(3))
     m_buffer, inverse_buffer = take(padded), take(padded)
+    weight_buffer = take(e.b.add(e.times(tokens, QUERIES), ir.Constant(I64, POWERS)))  # the last powers may lie past the last weight
     factor = e.broadcast(e.b.fmul(e.b.fptrunc(args[-1], F32), ir.Constant(F32, math.log2(math.e))))
     source = kind(e, dim, heads, tokens, args[6:-1], factor, take)
     last = e.b.sub(tokens, ir.Constant(I64, 1))
@@ -509,21 +514,35 @@ def _emit_forward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Val
             bounded = [e.is_bounded(e.dot(row, row), k_bound) for row in q]
             start = [zero] * (QUERIES * (dim + 1))
 
-            def accumulate(j: Value, carried: Row, shift: Row | None) -> Row:
-                k = e.load_row(e.b.add(k_buffer, e.times(j, row_bytes)), dim)
-                scores = e.dots(q, k, [None] * QUERIES)
-                if shift is not None:
-                    scores = [e.b.fsub(x, most) for x, most in zip(scores, shift, strict=True)]
-                weights = e.exp2(scores, bounded=shift is None)
-                v = e.load_row(e.b.add(v_buffer, e.times(j, row_bytes)), dim)
-                result = [e.b.fadd(carried[u], weights[u]) for u in range(QUERIES)]
-                for u in range(QUERIES):
-                    sums = carried[QUERIES + u * dim : QUERIES + (u + 1) * dim]
-                    result += [e.fma(weights[u], value, total) for value, total in zip(v, sums, strict=True)]
-                return result
+            def sum_up(shift: Row | None) -> Row:
+                def score(j: Value, _: Row) -> Row:
+                    k = e.load_row(e.b.add(k_buffer, e.times(j, row_bytes)), dim)
+                    scores = e.dots(q, k, [None] * QUERIES)
+                    if shift is not None:
+                        scores = [e.b.fsub(x, most) for x, most in zip(scores, shift, strict=True)]
+                    e.store_row(scores, e.b.add(weight_buffer, e.times(j, QUERIES * VECTOR_BYTES)))
+                    return []
+
+                def weigh(i: Value, _: Row) -> Row:
+                    at = e.b.add(weight_buffer, e.times(i, VECTOR_BYTES))
+                    e.store_row(e.exp2(e.load_row(at, POWERS), bounded=shift is None), at)
+                    return []
+
+                def accumulate(j: Value, carried: Row) -> Row:
+                    weights = e.load_row(e.b.add(weight_buffer, e.times(j, QUERIES * VECTOR_BYTES)), QUERIES)
+                    v = e.load_row(e.b.add(v_buffer, e.times(j, row_bytes)), dim)
+                    result = [e.b.fadd(carried[u], weights[u]) for u in range(QUERIES)]
+                    for u in range(QUERIES):
+                        sums = carried[QUERIES + u * dim : QUERIES + (u + 1) * dim]
+                        result += [e.fma(weights[u], value, total) for value, total in zip(v, sums, strict=True)]
+                    return result
+
+                e.loop(tokens, 1, [], score)
+                e.loop(e.times(tokens, QUERIES), POWERS, [], weigh)
+                return e.loop(tokens, 1, start, accumulate)
 
             def without_maximum() -> Row:
-                return [zero] * QUERIES + e.loop(tokens, 1, start, lambda j, carried: accumulate(j, carried, None))
+                return [zero] * QUERIES + sum_up(None)
 
             def with_maximum() -> Row:
                 def most(j: Value, carried: Row) -> Row:
@@ -533,7 +552,7 @@ def _emit_forward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Val
                 maxima = e.loop(tokens, 1, [e.splat(-math.inf)] * QUERIES, most)
                 # A bounded row keeps a shift of 0 here, so that its bits do not depend on the lanes beside it.
                 shift = [e.b.select(bounded[u], zero, maxima[u]) for u in range(QUERIES)]
-                return shift + e.loop(tokens, 1, start, lambda j, carried: accumulate(j, carried, shift))
+                return shift + sum_up(shift)
 
             result = e.either(e.all_true(functools.reduce(e.b.and_, bounded)), without_maximum, with_maximum)
             for u in range(QUERIES):
@@ -577,7 +596,7 @@ def _emit_backward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Va
     take = _scratch_from(e, scratch)
     k_buffer, v_buffer, dk_buffer, dv_buffer = (take(e.times(tokens, dim)) for _ in range(4))
     query_buffer = take(e.times(tokens, 3 * dim + 2))
-    weight_buffer = take(e.times(tokens, 2))
+    weight_buffer = take(e.b.add(e.times(tokens, 2), ir.Constant(I64, 2 * POWERS)))  # the last powers may lie past the last weight
     m_buffer, inverse_buffer = take(padded), take(padded)
     factor = e.broadcast(e.b.fmul(scale, ir.Constant(F32, math.log2(math.e))))
     source = kind(e, dim, heads, tokens, args[10:-1], factor, take)
@@ -625,27 +644,24 @@ def _emit_backward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Va
                     k = e.load_row(e.b.add(k_buffer, at), dim)
                     v = e.load_row(e.b.add(v_buffer, at), dim)
 
-                    def weigh(queries: Sequence[Value]) -> list[Row]:
-                        """The weight and its score's gradient of each query."""
-                        at = [e.b.add(query_buffer, e.times(i, query_bytes)) for i in queries]
-                        scores = e.dots([e.load_row(query, dim) for query in at], k, [None] * len(at))
-                        weights = e.exp2(
-                            [e.b.fsub(x, e.load(query, 3 * key_bytes)) for x, query in zip(scores, at, strict=True)], bounded=quick
-                        )
-                        grads = [e.load_row(query, 2 * dim)[dim:] for query in at]
-                        slopes = e.dots(grads, v, [e.load(query, 3 * key_bytes + VECTOR_BYTES) for query in at])
-                        return [[weight, e.b.fmul(weight, slope)] for weight, slope in zip(weights, slopes, strict=True)]
+                    def score(i: Value, _: Row) -> Row:
+                        """A query's score, less its shift, and what its weight times is the score's gradient."""
+                        query = e.b.add(query_buffer, e.times(i, query_bytes))
+                        shifted = e.b.fsub(e.dot(e.load_row(query, dim), k), e.load(query, 3 * key_bytes))
+                        slope = e.dot(e.load_row(query, 2 * dim)[dim:], v, e.load(query, 3 * key_bytes + VECTOR_BYTES))
+                        e.store_row([shifted, slope], e.b.add(weight_buffer, e.times(i, 2 * VECTOR_BYTES)))
+                        return []
 
-                    def weigh_ahead(i: Value, _: Row) -> Row:
-                        last = e.b.sub(stop, ir.Constant(I64, 1))
-                        queries = [e.int_min(e.b.add(i, ir.Constant(I64, u)), last) for u in range(QUERIES)]
-                        for query, row in zip(queries, weigh(queries), strict=True):
-                            e.store_row(row, e.b.add(weight_buffer, e.times(query, 2 * VECTOR_BYTES)))
+                    def weigh(i: Value, _: Row) -> Row:
+                        at = e.b.add(weight_buffer, e.times(i, 2 * VECTOR_BYTES))
+                        row = e.load_row(at, 2 * POWERS)
+                        for u, weight in enumerate(e.exp2(row[::2], bounded=quick)):
+                            e.store_row([weight, e.b.fmul(weight, row[2 * u + 1])], e.b.add(at, ir.Constant(I64, 2 * u * VECTOR_BYTES)))
                         return []
 
                     def pass_query(i: Value, carried: Row) -> Row:
                         at = e.b.add(query_buffer, e.times(i, query_bytes))
-                        weight, ds = weigh([i])[0] if WIDE else e.load_row(e.b.add(weight_buffer, e.times(i, 2 * VECTOR_BYTES)), 2)
+                        weight, ds = e.load_row(e.b.add(weight_buffer, e.times(i, 2 * VECTOR_BYTES)), 2)
                         q, grad = e.load_row(at, dim), e.load_row(at, 2 * dim)[dim:]
                         dq_at = e.b.add(at, ir.Constant(I64, 2 * key_bytes))
                         dq = e.load_row(dq_at, dim)
@@ -654,9 +670,8 @@ def _emit_backward(e: _Emitter, dim: int, kind: type[_Source], args: Sequence[Va
                         dv = [e.fma(weight, x, total) for x, total in zip(grad, carried[dim:], strict=True)]
                         return dk + dv
 
-                    # One loop would need more registers than a processor without AVX-512 has.
-                    if not WIDE:
-                        e.loop(stop, QUERIES, [], weigh_ahead, first)
+                    e.loop(stop, 1, [], score, first)
+                    e.loop(stop, POWERS, [], weigh, first)
                     dk_at, dv_at = e.b.add(dk_buffer, at), e.b.add(dv_buffer, at)
                     total = e.loop(stop, 1, e.load_row(dk_at, dim) + e.load_row(dv_at, dim), pass_query, first)
                     e.store_row(total[:dim], dk_at)
@@ -776,7 +791,7 @@ def forward(qkv: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     out, statistics = torch.empty((batch, tokens, heads, dim)), torch.empty(statistics_shape(batch, tokens, heads))
     if out.numel():
         qkv = _with_whole_rows(qkv)
-        scratch = _scratch(3 * tokens * dim + 2 * statistics.shape[-1])
+        scratch = _scratch(3 * tokens * dim + 2 * statistics.shape[-1] + QUERIES * tokens + POWERS)
         integers = out.data_ptr(), statistics.data_ptr(), _aligned(scratch), batch * heads, heads, tokens
         _forward_for(dim)((0,) * dim, (*integers, qkv.data_ptr(), *_strides(qkv)), scale)
     return out, statistics
@@ -788,7 +803,7 @@ def backward(grad: Tensor, qkv: Tensor, out: Tensor, statistics: Tensor, scale: 
     gradient = torch.empty((batch, tokens, 3, heads, dim))
     if gradient.numel():
         grad, qkv, out, statistics = _with_whole_rows(grad), _with_whole_rows(qkv), out.contiguous(), statistics.contiguous()
-        scratch = _scratch(tokens * (7 * dim + 4) + 2 * statistics.shape[-1])
+        scratch = _scratch(tokens * (7 * dim + 4) + 2 * POWERS + 2 * statistics.shape[-1])
         upstream = grad.data_ptr(), *_strides(grad), out.data_ptr(), statistics.data_ptr(), _aligned(scratch)
         integers = *upstream, batch * heads, heads, tokens, qkv.data_ptr(), *_strides(qkv), gradient.data_ptr()
         _backward_for(dim)((0,) * dim, integers, scale)
@@ -813,7 +828,7 @@ def sliced_forward(x: Tensor, weight: Tensor, bias: Tensor, scale: float) -> tup
     out, statistics = torch.empty(tuple(x.shape)), torch.empty(statistics_shape(batch, tokens, heads))
     if out.numel():
         x, weight, bias = _with_whole_rows(x), weight.contiguous(), bias.contiguous()
-        scratch = _scratch(3 * tokens * dim + 2 * statistics.shape[-1] + 3 * dim * (dim + 1))
+        scratch = _scratch((3 * dim + QUERIES) * tokens + 2 * statistics.shape[-1] + POWERS + 3 * dim * (dim + 1))
         integers = out.data_ptr(), statistics.data_ptr(), _aligned(scratch), batch * heads, heads, tokens
         operands = x.data_ptr(), *_strides(x), weight.data_ptr(), bias.data_ptr()
         _sliced_forward_for(dim)((0,) * dim, (*integers, *operands), scale)
@@ -829,7 +844,7 @@ def sliced_backward(
     if dx.numel():
         grad, x, out, statistics = _with_whole_rows(grad), _with_whole_rows(x), out.contiguous(), statistics.contiguous()
         weight, bias = weight.contiguous(), bias.contiguous()
-        scratch = _scratch(tokens * (8 * dim + 4) + 2 * statistics.shape[-1] + 4 * dim * (dim + 1))
+        scratch = _scratch(tokens * (8 * dim + 4) + 2 * POWERS + 2 * statistics.shape[-1] + 4 * dim * (dim + 1))
         upstream = grad.data_ptr(), *_strides(grad), 4 * dim, out.data_ptr(), statistics.data_ptr(), _aligned(scratch)
         operands = x.data_ptr(), *_strides(x), weight.data_ptr(), bias.data_ptr()
         results = dx.data_ptr(), dweight.data_ptr(), dbias.data_ptr()
