@@ -1,22 +1,32 @@
-"""Times everything that claims about speed need, interleaved in one process, and measures profiles and memory."""
+"""Times everything that claims about speed need, interleaved, each round in a process of its own, and measures profiles and memory.
+
+Rounds of one process share where its memory lies and what its allocator holds. Steps with many tokens differ between processes by more
+than between the rounds of one, so an interval over such rounds would be too short.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import torch
 
 from pipeline.data.datasets import Dataset
+from pipeline.errors import UserError
 from pipeline.kernels import attention_path
 from pipeline.params import ModelSettings, Params
 from pipeline.provenance import device_name, versions
+from pipeline.runner.workers import die_with_parent
 from pipeline.timing.load import LoadMeter
 from pipeline.timing.profile import profile, saved_bytes
 from pipeline.timing.rounds import THRESHOLD, Say, run_rounds
-from pipeline.timing.steps import AttentionSteps, Work, batches, build, make
+from pipeline.timing.steps import AttentionSteps, batches, build, make
 from pipeline.timing.subjects import Entry, entries
 from pipeline.training.engine import keep_freed_memory, set_reproducible
 
@@ -30,28 +40,29 @@ def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) ->
 
     Args:
         say: gets lines about the progress.
+
+    Raises:
+        UserError: the process of a round ended early (status 1).
+        FloatingPointError: a model's loss is not finite.
     """
     set_reproducible(device)
     keep_freed_memory()  # as every training does
     settings = params.timing
     listed = entries(params, growth_batch(params.base, max(settings.tokens), device))
-    # Half of the time is reserved for rounds that have to be repeated and for work that takes longer than its slot.
-    slot = settings.seconds / settings.rounds / len(listed) / 2
-    works: dict[str, tuple[Work, int]] = {}
+    # A quarter of the time is for what is timed; the rest for processes to start and warm up, and for rounds that have to be repeated.
+    slot = settings.seconds / settings.rounds / len(listed) / 4
     measurements = []
     for entry in listed:
-        work, steps, peak = _warm_up(entry, params, dataset, device, slot)
-        works[entry.name] = work, steps
+        steps, peak = _plan(entry, params, dataset, device, slot)
         measurements.append(_describe(entry, steps, peak, device, dataset))
-    say(f"{len(listed)} measurements are warm; up to {settings.rounds} rounds in at most {settings.seconds:g} s follow")
-
-    def time_round(names: Sequence[str]) -> tuple[dict[str, float], float]:
-        with LoadMeter() as load:
-            seconds = {name: works[name][0]() / works[name][1] for name in names}
-        return {name: seconds[name] for name in works}, load.foreign
-
-    rounds = run_rounds(list(works), time_round, rounds=settings.rounds, seconds=settings.seconds, say=say, repeat="round", seed=ORDER_SEED)
-    works.clear()  # frees their memory
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # for the processes of the rounds
+    say(f"{len(listed)} measurements are planned; up to {settings.rounds} rounds in at most {settings.seconds:g} s follow")
+    numbers = {entry["name"]: entry["steps"] for entry in measurements}
+    time_round = partial(_in_process, params, dataset, device, {entry.name: (entry, numbers[entry.name]) for entry in listed})
+    rounds = run_rounds(
+        list(numbers), time_round, rounds=settings.rounds, seconds=settings.seconds, say=say, repeat="round", seed=ORDER_SEED
+    )
     profiles = {}
     largest = str(max(settings.tokens))
     for entry in listed:
@@ -95,8 +106,8 @@ def growth_batch(model: ModelSettings, tokens: int, device: torch.device) -> int
     return max(1, 2 ** int(np.log2(max(1, free // 2 // one_image))))
 
 
-def _warm_up(entry: Entry, params: Params, dataset: Dataset, device: torch.device, slot: float) -> tuple[Work, int, int]:
-    """Warm work with the steps that fit into `slot` seconds (at least one), their number, and on a GPU its peak memory in bytes."""
+def _plan(entry: Entry, params: Params, dataset: Dataset, device: torch.device, slot: float) -> tuple[int, int]:
+    """How many steps fit into `slot` seconds (at least one), and on a GPU the peak memory of one in bytes."""
     before = 0
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -104,11 +115,40 @@ def _warm_up(entry: Entry, params: Params, dataset: Dataset, device: torch.devic
     work = make(entry, params, dataset, device, 1)
     work()
     peak = torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else 0
-    steps = max(1, min(params.timing.steps, int(slot / work())))
-    if steps > 1:
-        work = make(entry, params, dataset, device, steps)
-        work()
-    return work, steps, peak
+    return max(1, min(params.timing.steps, int(slot / work()))), peak
+
+
+def _in_process(
+    params: Params, dataset: Dataset, device: torch.device, listed: Mapping[str, tuple[Entry, int]], order: Sequence[str]
+) -> tuple[dict[str, float], float]:
+    """`time_round` in a new process. Raises UserError if it ends early."""
+    with ProcessPoolExecutor(1, get_context("spawn"), die_with_parent, (os.getpid(),)) as pool:
+        try:
+            return pool.submit(time_round, params, dataset, device, listed, order).result()
+        except BrokenProcessPool:
+            raise UserError("A process of the timing stage ended early (out of memory?); run the same command again.", status=1) from None
+
+
+def time_round(
+    params: Params, dataset: Dataset, device: torch.device, listed: Mapping[str, tuple[Entry, int]], order: Sequence[str]
+) -> tuple[dict[str, float], float]:
+    """Warms everything up and times each once.
+
+    Args:
+        listed: by name, what to time and its number of steps.
+        order: all names, in the order in which they are timed.
+
+    Returns:
+        Seconds of one step by name, in the order of `listed`; and the share of the machine that others used while they were timed.
+    """
+    set_reproducible(device)
+    keep_freed_memory()
+    works = {name: make(entry, params, dataset, device, steps) for name, (entry, steps) in listed.items()}
+    for work in works.values():
+        work()  # compiles and allocates
+    with LoadMeter() as load:
+        seconds = {name: works[name]() / listed[name][1] for name in order}
+    return {name: seconds[name] for name in listed}, load.foreign
 
 
 def _describe(entry: Entry, steps: int, peak: int, device: torch.device, dataset: Dataset) -> dict[str, Any]:

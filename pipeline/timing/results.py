@@ -2,8 +2,9 @@
 
 Reads timing/results.json. Its fields: "machine", "dataset", "settings"; "measurements": what was timed, each with "name"
 (KIND/WAY/SUBJECT: kind is step, growth or attention, way is published or fast, subject is one of `timing.subjects` or a token count),
-"tokens", "batch", "steps", "model" and, if known, "saved_bytes" and "peak_bytes"; "rounds": each with "foreign" (share of the machine
-used by others), "kept" and "seconds" (of one step, by name); "profiles": by name, "seconds", "groups", "operators" of one step.
+"tokens", "batch", "steps", "model" and, if known, "saved_bytes" and "peak_bytes"; "rounds": each a process of its own, with "foreign"
+(share of the machine used by others), "kept" and "seconds" (of one step, by name); "profiles": by name, "seconds", "groups", "operators"
+of one step.
 """
 
 from __future__ import annotations

@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from pipeline.data.datasets import load
+from pipeline.errors import UserError
 from pipeline.params import Params
 from pipeline.timing.measure import measure
 from pipeline.timing.subjects import entries
 
 CPU = torch.device("cpu")
+
+
+@contextmanager
+def watched(do: Callable[[multiprocessing.process.BaseProcess], None]) -> Iterator[None]:
+    """Calls `do` with each process that this one starts meanwhile, again and again while it runs."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            for process in multiprocessing.active_children():
+                do(process)
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @pytest.mark.slow
@@ -40,3 +66,24 @@ def test_measure_gives_json_with_every_number(small: Params, arrays: Path) -> No
     assert len(results["profiles"]) == 2 * (3 + 1)  # three subjects and the most tokens, in both ways
     assert results["machine"]["threads"] == 1
     assert any("round" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_each_round_is_a_process_of_its_own(small: Params, arrays: Path) -> None:
+    pids: set[int | None] = set()
+    timing = small.timing.model_copy(update={"seconds": 120.0, "subjects": {"base": {}}})
+    with watched(lambda process: pids.add(process.pid)):
+        results = measure(small.model_copy(update={"timing": timing}), load(arrays), CPU, lambda line: None)
+    assert len(pids) == len(results["rounds"]) >= 2
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_a_round_whose_process_is_killed_is_one_sentence(small: Params, arrays: Path) -> None:
+    timing = small.timing.model_copy(update={"subjects": {"base": {}}})
+    with (
+        watched(lambda process: process.kill()),
+        pytest.raises(UserError, match=r"ended early \(out of memory\?\); run the same command again"),
+    ):
+        measure(small.model_copy(update={"timing": timing}), load(arrays), CPU, lambda line: None)
+    assert not multiprocessing.active_children()
