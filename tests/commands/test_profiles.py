@@ -72,7 +72,7 @@ def test_shipped_profiles_change_the_study_only_in_scale(name: str, study: param
 def test_the_preview_leaves_a_few_experiments_to_the_full_study(study: params.Params) -> None:
     left_out = study.experiments.keys() - profiles.read("preview")["experiments"].keys()
     of_classifiers = {"full-heads", "depth", "depth-rates", "scaling", "schedules-low-rate", "optimizers-low-rate"}
-    assert left_out == of_classifiers | {"captioning-memory", "captioning-decoding"}
+    assert left_out == of_classifiers | {"best", "captioning-memory", "captioning-decoding"}
 
 
 def test_a_merge_replaces_lists_and_keeps_what_is_not_named(raw_params: dict[str, Any]) -> None:
