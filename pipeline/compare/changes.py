@@ -78,15 +78,38 @@ class Change:
         return self.adjusted is not None and self.adjusted < ALPHA
 
 
+class Verdict(NamedTuple):
+    """A claim's verdict at one side, and the effect that decides it in words; empty where there is none."""
+
+    verdict: str
+    comparison: str
+    effect: str
+
+
+class ClaimChange(NamedTuple):
+    """A claim whose verdict differs; None where a side does not have the claim."""
+
+    claim: str
+    base: Verdict | None
+    head: Verdict | None
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """All that a page says. Variants are in the order of params.yaml."""
+    """All that a page says. Variants are in the order of params.yaml.
+
+    Attributes:
+        claims: those whose verdict differs, in the order of params.yaml; None where a side's report has no table of them.
+        num_claims: of both sides together.
+    """
 
     base: Side
     head: Side
     added: tuple[Training, ...]
     removed: tuple[Training, ...]
     common: tuple[Change, ...]
+    claims: tuple[ClaimChange, ...] | None = None
+    num_claims: int = 0
 
     @property
     def compared(self) -> list[Change]:
@@ -122,13 +145,24 @@ def compare(base: Side, head: Side, cache: Cache | None = None) -> Comparison:
         changes = [replace(change, images=_over_images(change, before[change.variant], after[change.variant])) for change in shown]
     p_values = {change.variant: change.p for change in changes if change.p is not None}
     by_variant = dict(zip(p_values, statistics.holm(list(p_values.values())), strict=True))
+    verdicts = [_verdicts(side) for side in (base, head)]
+    ids = list(dict.fromkeys([*verdicts[1], *verdicts[0]]))
+    judged = [ClaimChange(id, verdicts[0].get(id), verdicts[1].get(id)) for id in ids]
     return Comparison(
         base,
         head,
         added=tuple(training for variant, training in after.items() if variant not in before),
         removed=tuple(training for variant, training in before.items() if variant not in after),
         common=tuple(replace(change, adjusted=by_variant.get(change.variant)) for change in changes),
+        claims=tuple(one for one in judged if (one.base and one.base.verdict) != (one.head and one.head.verdict))
+        if all(verdicts)
+        else None,
+        num_claims=len(ids),
     )
+
+
+def _verdicts(side: Side) -> dict[str, Verdict]:
+    return {row["claim"]: Verdict(row["verdict"], row["comparison"], row["shown"]) for row in side.study.claims.to_dict("records")}
 
 
 def _change(base: Training, head: Training) -> Change:

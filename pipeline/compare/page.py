@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from pipeline.compare.changes import ALPHA, Change, Comparison
+from pipeline.compare.changes import ALPHA, Change, Comparison, Verdict
 from pipeline.compare.sides import Side
 from pipeline.report import text
 from pipeline.study import statistics
@@ -50,6 +50,7 @@ def _content(comparison: Comparison, rows: int) -> dict[str, Any]:
     compared = comparison.compared
     opened = min(_OPEN_ROWS, rows)
     sections = [
+        _claims(comparison, rows),
         _accuracy_section(comparison, compared[opened:], rows),
         _identical(comparison, rows),
         _one_sided(comparison, rows),
@@ -119,7 +120,10 @@ def verdict(comparison: Comparison) -> str:
     if not comparison.common:
         return "No variant is on both sides, so there is nothing to compare."
     if not changes:
-        return f"Nothing differs: {_of(len(comparison.common))} identical, every loss and accuracy to the last bit."
+        same = f"{_of(len(comparison.common))} identical, every loss and accuracy to the last bit"
+        if comparison.claims:
+            return f"{same[0].upper()}{same[1:]}; {text.counted(len(comparison.claims), 'verdict')} changed."
+        return f"Nothing differs: {same}."
     largest = max(changes, key=lambda change: abs(change.difference))
     change = f"largest change: {code(largest.variant)} {text.points(largest.difference)} points {_interval(largest.interval)}"
     differing = sum(change.differs for change in changes)
@@ -143,6 +147,8 @@ def _summary(comparison: Comparison, rows: int) -> list[str]:
     for word, trainings in (("Added", comparison.added), ("Removed", comparison.removed)):
         if trainings:
             lines.append(f"{word}: {_names((training.variant for training in trainings), most)}.")
+    if comparison.claims is not None:
+        lines.append(f"Verdicts changed: {_verdicts(comparison)}.")
     if changed := [change.variant for change in common if change.settings]:
         lines.append(f"Settings changed: {_group(comparison, changed)}.")
     retrained = [change for change in common if change.retrained]
@@ -167,6 +173,18 @@ def _summary(comparison: Comparison, rows: int) -> list[str]:
             why = "; ".join(sorted(set(side.study.left_out.values())))
             lines.append(f"Left out at {word}, not a whole record ({why}): {_names(side.study.left_out, most)}.")
     return lines
+
+
+def _verdicts(comparison: Comparison) -> str:
+    """How many claims' verdicts changed, and from what to what."""
+    assert comparison.claims is not None
+    kinds = Counter((_verdict(one.base), _verdict(one.head)) for one in comparison.claims)
+    changes = ", ".join(f"{before} → {after} ({number})" for (before, after), number in kinds.most_common())
+    return f"{len(comparison.claims) or 'none'} of {comparison.num_claims}" + (f"; {changes}" if changes else "")
+
+
+def _verdict(found: Verdict | None) -> str:
+    return plain(found.verdict) if found else "no claim"
 
 
 def _previews(comparison: Comparison) -> list[str]:
@@ -259,6 +277,20 @@ def _accuracy_caption(comparison: Comparison) -> str:
             "With other test images: the interval if the test images, too, are a sample (both resampled; predictions from DVC's cache)."
         )
     return "*" + " ".join(sentences) + "*"
+
+
+def _claims(comparison: Comparison, rows: int) -> Section | None:
+    if not comparison.claims:
+        return None
+    cells = []
+    for claim, *sides in comparison.claims[:rows]:
+        said = [f"**{_verdict(found)}**" + (f", {plain(found.effect)}" if found and found.effect else "") for found in sides]
+        places = list(dict.fromkeys(plain(found.comparison) for found in sides if found))
+        cells.append([code(claim), *(cell.replace("\\|", "|") for cell in (*said, "; then ".join(places)))])  # `_cell` escapes them
+    columns = dict.fromkeys(["claim", "base", "head", "comparison that decides"], ":---")
+    title = f"{text.counted(len(comparison.claims), 'verdict')} changed"
+    note = "The report says why. A verdict may change with the seeds that were added, the timings, the claim or the rules."
+    return Section(title, _table(columns, cells, len(comparison.claims)), note)
 
 
 def _accuracy_section(comparison: Comparison, changes: Sequence[Change], rows: int) -> Section | None:

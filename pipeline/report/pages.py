@@ -15,7 +15,7 @@ from pipeline.files import replacing
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import DATASETS, ExperimentSettings, Params
-from pipeline.report import captions, curves, experiment, method, text, thesis, timing
+from pipeline.report import captions, claims, curves, experiment, method, text, thesis, timing
 from pipeline.report.figures.verdicts import forest
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
@@ -32,7 +32,7 @@ _OWN = ("timing.md", "figures/*.png", "experiments/*.md", "experiments/figures/*
 
 
 def write(params: Params, runs: Mapping[str, Training]) -> None:
-    """Writes all pages, their figures and curves.csv; removes those of experiments and timings that are gone.
+    """Writes all pages, their figures, claims.csv and curves.csv; removes those of experiments and timings that are gone.
 
     Everything is computed before the first file changes.
 
@@ -120,6 +120,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         shared=any(run.record.get("device") == "cuda" for run in runs.values()),
         timings=None if timings is None else timings.raw,
     )
+    files["claims.csv"] = claims.table(judgements.values())
     files["curves.csv"] = curves.table(runs)
     files["glossary.md"] = text.page(
         "glossary.md.j2",

@@ -15,7 +15,12 @@ from pipeline.study.git import Repository
 
 STATES = Path("states")
 _MAX_STATES = 20
-_COPIED = (*(f"{TABLES}/{name}" for name in ("epochs.csv", "seeds.csv", "variants.csv")), "reports/README.md", "dvc.lock")
+_COPIED = (
+    *(f"{TABLES}/{name}" for name in ("epochs.csv", "seeds.csv", "variants.csv")),
+    "reports/README.md",
+    "reports/claims.csv",
+    "dvc.lock",
+)
 
 
 def keep(root: Path, directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from pipeline.study.training import Training
 
 if TYPE_CHECKING:
     import pandas as pd
+
+CLAIMS = "reports/claims.csv"
+CLAIM_COLUMNS = ("claim", "verdict", "comparison", "n", "effect", "low", "high", "level", "shown")
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,23 @@ class Study:
         except (ValueError, LookupError, TypeError, AttributeError):
             raise UserError(f"{path} is damaged: {mend('timing')}.") from None
         return pd.DataFrame(rows, columns=[*columns, "round", "foreign", "kept", "seconds"])
+
+    @cached_property
+    def claims(self) -> pd.DataFrame:
+        """A row for each claim with its verdict, as in reports/claims.csv. Empty where an older report lacks that file."""
+        import pandas as pd
+
+        path = f"{self.prefix}{CLAIMS}"
+        content = self.files.read([path]).get(path)
+        if content is None:
+            return pd.DataFrame(columns=CLAIM_COLUMNS)
+        try:
+            found = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(("claim", "verdict", "comparison", "shown"), str))
+            if list(found.columns) != list(CLAIM_COLUMNS) or found[["claim", "verdict", "comparison"]].isna().any(axis=None):
+                raise ValueError
+        except ValueError:
+            raise UserError(f"{path} is damaged: {mend('report')}.") from None
+        return found.fillna({"shown": ""})
 
     @property
     def preview(self) -> str | None:

@@ -126,7 +126,7 @@ def test_a_profile_is_compared_with_what_it_had_by_any_commit_of_its_settings_an
         (study.root / name).parent.mkdir(parents=True, exist_ok=True)
         (study.root / name).write_text(text)
 
-    def run(variant: str, accuracy: float) -> None:
+    def run(variant: str, accuracy: float, verdict: str = "not run") -> None:
         """What `make demo` leaves."""
         study.train(variant, [accuracy])
         rows = [
@@ -136,6 +136,7 @@ def test_a_profile_is_compared_with_what_it_had_by_any_commit_of_its_settings_an
             *((f"tables/{name}", text) for name, text in tables.render(rows).items()),
             ("dvc.lock", ""),
             ("reports/README.md", ""),
+            ("reports/claims.csv", f"claim,verdict,comparison,n,effect,low,high,level,shown\nT1,{verdict},a,,,,,,\n"),
         ):
             write(f"build/demo/{name}", text)
         states.keep(study.root, study.root / "build/demo")
@@ -145,7 +146,7 @@ def test_a_profile_is_compared_with_what_it_had_by_any_commit_of_its_settings_an
     study.commit("committed, then run")
     run("base", 0.9)
     write("params.yaml", "variants: {base: {}, wide: {}}")
-    run("wide", 0.8)
+    run("wide", 0.8, verdict="supported")
     study.commit("run, then committed")
     write("README.md", "nothing that decides")
     study.commit("words")
@@ -154,7 +155,7 @@ def test_a_profile_is_compared_with_what_it_had_by_any_commit_of_its_settings_an
     assert page.startswith("# What changed in `build/demo/tables` from `HEAD` (")
     assert "Nothing differs: the 2 variants" in page
     main(["HEAD~2", "HEAD~1", "--in", "build/demo"])
-    assert "\n- Added: `wide`.\n" in capsys.readouterr().out
+    assert "\n- Added: `wide`.\n- Verdicts changed: 1 of 1; not run → supported (1).\n" in capsys.readouterr().out
     write("pipeline/models/vit.py", "x = 2")
     study.commit("other code")
     with pytest.raises(UserError, match=r"^build/demo has no results of the settings and code of HEAD, only of \w{10}, \w{10}: check that"):

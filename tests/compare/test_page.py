@@ -88,6 +88,36 @@ def test_the_whole_page_of_a_study_that_changed(study: Study) -> None:
     assert rows["`same`"] == ["12.8", "12.8", "-", "10,666", "1,738,558"]
 
 
+def test_verdicts_that_changed_are_told(study: Study) -> None:
+    path = study.root / "reports" / "claims.csv"
+    path.parent.mkdir()
+    header = "claim,verdict,comparison,n,effect,low,high,level,shown\n"
+    study.train("base", [0.9, 0.8])
+    study.commit("without a table of claims")
+    path.write_text(f"{header}T1,not run,a / b,,,,,,\nT2,supported,a / b,6,1,0.9,1.1,0.95,1.00 times [0.9 to 1.1]\nT3,not run,c,,,,,,\n")
+    study.commit("first")
+    path.write_text(
+        f"{header}T1,contradicted,a / b,6,2,1.9,2.1,0.95,2.00 times [1.9 to 2.1]\n"
+        "T2,supported,a / b,6,1.05,0.9,1.1,0.95,1.05 times [0.9 to 1.1]\nN1,not run,<b>|@x,,,,,,\n"
+    )
+    study.commit("second")
+    page = page_of(study, "main~1")
+    check_form(page)
+    assert (
+        "**The one variant of both sides is identical, every loss and accuracy to the last bit; 3 verdicts changed.**" in page.splitlines()
+    )
+    (line,) = (line for line in page.splitlines() if line.startswith("- Verdicts changed"))
+    assert line == "- Verdicts changed: 3 of 4; not run → contradicted (1), no claim → not run (1), not run → no claim (1)."
+    rows = {row[0]: row[1:] for row in next(table for table in tables(page) if table[0][0] == "claim")[2:]}
+    assert rows == {
+        "`T1`": ["**not run**", r"**contradicted**, 2.00 times \[1.9 to 2.1\]", "a / b"],
+        "`N1`": ["**no claim**", "**not run**", "\\<b\\>\\|@\N{ZERO WIDTH SPACE}x"],
+        "`T3`": ["**not run**", "**no claim**", "c"],
+    }
+    assert "- Verdicts changed: none of 3." in page_of(study, "main", "main")
+    assert "Verdicts" not in page_of(study, "main~2")
+
+
 def test_equal_inputs_give_equal_pages(study: Study) -> None:
     study.train("base", [0.9, 0.8])
     first = study.commit()

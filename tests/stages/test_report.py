@@ -889,6 +889,7 @@ def test_removed_experiment_and_variant_vanish(small_study: Path) -> None:
             "method.md",
             "hardware.md",
             "glossary.md",
+            "claims.csv",
             "curves.csv",
             "experiments/one.md",
             "experiments/kept.txt",

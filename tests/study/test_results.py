@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.study import load
+from pipeline.study import Study, load
+from pipeline.study.files import FolderFiles
 from pipeline.training.records import EpochRow
 
 if TYPE_CHECKING:
@@ -72,3 +73,24 @@ def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: 
 def test_without_results_the_sentence_says_where_they_were_sought(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no results in tables/"):
         load(tmp_path)
+
+
+def test_a_damaged_table_of_claims_is_one_sentence_and_none_is_empty(tmp_path: Path) -> None:
+    def claims() -> pd.DataFrame:
+        return Study("here", "", {}, FolderFiles(tmp_path)).claims
+
+    assert claims().empty
+    table = tmp_path / "reports" / "claims.csv"
+    table.parent.mkdir()
+    header, line = "claim,verdict,comparison,n,effect,low,high,level,shown\n", "T1,supported,a / b,6,1.5,1.2,1.9,0.95,1.5 times\n"
+    table.write_text(f"{header}{line}T2,not run,c,,,,,,\n")
+    found = claims()
+    assert found.to_dict("records")[0] == {
+        "claim": "T1", "verdict": "supported", "comparison": "a / b", "n": 6, "effect": 1.5, "low": 1.2, "high": 1.9, "level": 0.95,
+        "shown": "1.5 times",
+    }  # fmt: skip
+    assert found.shown[1] == ""
+    for damaged in ("", line, f"{header}T1,,a,,,,,,\n", f"{header}{line}\n\0{line[:3]}", f'{header}"'):
+        table.write_text(damaged)
+        with pytest.raises(UserError, match=r"^reports/claims\.csv is damaged: run `dvc repro --force --single-item report`\.$"):
+            claims()
