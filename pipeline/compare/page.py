@@ -198,7 +198,7 @@ def _previews(comparison: Comparison) -> list[str]:
 def plain(sentence: str) -> str:
     """A sentence from params.yaml as plain text: one line, without markup or mentions."""
     line = " ".join(sentence.split())[:500]
-    return "".join(f"\\{sign}" if sign in "\\`*_[]<>#|~" else "@\N{ZERO WIDTH SPACE}" if sign == "@" else sign for sign in line)
+    return "".join(f"\\{sign}" if sign in "\\`*_[]<>#~" else "@\N{ZERO WIDTH SPACE}" if sign == "@" else sign for sign in line)
 
 
 def _header(comparison: Comparison) -> list[tuple[str, str, str]]:
@@ -286,7 +286,7 @@ def _claims(comparison: Comparison, rows: int) -> Section | None:
     for claim, *sides in comparison.claims[:rows]:
         said = [f"**{_verdict(found)}**" + (f", {plain(found.effect)}" if found and found.effect else "") for found in sides]
         places = list(dict.fromkeys(plain(found.comparison) for found in sides if found))
-        cells.append([code(claim), *(cell.replace("\\|", "|") for cell in (*said, "; then ".join(places)))])  # `_cell` escapes them
+        cells.append([code(claim), *said, "; then ".join(places)])
     columns = dict.fromkeys(["claim", "base", "head", "comparison that decides"], ":---")
     title = f"{text.counted(len(comparison.claims), 'verdict')} changed"
     note = "The report says why. A verdict may change with the seeds that were added, the timings, the claim or the rules."

@@ -1,7 +1,7 @@
 """Times everything that claims about speed need, interleaved, each round in a process of its own, and measures profiles and memory.
 
-Rounds of one process share where its memory lies and what its allocator holds. Steps with many tokens differ between processes by more
-than between the rounds of one, so an interval over such rounds would be too short.
+Rounds of one process share where its memory lies and what its allocator holds, so an interval over them would leave out what differs from
+one process to the next.
 """
 
 from __future__ import annotations
