@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 
 from pipeline.params import BaselineSettings
@@ -36,7 +35,7 @@ def cnn(settings: BaselineSettings) -> nn.Module:
     """Two blocks of two 3 x 3 convolutions, each with ReLU and batch norm; the second of a block halves the image. Then mean and linear."""
     first, second = settings.widths
     size, channels, classes = settings.shape[:3]
-    layers = nn.Sequential(
+    return nn.Sequential(
         _convolution(channels, first, stride=1),
         _convolution(first, first, stride=2),
         _convolution(first, second, stride=1),
@@ -45,8 +44,6 @@ def cnn(settings: BaselineSettings) -> nn.Module:
         nn.Flatten(),
         nn.Linear(second, classes),
     )
-    # Weights with the channels last make the activations so, too, which oneDNN's convolutions on the CPU prefer.
-    return layers.to(memory_format=torch.channels_last)
 
 
 def cnn_multiply_adds(settings: BaselineSettings) -> int:

@@ -24,9 +24,8 @@ from scipy import optimize, special
 
 from pipeline.measures.definitions import FloatArray
 from pipeline.params.train import MAX_SEEDS
-from pipeline.study.statistics import LEVEL, Interval, student, vote
+from pipeline.study.statistics import LEVEL, ROUNDING, Interval, row_of, student, vote
 
-_ROUNDING = 1e-12  # share of the numbers' own size: a spread below it is their rounding
 TOGETHER = 0.035  # rate at which all looks together err by the normal theory; see `look_level`
 _NODES = 200  # of the quadrature over the paths that have not yet crossed: the level is then exact to ten digits
 MIN_ROUNDS = 6  # the signed-rank test of fewer values cannot reject at 5 %
@@ -118,18 +117,9 @@ def contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
     Raises:
         ValueError: a side has no values, or one that is not finite.
     """
-    rows = [_row(side) for side in sides]
+    rows = [row_of(side) for side in sides]
     mean = sum(sign * float(row.mean()) for sign, row in zip((1, -1, -1, 1), rows, strict=False))
     return _estimate(mean, rows, max(float(np.abs(row).max()) for row in rows))
-
-
-def _row(side: Sequence[float] | FloatArray) -> FloatArray:
-    row = np.asarray(side, dtype=np.float64)
-    if row.ndim != 1 or not row.size:
-        raise ValueError("needs a row of one or more values per side")
-    if not np.isfinite(row).all():
-        raise ValueError("holds a value that is not a finite number")
-    return row
 
 
 def _estimate(mean: float, rows: Sequence[FloatArray], size: float) -> Estimate:
@@ -138,11 +128,11 @@ def _estimate(mean: float, rows: Sequence[FloatArray], size: float) -> Estimate:
     Accuracies are shares of images, so values that are equal on paper often differ in their last bits. That is rounding and no spread,
     and an interval made of it would be far too short.
     """
-    mean = 0.0 if abs(mean) <= _ROUNDING * size else mean
+    mean = 0.0 if abs(mean) <= ROUNDING * size else mean
     sizes = tuple(row.size for row in rows)
     if min(sizes) < 2:
         return Estimate(mean, math.nan, math.nan, (math.nan,) * len(rows), sizes)
-    variances = tuple(0.0 if np.ptp(row) <= _ROUNDING * size else float(row.var(ddof=1)) for row in rows)
+    variances = tuple(0.0 if np.ptp(row) <= ROUNDING * size else float(row.var(ddof=1)) for row in rows)
     return _of_variances(mean, variances, sizes)
 
 
@@ -161,7 +151,7 @@ def paired_contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
     Raises:
         ValueError: the lengths differ, or as `contrast`.
     """
-    rows = [_row(side) for side in sides]
+    rows = [row_of(side) for side in sides]
     if len({row.shape for row in rows}) > 1:
         raise ValueError(f"a pairing needs the same seeds on all sides, not shapes {' and '.join(str(row.shape) for row in rows)}")
     differences: FloatArray = np.sum([sign * row for sign, row in zip((1, -1, -1, 1), rows, strict=False)], axis=0)

@@ -22,7 +22,7 @@ EXACT_SIGN_FLIPS = 20  # largest n whose 2^n sign patterns are all looked at (ha
 _RANDOM_SIGN_FLIPS = 2**17 - 1
 _RESAMPLES = 10_000
 _BLOCK = 100  # resamples whose image weights are in memory at once
-_ROUNDING = 1e-12  # share of the numbers' own size: a spread below it is their rounding
+ROUNDING = 1e-12  # share of the numbers' own size: a spread below it is their rounding
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def summarize(values: Sequence[float] | FloatArray, *, level: float = LEVEL) -> 
     Raises:
         ValueError: no values, not one-dimensional, or not finite.
     """
-    array = _row(values)
+    array = row_of(values)
     return _summary(array, _size(array), level)
 
 
@@ -92,7 +92,7 @@ def paired_difference(variant: Sequence[float] | FloatArray, baseline: Sequence[
     Raises:
         ValueError: the lengths differ, or as `summarize`.
     """
-    return _summary(_row(_differences(variant, baseline)), _size(variant, baseline), level)
+    return _summary(row_of(_differences(variant, baseline)), _size(variant, baseline), level)
 
 
 def student(p: float, freedom: npt.ArrayLike) -> FloatArray:
@@ -101,7 +101,8 @@ def student(p: float, freedom: npt.ArrayLike) -> FloatArray:
     return quantile
 
 
-def _row(values: Sequence[float] | FloatArray) -> FloatArray:
+def row_of(values: Sequence[float] | FloatArray) -> FloatArray:
+    """The values as an array. Raises ValueError if they are none, not one-dimensional or not finite."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or not array.size:
         raise ValueError(f"needs a row of one or more values, not an array of shape {array.shape}")
@@ -119,8 +120,8 @@ def _summary(array: FloatArray, size: float, level: float) -> Summary:
     n = array.size
     # Accuracies are shares of images, so differences that are equal on paper often differ in their last bits. That is rounding and
     # no spread, and an interval made of it would be far too short.
-    if np.ptp(array) <= _ROUNDING * size:
-        array = np.full(n, array[0] if abs(array[0]) > _ROUNDING * size else 0.0)
+    if np.ptp(array) <= ROUNDING * size:
+        array = np.full(n, array[0] if abs(array[0]) > ROUNDING * size else 0.0)
         mean, sd = float(array[0]), 0.0
     else:
         mean, sd = float(array.mean()), float(array.std(ddof=1))

@@ -51,17 +51,14 @@ def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) ->
     listed = entries(params, growth_batch(params.base, max(settings.tokens), device))
     # A quarter of the time is for what is timed; the rest for processes to start and warm up, and for rounds that have to be repeated.
     slot = settings.seconds / settings.rounds / len(listed) / 4
-    measurements = []
-    for entry in listed:
-        steps, peak = _plan(entry, params, dataset, device, slot)
-        measurements.append(_describe(entry, steps, peak, device, dataset))
+    planned = {entry.name: (entry, *_plan(entry, params, dataset, device, slot)) for entry in listed}
     if device.type == "cuda":
         torch.cuda.empty_cache()  # for the processes of the rounds
-    say(f"{len(listed)} measurements are planned; up to {settings.rounds} rounds in at most {settings.seconds:g} s follow")
-    numbers = {entry["name"]: entry["steps"] for entry in measurements}
-    time_round = partial(_in_process, params, dataset, device, {entry.name: (entry, numbers[entry.name]) for entry in listed})
+    many = f"up to {settings.rounds} rounds" if settings.rounds > 1 else "one round"
+    say(f"{len(listed)} measurements are planned; {many} in at most {settings.seconds:g} s follow")
+    time_round = partial(_in_process, params, dataset, device, {name: (entry, steps) for name, (entry, steps, _) in planned.items()})
     rounds = run_rounds(
-        list(numbers), time_round, rounds=settings.rounds, seconds=settings.seconds, say=say, repeat="round", seed=ORDER_SEED
+        list(planned), time_round, rounds=settings.rounds, seconds=settings.seconds, say=say, repeat="round", seed=ORDER_SEED
     )
     profiles = {}
     largest = str(max(settings.tokens))
@@ -87,7 +84,7 @@ def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) ->
             "threshold": THRESHOLD,
             "order_seed": ORDER_SEED,
         },
-        "measurements": measurements,
+        "measurements": [_describe(entry, steps, peak, device, dataset) for entry, steps, peak in planned.values()],
         "rounds": [{"foreign": _short(entry.foreign), "kept": entry.kept, "seconds": _rounded(entry.value)} for entry in rounds],
         "profiles": {
             name: {"seconds": _short(found["seconds"]), "groups": _rounded(found["groups"]), "operators": found["operators"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -106,6 +107,19 @@ def test_equals_its_formula(study: Params, name: str, formula: Any) -> None:
     gradients = [torch.autograd.grad(result.square().sum(), parameters) for result in (logits, expected)]
     for actual, reference in zip(*gradients, strict=True):
         torch.testing.assert_close(actual, reference, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["base", "batch-norm", *NAMES])
+def test_gradient_in_float32_is_exact_to_rounding(study: Params, name: str) -> None:
+    """On a whole batch. Batch norm that sums a channel's 100,000 values one by one would be wrong by some percent here."""
+    torch.manual_seed(0)
+    model = build(study.resolve(name).model)
+    exact = copy.deepcopy(model).double()
+    images, labels = torch.rand(128, 1, 28, 28), torch.randint(10, (128,))
+    for network, pictures in ((model, images), (exact, images.double())):
+        F.cross_entropy(network(pictures), labels).backward()
+    gradients = [torch.cat([p.grad.double().flatten() for p in network.parameters() if p.grad is not None]) for network in (model, exact)]
+    assert torch.dist(*gradients) <= 1e-4 * gradients[1].norm()
 
 
 @pytest.mark.parametrize("name", NAMES)
