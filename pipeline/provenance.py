@@ -252,25 +252,39 @@ def _git(*arguments: str) -> str | None:
 
 
 def device_name(device: str) -> str:
-    """The name of the GPU, or of the processor with the number of cores that this process may use."""
+    """The name of the GPU, or of the kind of processor with the number of cores that this process may use."""
     if device == "cuda":
         import torch
 
         return torch.cuda.get_device_name()
-    name = platform.processor() or platform.machine()
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                name = line.split(":", 1)[1].strip()
-                break
+        kind = _processor(Path("/proc/cpuinfo").read_text())
     except OSError:
-        pass
-    return f"{name} ({len(os.sched_getaffinity(0))} cores)"
+        kind = None
+    return f"{kind or platform.processor() or platform.machine()} ({len(os.sched_getaffinity(0))} cores)"
+
+
+def _processor(cpuinfo: str) -> str | None:
+    """The kind of processor, by what its libraries choose their code by: name, family, model and widest vectors; None where unnamed.
+
+    The name alone does not suffice: virtual machines call several generations "AMD EPYC", and may hide AVX-512.
+    """
+    first = dict(re.findall(r"^([^\t:\n]+)\t*: (.*)$", cpuinfo.split("\n\n")[0], flags=re.MULTILINE))
+    if "model name" not in first:
+        return None
+    flags = first.get("flags", "").split()
+    widest = next((shown for flag, shown in (("avx512f", "AVX-512"), ("avx2", "AVX2")) if flag in flags), None)
+    numbers = f"family {first['cpu family']} model {first['model']}" if {"cpu family", "model"} <= first.keys() else None
+    return ", ".join(part for part in (first["model name"].strip(), numbers, widest) if part)
 
 
 def same_processor(name: str, other: str) -> bool:
-    """Whether two device names are the same apart from the number of cores, which does not affect results."""
-    return name.split(" (")[0] == other.split(" (")[0]
+    """Whether two device names are of the same kind, apart from the number of cores, which does not affect results.
+
+    Trainings of earlier versions recorded the processor's name alone, which is no kind.
+    """
+    kind, another = (re.sub(r" \(\d+ cores\)$", "", one) for one in (name, other))
+    return kind == another
 
 
 def origin(device: str, variant: str, task: str = "classification") -> dict[str, Any]:

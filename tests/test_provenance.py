@@ -87,7 +87,6 @@ def test_every_stage_with_a_hash_depends_on_it() -> None:
 
 
 def test_device_and_versions_are_those_of_this_machine() -> None:
-    assert "cores)" in provenance.device_name("cpu")
     assert set(provenance.versions()) == {"python", "torch", "numpy", "numba"}
     assert set(provenance.versions("cuda")) == {"python", "torch", "numpy", "numba", "triton", "cuda", "driver"}
 
@@ -101,9 +100,43 @@ def test_the_drivers_version_is_read(tmp_path: Path) -> None:
     assert provenance._driver_version(file) == "unknown"
 
 
+CPUINFO = """processor\t: {place}
+vendor_id\t: AuthenticAMD
+cpu family\t: 25
+model\t\t: {model}
+model name\t: AMD EPYC
+flags\t\t: fpu sse sse2 {flags}
+power management:
+"""
+
+
+def test_processors_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual machines of two generations, and one that hides AVX-512: their libraries round differently."""
+    monkeypatch.setattr(provenance.os, "sched_getaffinity", lambda _: {0, 1})
+    names = []
+    for model, flags in ((1, "avx2"), (17, "avx2 avx512f"), (17, "avx2")):
+        text = "\n".join(CPUINFO.format(place=place, model=model, flags=flags) for place in range(2))
+        monkeypatch.setattr(Path, "read_text", lambda self, text=text: text)
+        names.append(provenance.device_name("cpu"))
+    assert names == [f"AMD EPYC, family 25 model {kind} (2 cores)" for kind in ("1, AVX2", "17, AVX-512", "17, AVX2")]
+    assert [[provenance.same_processor(one, other) for other in names] for one in names] == [[i == j for j in range(3)] for i in range(3)]
+    assert not provenance.same_processor("AMD EPYC (2 cores)", names[0])  # an earlier version's record
+
+
+def test_a_processor_without_a_name_has_that_of_its_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda self: "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\n")
+    monkeypatch.setattr(provenance.platform, "processor", lambda: "")
+    monkeypatch.setattr(provenance.platform, "machine", lambda: "aarch64")
+    assert provenance.device_name("cpu").startswith("aarch64 (")
+
+
 def test_a_processor_is_known_without_its_cores() -> None:
-    assert provenance.same_processor("AMD EPYC 7763 (2 cores)", "AMD EPYC 7763 (64 cores)")
-    assert not provenance.same_processor("AMD EPYC 7763 (2 cores)", "Intel Xeon (2 cores)")
+    here, cores = provenance.device_name("cpu").rsplit(" (", 1)
+    assert cores.endswith(" cores)")
+    assert provenance.same_processor(f"{here} (2 cores)", f"{here} (64 cores)")
+    assert not provenance.same_processor(f"{here} (2 cores)", "Intel Xeon (2 cores)")
+    assert not provenance.same_processor("Intel Xeon Processor (Skylake, IBRS) (2 cores)", "Intel Xeon Processor (Cascadelake) (2 cores)")
+    assert not provenance.same_processor("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
 
 
 def test_what_decides_a_variant_and_is_in_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
