@@ -132,14 +132,15 @@ def screen() -> Console:
 
 
 def show(console: Console, title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Prints a table, no wider than the console. Long cells wrap, nothing is cut."""
+    """Prints a table, no wider than the console. Long cells wrap, nothing is cut. Columns in which no line has anything are left out."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column, name in enumerate(header):
+    columns = [column for column in range(len(header)) if not lines or any(line[column] for line in lines)]
+    for column in columns:
         number = bool(lines) and all(line[column].replace(",", "").isdigit() for line in lines)
         whole = column == 0 and all(len(line[0]) <= _NAME for line in lines)
-        table.add_column(name, justify="right" if number else "left", overflow="fold", no_wrap=whole)
+        table.add_column(header[column], justify="right" if number else "left", overflow="fold", no_wrap=whole)
     for line in lines:
-        table.add_row(*(Text(cell) for cell in line))  # Text: a list in brackets is not markup
+        table.add_row(*(Text(line[column]) for column in columns))  # Text: a list in brackets is not markup
     with console.capture() as captured:
         console.print(table)
     for text in captured.get().splitlines():

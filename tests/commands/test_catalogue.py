@@ -93,6 +93,16 @@ def test_a_claim_is_listed_with_the_images_that_it_speaks_of(study: params.Param
     assert (shown["T1a"], shown["B1"], shown["T4"]) == ("1,800,000", "3,600,000", "")
 
 
+def test_columns_without_anything_are_left_out() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    catalogue.show(console, "Seeds", ("variant", "kept", "replayed"), [("base", "", ""), ("first", "6", "")])
+    catalogue.show(console, "Nothing", ("variant", "kept"), [])
+    assert isinstance(console.file, io.StringIO)
+    assert [line.split() for line in console.file.getvalue().splitlines() if line.strip(" \N{BOX DRAWINGS LIGHT HORIZONTAL}")] == [
+        ["Seeds"], ["variant", "kept"], ["base"], ["first", "6"], ["Nothing"], ["variant", "kept"],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_tables_lose_nothing(study: params.Params, width: int) -> None:
     screen = io.StringIO()
