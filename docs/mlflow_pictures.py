@@ -142,7 +142,7 @@ def main() -> None:
         for dark in (False, True):
             with closing(Browser(dark=dark)) as browser:
                 for link, name, height, texts in (
-                    (study, "study", 460, ("late_test_error", "matching run")),
+                    (study, "study", 900, ("late_test_error", "matching run")),
                     (thesis, "thesis", 1060, ("late_test_error", "Parameters", "matching run")),
                 ):
                     browser.resize(1600, height)
