@@ -109,9 +109,12 @@ def _judged(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, list[s
     lines = []
     for quote, claims in found.items():
         verdicts = list(dict.fromkeys(_verdict(claim) for claim in claims))
-        results = [f"{compared(claim.deciding.comparison)}: {effect(claim.deciding)}" for claim in claims]
-        notes = [claim.deciding.seeds_note for claim in claims if claim.deciding.seeds_note]
-        lines.append((claims[0].claim.source, quote, " and ".join(verdicts), results + notes))
+        whose = [f"{claim.id} {_verdict(claim)}, " if len(verdicts) > 1 else "" for claim in claims]
+        deciding = [claim.deciding for claim in claims]
+        results = [f"{said}{compared(found.comparison)}: {effect(found)}" for said, found in zip(whose, deciding, strict=True)]
+        notes = [found.seeds_note for found in deciding if found.seeds_note]
+        in_part = {"supported", "contradicted"} <= {claim.verdict for claim in claims}
+        lines.append((claims[0].claim.source, quote, "holds in part" if in_part else " and ".join(verdicts), results + notes))
     return lines
 
 

@@ -13,7 +13,7 @@ import pytest
 from pipeline import params
 from pipeline.report import pages, thesis
 from pipeline.report.text import NBSP
-from pipeline.study.claims import judge
+from pipeline.study.claims import Finding, Judgement, judge
 
 
 def page(study: params.Params, timings: Any, runs: dict[str, Any] | None = None) -> str:
@@ -70,6 +70,22 @@ def test_claims_are_counted_by_what_became_of_them() -> None:
     assert thesis._tally(judged("supported")) == "1 holds"
     every = judged("supported", "contradicted", "contradicted", "not decided", "short run", "not settled", "not run")
     assert thesis._tally(every) == "1 holds, 2 do not hold, 3 stay open and 1 was not run"
+
+
+def test_a_sentence_of_which_one_half_holds_says_which(study: params.Params) -> None:
+    def judged(*verdicts: Any) -> list[tuple[str, str, str, list[str]]]:
+        comparison = study.claims["T14a"].comparisons[0]
+        findings = [(Finding(comparison, verdict, "", "", effect=0.5),) for verdict in verdicts]
+        claims = [study.claims[f"T14{half}"] for half in "ab"]
+        return thesis._judged([Judgement(f"T14{half}", *rest) for half, *rest in zip("ab", claims, verdicts, findings, strict=True)])
+
+    ((_, _, verdict, results),) = judged("contradicted", "supported")
+    assert verdict == "holds in part"
+    assert [result.split(", ")[0] for result in results] == ["T14a does not hold", "T14b holds"]
+    ((_, _, verdict, results),) = judged("not decided", "supported")
+    assert verdict == "stays open and holds"
+    ((_, _, verdict, results),) = judged("supported", "supported")
+    assert (verdict, results[0].startswith("base")) == ("holds", True)
 
 
 @pytest.mark.parametrize(("accuracies", "agrees"), [([0.97, 0.975, 0.98], True), ([0.97, 0.9701, 0.9702], False)])
