@@ -85,10 +85,12 @@ def seed_list(seeds: Sequence[int]) -> str:
 
 
 def other_seeds(params: Params, variants: Sequence[str]) -> str:
-    """The variants whose number of seeds is not the study's: "base has 10"; empty without one."""
-    own = {variant: len(params.resolve(variant).train.seeds) for variant in variants}
-    others = [f"{variant} has {count}" for variant, count in own.items() if count != len(params.train.seeds)]
-    return listed(others) if others else ""
+    """The variants whose number of seeds is not the study's: "base and concat have 10"; empty without one."""
+    by_count: dict[int, list[str]] = {}
+    for variant in variants:
+        by_count.setdefault(len(params.resolve(variant).train.seeds), []).append(variant)
+    by_count.pop(len(params.train.seeds), None)
+    return listed([f"{listed(own)} {'has' if len(own) == 1 else 'have'} {count}" for count, own in by_count.items()]) if by_count else ""
 
 
 def counted(number: int, thing: str) -> str:

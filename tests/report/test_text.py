@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from typing import Any
 
 import pytest
 
+from pipeline import params
 from pipeline.params import ComparisonSettings
 from pipeline.report import text
 from pipeline.report.text import NBSP
@@ -33,3 +36,13 @@ def test_a_bound_that_looks_like_an_end_of_the_region_says_on_which_side_it_lies
     low: float, high: float, region: tuple[float, float], expected: str
 ) -> None:
     assert shown(low, high, region) == expected
+
+
+def test_other_numbers_of_seeds_are_named_once(raw_params: dict[str, Any]) -> None:
+    raw = copy.deepcopy(raw_params)
+    for variant, seeds in (("first", 6), ("base", 10), ("concat", 10), ("mean", 20)):
+        raw["variants"][variant] = {**raw["variants"][variant], "seeds": seeds}
+    study = params.parse(raw)
+    assert text.other_seeds(study, ["first", "max"]) == ""
+    assert text.other_seeds(study, ["base", "first"]) == "base has 10"
+    assert text.other_seeds(study, ["base", "first", "concat", "mean"]) == "base and concat have 10 and mean has 20"
