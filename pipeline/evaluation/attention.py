@@ -6,6 +6,7 @@ token, come last on the key axis. The class token, if there is one, is token 0; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 NUM_IMAGES = 1000  # the first test images; all measures are means over them
 BLANKED = 0.2  # share of the patches that deletion blanks
-DRAWS = 3  # random orders of the patches, in deletion
+DRAWS = 3  # in deletion: random orders of the patches, and times that each image gets another one's map
 MAX_CLASSES_MAPPED = 10  # maps that fit side by side on a page
 _WEIGHTS_AT_ONCE = 2**23  # attention weights held at a time, 64 MiB as float64
 
@@ -34,7 +35,7 @@ class Probe:
     Attributes:
         entropy: mean in nats; see `entropy`.
         ink_correlation, own_ink_correlation: means over the images; see the functions of these names.
-        deletion: see `deletion`.
+        deletion, own_deletion: see `deletion`.
         maps: attention weights on one digit of each class, (digit, block, head, token) float16; see `source_row`. Memory slots are left
             out, so a row sums to the share of attention on tokens.
         rollout: on the same digits, (digit, token) float32; see `source_row`.
@@ -44,6 +45,7 @@ class Probe:
     ink_correlation: float
     own_ink_correlation: float
     deletion: float
+    own_deletion: float
     maps: npt.NDArray[np.float16]
     rollout: npt.NDArray[np.float32]
 
@@ -193,30 +195,37 @@ def deletion(
     labels: npt.NDArray[np.uint8],
     looked: FloatArray,
     grid: int,
-) -> float:
-    """Accuracy lost by blanking the patches with the largest rollout, minus that lost by blanking as many random patches.
+) -> tuple[float, float]:
+    """Accuracy lost by blanking the patches with the largest rollout, minus that lost by blanking others.
 
-    Both are means over `DRAWS` fixed random orders, which also break ties in the rollout. So a map that is equal for all patches
-    gives 0.
+    All are means over `DRAWS` fixed random orders, which also break ties in the rollout, and as many ways to give every image the
+    rollout of another one. Digits lie in the middle, so a map that is the same for all images, and largest there, also loses more than
+    random patches; it loses what another image's map loses.
 
     Args:
         predict: maps images uint8 to classes (image,).
-        images: as for `patch_ink`.
+        images: as for `patch_ink`, two or more.
         labels: (image,), the true classes.
         looked: rollout on patches (image, patch).
         grid: patches along one side.
 
     Returns:
-        A difference of fractions, above 0 if the patches with the largest rollout matter more than others; NaN if `looked` is not finite.
+        Two differences of fractions: to as many random patches, 0 for a map that is equal for all patches; and to the patches that
+        another image's rollout names, 0 for a map that is equal for all images. NaN if `looked` is not finite.
     """
     if not np.isfinite(looked).all():
-        return float("nan")
+        return math.nan, math.nan
 
     def right(looked: FloatArray, order: FloatArray) -> float:
         return float((predict(blank(images, most_looked_at(looked, order), grid)) == labels).mean())
 
-    draws = np.random.default_rng(0).random((DRAWS, *looked.shape))
-    return float(np.mean([right(np.zeros_like(looked), order) - right(looked, order) for order in draws]))
+    generator = np.random.default_rng(0)
+    orders = generator.random((DRAWS, *looked.shape))
+    shifts = generator.integers(1, len(images), DRAWS)
+    own = np.array([right(looked, order) for order in orders])
+    random = np.array([right(np.zeros_like(looked), order) for order in orders])
+    other = np.array([right(np.roll(looked, shift, axis=0), order) for shift, order in zip(shifts, orders, strict=True)])
+    return float((random - own).mean()), float((other - own).mean())
 
 
 def first_of_each_class(labels: npt.NDArray[np.uint8]) -> list[int]:
@@ -252,11 +261,13 @@ def probe(
         rows.append(row[:, int(settings.has_cls) :])
     looked, ink = np.concatenate(rows), patch_ink(images, settings.grid)
     weights = np.concatenate([_weights(module, digits[start : start + batch]) for start in range(0, len(digits), batch)], axis=1)
+    against_random, against_others = deletion(lambda blanked: _predictions(module, blanked), images, labels, looked, settings.grid)
     return Probe(
         entropy=float(np.concatenate(uncertainty).mean()),
         ink_correlation=float(ink_correlation(looked, ink).mean()),
         own_ink_correlation=float(own_ink_correlation(looked, ink).mean()),
-        deletion=deletion(lambda blanked: _predictions(module, blanked), images, labels, looked, settings.grid),
+        deletion=against_random,
+        own_deletion=against_others,
         maps=source_row(weights, has_cls=settings.has_cls)[..., : settings.num_tokens].swapaxes(0, 1).astype(np.float16),
         rollout=source_row(rollout(weights), has_cls=settings.has_cls).astype(np.float32),
     )

@@ -76,6 +76,7 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
             "ink_correlation": np.array([one.ink_correlation for one in probes]),
             "own_ink_correlation": np.array([one.own_ink_correlation for one in probes]),
             "deletion": np.array([one.deletion for one in probes]),
+            "own_deletion": np.array([one.own_deletion for one in probes]),
         }
         arrays["rollout"] = np.stack([one.rollout for one in probes])
         shared |= {"images": digits, "image_labels": dataset.test_labels[places], "maps": probes[0].maps}

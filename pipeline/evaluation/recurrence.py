@@ -23,32 +23,35 @@ NUM_IMAGES = 256  # the first test images
 
 
 def states(recurrent: nn.RNN | nn.LSTM, rows: Tensor) -> list[Tensor]:
-    """The hidden state after each row, (batch, width) each, computed step by step with the same result as torch's layer.
+    """What is carried from each row to the next, computed step by step with the same result as torch's layer.
 
     Args:
         recurrent: has one layer.
         rows: (batch, row, input).
+
+    Returns:
+        For each row (batch, width), the hidden state; of an LSTM (batch, 2 width), the hidden state and then the cell state.
     """
     weights = [getattr(recurrent, f"{kind}_l0") for kind in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")]
-    hidden = cell = rows.new_zeros(len(rows), recurrent.hidden_size)
+    width = recurrent.hidden_size
+    state = rows.new_zeros(len(rows), width * (2 if isinstance(recurrent, nn.LSTM) else 1))
     result = []
     for row in rows.unbind(1):
-        gates = F.linear(row, *weights[:2]) + F.linear(hidden, *weights[2:])
+        gates = F.linear(row, *weights[:2]) + F.linear(state[:, :width], *weights[2:])
         if isinstance(recurrent, nn.LSTM):
             enter, forget, new, leave = gates.chunk(4, dim=-1)
-            cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
-            hidden = leave.sigmoid() * cell.tanh()
+            cell = forget.sigmoid() * state[:, width:] + enter.sigmoid() * new.tanh()
+            state = torch.cat([leave.sigmoid() * cell.tanh(), cell], dim=-1)
         else:
-            hidden = gates.tanh()
-        result.append(hidden)
+            state = gates.tanh()
+        result.append(state)
     return result
 
 
 def state_gradients(module: nn.Module, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> FloatArray:
-    """L2 norms of the gradient of the mean cross-entropy at the hidden states, over all images, (row,) float64.
+    """L2 norms of the gradient of the mean cross-entropy at the states, over all images, (row,) float64.
 
-    The gradient at the state after a row includes all its effects on later rows, in an LSTM also through later cell states, but not
-    those of the cell state after the same row.
+    A state is all that is carried to the next row: without its cell state the way would be missing on which an LSTM keeps a gradient.
 
     Args:
         module: a network that reads rows; it is left as it was.
@@ -60,7 +63,7 @@ def state_gradients(module: nn.Module, images: npt.NDArray[np.uint8], labels: np
     device = next(model.parameters()).device
     rows = pixels(torch.from_numpy(images).to(device), 1).double().transpose(1, 2).flatten(2)  # as in the network's forward
     found = states(model.recurrent, rows)
-    loss = F.cross_entropy(model.head(found[-1]), torch.from_numpy(labels).long().to(device))
+    loss = F.cross_entropy(model.head(found[-1][:, : model.recurrent.hidden_size]), torch.from_numpy(labels).long().to(device))
     norms: FloatArray = torch.stack([gradient.norm() for gradient in torch.autograd.grad(loss, found)]).cpu().numpy()
     return norms
 

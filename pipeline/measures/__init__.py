@@ -378,6 +378,12 @@ MEASURES: dict[str, Measure] = {
         "random patches are, in points. A map that is the same for all patches has 0.",
         "points", "points", 100, 2, _evaluated("deletion", _NO_ATTENTION), probe="attention",
     ),
+    "own-image deletion": Measure(
+        "Accuracy lost by deletion, by the image's own attention rollout rather than another image's",
+        "Accuracy lost when the fifth of an image's patches with the largest attention rollout is blanked, minus that lost when the "
+        "patches that another image's rollout names are, in points. A map that is the same for all images has 0.",
+        "points", "points", 100, 2, _evaluated("own_deletion", _NO_ATTENTION), probe="attention",
+    ),
     **_of_both_ends(
         "saturated attention", "saturated_attention", "whether its attention is saturated was not evaluated",
         Measure(
@@ -412,15 +418,15 @@ MEASURES: dict[str, Measure] = {
         "gradient at the first row", "state_gradient", "the gradients at its states were not evaluated",
         Measure(
             "Gradient at the state after the first row over that after the last, as a power of ten",
-            "Base-10 logarithm of the L2 norm of the test loss's gradient at a recurrent network's hidden state after an image's first row "
-            "over that after its last, in float64",
+            "Base-10 logarithm of the L2 norm of the test loss's gradient at what a recurrent network carries on after an image's first "
+            "row over that after its last (the hidden state, and an LSTM's cell state), in float64",
             digits=2, probe="recurrence",
         ),
     ),
     "vanishing over time": Measure(
         "How far the gradient vanishes or explodes from the last row to the first, in powers of ten",
-        "Absolute base-10 logarithm of the L2 norm of the test loss's gradient at a recurrent network's hidden state after an image's "
-        "first row over that after its last, in float64.",
+        "Absolute base-10 logarithm of the L2 norm of the test loss's gradient at what a recurrent network carries on after an image's "
+        "first row over that after its last (the hidden state, and an LSTM's cell state), in float64.",
         digits=2, values=_vanishing, probe="recurrence",
     ),
     "scene accuracy": _of_captions(

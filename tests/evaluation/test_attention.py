@@ -144,13 +144,42 @@ def test_deletion_by_hand() -> None:
     def predict(blanked: np.ndarray) -> np.ndarray:
         return blanked.reshape(2000, 25)[np.arange(2000), seen]
 
+    def lost(looked: np.ndarray) -> tuple[float, float]:
+        return attention.deletion(predict, images, labels, looked, 5)
+
     looked = np.zeros((2000, 25))
-    assert attention.deletion(predict, images, labels, looked, 5) == 0.0  # looks everywhere alike
-    assert attention.deletion(predict, images, labels, rng.random((2000, 25)), 5) == pytest.approx(0.0, abs=0.03)
+    assert lost(looked) == (0.0, 0.0)  # looks everywhere alike
+    assert lost(rng.random((2000, 25))) == pytest.approx((0.0, 0.0), abs=0.03)
     looked[np.arange(2000), seen] = 1.0
-    assert attention.deletion(predict, images, labels, looked, 5) == pytest.approx(0.8, abs=0.02)
-    assert attention.deletion(predict, images, labels, 1 - looked, 5) == pytest.approx(-0.2, abs=0.02)
-    assert math.isnan(attention.deletion(predict, images, labels, looked * math.nan, 5))
+    # Another image's map names the one patch by chance, and four patches of equal value at random: a fifth of the time, as random ones.
+    assert lost(looked) == pytest.approx((0.8, 0.8), abs=0.03)
+    assert lost(1 - looked) == pytest.approx((-0.2, -0.2), abs=0.03)
+    assert all(math.isnan(one) for one in lost(looked * math.nan))
+
+
+def test_a_map_that_is_blind_for_the_image_loses_what_another_images_does() -> None:
+    """A network that reads the middle of the image: a map that is largest there, for all images alike, names the patches that count."""
+    images, labels = np.full((60, 5, 5), 1, np.uint8), np.ones(60, np.uint8)
+    blind = np.tile(np.hypot(*np.indices((5, 5)) - 2).max() - np.hypot(*np.indices((5, 5)) - 2).ravel(), (60, 1))
+
+    def predict(blanked: np.ndarray) -> np.ndarray:
+        return blanked[:, 1:4, 1:4].sum((1, 2)) > 4
+
+    against_random, against_others = attention.deletion(predict, images, labels, blind, 5)
+    assert against_random > 0.9
+    assert against_others == 0.0
+
+
+def test_another_images_map_is_never_the_images_own() -> None:
+    """Of two images each gets the other's map, whatever is drawn."""
+    images, labels = np.full((2, 5, 5), 1, np.uint8), np.ones(2, np.uint8)
+    looked = np.zeros((2, 25))
+    looked[0, :5] = looked[1, -5:] = 1.0
+
+    def predict(blanked: np.ndarray) -> np.ndarray:
+        return np.array([blanked[0, 0].all(), blanked[1, -1].all()])
+
+    assert attention.deletion(predict, images, labels, looked, 5)[1] == 1.0
 
 
 def test_the_first_image_of_each_class() -> None:
@@ -210,7 +239,7 @@ def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: di
         with torch.no_grad():
             return module(torch.from_numpy(blanked).float()[:, None] / 255).argmax(1).numpy()
 
-    assert found.deletion == pytest.approx(attention.deletion(predict, images, labels, patches, 4))
+    assert (found.deletion, found.own_deletion) == pytest.approx(attention.deletion(predict, images, labels, patches, 4))
     assert found.maps.shape == (2, settings.blocks, settings.heads, tokens)
     assert found.maps.dtype == np.float16
     own = weights[:, 4:6, :, 0] if settings.has_cls else weights[:, 4:6].mean(3)

@@ -240,6 +240,7 @@ def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], 
         assert columns == {
             "attention_entropy": expected.entropy, "ink_correlation": expected.ink_correlation,
             "own_ink_correlation": expected.own_ink_correlation, "deletion": expected.deletion,
+            "own_deletion": expected.own_deletion,
         }  # fmt: skip
         assert np.array_equal(found.arrays["rollout"][i], expected.rollout)
         if i == 0:

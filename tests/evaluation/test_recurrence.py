@@ -1,4 +1,4 @@
-"""Gradients at hidden states: two rows by hand, torch's own layers, and a network that passes on all of the gradient."""
+"""Gradients at what is carried from row to row: two rows by hand, torch's own layers, and a network that passes on all of the gradient."""
 
 from __future__ import annotations
 
@@ -50,12 +50,11 @@ def test_gradients_are_torchs_own(architecture: str) -> None:
     for cut in (1, 14, 27):
         with torch.no_grad():
             _, state = model.recurrent(rows[:, :cut])
-        hidden, *cells = state if architecture == "lstm" else (state,)
-        hidden = hidden.clone().requires_grad_()
-        after, _ = model.recurrent(rows[:, cut:], (hidden, *cells) if cells else hidden)
-        F.cross_entropy(model.head(after[:, -1]), torch.from_numpy(labels).long()).backward()
-        assert hidden.grad is not None
-        assert found[cut - 1] == pytest.approx(float(hidden.grad.norm()), rel=1e-6)
+        carried = [one.clone().requires_grad_() for one in (state if architecture == "lstm" else (state,))]
+        after, _ = model.recurrent(rows[:, cut:], tuple(carried) if architecture == "lstm" else carried[0])
+        loss = F.cross_entropy(model.head(after[:, -1]), torch.from_numpy(labels).long())
+        norms = [float(gradient.norm()) for gradient in torch.autograd.grad(loss, carried)]
+        assert found[cut - 1] == pytest.approx(math.hypot(*norms), rel=1e-6)
 
 
 def test_a_state_that_is_passed_on_whole_loses_no_gradient() -> None:
@@ -72,6 +71,20 @@ def test_a_state_that_is_passed_on_whole_loses_no_gradient() -> None:
     with torch.no_grad():
         recurrent.weight_hh_l0 *= 0.5
     assert recurrence.log_ratio(recurrence.state_gradients(module, images, labels)) == pytest.approx(27 * math.log10(0.5))
+
+
+def test_a_cell_that_forgets_nothing_loses_no_gradient() -> None:
+    """Gates that let nothing in and nothing out but at the last row, where the head reads the cell: its gradient stays as it is."""
+    module, (images, labels) = made("lstm"), examples()
+    recurrent: Any = module.recurrent
+    with torch.no_grad():
+        for parameter in recurrent.parameters():
+            parameter.zero_()
+        enter, forget, _, leave = recurrent.bias_ih_l0.chunk(4)
+        enter.fill_(-1000.0), forget.fill_(1000.0), leave.fill_(0.0)
+    norms = recurrence.state_gradients(module, images, labels)
+    # The cells stay 0, so a last hidden state is sigmoid(0) tanh(c), half of c: half of the head's gradient comes back to every row.
+    np.testing.assert_allclose(norms[:-1] / norms[-1], 0.5, rtol=1e-6)
 
 
 def test_a_ratio_that_is_none() -> None:

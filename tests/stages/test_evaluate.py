@@ -213,7 +213,7 @@ def test_progress_lines(evaluated: Path) -> None:
 def test_only_what_is_asked_for_is_probed(evaluated: Path) -> None:
     columns = {variant: list(table(evaluated, "seeds.csv", variant)[0]) for variant in VARIANTS}
     plain, shifts = ["variant", "seed", "test_accuracy", "test_loss"], ["shift_1", "shift_2", "shift_3", "shift_4"]
-    attention = ["attention_entropy", "ink_correlation", "own_ink_correlation", "deletion"]
+    attention = ["attention_entropy", "ink_correlation", "own_ink_correlation", "deletion", "own_deletion"]
     assert columns == {"tiny": [*plain, *shifts, *attention], "mean": plain, "net": [*plain, *shifts]}
 
 
@@ -279,7 +279,7 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
     )
     found = inference.measure(task)  # as one stack, where the stage tested seed by seed
     rows = table(evaluated, "seeds.csv", "tiny")
-    for name in ("attention_entropy", "ink_correlation", "own_ink_correlation", "deletion"):
+    for name in ("attention_entropy", "ink_correlation", "own_ink_correlation", "deletion", "own_deletion"):
         assert [float(row[name]) for row in rows] == found.columns[name].tolist()
     for i, row in enumerate(rows):
         shifted = [found.columns[f"shift_{distance}"][i] for distance in SHIFTS]

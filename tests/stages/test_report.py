@@ -43,7 +43,7 @@ LOOKS = (6, 10, 20)  # of params.yaml
 # What the evaluation finds of these probes, by column.
 _PROBED: dict[Probe, dict[str, float]] = {
     "positions": {"positions_1d": 0.3, "positions_2d": 0.4, "position_changes_1d": 0.6, "position_changes_2d": 0.7},
-    "attention": {"own_ink_correlation": 0.2, "deletion": 0.1},
+    "attention": {"own_ink_correlation": 0.2, "deletion": 0.1, "own_deletion": 0.05},
     "saturation": {"saturated_attention": 0.05, "saturated_attention_start": 0.01, "score_gradient": 0.5, "score_gradient_start": 0.8},
     "recurrence": {"state_gradient": -1.0, "state_gradient_start": -3.0},
     "trace": {"loss_spikes": 2.0, "steps_to_loss": 300.0},
