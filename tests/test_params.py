@@ -704,7 +704,7 @@ def test_only_what_has_it_is_probed(raw_params: dict[str, Any]) -> None:
         "saturated attention at the start": ("saturation", ["base", "sinusoidal", "no-position"]),
         "learned similarity to the 1-D table": ("positions", ["base", "sinusoidal"]),
         "gradient at the first row": ("recurrence", ["rnn", "lstm"]),
-        "loss spikes": ("trace", chosen),
+        "unstable": ("trace", chosen),
     }
     raw["claims"] = {}
     for measure, (probe, variants) in expected.items():

@@ -96,6 +96,7 @@ class Measure:
         probe: what the evaluation has to do for it, besides testing.
         rule: the only rule of claims that judges it; None where any rule for differences does.
         ratio: whether its effects are ratios of geometric means, and not differences.
+        share: whether a seed counts 0 or 1, so that its effects are shares of seeds.
         series: (seeds,) of two curves, each of several trainings, in place of `values`; gets both and the seeds. Raises NotFormed.
         phrase: its name in comparisons, where that is another than its name here.
     """
@@ -112,6 +113,7 @@ class Measure:
     rule: str | None = None
     phrase: str = ""
     ratio: bool = False
+    share: bool = False
     series: Callable[[Sequence[Trained], Sequence[Trained], Sequence[int]], FloatArray] | None = None
 
     def per_seed(self, training: Trained) -> FloatArray | None:
@@ -183,6 +185,16 @@ def _at_other_sizes(training: Trained) -> FloatArray:
         raise NotMeasured("it was not evaluated at other sizes of the image")
     mean: FloatArray = scaled.mean(axis=1)
     return mean
+
+
+def _diverged(training: Trained) -> FloatArray:
+    return is_diverged(training.train_loss[:, -1], training.choices).astype(np.float64)
+
+
+def _unstable(training: Trained) -> FloatArray:
+    """A network that learns nothing has no spikes either, so spikes alone would call it the most stable of all."""
+    spikes = _evaluated("loss_spikes", _NO_TRACE)(training)
+    return np.maximum(_diverged(training), spikes > 0)
 
 
 def _nearness(training: Trained) -> FloatArray:
@@ -321,13 +333,14 @@ MEASURES: dict[str, Measure] = {
     "diverged": Measure(
         "Diverged seeds",
         "Share of the seeds whose train loss in the last epoch is not finite, or no better than that of a guess; a seed counts 0 or 100 %.",
-        "%", "points", 100, 0, lambda training: is_diverged(training.train_loss[:, -1], training.choices).astype(np.float64),
+        "%", "points", 100, 0, _diverged, share=True,
     ),
-    "loss spikes": Measure(
-        "Loss spikes",
-        f"Recorded steps (all to the 500th, then each tenth) whose training loss exceeds the median of the {SPIKE_STEPS} recorded steps "
-        f"before by more than {SPIKE_HEIGHT:g} nat, or is not finite.",
-        "steps", "steps", 1, 2, _evaluated("loss_spikes", _NO_TRACE), "", "trace",
+    "unstable": Measure(
+        "Unstable trainings",
+        "Share of the seeds that diverge (last train loss not finite, or no better than that of a guess) or have a loss spike: a recorded "
+        f"step (all to the 500th, then each tenth) whose training loss exceeds the median of the {SPIKE_STEPS} recorded steps before by "
+        f"more than {SPIKE_HEIGHT:g} nat, or is not finite. A seed counts 0 or 100 %.",
+        "%", "points", 100, 0, _unstable, probe="trace", phrase="unstable trainings", share=True,
     ),
     "steps to a train loss of 0.5": Measure(
         f"Steps to a train loss of {REACHED_LOSS}",

@@ -39,7 +39,17 @@ from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
 from pipeline.params.train import MAX_SEEDS
-from pipeline.study.effects import Estimate, RankEstimate, contrast, look_level, paired_contrast, seeds_to_decide, vote_estimate
+from pipeline.study.effects import (
+    Estimate,
+    RankEstimate,
+    ShareEstimate,
+    contrast,
+    look_level,
+    paired_contrast,
+    seeds_to_decide,
+    share_contrast,
+    vote_estimate,
+)
 from pipeline.study.statistics import LEVEL, Interval
 from pipeline.study.training import Training
 
@@ -319,13 +329,13 @@ class _Sample:
 
     parts: tuple[FloatArray, ...]
     seeds: tuple[tuple[int, ...], ...]
-    form: Callable[..., Estimate | RankEstimate]
+    form: Callable[..., Estimate | RankEstimate | ShareEstimate]
     region: tuple[float, float]
     show: Callable[[float], float] = float
     plain: Callable[[float], tuple[float, Interval | None] | None] = lambda level: None
 
     @cached_property
-    def estimate(self) -> Estimate | RankEstimate:
+    def estimate(self) -> Estimate | RankEstimate | ShareEstimate:
         return self.form(*self.parts)
 
     @property
@@ -399,13 +409,15 @@ def _trained(comparison: ComparisonSettings, sides: Mapping[str, Training], look
     parts = tuple(scale(values) for values in raw)
     for name, part in zip(comparison.variants, parts, strict=True):
         _refuse_infinite(part, counted[name], f"{name}: the logarithm of the {MEASURES[comparison.measure].phrase or comparison.measure}")
-    form = paired_contrast if comparison.paired else contrast
+    differ = paired_contrast if comparison.paired else contrast
 
     def plain(level: float) -> tuple[float, Interval | None] | None:
         if show is float:
             return None
-        difference = form(*raw)
+        difference = differ(*raw)
         return difference.mean, difference.interval(level)
+
+    form = share_contrast if entry.share and not comparison.paired else differ
 
     return _Sample(parts, tuple(counted[name] for name in comparison.variants), form, (low, high), show, plain)
 
@@ -589,7 +601,7 @@ def _decide(comparison: ComparisonSettings, sample: _Sample, rule: str, levels: 
     shown = inner if levels.inside <= levels.outside else outer
     finding = replace(finding, interval=Interval(show(shown.low), show(shown.high), shown.level), plain=sample.plain(levels.shown))
     if sample.seeds and looks and min(sizes) < looks[0]:
-        why = f"it has {min(sizes)} seeds, and the first look is at {looks[0]}"
+        why = f"it has {min(sizes)} seed{'s' if min(sizes) > 1 else ''}, and the first look is at {looks[0]}"
         return replace(finding, why=why, seeds_note=f"the first look is at {looks[0]} seeds")
     if low < inner.low and inner.high < high:
         return replace(finding, verdict="supported", why=f"the whole interval lies {where}")
@@ -605,11 +617,11 @@ def _decide(comparison: ComparisonSettings, sample: _Sample, rule: str, levels: 
 
 
 def _outlook(
-    estimate: Estimate | RankEstimate, region: tuple[float, float], unit: str, levels: _Levels
+    estimate: Estimate | RankEstimate | ShareEstimate, region: tuple[float, float], unit: str, levels: _Levels
 ) -> tuple[tuple[int, int | None] | None, str]:
     """`Finding.seeds_needed` and `Finding.seeds_note`."""
-    if isinstance(estimate, RankEstimate):
-        return None, "more rounds may decide it"
+    if not isinstance(estimate, Estimate):
+        return None, f"more {unit} may decide it"
     needed = seeds_to_decide(estimate, region, level=levels.inside, outside_level=levels.outside)
     if needed is None:
         return None, f"it lies too near to the edge of what is claimed for {MAX_SEEDS:,} {unit} to decide it"

@@ -2,8 +2,8 @@
 
 The seed is the unit: one value per training. Two networks are compared as independent samples (Welch 1947), because trainings with
 the same seed share only the order of the images: their results have a median correlation of 0.05 in this study. Trainings that share
-their subset of the data, or their first epochs, are compared in pairs. Rounds of interleaved timings have stragglers, so their ratios
-are judged by ranks (Hodges and Lehmann 1963).
+their subset of the data, or their first epochs, are compared in pairs. Shares of trainings have exact intervals. Rounds of interleaved
+timings have stragglers, so their ratios are judged by ranks (Hodges and Lehmann 1963).
 
 Seeds are added in looks that are declared beforehand. All looks share one level, at which all of them together err in at most
 5 % of cases (Pocock 1977).
@@ -20,7 +20,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special
+from scipy import optimize, special, stats
 
 from pipeline.measures.definitions import FloatArray
 from pipeline.params.train import MAX_SEEDS
@@ -29,6 +29,7 @@ from pipeline.study.statistics import LEVEL, ROUNDING, Interval, row_of, student
 TOGETHER = 0.035  # rate at which all looks together err by the normal theory; see `look_level`
 _NODES = 200  # of the quadrature over the paths that have not yet crossed: the level is then exact to ten digits
 MIN_ROUNDS = 6  # the signed-rank test of fewer values cannot reject at 5 %
+_SHARES = 401  # true shares of one side that are tried, evenly spaced
 _SUBSETS = 1000  # of the voters, drawn where there are more
 
 
@@ -103,6 +104,66 @@ class RankEstimate:
         first, second = np.triu_indices(len(values))
         means: FloatArray = (values[first] + values[second]) / 2
         return means
+
+
+@dataclass(frozen=True)
+class ShareEstimate:
+    """A share of trainings, those that diverged for example, or the difference of two such shares.
+
+    Where all seeds of a side do the same, Student's interval would have no width. This one is exact: a share's is Clopper and
+    Pearson's (1934), and a difference's Santner and Snell's (1980), which holds every difference of the true shares at which one as
+    large as the observed, or as small, still has a chance of half the error, whatever the shares themselves are.
+
+    Attributes:
+        counts: (sides,), how many trainings of each side did it.
+        sizes: (sides,), of how many.
+    """
+
+    counts: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def mean(self) -> float:
+        share, *other = (count / size for count, size in zip(self.counts, self.sizes, strict=True))
+        return share - sum(other)
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        if len(self.counts) == 1:
+            low, high = stats.binomtest(self.counts[0], self.sizes[0]).proportion_ci(level, "exact")
+            return Interval(float(low), float(high), level)
+        tail = (1 - level) / 2
+        return Interval(
+            _least_difference(self.counts, self.sizes, tail), -_least_difference(self.counts[::-1], self.sizes[::-1], tail), level
+        )
+
+
+@cache
+def _least_difference(counts: tuple[int, ...], sizes: tuple[int, ...], tail: float) -> float:
+    """The least difference of two true shares at which one as large as that of these counts has a chance of `tail`."""
+    first, second = (np.arange(size + 1) for size in sizes)
+    difference = first[:, None] / sizes[0] - second / sizes[1]
+    reached = difference >= counts[0] / sizes[0] - counts[1] / sizes[1] - ROUNDING
+    if reached.all():
+        return -1.0
+
+    def chance(true: float) -> float:
+        shares = np.linspace(max(0.0, true), min(1.0, 1.0 + true), _SHARES)[:, None]  # of the first side; the second has less by `true`
+        return float(((_binomial(first, shares) @ reached) * _binomial(second, shares - true)).sum(1).max())
+
+    return float(optimize.brentq(lambda true: chance(true) - tail, -1.0, 1.0))
+
+
+def _binomial(counts: npt.NDArray[np.int64], shares: FloatArray) -> FloatArray:
+    """Chances of the counts 0 to n, (shares, n + 1), at true shares (shares, 1), which rounding may have put beside [0, 1]."""
+    shares, size = np.clip(shares, 0.0, 1.0), counts[-1]
+    chances: FloatArray = special.binom(size, counts) * shares**counts * (1 - shares) ** (size - counts)
+    return chances
+
+
+def share_contrast(*sides: Sequence[float] | FloatArray) -> ShareEstimate:
+    """The share of one side, or the difference of two, of values that are 0 or 1, one per seed; the sides are independent."""
+    rows = [row_of(side) for side in sides]
+    return ShareEstimate(tuple(int(row.sum()) for row in rows), tuple(row.size for row in rows))
 
 
 def contrast(*sides: Sequence[float] | FloatArray) -> Estimate:

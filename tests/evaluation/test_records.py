@@ -180,7 +180,7 @@ def test_a_flipped_bit_in_the_weights_is_looked_into(evaluated: Study) -> None:
 
 def test_a_measure_that_is_asked_for_later_makes_stale_what_lacks_it(evaluated: Study) -> None:
     experiment = {"title": "A title", "question": "Why?", "source": "a test", "baseline": "tiny", "variants": ["tiny", "net"]}
-    evaluated.raw["experiments"] = {"steady": experiment | {"measure": "loss spikes"}}
+    evaluated.raw["experiments"] = {"steady": experiment | {"measure": "unstable"}}
     assert evaluated.look() == (["mean"], ["tiny", "net"])
     evaluated.evaluate("tiny")
     assert evaluated.look() == (["tiny", "mean"], ["net"])

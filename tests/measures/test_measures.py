@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.measures import MEASURES, NotFormed, late, unsteadiness
+from pipeline.measures import MEASURES, NotFormed, NotMeasured, late, unsteadiness
 
 
 def values_of(measure: str, **training: Any) -> list[float]:
@@ -56,7 +56,23 @@ def test_unsteadiness_takes_twelve_epochs() -> None:
 
 
 def test_diverged_seeds_count_one_each() -> None:
-    last = np.array([math.nan, math.inf, math.log(10), 0.05])
-    curves = np.stack([np.zeros(4), last], axis=1)
-    assert values_of("diverged", train_loss=curves, choices=10) == [1.0, 1.0, 1.0, 0.0]
+    last = np.array([math.nan, math.inf, math.log(10), 0.05, 2.2])
+    curves = np.stack([np.zeros(5), last], axis=1)
+    assert values_of("diverged", train_loss=curves, choices=10) == [1.0, 1.0, 1.0, 0.0, 0.0]
     assert values_of("diverged", train_loss=np.zeros((3, 2)), choices=10) == [0.0, 0.0, 0.0]
+
+
+def test_a_network_that_knows_only_how_often_each_class_occurs_has_diverged() -> None:
+    """The entropy of MNIST's 60,000 labels, which a network reaches that sees nothing of the images, lies below ln 10."""
+    share = np.array([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]) / 60_000
+    guess = float(-(share * np.log(share)).sum())
+    assert guess < math.log(10)
+    assert values_of("diverged", train_loss=np.array([[guess]]), choices=10) == [1.0]
+
+
+def test_unstable_trainings_diverge_or_have_a_spike() -> None:
+    curves = np.array([[2.3, 2.302], [2.3, 0.1], [2.3, 0.1], [2.3, math.nan]])
+    spikes = {"loss_spikes": np.array([0.0, 3.0, 0.0, 40.0])}
+    assert values_of("unstable", train_loss=curves, choices=10, evaluation=spikes) == [1.0, 1.0, 0.0, 1.0]
+    with pytest.raises(NotMeasured, match="its trace was not evaluated"):
+        values_of("unstable", train_loss=curves, choices=10, evaluation=None)

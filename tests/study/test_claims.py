@@ -874,6 +874,27 @@ def test_data_for_equal_accuracy_is_judged_over_all_sizes(study: Params) -> None
     assert judge("T8", study.claims["T8"], made(vit, 1.0) | made(cnn, 1.0), looks=study.looks).verdict == "contradicted"
 
 
+def test_a_network_that_learns_nothing_is_not_called_stable(study: Params) -> None:
+    """T12a, where no training has a spike: those without residual connections never leave the loss of a guess."""
+    flat = {"loss_spikes": np.zeros(6)}
+    learns, stuck = runs(n=6, captions=flat), runs(n=6, captions=flat, last_train_loss=np.full(6, 2.3017))
+    deep, shallow = ("depth-12", "depth-6"), ("depth-12-no-residual", "depth-6-no-residual")
+    evidence = dict.fromkeys(deep, learns) | dict.fromkeys(shallow, stuck)
+    judgement = judge("T12a", study.claims["T12a"], evidence, looks=study.looks)
+    assert judgement.verdict == "supported"
+    assert judgement.deciding.effect == 1.0
+    assert judgement.deciding.interval is not None
+    tail = (1 - look_level(study.looks)) / 2
+    assert judgement.deciding.interval.low == pytest.approx(2 * tail ** (1 / 12) - 1, abs=1e-6)  # all of six against none
+    evidence |= {"depth-6-no-residual": runs(n=6, captions={"loss_spikes": np.array([1.0, 0, 2, 0, 0, 0])})}
+    judgement = judge("T12a", study.claims["T12a"], evidence, looks=study.looks)
+    assert judgement.verdict == "not decided"
+    assert judgement.deciding.effect == pytest.approx(1 / 3)
+    assert judgement.deciding.seeds_note == "more seeds may decide it"
+    turned = dict.fromkeys(deep, stuck) | dict.fromkeys(shallow, learns)
+    assert judge("T12a", study.claims["T12a"], turned, looks=study.looks).verdict == "contradicted"
+
+
 def test_an_image_blind_map_contradicts_t14(study: Params) -> None:
     """What it says of an image is worth nothing, though it goes with digits in general and blanking by it costs more than at random."""
     small = np.arange(-3.0, 3.0)

@@ -17,11 +17,13 @@ from pipeline.study.effects import (
     TOGETHER,
     Estimate,
     RankEstimate,
+    ShareEstimate,
     contrast,
     look_level,
     look_path,
     paired_contrast,
     seeds_to_decide,
+    share_contrast,
     vote_estimate,
 )
 from pipeline.study.statistics import vote
@@ -105,6 +107,56 @@ def test_one_value_on_a_side_has_neither_interval_nor_p() -> None:
 def test_refuses_what_is_no_row_of_numbers(bad: list[float]) -> None:
     with pytest.raises(ValueError, match=r"row of one or more|not a finite"):
         contrast([1.0, 2.0], bad)
+
+
+# --- shares ---
+
+
+def test_shares_by_hand() -> None:
+    """All of six against none has a chance of p^6 (1 - q)^6, at most ((1 + p - q) / 2)^12."""
+    found = share_contrast([1.0] * 6, [0.0] * 6)
+    assert found.mean == 1.0
+    assert (found.interval(0.95).low, found.interval(0.95).high) == pytest.approx((2 * 0.025 ** (1 / 12) - 1, 1.0), abs=1e-6)
+    alike = share_contrast([0.0] * 6, [0.0] * 6).interval(0.95)
+    assert alike.low == pytest.approx(-alike.high)
+    assert alike.high > 1 - 0.025 ** (1 / 6)  # none of six is no proof of none at all, of either side
+    one = share_contrast([1.0, 0.0, 1.0, 1.0])
+    exact = stats.binomtest(3, 4).proportion_ci(0.9, "exact")
+    assert (one.mean, one.interval(0.9).low, one.interval(0.9).high) == pytest.approx((0.75, exact.low, exact.high))
+
+
+def test_shares_that_are_turned_round() -> None:
+    some, few = [1.0, 1, 0, 0, 0, 0], [0.0] * 9 + [1]
+    found, turned = share_contrast(some, few).interval(), share_contrast(few, some).interval()
+    assert (found.low, found.high) == pytest.approx((-turned.high, -turned.low))
+
+
+@pytest.mark.parametrize("sizes", [(6, 6), (6, 10), (10, 10), (20, 10)])
+def test_shares_are_covered_wherever_they_lie(sizes: tuple[int, int]) -> None:
+    """Over all outcomes of both sides, weighted by their chance, for any pair of true shares."""
+    level = look_level((6, 10, 20))
+    counts = [np.arange(size + 1) for size in sizes]
+    intervals = [[ShareEstimate((i, j), sizes).interval(level) for j in counts[1].tolist()] for i in counts[0].tolist()]
+    low, high = (np.array([[getattr(one, end) for one in row] for row in intervals]) for end in ("low", "high"))
+    for p, q in itertools.product(np.linspace(0, 1, 21), repeat=2):
+        chance = np.outer(stats.binom.pmf(counts[0], sizes[0], p), stats.binom.pmf(counts[1], sizes[1], q))
+        missed = [float((chance * outside).sum()) for outside in (low > p - q + 1e-9, high < p - q - 1e-9)]
+        assert max(missed) <= (1 - level) / 2 + 1e-4  # true shares between those that are tried
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 1.0])
+def test_looks_at_shares_err_in_at_most_one_of_twenty_studies(share: float) -> None:
+    """A claim on its bound of a tenth, which any verdict gets wrong, looked at until it is decided."""
+    looks = (6, 10, 20)
+    level, trials = look_level(looks), 2000
+    rng = np.random.default_rng(0)
+    first, second = ((rng.random((trials, looks[-1])) < true).cumsum(1) for true in (share, share - 0.1))
+    wrong = np.zeros(trials, bool)
+    for n, m in look_path(looks):
+        for trial, counts in enumerate(zip(first[:, n - 1].tolist(), second[:, m - 1].tolist(), strict=True)):
+            interval = ShareEstimate(counts, (n, m)).interval(level)
+            wrong[trial] |= not interval.low <= 0.1 <= interval.high
+    assert wrong.mean() <= 0.05
 
 
 # --- ranks ---
