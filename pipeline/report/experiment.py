@@ -19,7 +19,7 @@ from pipeline.report.parallel import pictures
 from pipeline.report.text import differs, percent, points
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, is_timed
-from pipeline.study.effects import contrast, look_level
+from pipeline.study.effects import contrast, look_level, share_contrast
 from pipeline.study.statistics import Interval, Summary
 
 ENDS = {"late accuracy", "late test error", "late test loss"}  # measures of how well a training ends
@@ -114,7 +114,7 @@ def _difference(measure: str, values: FloatArray, baseline: FloatArray, level: f
     if not all(np.isfinite(side).all() for side in sides):
         return None
     show: Callable[[float], float] = math.exp if ratio else float
-    estimate = contrast(*sides)
+    estimate = (share_contrast if MEASURES[measure].share else contrast)(*sides)
     ends = estimate.interval(level)
     return Difference(show(estimate.mean), ends and Interval(show(ends.low), show(ends.high), level), float(ratio))
 

@@ -12,7 +12,7 @@ from pipeline.params import ExperimentSettings, Params
 from pipeline.report import experiment
 from pipeline.study import Training
 from pipeline.study.claims import Finding, Judgement, Verdict
-from pipeline.study.effects import look_level
+from pipeline.study.effects import look_level, share_contrast
 from pipeline.study.statistics import Interval
 
 EXPERIMENT = ExperimentSettings(
@@ -44,6 +44,17 @@ def test_differences_are_welchs_over_the_seeds_of_either_side(study: Params, cha
     assert row.error.difference.mean == pytest.approx(stats.gmean(1 - ours) / stats.gmean(1 - theirs))
     assert rows["mean"].accuracy.difference.interval is not None  # the two sides need no seed in common
     assert rows["base"].accuracy.difference is None
+
+
+def test_differences_of_shares_are_exact(study: Params) -> None:
+    """All six of one side and none of the other have no spread, and still an interval."""
+    runs = {name: result(study, name, tuple(range(6))) for name in ("base", "relu")}
+    runs["relu"].curves["train_loss"][:] = 2.31
+    chosen = EXPERIMENT.model_copy(update={"measure": "diverged"})
+    row = next(row for row in experiment.rows(study, chosen, runs) if row.variant == "relu")
+    found = row.measure.difference
+    assert found is not None
+    assert found.interval == share_contrast([1.0] * 6, [0.0] * 6).interval(look_level(study.looks))
 
 
 def test_the_headline_names_who_ends_elsewhere(study: Params) -> None:
