@@ -417,7 +417,7 @@ def _trained(comparison: ComparisonSettings, sides: Mapping[str, Training], look
         difference = differ(*raw)
         return difference.mean, difference.interval(level)
 
-    form = share_contrast if entry.share and not comparison.paired else differ
+    form = share_contrast if entry.share and not comparison.paired and comparison.minus is None else differ
 
     return _Sample(parts, tuple(counted[name] for name in comparison.variants), form, (low, high), show, plain)
 
