@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ from pipeline.report.figures.drawing import Drawing, Material, figure
 from pipeline.report.figures.lines import numbers
 from pipeline.report.figures.style import COLOURS, INK, MUTED, PAGE, WIDTH, Theme, log_axis, plain_numbers, png, style, tidy
 from pipeline.study.statistics import LEVEL, summarize
+
+_TITLE = 58  # letters that fit into a line above the axes
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,10 @@ def is_logarithmic(rows: Sequence[Dots]) -> bool:
 def draw_measure(rows: Sequence[Dots], title: str, theme: Theme) -> bytes:
     """PNG: a row per variant with a ring per seed, the mean, its Student t interval and the number of values that are not finite."""
     with style(theme):
-        drawn = Figure(figsize=(WIDTH, 1.05 + 0.36 * len(rows)), layout="constrained")
-        axes = drawn.subplots()
         logarithmic = is_logarithmic(rows)
+        lines = textwrap.wrap(title + (", log scale" if logarithmic else ""), _TITLE)
+        drawn = Figure(figsize=(WIDTH, 0.85 + 0.2 * len(lines) + 0.36 * len(rows)), layout="constrained")
+        axes = drawn.subplots()
         smallest = min((float(row.finite.min()) for row in rows if row.finite.size), default=0.0)
         for place, row in enumerate(rows):
             colour = INK[theme] if row.is_baseline else COLOURS[theme][0]
@@ -89,7 +93,7 @@ def draw_measure(rows: Sequence[Dots], title: str, theme: Theme) -> bytes:
                     f"{lost} of {len(row.values)} not finite", (1, place), (4, 0),
                     xycoords=("axes fraction", "data"), textcoords="offset points", va="center", fontsize=9,
                 )  # fmt: skip
-        axes.set_title(title + (", log scale" if logarithmic else ""))
+        axes.set_title("\n".join(lines))
         if logarithmic:
             log_axis(axes, "x")
         else:

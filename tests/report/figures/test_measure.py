@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from scipy import stats
 
+from pipeline.measures import MEASURES
+from pipeline.params import Params
 from pipeline.report.figures import measure
 from pipeline.report.figures.measure import Dots
 
@@ -40,3 +43,18 @@ def test_measure_counts_what_is_not_finite_and_takes_a_logarithm_where_sizes_dif
     figure.draw_without_rendering()
     for text in axes.texts:
         assert text.get_window_extent().x1 <= figure.bbox.width
+
+
+def test_the_title_of_any_measure_fits_above_the_axes(drawn: list[Figure], study: Params) -> None:
+    """Beside the longest label of the study, on a logarithmic axis."""
+    label = max((name for one in study.experiments.values() for name in one.labels.values()), key=len)
+    rows = [Dots(label, np.array([0.1, 0.2, 0.3])), Dots("b", np.array([5.0, 5.1, 5.2]))]
+    for chosen in MEASURES.values():
+        measure.draw_measure(rows, f"{chosen.title} ({chosen.of_value})", "light")
+        figure = drawn.pop()
+        figure.draw_without_rendering()
+        (title,) = (
+            text for text in figure.axes[0].get_children() if isinstance(text, Text) and "log scale" in text.get_text().replace("\n", " ")
+        )
+        assert title.get_window_extent().x1 <= figure.bbox.width, chosen.title
+        assert title.get_window_extent().y1 <= figure.bbox.height, chosen.title
