@@ -198,6 +198,12 @@ def answer(judgements: Sequence[Judgement], label: Callable[[str], str]) -> str:
     return " ".join(said)
 
 
+def too_short(params: Params, judgements: Sequence[Judgement], run: Training) -> bool:
+    """Whether a training was shown fewer images than claims speak of: those of the page about it, else the study's."""
+    asked = [of.images_shown for of in judgements if of.images_shown and any(run.variant in one.comparison.variants for one in of.findings)]
+    return run.images_shown < min(asked, default=params.images_shown)
+
+
 def _length(train: TrainSettings) -> tuple[int, int | None]:
     return train.epochs, train.epoch_images
 
@@ -219,6 +225,7 @@ def render(
     files = pictures(drawn, "experiments/figures")
     table = rows(params, experiment, runs)
     present = [row for row in table if row.run is not None]
+    brief = {row.label: row.run for row in present if row.run is not None and row.run.images_shown < params.images_shown}
     measure = MEASURES[experiment.measure]
     page = text.page(
         "experiment.md.j2",
@@ -234,7 +241,8 @@ def render(
         absent=[row.variant for row in table if row.run is None],
         headline=answer(judgements, experiment.label) or headline(table),
         images_shown=params.images_shown,
-        short=[row.label for row in present if row.run is not None and row.run.images_shown < params.images_shown],
+        short=[label for label, run in brief.items() if too_short(params, judgements, run)],
+        brief=[label for label, run in brief.items() if not too_short(params, judgements, run)],
         other_seeds=text.other_seeds(params, experiment.variants),
         other_length=any(_length(params.resolve(v).train) != _length(params.train) for v in experiment.variants),
         level=100 * look_level(params.looks),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy import stats
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import experiment
 from pipeline.study import Training
-from pipeline.study.claims import Finding, Judgement, Verdict
+from pipeline.study.claims import Finding, Judgement, Verdict, judge
 from pipeline.study.effects import look_level, share_contrast
 from pipeline.study.statistics import Interval
 
@@ -44,6 +45,24 @@ def test_differences_are_welchs_over_the_seeds_of_either_side(study: Params, cha
     assert row.error.difference.mean == pytest.approx(stats.gmean(1 - ours) / stats.gmean(1 - theirs))
     assert rows["mean"].accuracy.difference.interval is not None  # the two sides need no seed in common
     assert rows["base"].accuracy.difference is None
+
+
+def test_a_training_is_short_for_the_claims_about_it(study: Params) -> None:
+    """T12a speaks of 300,000 images, the study's other claims of 1,800,000; a training of one seed is judged by nobody else's claim."""
+
+    def trained(name: str, epochs: int) -> Training:
+        run = result(study, name, (0, 1))
+        run.record["config"]["train"] |= {"epochs": epochs, "epoch_images": None}
+        return dataclasses.replace(run, curves={curve: np.tile(values, (1, epochs))[:, :epochs] for curve, values in run.curves.items()})
+
+    about = [judge("T12a", study.claims["T12a"], {}, images_shown=study.images_shown, looks=study.looks)]
+    deep, other = trained("depth-6", 5), trained("relu", 5)
+    assert (deep.images_shown, study.images_shown) == (300_000, 1_800_000)
+    assert not experiment.too_short(study, about, deep)
+    assert experiment.too_short(study, about, trained("depth-6", 4))
+    assert experiment.too_short(study, about, other)
+    assert experiment.too_short(study, [], deep)
+    assert not experiment.too_short(study, about, trained("relu", 30))
 
 
 def test_differences_of_shares_are_exact(study: Params) -> None:

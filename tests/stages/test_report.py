@@ -686,6 +686,7 @@ def test_a_short_run_is_observed_and_not_judged(small_study: Path) -> None:
         assert cells[2] == "short run"
         assert f"shown 240,000 training images, and the claim speaks of 1,800,000; {end}" in cells[3]
     assert "shown at least 1,800,000 training images each, once their effect has settled, at 6, 10 and 20 seeds a side." in page
+    assert "**Short trainings.**" not in page
     readme = read(small_study, "README.md")
     number, shown = len(load().claims), table(readme, "what would decide it")
     assert f"\n{number} claims: {len(shown)} observed on short runs, {number - len(shown)} not run.\n" in readme
