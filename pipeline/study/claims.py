@@ -40,6 +40,7 @@ from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
 from pipeline.params.train import MAX_SEEDS
 from pipeline.study.effects import (
+    MAX_SEEDS_OF_SHARES,
     Estimate,
     RankEstimate,
     ShareEstimate,
@@ -620,15 +621,16 @@ def _outlook(
     estimate: Estimate | RankEstimate | ShareEstimate, region: tuple[float, float], unit: str, levels: _Levels
 ) -> tuple[tuple[int, int | None] | None, str]:
     """`Finding.seeds_needed` and `Finding.seeds_note`."""
-    if not isinstance(estimate, Estimate):
-        return None, f"more {unit} may decide it"
+    if isinstance(estimate, RankEstimate):
+        return None, "more rounds may decide it"
     needed = seeds_to_decide(estimate, region, level=levels.inside, outside_level=levels.outside)
     if needed is None:
-        return None, f"it lies too near to the edge of what is claimed for {MAX_SEEDS:,} {unit} to decide it"
-    fewest, most = (None if n is None else max(n, min(estimate.sizes) + 1) for n in needed)  # rounding may count a touch as decided
+        most = MAX_SEEDS_OF_SHARES if isinstance(estimate, ShareEstimate) else MAX_SEEDS
+        return None, f"it lies too near to the edge of what is claimed for {most:,} {unit} to decide it"
+    fewest, largest = (None if n is None else max(n, min(estimate.sizes) + 1) for n in needed)  # rounding may count a touch as decided
     assert fewest is not None
-    if most is None:
+    if largest is None:
         said = f"{fewest:,} {unit} or many more"
     else:
-        said = f"{fewest:,} to {most:,} {unit}" if most > fewest else f"about {most:,} {unit}"
-    return (fewest, most), f"{said} would probably decide it, if its mean stays as it is"
+        said = f"{fewest:,} to {largest:,} {unit}" if largest > fewest else f"about {largest:,} {unit}"
+    return (fewest, largest), f"{said} would probably decide it, if its mean stays as it is"

@@ -30,6 +30,7 @@ TOGETHER = 0.035  # rate at which all looks together err by the normal theory; s
 _NODES = 200  # of the quadrature over the paths that have not yet crossed: the level is then exact to ten digits
 MIN_ROUNDS = 6  # the signed-rank test of fewer values cannot reject at 5 %
 _SHARES = 401  # true shares of one side that are tried, evenly spaced
+MAX_SEEDS_OF_SHARES = 200  # to look for those that would decide
 _SUBSETS = 1000  # of the voters, drawn where there are more
 
 
@@ -110,9 +111,10 @@ class RankEstimate:
 class ShareEstimate:
     """A share of trainings, those that diverged for example, or the difference of two such shares.
 
-    Where all seeds of a side do the same, Student's interval would have no width. This one is exact: a share's is Clopper and
-    Pearson's (1934), and a difference's Santner and Snell's (1980), which holds every difference of the true shares at which one as
-    large as the observed, or as small, still has a chance of half the error, whatever the shares themselves are.
+    Where all seeds of a side do the same, Student's interval would have no width. This one is exact: it misses on either side in at
+    most half of its error, whatever the true shares are. A share's is Clopper and Pearson's (1934). A difference's holds every
+    difference of true shares at which an outcome that speaks for as large a difference as the observed one has a chance of half the
+    error (Buehler 1957); outcomes are ordered by Newcombe's limit (1998, method 10, with Clopper and Pearson's for each share).
 
     Attributes:
         counts: (sides,), how many trainings of each side did it.
@@ -139,10 +141,13 @@ class ShareEstimate:
 
 @cache
 def _least_difference(counts: tuple[int, ...], sizes: tuple[int, ...], tail: float) -> float:
-    """The least difference of two true shares at which one as large as that of these counts has a chance of `tail`."""
+    """The least difference of two true shares at which what speaks for no less than these counts has a chance of `tail`."""
     first, second = (np.arange(size + 1) for size in sizes)
-    difference = first[:, None] / sizes[0] - second / sizes[1]
-    reached = difference >= counts[0] / sizes[0] - counts[1] / sizes[1] - ROUNDING
+    share, other = first[:, None] / sizes[0], second / sizes[1]
+    least = np.where(first == 0, 0.0, stats.beta.ppf(tail, first, sizes[0] - first + 1))[:, None]
+    most = np.where(second == sizes[1], 1.0, stats.beta.isf(tail, second + 1, sizes[1] - second))
+    order = share - other - np.hypot(share - least, most - other)
+    reached = order >= order[counts] - ROUNDING
     if reached.all():
         return -1.0
 
@@ -150,7 +155,7 @@ def _least_difference(counts: tuple[int, ...], sizes: tuple[int, ...], tail: flo
         shares = np.linspace(max(0.0, true), min(1.0, 1.0 + true), _SHARES)[:, None]  # of the first side; the second has less by `true`
         return float(((_binomial(first, shares) @ reached) * _binomial(second, shares - true)).sum(1).max())
 
-    return float(optimize.brentq(lambda true: chance(true) - tail, -1.0, 1.0))
+    return float(optimize.brentq(lambda true: chance(true) - tail, -1.0, 1.0, xtol=1e-9))
 
 
 def _binomial(counts: npt.NDArray[np.int64], shares: FloatArray) -> FloatArray:
@@ -296,13 +301,13 @@ def _normal(x: FloatArray) -> FloatArray:
 
 
 def seeds_to_decide(
-    estimate: Estimate, claimed: tuple[float, float], *, level: float = LEVEL, outside_level: float | None = None
+    estimate: Estimate | ShareEstimate, claimed: tuple[float, float], *, level: float = LEVEL, outside_level: float | None = None
 ) -> tuple[int, int | None] | None:
     """How many seeds per side would probably decide whether the effect lies in the claimed region, if its mean stays as it is.
 
     That is the smallest n at which the interval lies wholly inside the region or wholly outside. Few seeds estimate the spread badly:
     its true square is freedom / χ²(freedom) times the observed one. So the answer is the range between the spreads that are exceeded
-    in 90 % and in 10 % of cases.
+    in 90 % and in 10 % of cases. Shares have no spread of their own, so theirs is one number.
 
     Args:
         claimed: low and high end of the claimed effects; `-math.inf` and `math.inf` for a region that is open to a side.
@@ -310,8 +315,8 @@ def seeds_to_decide(
         outside_level: of the interval that has to lie outside; None: the same.
 
     Returns:
-        Numbers from 2 to `MAX_SEEDS`, the second None where it is larger. None where both are larger, because the mean is too near to
-        an end of the region, and where the spread is not known.
+        Numbers from 2 to `MAX_SEEDS` (of shares `MAX_SEEDS_OF_SHARES`), the second None where it is larger. None where both are
+        larger, because the mean is too near to an end of the region, and where the spread is not known.
 
     Raises:
         ValueError: the region's ends are not in rising order.
@@ -319,6 +324,8 @@ def seeds_to_decide(
     low, high = claimed
     if not low < high:
         raise ValueError(f"the claimed region needs its ends in rising order, not {low} and {high}")
+    if isinstance(estimate, ShareEstimate):
+        return _seeds_to_decide_shares(estimate, claimed, level, level if outside_level is None else outside_level)
     if not estimate.error > 0:
         return None
     used = level if low < estimate.mean < high or outside_level is None else outside_level
@@ -337,3 +344,17 @@ def seeds_to_decide(
 
     fewest = enough(0.9)
     return None if fewest is None else (fewest, enough(0.1))
+
+
+@cache
+def _seeds_to_decide_shares(
+    estimate: ShareEstimate, claimed: tuple[float, float], level: float, outside_level: float
+) -> tuple[int, int] | None:
+    def decides(n: int) -> bool:
+        counts = tuple(round(n * count / size) for count, size in zip(estimate.counts, estimate.sizes, strict=True))
+        more = ShareEstimate(counts, (n,) * len(counts))
+        inside, outside = more.interval(level), more.interval(outside_level)
+        return (claimed[0] < inside.low and inside.high < claimed[1]) or outside.low > claimed[1] or outside.high < claimed[0]
+
+    found = 2 + bisect.bisect_left(range(2, MAX_SEEDS_OF_SHARES + 1), True, key=decides)
+    return (found, found) if found <= MAX_SEEDS_OF_SHARES else None

@@ -144,6 +144,23 @@ def test_shares_are_covered_wherever_they_lie(sizes: tuple[int, int]) -> None:
         assert max(missed) <= (1 - level) / 2 + 1e-4  # true shares between those that are tried
 
 
+def test_how_many_seeds_decide_between_shares() -> None:
+    """That number decides, with the shares as they are, and one less does not."""
+    level = look_level((6, 10, 20))
+    for counts, sizes in (((0, 0), (6, 6)), ((3, 0), (6, 6)), ((4, 10), (10, 20))):
+        needed = seeds_to_decide(ShareEstimate(counts, sizes), (0.1, math.inf), level=level)
+        assert needed is not None
+        assert needed[0] == needed[1]
+        n = needed[0]
+
+        def of(n: int, counts: tuple[int, ...] = counts, sizes: tuple[int, ...] = sizes) -> ShareEstimate:
+            return ShareEstimate(tuple(round(n * count / size) for count, size in zip(counts, sizes, strict=True)), (n, n))
+
+        assert not of(n).interval(level).low <= 0.1 <= of(n).interval(level).high
+        assert of(n - 1).interval(level).low <= 0.1 <= of(n - 1).interval(level).high
+    assert seeds_to_decide(ShareEstimate((1, 0), (10, 10)), (0.1, math.inf), level=level) is None
+
+
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 1.0])
 def test_looks_at_shares_err_in_at_most_one_of_twenty_studies(share: float) -> None:
     """A claim on its bound of a tenth, which any verdict gets wrong, looked at until it is decided."""
