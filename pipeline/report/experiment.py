@@ -225,7 +225,7 @@ def render(
     files = pictures(drawn, "experiments/figures")
     table = rows(params, experiment, runs)
     present = [row for row in table if row.run is not None]
-    brief = {row.label: row.run for row in present if row.run is not None and row.run.images_shown < params.images_shown}
+    brief = {f"*{row.label}*": row.run for row in present if row.run is not None and row.run.images_shown < params.images_shown}
     measure = MEASURES[experiment.measure]
     page = text.page(
         "experiment.md.j2",

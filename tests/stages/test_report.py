@@ -678,7 +678,7 @@ def test_a_short_run_is_observed_and_not_judged(small_study: Path) -> None:
     """Four epochs of 60,000 images, where the claims speak of 1,800,000."""
     write_pages()
     page = read(small_study, "experiments/one.md")
-    assert "**Short runs.** base and a | b were shown fewer than the 1,800,000 training images" in page
+    assert "**Short runs.** *base* and *a | b* were shown fewer than the 1,800,000 training images" in page
     verdicts = table(page, "| claim | verdict |", key=2)
     assert verdicts["a \\| b / base, test error"][1] == "**short run**"
     for id, end in (("T1a", "observed: "), ("T1b", "base: it was trained for fewer than the 12 epochs that unsteadiness takes")):
