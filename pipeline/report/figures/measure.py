@@ -18,7 +18,7 @@ from pipeline.report.figures.lines import numbers
 from pipeline.report.figures.style import COLOURS, INK, MUTED, PAGE, WIDTH, Theme, log_axis, plain_numbers, png, style, tidy
 from pipeline.study.statistics import LEVEL, summarize
 
-_TITLE = 58  # letters that fit into a line above the axes
+_TITLE = 66  # letters that fit into a line above the axes
 
 
 @dataclass(frozen=True)
