@@ -251,7 +251,7 @@ def _judge(tests: Sequence[_Test], seed: int | None) -> tuple[str, bool]:
     images = max(_images(test.accuracy - row.test_accuracy, test.num_images) for test, row in zip(tests, last, strict=True))
     where = ", ".join(dict.fromkeys(test.part.origin["device_name"] for test in tests if not test.exact))
     return (
-        f"{what}  same up to rounding: losses within {loss:.1e}, {images} of {tests[0].num_images} images apart; trained on {where}",
+        f"{what}  same up to rounding: losses within {loss:.1e}, {images} of {tests[0].num_images} test examples apart; trained on {where}",
         True,
     )
 
@@ -376,7 +376,7 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
     num_images = settings.num_tests
     images = _images(new.rows[-1].test_accuracy - old.rows[-1].test_accuracy, num_images)
     _say(f"{what}  on {here}; stored: {old.origin['device_name']}, which rounds otherwise")
-    _say(f"  after the last epoch the test loss differs by {loss:.1e} of it, the accuracy by {images} of {num_images} images")
+    _say(f"  after the last epoch the test loss differs by {loss:.1e} of it, the accuracy by {images} of {num_images} test examples")
     if (parted := start_parted(new, old)) is not None:
         _say(f"  differs: {parted}{_other_versions(old)}")
         return 1

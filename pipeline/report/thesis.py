@@ -20,6 +20,7 @@ from pipeline.timing.results import Timings
 # Of its own configuration, which is the base. The author reports it; the thesis itself shows curves only.
 PUBLISHED_ACCURACY = 0.977
 _SMALL_SHARE = 0.05  # of a step's time: a part below it cannot explain a difference between steps
+_OPEN = "stays open"
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def _tally(judgements: Sequence[Judgement]) -> str:
     kinds = {
         ("supported",): ("holds", "hold"),
         ("contradicted",): ("does not hold", "do not hold"),
-        ("not decided", "not settled", "short run"): ("stays open", "stay open"),
+        ("not decided", "not settled", "short run"): (_OPEN, "stay open"),
         ("not run",): ("was not run", "were not run"),
     }
     counts = {words: sum(judgement.verdict in verdicts for judgement in judgements) for verdicts, words in kinds.items()}
@@ -113,14 +114,20 @@ def _judged(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, list[s
         deciding = [claim.deciding for claim in claims]
         results = [f"{said}{compared(found.comparison)}: {effect(found)}" for said, found in zip(whose, deciding, strict=True)]
         notes = [found.seeds_note for found in deciding if found.seeds_note]
-        in_part = {"supported", "contradicted"} <= {claim.verdict for claim in claims}
-        lines.append((claims[0].claim.source, quote, "holds in part" if in_part else " and ".join(verdicts), results + notes))
+        decided = [verdict for verdict in verdicts if verdict != _OPEN]
+        if {"supported", "contradicted"} <= {claim.verdict for claim in claims}:
+            together = "holds in part"
+        elif decided and len(decided) < len(verdicts):
+            together = f"{decided[0]} as far as it is decided"
+        else:
+            together = " and ".join(verdicts)
+        lines.append((claims[0].claim.source, quote, together, results + notes))
     return lines
 
 
 def _verdict(judgement: Judgement) -> str:
-    said = {"supported": "holds", "contradicted": "does not hold"}.get(judgement.verdict, "stays open")
-    return f"{said} on this machine" if is_timed(judgement.claim) and said != "stays open" else said
+    said = {"supported": "holds", "contradicted": "does not hold"}.get(judgement.verdict, _OPEN)
+    return f"{said} on this machine" if is_timed(judgement.claim) and said != _OPEN else said
 
 
 # --- accuracies ---

@@ -83,7 +83,9 @@ def test_a_sentence_of_which_one_half_holds_says_which(study: params.Params) -> 
     assert verdict == "holds in part"
     assert [result.split(", ")[0] for result in results] == ["T14a does not hold", "T14b holds"]
     ((_, _, verdict, results),) = judged("not decided", "supported")
-    assert verdict == "stays open and holds"
+    assert verdict == "holds as far as it is decided"
+    ((_, _, verdict, _),) = judged("contradicted", "not decided")
+    assert verdict == "does not hold as far as it is decided"
     ((_, _, verdict, results),) = judged("supported", "supported")
     assert (verdict, results[0].startswith("base")) == ("holds", True)
 
