@@ -63,7 +63,7 @@ def test_a_claim_about_nothing_and_a_variant_on_no_page_are_told(raw_params: dic
     assert catalogue.oddities(params.parse(raw)) == [
         *(
             f"claim {claim} speaks of 'sinusoidal', which variants does not have; the nearest is 'sincos2d'; it will read \"not run\"."
-            for claim in ("T1a", "T1b", "T10", "T15")
+            for claim in ("T1a", "T1b", "T10", "T14c", "T15")
         ),
         "claim K3 speaks of 'conv-embed', which timing.subjects does not have; the choices are base, cls-loop, first, patch-14, patch-7, "
         'patch-2, scale-32x1, reference; it will read "not run".',
