@@ -74,7 +74,7 @@ def test_a_state_that_is_passed_on_whole_loses_no_gradient() -> None:
 
 
 def test_a_cell_that_forgets_nothing_loses_no_gradient() -> None:
-    """Gates that let nothing in and nothing out but at the last row, where the head reads the cell: its gradient stays as it is."""
+    """Gates that let nothing in and forget nothing: the gradient at the cell state is the same after every row but the last."""
     module, (images, labels) = made("lstm"), examples()
     recurrent: Any = module.recurrent
     with torch.no_grad():

@@ -48,7 +48,7 @@ def test_differences_are_welchs_over_the_seeds_of_either_side(study: Params, cha
 
 
 def test_a_training_is_short_for_the_claims_about_it(study: Params) -> None:
-    """T12a speaks of 300,000 images, the study's other claims of 1,800,000; a training of one seed is judged by nobody else's claim."""
+    """T12a speaks of 300,000 images, and where no claim of the page is about a training, the study's 1,800,000 count."""
 
     def trained(name: str, epochs: int) -> Training:
         run = result(study, name, (0, 1))

@@ -878,8 +878,8 @@ def test_a_network_that_learns_nothing_is_not_called_stable(study: Params) -> No
     """T12a, where no training has a spike: those without residual connections never leave the loss of a guess."""
     flat = {"loss_spikes": np.zeros(6)}
     learns, stuck = runs(n=6, captions=flat), runs(n=6, captions=flat, last_train_loss=np.full(6, 2.3017))
-    deep, shallow = ("depth-12", "depth-6"), ("depth-12-no-residual", "depth-6-no-residual")
-    evidence = dict.fromkeys(deep, learns) | dict.fromkeys(shallow, stuck)
+    residual, plain = ("depth-12", "depth-6"), ("depth-12-no-residual", "depth-6-no-residual")
+    evidence = dict.fromkeys(residual, learns) | dict.fromkeys(plain, stuck)
     judgement = judge("T12a", study.claims["T12a"], evidence, looks=study.looks)
     assert judgement.verdict == "supported"
     assert judgement.deciding.effect == 1.0
@@ -891,7 +891,7 @@ def test_a_network_that_learns_nothing_is_not_called_stable(study: Params) -> No
     assert judgement.verdict == "not decided"
     assert judgement.deciding.effect == pytest.approx(1 / 3)
     assert judgement.deciding.seeds_needed is not None
-    turned = dict.fromkeys(deep, stuck) | dict.fromkeys(shallow, learns)
+    turned = dict.fromkeys(residual, stuck) | dict.fromkeys(plain, learns)
     assert judge("T12a", study.claims["T12a"], turned, looks=study.looks).verdict == "contradicted"
 
 
