@@ -305,9 +305,9 @@ MEASURES: dict[str, Measure] = {
         "Test error over the last epochs", f"Share of the test images that are classified wrongly, {_LATE}, in %.", "%", "points", 100, 2,
         lambda training: late(training.test_error), by_epoch="test_error", phrase="test error", ratio=True,
     ),
-    "late test loss": Measure(
-        "Test loss over the last epochs", f"Mean cross-entropy on the test images, {_LATE}, in nats.", "nats", "nats", 1, 4,
-        lambda training: late(training.test_loss), by_epoch="test_loss", phrase="test loss", ratio=True,
+    "late train loss": Measure(
+        "Train loss over the last epochs", f"Mean cross-entropy on an epoch's training images as they are learned, {_LATE}, in nats.",
+        "nats", "nats", 1, 4, lambda training: late(training.train_loss), by_epoch="train_loss", phrase="train loss", ratio=True,
     ),
     "accuracy gained": Measure(
         "Test accuracy gained since the first epoch", f"Test accuracy, {_LATE}, minus that after the first epoch, in points.",

@@ -180,7 +180,7 @@ class ClaimSettings(Settings):
         quote: the source's words, in its language; None if no source says it.
         measured: what the comparisons measure, in words.
         margin: the reason for the bounds.
-        any: whether one of its comparisons has to hold; else all of them have to.
+        any: whether the comparisons of one `variant` have to hold; else all of them have to.
         images_shown: training images that each side has to be shown before the claim is judged; None means the study's number.
     """
 

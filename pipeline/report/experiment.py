@@ -22,7 +22,7 @@ from pipeline.study.claims import Judgement, is_timed
 from pipeline.study.effects import contrast, look_level, share_contrast
 from pipeline.study.statistics import Interval, Summary
 
-ENDS = {"late accuracy", "late test error", "late test loss"}  # measures of how well a training ends
+ENDS = {"late accuracy", "late test error", "late train loss"}  # measures of how well a training ends
 
 
 @dataclass(frozen=True)

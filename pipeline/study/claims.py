@@ -8,9 +8,11 @@ or timed. A count of bytes is exact and has no interval.
 A claim is supported when all its comparisons are, each on its own interval: an intersection-union test needs no adjustment (Berger
 1982). It is contradicted when one is. Because any one suffices, contradiction takes the wider interval that covers all of the
 claim's comparisons at once (Bonferroni), which keeps false contradictions at 5 % per claim. The claim has the verdict that comes
-first in `PRECEDENCE`, so a claim with a comparison that was not run is not supported. A claim that something holds in `any` of its
-comparisons is judged the other way round: one supports it, in the wider interval (the first step of Holm 1979), and all contradict
-it.
+first in `PRECEDENCE`, so a claim with a comparison that was not run is not supported.
+
+A claim that something holds in `any` case has a case for each variant, whose comparisons all have to hold. Each case is judged as
+above, with two changes. One case supports the claim, so support takes an interval that covers all cases (Bonferroni; the first step of
+Holm 1979). All cases have to be contradicted, so that takes an interval that covers one case's comparisons only.
 
 The gate: a comparison of trainings is judged when each of them was shown as many images as the claim speaks of ("short run" if not),
 and when its effect has settled ("not settled" if not, see `_moved`). Else its effect and interval are an observation and no verdict.
@@ -28,6 +30,7 @@ rounds, and their unit is the round; recorded times of trainings judge nothing.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -134,13 +137,14 @@ class Judgement:
 
     @property
     def deciding(self) -> Finding:
-        """The finding that decides the verdict: of those with the claim's own verdict the first, with three exceptions.
+        """The finding that decides the verdict: of those with the verdict, in cases with the verdict, the first, with three exceptions.
 
         Where the claim is supported it is the one nearest to the edge of its region. Where it is not decided it is the one that will
         settle the claim: of those outside of their region the one that needs the fewest seeds, and where there are none the one that
         needs the most. Of observations it is the first that has an effect, so that none is picked for what it shows.
         """
-        same = [finding for finding in self.findings if finding.verdict == self.verdict]
+        cases = [case for case in _cases(self.claim, self.findings) if _of_case(case) == self.verdict]
+        same = [finding for case in cases for finding in case if finding.verdict == self.verdict]
         if self.verdict == "supported":
             return min(same, key=_distance_to_edge)
         if self.verdict == "not decided":
@@ -202,29 +206,36 @@ def judge(
         looks: numbers of seeds at which claims are judged, rising; without looks all seeds count.
     """
     length = claim.images_shown or images_shown
+    sizes = Counter(comparison.variant if claim.any else "" for comparison in claim.comparisons)
+    num_cases, most = len(sizes), max(sizes.values())
     findings = []
     for comparison in claim.comparisons:
         timed = comparison.rule in TIMING_RULES
         narrow = LEVEL if timed else look_level(tuple(looks))
-        wide = 1 - (1 - narrow) / len(claim.comparisons)
-        levels = _Levels(wide, narrow) if claim.any else _Levels(narrow, wide)
+        levels = _Levels(inside=1 - (1 - narrow) / num_cases, outside=1 - (1 - narrow) / most)
         rule = _rule_text(comparison, levels)
         findings.append(
             _of_timings(comparison, timings, rule, levels)
             if timed
             else _of_trainings(comparison, evidence, rule, levels, length, tuple(looks))
         )
-    verdict = _together(claim, {finding.verdict for finding in findings})
+    verdicts = {_of_case(case) for case in _cases(claim, findings)}
+    verdict = next(verdict for verdict in ("supported", *PRECEDENCE[1:-1], "contradicted") if verdict in verdicts)
     if is_timed(claim):
         return Judgement(id, claim, verdict, tuple(findings))
     return Judgement(id, claim, verdict, tuple(findings), length, tuple(looks))
 
 
-def _together(claim: ClaimSettings, verdicts: set[Verdict]) -> Verdict:
-    order: Sequence[Verdict] = PRECEDENCE
-    if claim.any:
-        order = ("supported", *PRECEDENCE[1:-1], "contradicted")
-    return next(verdict for verdict in order if verdict in verdicts)
+def _cases(claim: ClaimSettings, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], ...]:
+    """What has to hold together: of a claim of `any` the comparisons of one variant, of another all."""
+    cases: dict[str, list[Finding]] = {}
+    for finding in findings:
+        cases.setdefault(finding.comparison.variant if claim.any else "", []).append(finding)
+    return tuple(map(tuple, cases.values()))
+
+
+def _of_case(case: Sequence[Finding]) -> Verdict:
+    return min((finding.verdict for finding in case), key=PRECEDENCE.index)
 
 
 # --- measures ---

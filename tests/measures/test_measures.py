@@ -28,7 +28,7 @@ def test_late_accuracy_error_and_loss_by_hand() -> None:
     accuracy = np.array([[0.5] * 8 + [0.75, 1.0], [0.0] * 8 + [1.0, 1.0]])  # ten epochs: the last two count
     assert values_of("late accuracy", test_accuracy=accuracy) == [0.875, 1.0]
     assert values_of("late test error", test_error=1 - accuracy) == [0.125, 0.0]
-    assert values_of("late test loss", test_loss=1 - accuracy) == [0.125, 0.0]
+    assert values_of("late train loss", train_loss=1 - accuracy) == [0.125, 0.0]
 
 
 def test_unsteadiness_by_hand() -> None:

@@ -287,8 +287,9 @@ def test_one_of_many_comparisons_decides_a_claim_by_the_wider_interval_only() ->
     assert together.seeds_needed is not None
     assert together.seeds_needed[0] > 10
     assert found(compare("more"), 4, a=variant, b=reference).verdict == "supported"  # support needs no adjustment
-    of_any = claim(*[compare("more")] * 4).model_copy(update={"any": True})  # of a claim of any it is support that needs it
-    finding = judge("X", of_any, {"a": variant, "b": reference}).findings[0]
+    names = ("a", "c", "d", "e")  # of a claim of any it is support that needs it
+    of_any = claim(*(compare("more", variant=name) for name in names)).model_copy(update={"any": True})
+    finding = judge("X", of_any, {"b": reference, **dict.fromkeys(names, variant)}).findings[0]
     assert finding.verdict == "not decided"
     assert "but not the whole 98.8 % interval" in finding.why
 
@@ -334,9 +335,9 @@ class _Times:
 
 
 _SETTLED = {
-    "supported": compare("less"),
-    "contradicted": compare("more"),
-    "not decided": compare("more", bound=-0.02),
+    "supported": compare("less", variant="a"),
+    "contradicted": compare("more", variant="as a"),
+    "not decided": compare("more", variant="a too", bound=-0.02),
     "not run": compare("less", variant="nobody"),
     "short run": compare("less", variant="short"),
     "not settled": compare("less", variant="rising"),
@@ -349,6 +350,7 @@ def test_precedence(verdicts: tuple[str, str, str], of_any: bool, first: str, la
     """One contradiction at full length suffices, and support needs all comparisons; of a claim of any it is the other way round."""
     evidence = {"a": runs(0.95, noise=0.001), "b": runs(0.97, seed=1)}
     evidence |= {"short": replace(evidence["a"], images_shown=LENGTH - 1), "rising": replace(evidence["a"], slope=0.01)}
+    evidence |= dict.fromkeys(("as a", "a too"), evidence["a"])
     one = claim(*(_SETTLED[verdict] for verdict in verdicts)).model_copy(update={"any": of_any})
     judgement = judge("X", one, evidence)
     assert tuple(finding.verdict for finding in judgement.findings) == verdicts
@@ -356,6 +358,28 @@ def test_precedence(verdicts: tuple[str, str, str], of_any: bool, first: str, la
     assert judgement.verdict == min(verdicts, key=order.index)
     assert judgement.deciding.verdict == judgement.verdict
     assert judgement.id == "X"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict", "deciding"),
+    [
+        (("low", "low"), ("high", "low"), "supported", 0),  # one variant that beats both suffices
+        (("low", "high"), ("high", "low"), "contradicted", 1),  # either variant beats one only
+        (("low", "high"), ("low", "nobody"), "not run", 3),  # the second may still beat both
+        (("high", "nobody"), ("high", "high"), "contradicted", 0),  # what was not run can save neither
+    ],
+)
+def test_a_case_is_one_variants_comparisons(first: tuple[str, str], second: tuple[str, str], verdict: str, deciding: int) -> None:
+    """`low` is a reference with more accuracy, which the claim wants, `high` one with less."""
+    evidence = {name: runs(accuracy, seed=i, noise=0.001) for i, (name, accuracy) in enumerate({"low": 0.97, "high": 0.93}.items())}
+    evidence |= {name: runs(0.95, seed=5, noise=0.001) for name in ("x", "y")}
+    comparisons = [compare("less", variant=name, reference=other) for name, others in (("x", first), ("y", second)) for other in others]
+    one = claim(*comparisons).model_copy(update={"any": True})
+    judgement = judge("X", one, evidence)
+    assert judgement.verdict == verdict
+    assert judgement.deciding is judgement.findings[deciding]
+    rule = "supported if the whole 97.5 % interval lies below 0; contradicted if no part of it does"
+    assert judgement.findings[0].rule_text == rule
 
 
 def test_a_supported_claim_hangs_on_the_comparison_nearest_to_its_margin() -> None:
@@ -609,7 +633,7 @@ def test_one_epoch_has_not_settled_and_losses_that_were_lost_have_not() -> None:
 
 def test_the_measures_with_a_value_by_epoch_are_those_that_settle() -> None:
     assert {name for name, one in MEASURES.items() if one.by_epoch} == {
-        "accuracy", "test loss", "late accuracy", "late test error", "late test loss",
+        "accuracy", "test loss", "late accuracy", "late test error", "late train loss",
     }  # fmt: skip
     made = runs(slope=0.01)
     values = measure_values("accuracy", made, epochs=slice(8, 10))
