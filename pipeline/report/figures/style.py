@@ -155,8 +155,9 @@ def log_axis(axes: Axes, which: Literal["x", "y"], *, top: float | None = None) 
         axes.set(**{f"{which}lim": (None, top)})
     axis = getattr(axes, f"{which}axis")
     low, high = getattr(axes, f"get_{which}lim")()
-    few = MaxNLocator(nbins=6, steps=[1, 2, 5, 10]) if high / low <= 4 else LogLocator(subs=(1.0,) if high / low > 1e3 else (1.0, 2.0, 5.0))
-    axis.set_major_locator(few)
+    span = high / low
+    subs = (1.0,) if span > 1e3 else (1.0, 2.0, 5.0) if span > 20 else (1.0, 2.0, 3.0, 5.0, 7.0)
+    axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]) if span <= 4 else LogLocator(subs=subs))
     axis.set_minor_locator(NullLocator())
     plain_numbers(axes, which)
 

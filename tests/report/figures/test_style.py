@@ -1,10 +1,11 @@
-"""What all figures share: colours that can be told apart."""
+"""What all figures share: colours that can be told apart, and axes that can be read."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 from pipeline.report.figures import style
 from pipeline.report.figures.style import THEMES, Theme
@@ -41,3 +42,13 @@ def test_maps_begin_at_the_pages_colour_and_go_one_way(theme: Theme) -> None:
     assert np.abs(signs[50] - page).max() < 0.02
     assert signs[0, 2] > signs[0, 0]  # blue
     assert signs[-1, 0] > signs[-1, 2]  # red
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.91, 0.97), (2.7, 4), (2.4, 10), (0.3, 4), (1.5, 40), (0.01, 2), (3, 2500), (1e-5, 10)])
+def test_a_logarithmic_axis_has_three_to_ten_numbers(low: float, high: float) -> None:
+    axes = Figure().add_subplot()
+    axes.plot([1, 2], [low, high])
+    style.log_axis(axes, "y")
+    bottom, top = axes.get_ylim()
+    shown = [value for value in axes.get_yticks() if bottom <= value <= top]
+    assert 3 <= len(shown) <= 10
