@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import Bbox
 
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import FloatArray
 from pipeline.report.figures.drawing import Drawing, Material, figure
 from pipeline.report.figures.lines import bands, draw_bars, error_axis
-from pipeline.report.figures.style import MUTED, WIDTH, Theme, line_styles, png, style, tidy
+from pipeline.report.figures.style import MUTED, WIDTH, Theme, line_styles, log_axis, png, style, tidy
 from pipeline.report.text import count, percent
 from pipeline.study import Training
 
@@ -102,10 +102,8 @@ def draw_arithmetic(lines: Sequence[Sequence[Point]], theme: Theme) -> bytes:
                 axes.plot(x, y, **own, linewidth=1.3, markersize=6.5, markeredgewidth=0)
                 for point in line:
                     draw_bars(axes, [size(point)], point.errors[:, None], own)
-            axes.set_xscale("log")
             axes.margins(x=0.12)
-            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-            axes.xaxis.set_minor_locator(NullLocator())
+            log_axis(axes, "x")
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count(round(value))))
             axes.set_xlabel(f"{name} (log scale)")
             tidy(axes)
