@@ -842,9 +842,9 @@ def test_the_glossary_has_the_words_that_the_pages_use(full_study: Path) -> None
     used = " ".join(path.read_text() for path in written).lower().replace("-", " ")
     for word in (
         "hierarchical bootstrap", "short run", "observed", "not decided", "looks", "Welch", "98.8 % interval", "test error", "margin",
-        "what would decide it", "unsteadiness", "rollout", "nats", "points", "diverged", "ink correlation", "one comparison is enough",
+        "what would decide it", "unsteadiness", "rollout", "nats", "points", "diverged", "ink correlation", "one case is enough",
     ):  # fmt: skip
-        if word != "one comparison is enough":  # no claim of that kind is in an experiment of this study
+        if word != "one case is enough":  # no claim of that kind is in an experiment of this study
             assert word.lower().replace("-", " ") in used, word
         assert word.lower().replace("98.8 % interval", "98.8 %").replace("-", " ") in glossary, word
     for measure in MEASURES:
