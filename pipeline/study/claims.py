@@ -61,6 +61,7 @@ Verdict = Literal["contradicted", "not run", "short run", "not settled", "not de
 PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
 OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
 FIFTH = 5  # an effect is compared between the last fifth of the epochs and the fifth before
+_DIFFER = "the last two fifths of the epochs differ in where their intervals lie"
 OUTLIER = 5.0  # a seed this far from the median of its side is named; in units of 1.4826 median |x - median|
 MIN_FOR_OUTLIERS = 5  # seeds of a side
 
@@ -474,7 +475,9 @@ def _of_trainings(
     if sample is None or finding.interval is None:
         return finding
     if MEASURES[comparison.measure].by_epoch and (moved := _moved(comparison, sides, sample, finding, levels, looks)):
-        return _observation(finding, "not settled", moved, "a longer training")
+        # A small movement across a bound may be chance, which more seeds tell.
+        remedy = "more seeds or a longer training" if moved == _DIFFER else "a longer training"
+        return _observation(finding, "not settled", moved, remedy)
     return replace(finding, notes=_notes(comparison, sample, finding, levels))
 
 
@@ -530,7 +533,7 @@ def _moved(
             f"and less than {most} would be settled"
         )
     if earlier.verdict != finding.verdict:
-        return "the last two fifths of the epochs differ in where their intervals lie"
+        return _DIFFER
     return ""
 
 

@@ -582,6 +582,16 @@ def test_an_effect_that_moves_to_another_verdict_is_not_settled() -> None:
     assert found(compare("equivalent", bound=0.005), a=ending(*(a.test_accuracy[:, 0])), b=b).verdict != "supported"
     finding = found(compare("equivalent", bound=0.005), a=a, b=b)
     assert (finding.verdict, finding.why) == ("not settled", "the last two fifths of the epochs differ in where their intervals lie")
+    assert finding.missing == "more seeds or a longer training"
+
+
+def test_more_seeds_can_settle_what_differed_by_chance() -> None:
+    """The effect moves by a tenth of the margin, across which only the wide interval of the few seeds reaches."""
+    spread = 0.0004 * np.array([-1.5, -0.5, 0.5, 1.5])
+    few, many = (_last_two_fifths(0.9 + 0.0038 + part, 0.9 + 0.00425 + part) for part in (spread, np.tile(spread, 6)))
+    early, later = (found(compare("equivalent", bound=0.005), a=a, b=ending(*[0.9] * len(a.seeds))) for a in (few, many))
+    assert (early.verdict, early.missing) == ("not settled", "more seeds or a longer training")
+    assert later.verdict == "supported"
 
 
 def test_the_luck_of_the_last_epoch_does_not_decide() -> None:
