@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_LINES = 6  # in one panel; with more variants each has a panel
 MAX_TIMES = 6.0  # times the baseline's last error, where the axis of the panels ends: higher errors would press all curves flat
+FAR = 3.0
+FAR_POINTS = 5.0
 TOP_LOSS = 10.0  # nats, where the axis of losses ends: higher losses would press all others flat; a guess has 2.3
 
 
@@ -90,7 +92,24 @@ def curves(material: Material) -> list[Drawing]:
         )
     if not many and (critical := [line.label for line in lines if _self_critical(line.run)]):
         caption += f" The self-critical epochs of {listed(critical)} have no train loss, as what they minimise is no cross-entropy."
+    if found := excursions(lines):
+        caption += f" Tests of a seed far worse than those before and after it: {'; '.join(found)}."
     return [Drawing(alt, caption, lambda theme: draw_curves(lines, theme))]
+
+
+def excursions(lines: Sequence[Line]) -> list[str]:
+    """The tests whose error is more than `FAR` times, and `FAR_POINTS` points above, that of the seed's two epochs before and after.
+
+    After these a mean over seeds has a peak that is the work of one.
+    """
+    found = []
+    for line in lines:
+        for seed, error in zip(line.run.seeds, line.run.test_error, strict=True):
+            for epoch in range(2, len(error) - 2):
+                around = max(error[epoch - 2 : epoch].max(), error[epoch + 1 : epoch + 3].max())
+                if error[epoch] > max(FAR * around, around + FAR_POINTS / 100):
+                    found.append(f"{line.label}, seed {seed}, epoch {epoch + 1}: {percent(1 - float(error[epoch]))} %")
+    return found
 
 
 def _tested(lines: Sequence[Line]) -> tuple[str, str]:

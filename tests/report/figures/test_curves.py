@@ -246,3 +246,25 @@ def test_panels_end_at_some_times_the_baselines_error(drawn: list[Figure], study
 def test_a_few_variants_stay_in_one_panel(drawn: list[Figure]) -> None:
     curves.draw_curves(many_lines(curves.MAX_LINES), "light")
     assert len(drawn[0].axes) == 2
+
+
+@pytest.mark.parametrize(
+    ("epoch", "accuracy", "said"),
+    [
+        (24, 0.5331, ["other, seed 1, epoch 24: 53.31 %"]),
+        (24, 0.86, []),  # 14 % are less than 3 times 5 %
+        (2, 0.2, []),  # a training may begin so
+        (30, 0.2, []),  # nothing after it shows whether it recovers
+        (slice(10, 30), 0.2, []),  # it has collapsed, and not one test
+    ],
+)
+def test_single_tests_far_off_are_named(epoch: int | slice, accuracy: float, said: list[str]) -> None:
+    lines = make_lines(2, 30)
+    for line in lines:
+        line.run.test_accuracy[:] = 0.95
+    assert curves.excursions(lines) == []
+    lines[1].run.test_accuracy[1, epoch if isinstance(epoch, slice) else epoch - 1] = accuracy
+    assert curves.excursions(lines) == said
+    lines[1].run.test_accuracy[:] = 0.999
+    lines[1].run.test_accuracy[1, 23] = 0.96  # many times the error, and 4 points
+    assert curves.excursions(lines) == []
