@@ -363,15 +363,15 @@ def test_precedence(verdicts: tuple[str, str, str], of_any: bool, first: str, la
 @pytest.mark.parametrize(
     ("first", "second", "verdict", "deciding"),
     [
-        (("low", "low"), ("high", "low"), "supported", 0),  # one variant that beats both suffices
-        (("low", "high"), ("high", "low"), "contradicted", 1),  # either variant beats one only
-        (("low", "high"), ("low", "nobody"), "not run", 3),  # the second may still beat both
-        (("high", "nobody"), ("high", "high"), "contradicted", 0),  # what was not run can save neither
+        (("above", "above"), ("below", "above"), "supported", 0),  # one variant that beats both suffices
+        (("above", "below"), ("below", "above"), "contradicted", 1),  # either variant beats one only
+        (("above", "below"), ("above", "nobody"), "not run", 3),  # the second may still beat both
+        (("below", "nobody"), ("below", "below"), "contradicted", 0),  # what was not run can save neither
     ],
 )
 def test_a_case_is_one_variants_comparisons(first: tuple[str, str], second: tuple[str, str], verdict: str, deciding: int) -> None:
-    """`low` is a reference with more accuracy, which the claim wants, `high` one with less."""
-    evidence = {name: runs(accuracy, seed=i, noise=0.001) for i, (name, accuracy) in enumerate({"low": 0.97, "high": 0.93}.items())}
+    """The claim wants `x` and `y` to lie below their references. They lie between the two."""
+    evidence = {name: runs(accuracy, seed=i, noise=0.001) for i, (name, accuracy) in enumerate({"above": 0.97, "below": 0.93}.items())}
     evidence |= {name: runs(0.95, seed=5, noise=0.001) for name in ("x", "y")}
     comparisons = [compare("less", variant=name, reference=other) for name, others in (("x", first), ("y", second)) for other in others]
     one = claim(*comparisons).model_copy(update={"any": True})

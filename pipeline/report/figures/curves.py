@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 MAX_LINES = 6  # in one panel; with more variants each has a panel
 MAX_TIMES = 6.0  # times the baseline's last error, where the axis of the panels ends: higher errors would press all curves flat
-FAR = 3.0
-FAR_POINTS = 5.0
+FAR = 3.0  # times the error of the epochs around, from which a test is named
+FAR_POINTS = 5.0  # and so many points above it
 TOP_LOSS = 10.0  # nats, where the axis of losses ends: higher losses would press all others flat; a guess has 2.3
 
 
@@ -98,9 +98,9 @@ def curves(material: Material) -> list[Drawing]:
 
 
 def excursions(lines: Sequence[Line]) -> list[str]:
-    """The tests whose error is more than `FAR` times, and `FAR_POINTS` points above, that of the seed's two epochs before and after.
+    """The tests of one seed that make a peak in the mean over the seeds, in words.
 
-    After these a mean over seeds has a peak that is the work of one.
+    Such a test's error is more than `FAR` times, and `FAR_POINTS` points above, all of the two epochs before and the two after.
     """
     found = []
     for line in lines:
