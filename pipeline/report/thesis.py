@@ -68,7 +68,7 @@ def render(
         verdicts=verdicts,
         places={id: f"README.md{place}" if place.startswith("#") else place for id, place in places.items()},
         timed=timings is not None,
-        machine=timings and timings.raw["machine"]["name"],
+        machine=timings and timings.raw["machine"],
         params=params,
         base=_Accuracy.of(runs.get("base")),
         published=PUBLISHED_ACCURACY,

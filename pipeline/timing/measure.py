@@ -45,18 +45,20 @@ def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) ->
         UserError: the process of a round ended early (status 1).
         FloatingPointError: a model's loss is not finite.
     """
+    threads = torch.get_num_threads()  # what torch takes by itself
     set_reproducible(device)
     keep_freed_memory()  # as every training does
     settings = params.timing
     listed = entries(params, growth_batch(params.base, max(settings.tokens), device))
     # A quarter of the time is for what is timed; the rest for processes to start and warm up, and for rounds that have to be repeated.
     slot = settings.seconds / settings.rounds / len(listed) / 4
-    planned = {entry.name: (entry, *_plan(entry, params, dataset, device, slot)) for entry in listed}
+    planned = {entry.name: (entry, *_plan(entry, params, dataset, device, slot, threads)) for entry in listed}
     if device.type == "cuda":
         torch.cuda.empty_cache()  # for the processes of the rounds
     many = f"up to {settings.rounds} rounds" if settings.rounds > 1 else "one round"
     say(f"{len(listed)} measurements are planned; {many} in at most {settings.seconds:g} s follow")
-    time_round = partial(_in_process, params, dataset, device, {name: (entry, steps) for name, (entry, steps, _) in planned.items()})
+    work = {name: (entry, steps) for name, (entry, steps, _) in planned.items()}
+    time_round = partial(_in_process, params, dataset, device, work, threads)
     rounds = run_rounds(
         list(planned), time_round, rounds=settings.rounds, seconds=settings.seconds, say=say, repeat="round", seed=ORDER_SEED
     )
@@ -66,14 +68,14 @@ def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) ->
         if entry.nested or not (entry.kind == "step" or (entry.kind == "growth" and entry.subject == largest)):
             continue
         steps = PROFILED_STEPS if entry.kind == "step" and settings.steps >= 10 else 1
-        profiles[entry.name] = profile(entry, params, dataset, device, steps)
+        profiles[entry.name] = profile(entry, params, dataset, device, steps, threads)
     say(f"{len(profiles)} profiles taken")
     return {
         "machine": {
             "device": device.type,
             "name": device_name(device.type),
             "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
+            "threads": threads,
             "versions": versions(device.type),
         },
         "dataset": {"name": dataset.name, "digest": dataset.digest, "images": len(dataset.train_labels)},
@@ -103,36 +105,37 @@ def growth_batch(model: ModelSettings, tokens: int, device: torch.device) -> int
     return max(1, 2 ** int(np.log2(max(1, free // 2 // one_image))))
 
 
-def _plan(entry: Entry, params: Params, dataset: Dataset, device: torch.device, slot: float) -> tuple[int, int]:
+def _plan(entry: Entry, params: Params, dataset: Dataset, device: torch.device, slot: float, threads: int) -> tuple[int, int]:
     """How many steps fit into `slot` seconds (at least one), and on a GPU the peak memory of one in bytes."""
     before = 0
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-    work = make(entry, params, dataset, device, 1)
+    work = make(entry, params, dataset, device, 1, threads)
     work()
     peak = torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else 0
     return max(1, min(params.timing.steps, int(slot / work()))), peak
 
 
 def _in_process(
-    params: Params, dataset: Dataset, device: torch.device, listed: Mapping[str, tuple[Entry, int]], order: Sequence[str]
+    params: Params, dataset: Dataset, device: torch.device, listed: Mapping[str, tuple[Entry, int]], threads: int, order: Sequence[str]
 ) -> tuple[dict[str, float], float]:
     """`time_round` in a new process. Raises UserError if it ends early."""
     with ProcessPoolExecutor(1, get_context("spawn"), die_with_parent, (os.getpid(),)) as pool:
         try:
-            return pool.submit(time_round, params, dataset, device, listed, order).result()
+            return pool.submit(time_round, params, dataset, device, listed, threads, order).result()
         except BrokenProcessPool:
             raise UserError("A process of the timing stage ended early (out of memory?); run the same command again.", status=1) from None
 
 
 def time_round(
-    params: Params, dataset: Dataset, device: torch.device, listed: Mapping[str, tuple[Entry, int]], order: Sequence[str]
+    params: Params, dataset: Dataset, device: torch.device, listed: Mapping[str, tuple[Entry, int]], threads: int, order: Sequence[str]
 ) -> tuple[dict[str, float], float]:
     """Warms everything up and times each once.
 
     Args:
         listed: by name, what to time and its number of steps.
+        threads: of a step as published.
         order: all names, in the order in which they are timed.
 
     Returns:
@@ -140,7 +143,7 @@ def time_round(
     """
     set_reproducible(device)
     keep_freed_memory()
-    works = {name: make(entry, params, dataset, device, steps) for name, (entry, steps) in listed.items()}
+    works = {name: make(entry, params, dataset, device, steps, threads) for name, (entry, steps) in listed.items()}
     for work in works.values():
         work()  # compiles and allocates
     with LoadMeter() as load:

@@ -21,7 +21,7 @@ from pipeline.data.datasets import Dataset
 from pipeline.models import VisionTransformer
 from pipeline.params import Params
 from pipeline.timing import published
-from pipeline.timing.steps import MAX_EPOCHS, batches, build, synchronize, train_settings
+from pipeline.timing.steps import MAX_EPOCHS, batches, build, own_threads, synchronize, train_settings
 from pipeline.timing.subjects import Entry
 from pipeline.training.optimizers import make_optimizer
 
@@ -50,17 +50,20 @@ _LABEL = "part: "
 _BACKWARD = "autograd::engine::evaluate_function"
 
 
-def profile(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int) -> dict[str, Any]:
+def profile(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int, threads: int = 1) -> dict[str, Any]:
     """The time of a step by part of the network, run eagerly.
 
     Each operator's own time, and on the CPU that of the Python code around it, counts for the part of the network that called it. A
     backward operator counts for the part of the forward operator whose gradient it computes.
 
+    Args:
+        threads: see `own_threads`.
+
     Returns:
         "seconds": of a step under the profiler, on a GPU of its kernels only; "groups": seconds of each of `GROUPS`; "operators": the
         number of operators that each of them calls per step.
     """
-    groups, operators = by_part(record(entry, params, dataset, device, steps), cuda=device.type == "cuda")
+    groups, operators = by_part(record(entry, params, dataset, device, steps, threads), cuda=device.type == "cuda")
     return {
         "seconds": sum(groups.values()) / 1e6 / steps,
         "groups": {group: groups[group] / 1e6 / steps for group in GROUPS},
@@ -68,7 +71,7 @@ def profile(entry: Entry, params: Params, dataset: Dataset, device: torch.device
     }
 
 
-def record(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int) -> list[Any]:
+def record(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int, threads: int = 1) -> list[Any]:
     """The profiler's events (`torch.autograd.profiler_util.FunctionEvent`) of `steps` steps, after one that is not recorded."""
     model = build(entry).to(device).train()
     if entry.way == "fast":
@@ -90,7 +93,7 @@ def record(entry: Entry, params: Params, dataset: Dataset, device: torch.device,
                 update()
 
     (warm, *rest) = batches(dataset, entry.batch, steps + 1, device)
-    with _labels(model), _no_collection():
+    with _labels(model), _no_collection(), own_threads(entry, threads):
         step(*warm)
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
         with profiler(activities=activities) as recorded:

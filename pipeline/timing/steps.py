@@ -1,14 +1,17 @@
 """Timed training steps, each network computed in two ways.
 
 As published: `pipeline.timing.published`, torch's Adam with its defaults, and the loss read after every step. On the fast path: this
-project's `pipeline.training.engine`. Both train one seed, on the CPU with one thread. The images are in memory, so no time of a data
-loader is included.
+project's `pipeline.training.engine`. Both train one seed. The images are in memory, so no time of a data loader is included.
+
+On the CPU a step as published has the threads that torch takes by itself, as its author's had. All else has one: a worker of the engine
+has one, and growth with the tokens is growth of arithmetic only where no second thread takes a part of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -32,25 +35,37 @@ MAX_EPOCHS = 10_000  # more than the rounds that params allow, including repeate
 Work = Callable[[], float]  # each call runs the steps and returns their seconds
 
 
-class PublishedSteps:
-    """Training steps of one model in a plain loop, as published."""
+@contextlib.contextmanager
+def own_threads(entry: Entry, threads: int) -> Iterator[None]:
+    """Gives a step as published `threads` threads while the block runs, and all else one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads if (entry.kind, entry.way) == ("step", "published") else 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
-    def __init__(self, entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int) -> None:
-        self.device = device
+
+class PublishedSteps:
+    """Training steps of one model in a plain loop, as published. `threads`: see `own_threads`."""
+
+    def __init__(self, entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int, threads: int) -> None:
+        self.entry, self.device, self.threads = entry, device, threads
         self.model = build(entry).to(device).train()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=params.train.learning_rate)
         self.batches = batches(dataset, entry.batch, steps, device)
 
     def __call__(self) -> float:
         synchronize(self.device)
-        start = time.perf_counter()
-        for images, labels in self.batches:
-            loss = F.cross_entropy(self.model(images), labels)
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-            loss.item()
-        return time.perf_counter() - start
+        with own_threads(self.entry, self.threads):
+            start = time.perf_counter()
+            for images, labels in self.batches:
+                loss = F.cross_entropy(self.model(images), labels)
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+                loss.item()
+            return time.perf_counter() - start
 
 
 class FastSteps:
@@ -99,11 +114,13 @@ class AttentionSteps:
         return (published.looped_weigh if self.published else attention)(*self.inputs, scale=self.inputs[0].shape[-1] ** -0.5)
 
 
-def make(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int) -> Work:
-    """Work of `steps` steps, not warm: its first call also compiles and allocates."""
+def make(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int, threads: int) -> Work:
+    """Work of `steps` steps, not warm: its first call also compiles and allocates. `threads`: see `own_threads`."""
     if entry.kind == "attention":
         return AttentionSteps(entry, device, steps)
-    return (FastSteps if entry.way == "fast" else PublishedSteps)(entry, params, dataset, device, steps)
+    if entry.way == "fast":
+        return FastSteps(entry, params, dataset, device, steps)
+    return PublishedSteps(entry, params, dataset, device, steps, threads)
 
 
 def build(entry: Entry) -> VisionTransformer:

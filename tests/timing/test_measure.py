@@ -46,7 +46,7 @@ def watched(do: Callable[[multiprocessing.process.BaseProcess], None]) -> Iterat
 def test_measure_gives_json_with_every_number(small: Params, arrays: Path) -> None:
     lines: list[str] = []
     threads = torch.get_num_threads()
-    torch.set_num_threads(2)  # which it changes
+    torch.set_num_threads(2)  # what torch takes by itself
     try:
         results = measure(small, load(arrays), CPU, lines.append)
     finally:
@@ -64,7 +64,7 @@ def test_measure_gives_json_with_every_number(small: Params, arrays: Path) -> No
         assert ("saved_bytes" in entry) == (entry["kind"] != "step")
     assert {name.split("/")[0] for name in results["profiles"]} == {"step", "growth"}
     assert len(results["profiles"]) == 2 * (3 + 1)  # three subjects and the most tokens, in both ways
-    assert results["machine"]["threads"] == 1
+    assert results["machine"]["threads"] == 2
     assert any("round" in line for line in lines)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch.nn import functional as F
 
 from pipeline.data.datasets import load
+from pipeline.models import VisionTransformer
 from pipeline.params import Params
 from pipeline.timing import steps
 from pipeline.timing.subjects import entries
@@ -23,6 +25,31 @@ def test_both_attentions_under_the_clock_compute_the_same(small: Params) -> None
     for work in works.values():
         assert work() > 0
         torch.testing.assert_close(work.forward(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "way", "threads"), [("step", "published", 3), ("step", "fast", 1), ("growth", "published", 1), ("growth", "fast", 1)]
+)
+def test_only_a_step_as_published_has_torchs_own_threads(
+    small: Params, arrays: Path, monkeypatch: pytest.MonkeyPatch, kind: str, way: str, threads: int
+) -> None:
+    entry = next(entry for entry in entries(small, 4) if (entry.kind, entry.way) == (kind, way))
+    seen: set[int] = set()
+    embed = VisionTransformer.embed
+
+    def watched(self: VisionTransformer, images: torch.Tensor) -> torch.Tensor:
+        seen.add(torch.get_num_threads())
+        return embed(self, images)
+
+    monkeypatch.setattr(VisionTransformer, "embed", watched)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as `measure` sets it
+    try:
+        steps.make(entry, small, load(arrays), CPU, 1, threads=3)()
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {threads}
 
 
 def test_images_are_gone_through_again_where_there_are_too_few(arrays: Path) -> None:
