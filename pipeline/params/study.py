@@ -120,7 +120,8 @@ class ComparisonSettings(Settings):
         minus: a second pair (variant, reference), whose difference is subtracted from the first pair's.
         bound: the margin, in the measure's own unit (accuracy as a fraction); a factor if the measure's effects are ratios.
         between: the two ends of the claimed interval, for `ratio` and `exponent`.
-        paired: whether equal seeds of both sides are pairs, because their trainings share their images or their first epochs.
+        paired: whether equal seeds of both sides are pairs, because their trainings share their subset of the images, or what is
+            measured depends on the initial weights alone.
         pairs: for a measure of two curves, (variant, reference) at each point, in rising order; the last is `variant` and `reference`.
     """
 
@@ -182,6 +183,7 @@ class ClaimSettings(Settings):
         margin: the reason for the bounds.
         any: whether the comparisons of one `variant` have to hold; else all of them have to.
         images_shown: training images that each side has to be shown before the claim is judged; None means the study's number.
+        first_seed: the first seed that counts; earlier ones had been seen when the claim was made.
     """
 
     source: Annotated[str, Field(min_length=1)]
@@ -192,6 +194,7 @@ class ClaimSettings(Settings):
     comparisons: Annotated[tuple[ComparisonSettings, ...], Field(min_length=1, strict=False)]
     any: bool = False
     images_shown: Annotated[int, Field(ge=1)] | None = None
+    first_seed: Annotated[int, Field(ge=0)] = 0
 
 
 class ExperimentSettings(Settings):

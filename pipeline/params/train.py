@@ -60,6 +60,11 @@ class TrainSettings(Settings):
             )
         return self
 
+    @property
+    def ends_at_zero(self) -> bool:
+        """Whether the schedule ends the training: its learning rate falls to 0."""
+        return self.schedule in ("linear", "warmup_linear", "cosine")
+
     @field_validator("seeds", mode="before")
     @classmethod
     def _counted(cls, seeds: Any) -> Any:

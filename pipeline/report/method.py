@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pipeline.params import Params
 from pipeline.report import text
 from pipeline.study import error_rates
@@ -19,6 +21,8 @@ def render(params: Params) -> bytes:
             rows.setdefault(spread, {})[claim] = row
         else:
             power.append(row)
+    worst = max(float(row["false"]) for found in rows.values() for row in found.values())
+    trials = int(power[0]["trials"])
     return text.page(
         "method.md.j2",
         preview=params.preview,
@@ -30,8 +34,9 @@ def render(params: Params) -> bytes:
         simulated=error_rates.LOOKS,
         rows=rows,
         claims=list(dict.fromkeys(claim for found in rows.values() for claim in found)),
-        worst=max(float(row["false"]) for found in rows.values() for row in found.values()),
+        worst=worst,
+        chance=1.96 * math.sqrt(worst * (1 - worst) / trials),
         power=power,
-        trials=int(power[0]["trials"]),
+        trials=trials,
         share=lambda value: f"{100 * float(value):.1f}",
     )

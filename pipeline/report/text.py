@@ -141,11 +141,13 @@ def effect(finding: Finding) -> str:
 
 
 def _bound(value: float, ends: tuple[float, ...], show: Callable[[float], str]) -> str:
-    """A bound of an interval. If it looks like an end of the claimed region but is none, it says on which side it lies."""
+    """A bound of an interval. If it looks like an end of the claimed region but is none, it has more digits or says where it lies."""
     text = show(value)
     for end in ends:
         if value != end and show(end) == text:
-            return f"just {'under' if value < end else 'over'} {text}"
+            more = (f"{value:.{places}g}" for places in range(4, 9) if f"{value:.{places}g}" != f"{end:.{places}g}")
+            longer = next(more, None) if show is digits else None
+            return longer or f"just {'under' if value < end else 'over'} {text}"
     return text
 
 
@@ -169,7 +171,7 @@ def compared(comparison: ComparisonSettings, label: Callable[[str], str] = str) 
 
 def needed(finding: Finding) -> str:
     """What would decide a comparison, in few words."""
-    return finding.seeds_note.removesuffix(" would probably decide it, if its mean stays as it is")
+    return finding.seeds_note.removesuffix(", if its mean stays as it is").removesuffix(" would probably decide it")
 
 
 def sizes(finding: Finding) -> str:

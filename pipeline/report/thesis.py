@@ -55,7 +55,8 @@ def render(
     """
     by_chapter = [(chapter, [judgement for judgement in judgements if _is_of(judgement, chapter)]) for chapter in CHAPTERS]
     own = [judgement for _, found in by_chapter for judgement in found]
-    said = [judgement for judgement in own if section(judgement).startswith("4") and judgement.claim.quote]
+    # "thesis, 4.2, with ..." is about another network than the thesis's.
+    said = [one for one in own if section(one).startswith("4") and one.claim.quote and ", with " not in one.claim.source]
     drawn = forest(own)
     verdicts = drawn and replace(drawn, name="thesis")
     page = text.page(
@@ -178,12 +179,16 @@ def _class_token(timings: Timings) -> Question:
             f"With the token added image by image, as published, a step takes {estimate(*loop, digits)} times as long as without one;"
             f" with the token added to the whole batch at once, {estimate(*expand, digits)} times."
         )
-        low = between[1].low if between[1] else -math.inf
-        short = "the guess is right" if low > 1 else "the guess is not decided"
-        sentences.append(
-            f"The loop alone makes it {estimate(*between, digits)} times as long"
-            + (", so what costs is how the token is added, not the token." if low > 1 else ", which may be nothing.")
-        )
+        alone, added = (ends.low if ends else -math.inf for ends in (between[1], expand[1]))
+        larger = between[0] > expand[0]
+        if alone > 1 and added > 1:
+            short = f"the guess is right for the {'larger' if larger else 'smaller'} part"
+            so = f", so the way in which the token is added is the {'larger' if larger else 'smaller'} part of what it costs."
+        elif alone > 1:
+            short, so = "the guess is right", ", so what costs is how the token is added, not the token."
+        else:
+            short, so = "the guess is not decided", ", which may be nothing."
+        sentences.append(f"The loop alone makes it {estimate(*between, digits)} times as long{so}")
     if contrast := timings.contrast("published", "cls-loop", "base"):
         slow, fast = (_part(profile, "class token") for profile in contrast.profiles)
         sentences.append(f"In a profiled step adding the token takes {slow} by the loop and {fast} at once.")

@@ -15,7 +15,8 @@ above, with two changes. One case supports the claim, so support takes an interv
 Holm 1979). All cases have to be contradicted, so that takes an interval that covers one case's comparisons only.
 
 The gate: a comparison of trainings is judged when each of them was shown as many images as the claim speaks of ("short run" if not),
-and when its effect has settled ("not settled" if not, see `_moved`). Else its effect and interval are an observation and no verdict.
+and when its effect has settled ("not settled" if not, see `_moved`): where the measure has a value after every epoch, and a schedule
+that ends at 0 does not end the training by itself. Else its effect and interval are an observation and no verdict.
 So only trainings of full length contradict. One such comparison contradicts the claim even where another is a short run, because the
 claim asserts all of its comparisons. Where none contradicts, a claim with a short run has no verdict.
 
@@ -61,7 +62,7 @@ Verdict = Literal["contradicted", "not run", "short run", "not settled", "not de
 PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
 OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
 FIFTH = 5  # an effect is compared between the last fifth of the epochs and the fifth before
-_DIFFER = "the last two fifths of the epochs differ in where their intervals lie"
+_DIFFER = "the late epochs and the fifth of the epochs before the last differ in where their intervals lie"
 OUTLIER = 5.0  # a seed this far from the median of its side is named; in units of 1.4826 median |x - median|
 MIN_FOR_OUTLIERS = 5  # seeds of a side
 
@@ -127,6 +128,7 @@ class Judgement:
     Attributes:
         images_shown: training images that each side has to be shown; None for a claim about timings alone.
         looks: numbers of seeds at which it is judged; empty where all count, and for a claim about timings alone.
+        settles: whether any of its effects has to have settled.
     """
 
     id: str
@@ -135,6 +137,7 @@ class Judgement:
     findings: tuple[Finding, ...]
     images_shown: int | None = None
     looks: tuple[int, ...] = ()
+    settles: bool = False
 
     @property
     def deciding(self) -> Finding:
@@ -218,13 +221,13 @@ def judge(
         findings.append(
             _of_timings(comparison, timings, rule, levels)
             if timed
-            else _of_trainings(comparison, evidence, rule, levels, length, tuple(looks))
+            else _of_trainings(comparison, evidence, rule, levels, length, tuple(looks), claim.first_seed)
         )
     verdicts = {_of_case(case) for case in _cases(claim, findings)}
     verdict = next(verdict for verdict in ("supported", *PRECEDENCE[1:-1], "contradicted") if verdict in verdicts)
     if is_timed(claim):
         return Judgement(id, claim, verdict, tuple(findings))
-    return Judgement(id, claim, verdict, tuple(findings), length, tuple(looks))
+    return Judgement(id, claim, verdict, tuple(findings), length, tuple(looks), settles=any(map(_settles, claim.comparisons)))
 
 
 def _cases(claim: ClaimSettings, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], ...]:
@@ -374,10 +377,13 @@ def _log(values: FloatArray) -> FloatArray:
     return logs
 
 
-def _trained(comparison: ComparisonSettings, sides: Mapping[str, Training], looks: tuple[int, ...], *, epochs: bool = False) -> _Sample:
+def _trained(
+    comparison: ComparisonSettings, sides: Mapping[str, Training], looks: tuple[int, ...], first_seed: int, *, epochs: bool = False
+) -> _Sample:
     """What the comparison is about, of the seeds that count.
 
     Args:
+        first_seed: seeds before it do not count.
         epochs: take the fifth of the epochs before the last fifth, in place of the measure's own.
 
     Raises:
@@ -385,9 +391,12 @@ def _trained(comparison: ComparisonSettings, sides: Mapping[str, Training], look
     """
     scale, show = _scale(comparison)
     low, high = (float(scale(np.array(end))) for end in region(comparison))
+    of_sides = {name: tuple(seed for seed in sides[name].seeds if seed >= first_seed) for name in comparison.variants}
+    if seen := [name for name, seeds in of_sides.items() if not seeds]:
+        raise NotMeasured(f"the seeds of {listed(seen)} had been seen when the claim was made, and only those from {first_seed} on count")
     if comparison.measure == "ensemble accuracy":
         side = sides[comparison.variant]
-        seeds = _counted(side.seeds, looks)
+        seeds = _counted(of_sides[comparison.variant], looks)
         votes = side.predictions
         if votes is None:
             raise NotMeasured(f"{comparison.variant}: its predictions are not there")
@@ -396,13 +405,12 @@ def _trained(comparison: ComparisonSettings, sides: Mapping[str, Training], look
 
     entry = MEASURES[comparison.measure]
     if entry.series is not None:
-        seeds = _counted(_common({name: sides[name].seeds for name in comparison.variants}), looks)
+        seeds = _counted(_common(of_sides), looks)
         ours, theirs = zip(*(tuple(sides[name] for name in pair) for pair in comparison.pairs), strict=True)
         values = scale(entry.series(ours, theirs, seeds))
         _refuse_infinite(values, seeds, f"the {comparison.measure}")
         return _Sample((values,), (seeds,), contrast, (low, high), show)
 
-    of_sides = {name: sides[name].seeds for name in comparison.variants}
     if comparison.paired:
         of_sides = dict.fromkeys(of_sides, _common(of_sides))
     counted = {name: _counted(seeds, looks) for name, seeds in of_sides.items()}
@@ -453,7 +461,13 @@ def _common(seeds: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _of_trainings(
-    comparison: ComparisonSettings, evidence: Mapping[str, Training], rule: str, levels: _Levels, images_shown: int, looks: tuple[int, ...]
+    comparison: ComparisonSettings,
+    evidence: Mapping[str, Training],
+    rule: str,
+    levels: _Levels,
+    images_shown: int,
+    looks: tuple[int, ...],
+    first_seed: int,
 ) -> Finding:
     """The finding, which is an observation and no verdict where a training is too short or the effect still moves."""
     sides = {name: evidence[name] for name in comparison.variants if name in evidence}
@@ -461,7 +475,7 @@ def _of_trainings(
     try:
         if lacking := [name for name in dict.fromkeys(comparison.variants) if name not in sides]:
             raise NotMeasured(f"there are no results of {listed(lacking)}")
-        sample = _trained(comparison, sides, looks)
+        sample = _trained(comparison, sides, looks, first_seed)
         finding = _decide(comparison, sample, rule, levels, looks)
     except NotMeasured as error:
         return Finding(comparison, "not run", str(error), rule)
@@ -474,7 +488,8 @@ def _of_trainings(
         return _observation(finding, "short run", why, f"trainings that are shown {images_shown:,} images")
     if sample is None or finding.interval is None:
         return finding
-    if MEASURES[comparison.measure].by_epoch and (moved := _moved(comparison, sides, sample, finding, levels, looks)):
+    ended = all(side.ends_at_zero for side in sides.values())
+    if _settles(comparison) and not ended and (moved := _moved(comparison, sides, sample, finding, levels, looks, first_seed)):
         # A small movement across a bound may be chance, which more seeds tell.
         remedy = "more seeds or a longer training" if moved == _DIFFER else "a longer training"
         return _observation(finding, "not settled", moved, remedy)
@@ -487,6 +502,11 @@ def _observation(finding: Finding, verdict: Verdict, why: str, missing: str) -> 
     return replace(finding, verdict=verdict, why=why, seeds_needed=None, seeds_note="", observed=observed, missing=missing)
 
 
+def _settles(comparison: ComparisonSettings) -> bool:
+    """Whether the effect can be seen to move, because its measure has a value after every epoch."""
+    return bool(MEASURES[comparison.measure].by_epoch)
+
+
 def _moved(
     comparison: ComparisonSettings,
     sides: Mapping[str, Training],
@@ -494,6 +514,7 @@ def _moved(
     finding: Finding,
     levels: _Levels,
     looks: tuple[int, ...],
+    first_seed: int,
 ) -> str:
     """Why the effect has not settled, as the end of a sentence; empty where it has.
 
@@ -508,7 +529,7 @@ def _moved(
     if any(side.test_accuracy.shape[1] < 2 for side in sides.values()):
         return "one epoch does not show whether the effect has settled"
     try:
-        before = _trained(comparison, sides, looks, epochs=True)
+        before = _trained(comparison, sides, looks, first_seed, epochs=True)
     except NotFormed as error:
         return f"over the fifth of the epochs before the last {error}"
     earlier = _decide(comparison, before, "", levels, looks)
@@ -523,13 +544,13 @@ def _moved(
     if by >= allowed:
         if is_ratio(comparison):
             return (
-                f"between the last two fifths of the epochs the ratio moved by a factor of {math.exp(by):.3f}, "
+                f"from the fifth of the epochs before the last to the late ones the ratio moved by a factor of {math.exp(by):.3f}, "
                 f"and less than {math.exp(allowed):.3f} would be settled"
             )
         measure = MEASURES[comparison.measure]
         was, most = (f"{measure.factor * value:.3g}" for value in (by, allowed))
         return (
-            f"between the last two fifths of the epochs the effect moved by {was} {measure.of_difference}, "
+            f"from the fifth of the epochs before the last to the late ones the effect moved by {was} {measure.of_difference}, "
             f"and less than {most} would be settled"
         )
     if earlier.verdict != finding.verdict:
@@ -627,12 +648,12 @@ def _decide(comparison: ComparisonSettings, sample: _Sample, rule: str, levels: 
         why = f"no part of the interval lies {where}, but some of the {_percent(levels.outside)} interval of several comparisons"
     elif low < outer.low and outer.high < high:
         why = f"the interval lies {where}, but not the whole {_percent(levels.inside)} interval of several comparisons"
-    needed, note = _outlook(estimate, sample.region, unit, levels)
+    needed, note = _outlook(estimate, sample.region, unit, levels, looks)
     return replace(finding, why=why, seeds_needed=needed, seeds_note=note)
 
 
 def _outlook(
-    estimate: Estimate | RankEstimate | ShareEstimate, region: tuple[float, float], unit: str, levels: _Levels
+    estimate: Estimate | RankEstimate | ShareEstimate, region: tuple[float, float], unit: str, levels: _Levels, looks: tuple[int, ...]
 ) -> tuple[tuple[int, int | None] | None, str]:
     """`Finding.seeds_needed` and `Finding.seeds_note`."""
     if isinstance(estimate, RankEstimate):
@@ -647,4 +668,10 @@ def _outlook(
         said = f"{fewest:,} {unit} or many more"
     else:
         said = f"{fewest:,} to {largest:,} {unit}" if largest > fewest else f"about {largest:,} {unit}"
-    return (fewest, largest), f"{said} would probably decide it, if its mean stays as it is"
+    beyond = bool(looks) and fewest > looks[-1]
+    note = (
+        f"the last look, with {looks[-1]} seeds, would probably not decide it; it takes {said}"
+        if beyond
+        else f"{said} would probably decide it"
+    )
+    return (fewest, largest), f"{note}, if its mean stays as it is"

@@ -41,6 +41,7 @@ class Simulated:
     seeds: tuple[int, ...]
     errors: FloatArray
     images_shown: int = 1
+    ends_at_zero: bool = False
     evaluation: None = None
 
     @property

@@ -117,6 +117,11 @@ class Training:
         return self.settings.images_shown
 
     @property
+    def ends_at_zero(self) -> bool:
+        """Whether the learning rate falls to 0, so that the training ends where its schedule does."""
+        return self.settings.train.ends_at_zero
+
+    @property
     def training_images(self) -> int:
         """Different training images, or scenes, that a seed sees."""
         return self.settings.training_images

@@ -43,7 +43,7 @@ def test_a_row_says_what_the_variant_is_and_who_speaks_of_it(raw_params: dict[st
         assert yaml.safe_load("{" + rows[name].difference + "}") == difference
         assert rows[name].experiments == tuple(key for key, of in raw_params["experiments"].items() if name in of["variants"])
     assert rows["cnn-1000"].claims == ("T8",)
-    assert rows["cnn"].claims == ("T8", "K4")  # T8's as the last of its pairs
+    assert rows["cnn"].claims == ("T8", "T8b", "K4")  # T8's as the last of its pairs
     assert rows["first"].claims == ("T3", "T4")
     assert rows["patch-14"].claims == ("T5b", "T6", "T16")
 

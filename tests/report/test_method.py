@@ -38,8 +38,8 @@ def test_its_numbers_are_those_of_the_table(study: Params) -> None:
     spreads = {row["scenario"].split(", ", 1)[1] for row in errors}
     assert len(cells) == len(spreads) + len(power) + 3  # two headers, and the lines under them
     worst = max(100 * float(row["false"]) for row in errors)
-    assert f"(% of studies, at most {worst:.1f}; " in shown
-    assert f"over {int(rates[0]['trials']):,} simulated studies a row" in shown
+    assert f"(% of studies, at most {worst:.1f}, known to within 0.7 points; " in shown
+    assert f"over {int(rates[0]['trials']):,} simulated studies per row" in shown
 
 
 def test_it_states_looks_level_and_length(study: Params) -> None:

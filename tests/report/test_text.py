@@ -25,11 +25,11 @@ def shown(low: float, high: float, region: tuple[float, float]) -> str:
 @pytest.mark.parametrize(
     ("low", "high", "region", "expected"),
     [
-        (0.79996, 0.947, (0.8, 1.25), "[just under 0.800 to 0.947]"),
-        (0.80004, 1.2499, (0.8, 1.25), "[just over 0.800 to just under 1.25]"),
+        (0.79996, 0.947, (0.8, 1.25), "[0.79996 to 0.947]"),
+        (0.80004, 1.2499, (0.8, 1.25), "[0.80004 to 1.2499]"),
         (0.8, 1.25, (0.8, 1.25), "[0.800 to 1.25]"),
         (0.795, 0.947, (0.8, 1.25), "[0.795 to 0.947]"),
-        (0.7, 1.0000001, (-math.inf, 1.0), "[0.700 to just over 1.00]"),
+        (0.7, 1.0000001, (-math.inf, 1.0), "[0.700 to 1.0000001]"),
     ],
 )
 def test_a_bound_that_looks_like_an_end_of_the_region_says_on_which_side_it_lies(

@@ -65,12 +65,12 @@ def test_tables_and_answers_follow_params(study: Params, make_timings: Make, raw
     found = make_timings(loop=1.3, noise=1e-4)
     shown, _ = page(study, found)
     assert "| T4 | class token by loop | no class token | 1.30" in shown
-    assert "As published, class token by loop takes 1.30" in shown
+    assert "As published, the step with *class token by loop* takes 1.30" in shown
     assert "the reference in nested loops | 50 |" in shown
     for way, profiles in (("published", "As published"), ("fast", "On the fast path")):
         one, other = (found.raw["profiles"][f"step/{way}/{subject}"]["groups"] for subject in ("cls-loop", "first"))
         part = max(one, key=lambda group: abs(one[group] - other[group]))
-        (line,) = (line for line in shown.splitlines() if line.startswith(f"- {profiles}, class token by loop takes"))
+        (line,) = (line for line in shown.splitlines() if line.startswith(f"- {profiles}, the step with *class token by loop* takes"))
         assert f"differ most in the part {part}: " in line
     renamed = raw_params["timing"]["labels"] | {"first": "nothing before the patches"}
     shown, _ = page(parse(raw_params | {"timing": raw_params["timing"] | {"labels": renamed}}), found)

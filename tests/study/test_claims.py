@@ -53,6 +53,7 @@ class Runs:
     grid: int = GRID
     epochs: int = EPOCHS
     images_shown: int = 2 * LENGTH  # as long as the longest training that a claim of the study speaks of
+    ends_at_zero: bool = False
     slope: float = 0.0  # by which accuracy still rises from one epoch to the next
     shift_accuracy: np.ndarray | None = None
     attention_entropy: np.ndarray | None = None
@@ -110,7 +111,7 @@ _COLUMNS = {
     "deletion": 0.1,
     "own_deletion": 0.05,
     "saturated_attention": 0.05,
-    "score_gradient": 0.5,
+    "score_gradient_start": 0.5,
     "positions_1d": 0.3,
     "position_changes_1d": 0.6,
     "state_gradient": -1.0,
@@ -581,7 +582,7 @@ def test_an_effect_that_moves_to_another_verdict_is_not_settled() -> None:
     a = _last_two_fifths(0.9 + 0.0051 + spread, 0.9 + 0.0046 + spread)  # by half a tenth of a point, from outside to inside
     assert found(compare("equivalent", bound=0.005), a=ending(*(a.test_accuracy[:, 0])), b=b).verdict != "supported"
     finding = found(compare("equivalent", bound=0.005), a=a, b=b)
-    assert (finding.verdict, finding.why) == ("not settled", "the last two fifths of the epochs differ in where their intervals lie")
+    assert (finding.verdict, finding.why) == ("not settled", claims._DIFFER)
     assert finding.missing == "more seeds or a longer training"
 
 
@@ -592,6 +593,41 @@ def test_more_seeds_can_settle_what_differed_by_chance() -> None:
     early, later = (found(compare("equivalent", bound=0.005), a=a, b=ending(*[0.9] * len(a.seeds))) for a in (few, many))
     assert (early.verdict, early.missing) == ("not settled", "more seeds or a longer training")
     assert later.verdict == "supported"
+
+
+def test_a_training_that_ends_at_a_rate_of_0_has_nothing_to_settle() -> None:
+    spread = 1e-4 * np.array([-1.5, -0.5, 0.5, 1.5])
+    a, b = _last_two_fifths(0.9 + 0.02 + spread, 0.9 + 0.04 + spread), ending(*[0.9] * 4)
+    assert found(compare("more", bound=0.01), a=a, b=b).verdict == "not settled"
+    a, b = (replace(side, ends_at_zero=True) for side in (a, b))
+    assert found(compare("more", bound=0.01), a=a, b=b).verdict == "supported"
+    assert found(compare("more", bound=0.01), a=a, b=replace(b, ends_at_zero=False)).verdict == "not settled"
+
+
+def test_of_a_claim_made_after_results_only_later_seeds_count() -> None:
+    early, late = runs(0.96, n=4), runs(0.9, n=4)  # the claim holds in the seeds that led to it alone
+    both = np.concatenate([early.accuracy, late.accuracy])
+    a = replace(runs(0.9, n=8), accuracy=both)
+    made = claim(compare("at least", reference=None, bound=0.95, paired=False))
+    assert judge("X", made, {"a": early}).verdict == "supported"
+    later = made.model_copy(update={"first_seed": 4})
+    assert judge("X", later, {"a": a}).verdict == "contradicted"
+    assert judge("X", later, {"a": a}).findings[0].sizes == (4,)
+    finding = judge("X", later, {"a": early}).findings[0]
+    assert (finding.verdict, finding.effect) == ("not run", None)
+    assert finding.why == "the seeds of a had been seen when the claim was made, and only those from 4 on count"
+
+
+def test_more_seeds_than_the_last_look_are_no_promise() -> None:
+    evidence = {"a": runs(0.9705, noise=0.001), "b": runs(0.97, seed=1, noise=0.001)}
+    one = claim(compare("less", bound=0.001, paired=False))
+    (free,) = judge("X", one, evidence).findings
+    assert free.seeds_needed is not None
+    fewest = free.seeds_needed[0]
+    assert fewest > 10
+    assert free.seeds_note.endswith(" would probably decide it, if its mean stays as it is")
+    (looked,) = judge("X", one, evidence, looks=(5, 10)).findings
+    assert looked.seeds_note.startswith("the last look, with 10 seeds, would probably not decide it; it takes ")
 
 
 def test_the_luck_of_the_last_epoch_does_not_decide() -> None:
@@ -1035,7 +1071,8 @@ def test_every_claim_of_the_study_is_judged_in_any_state(study: Params, state: s
             assert finding.seeds_needed is None or finding.seeds_needed[0] > finding.n
             for value in (finding.effect, finding.interval and finding.interval.low, finding.interval and finding.interval.high):
                 assert value is None or math.isfinite(value)
-    trained = [f for judgement in judgements for f in judgement.findings if f.comparison.rule not in TIMING_RULES]
+    unseen = [judgement for judgement in judgements if not judgement.claim.first_seed]  # of others all of these seeds had been seen
+    trained = [f for judgement in unseen for f in judgement.findings if f.comparison.rule not in TIMING_RULES]
     verdicts = {finding.verdict for finding in trained if finding.comparison.measure != "ensemble accuracy"}
     if state == "everything":
         assert "supported" in verdicts
