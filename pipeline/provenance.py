@@ -52,12 +52,26 @@ STAGE_CODE = {
         "stages/scenes.py",
     ),
     "train": (*TRAINING_CODE, *CAPTIONING_CODE, "files.py", "measures/definitions.py", "runner", "stages/train.py"),
-    "evaluate": (*EVALUATION_CODE, "study/files.py", "study/tables.py", "study/training.py"),
+    "evaluate": (
+        *EVALUATION_CODE,
+        "files.py",
+        "measures/__init__.py",
+        "measures/learning_curves.py",
+        "params",
+        "provenance.py",
+        "runner/finished.py",
+        "runner/results.py",
+        "runner/workers.py",
+        "study/files.py",
+        "study/tables.py",
+        "study/training.py",
+    ),
     "timing": ("kernels", "models", "params/architectures.py", "training", *TIMING_CODE, "stages/timing.py"),
     "report": (
         "captioning/data.py",
         "captioning/grammar.py",
         "measures",
+        "params",
         "study",
         "report",
         "timing/power_law.py",
@@ -94,7 +108,7 @@ def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -
     for entry in entries:
         path = package / entry
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.suffix not in (".py", ".j2", ".csv"):
+            if file.suffix not in (".py", ".j2", ".csv") or file.name.startswith("."):  # an editor's lock is no module
                 continue
             text = file.read_text(encoding="utf-8")
             content = (canonical(text) if file.suffix == ".py" else text).encode()

@@ -173,7 +173,7 @@ def source_files(dep: str) -> list[str]:
     place = dep.removeprefix("${code}/")
     if place == dep or not (ROOT / place).is_dir():
         return [dep]
-    files = (path for path in (ROOT / place).rglob("*") if path.suffix in (".py", ".j2"))
+    files = (path for path in (ROOT / place).rglob("*") if path.suffix in (".py", ".j2", ".csv"))
     return sorted(f"${{code}}/{path.relative_to(ROOT).as_posix()}" for path in files)
 
 

@@ -203,6 +203,8 @@ class StudyProgress:
         except (OSError, ValueError, LookupError, TypeError):
             return None
         whole, missing = (sum(work[i] for work in variants.values()) for i in (0, 1))
+        if not whole:  # nothing waits, and no time is known
+            return None
         seconds = study["seconds"] + time.monotonic() - self._start
         count = sum(shares[variant] == 1 or not work[1] for variant, work in variants.items())
         return study_line(count, len(variants), 1 - (missing - done) / whole, seconds, seconds / done * (missing - done) if done else None)

@@ -60,6 +60,9 @@ def parted(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str |
         parts: the finished seeds, in the stack's order.
         exact: whether this is the kind of processor that trained.
     """
+    names = {name.removeprefix("model.") for name in parts[0].tensors if name.startswith("model.")}
+    if other := sorted(names ^ trainer.stack.state().keys()):
+        return f"the weights have other names: {', '.join(other[:3])}"
     for seed, found in tables(trainer).items():
         stored = next(part for part in parts if part.seed == seed).origin["tables"]
         for name, clause in _TABLES.items():

@@ -230,20 +230,26 @@ def settings_of(run: Mapping[str, Any]) -> VariantSettings:
 def read_lock() -> dict[str, Any]:
     """The stages of dvc.lock; none where there is no such file, or a damaged one."""
     try:
-        stages: dict[str, Any] = yaml.load(Path("dvc.lock").read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["stages"]
+        stages = yaml.load(Path("dvc.lock").read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["stages"]
     except (OSError, yaml.YAMLError, LookupError, TypeError):
         return {}
-    return stages
+    return stages if isinstance(stages, dict) else {}
 
 
 def _stored(path: Path, lock: Mapping[str, Any]) -> Path | None:
-    """The file in DVC's stores that dvc.lock names as this output of a train stage; None where there is none."""
+    """The file in DVC's stores that dvc.lock names as this output of a train stage; None where there is no intact one."""
     try:
         outs = lock[f"train@{path.parent.name}"]["outs"]
         md5 = next(out["md5"] for out in outs if out["path"] == path.as_posix())
     except (LookupError, TypeError, StopIteration):
         return None
-    return next((place for store in _STORES if (place := store / md5[:2] / md5[2:]).is_file()), None)
+    places = (store / md5[:2] / md5[2:] for store in _STORES)
+    return next((place for place in places if place.is_file() and _md5(place) == md5), None)
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
 
 
 def _copy(source: Path, path: Path) -> None:

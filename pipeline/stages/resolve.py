@@ -30,16 +30,25 @@ def write_configs(params: Params, directory: Path) -> None:
 
 
 def prune(runs: Path, params: Params) -> list[str]:
-    """Removes results of variants that params.yaml no longer has, but for their finished seeds. Returns their names."""
+    """Removes results of variants that params.yaml no longer has, but for their finished seeds. Returns their names.
+
+    What is no training stays: links, and folders that hold other files.
+    """
     there = {path.name for path in runs.glob("*")}
     # A variant that was only renamed finds its seeds again, in a fresh clone, too.
     results.restore_runs(runs, lambda name: name not in params.variants)
-    gone = [path for path in sorted(runs.glob("*")) if path.is_dir() and path.name not in params.variants]
+    gone = [path for path in sorted(runs.glob("*")) if path.name not in params.variants and _is_training(path)]
     for path in gone:
         with contextlib.suppress(UserError):
             results.keep(path, FINISHED)
         shutil.rmtree(path)
     return [path.name for path in gone if path.name in there]
+
+
+def _is_training(path: Path) -> bool:
+    """Whether a folder holds what a train stage writes, or DVC beside it, and nothing else."""
+    ours = {results.RUN, *results.OUTPUTS, ".gitignore"}
+    return path.is_dir() and not path.is_symlink() and all(entry.name in ours or entry.suffix == ".tmp" for entry in path.iterdir())
 
 
 if __name__ == "__main__":

@@ -87,13 +87,12 @@ class Repository:
             cwd=self.root,
             input="".join(f"{id}\n" for id in wanted).encode(),
             capture_output=True,
-            check=True,
         ).stdout
         contents, place = {}, 0
         for id in wanted:
-            line_end = answer.index(b"\n", place)
-            header = answer[place:line_end].split()
-            if header[-1] == b"missing":
+            line_end = answer.find(b"\n", place)
+            header = answer[place : max(line_end, place)].split()
+            if not header or header[-1] == b"missing":  # git ends early where it cannot fetch a missing file
                 raise UserError("git does not hold all files of that commit (a partial clone?): run `git fetch --refetch`.")
             size = int(header[2])
             contents[id] = answer[line_end + 1 : line_end + 1 + size]
@@ -102,7 +101,8 @@ class Repository:
 
     def additions(self, places: Sequence[str], refs: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         """The commits before some refs that changed files in `places`, the oldest first, each with the lines that it added."""
-        command = ["git", "log", "--reverse", "--format=%x00%H", "--patch", "--unified=0", "--no-ext-diff", *refs, "--", *places]
+        plain = ["--no-ext-diff", "--no-color", "--no-show-signature"]
+        command = ["git", "log", "--reverse", "--format=%x00%H", "--patch", "--unified=0", *plain, *refs, "--", *places]
         shown = subprocess.run(command, cwd=self.root, capture_output=True).stdout
         for part in shown.split(b"\0")[1:]:
             commit, _, patch = part.partition(b"\n")

@@ -128,7 +128,7 @@ def read_arrays(file: Path | BytesIO, name: str) -> Arrays:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return {key: arrays[key] for key in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError):
         raise UserError(f"{name} is damaged: {mend('evaluate')}.") from None
 
 

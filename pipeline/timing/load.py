@@ -19,7 +19,7 @@ def tree(root: int) -> dict[int, float]:
             continue
         try:
             text = (entry / "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
+        except OSError:  # ended meanwhile, or hidden from this user
             continue
         fields = text[text.rindex(")") + 2 :].split()  # skips the name, which may contain spaces and parentheses
         pid = int(entry.name)

@@ -311,6 +311,8 @@ def test_work_is_what_the_stages_read(
     assert line is not None
     assert line.startswith("study: 2 of 2 variants (100 %), ")
     assert line.endswith(", nothing left")
+    Path("word.json").write_text(json.dumps({"variants": {"more": [0.0, 0.0]}, "finished": [], "seconds": 0.0}))
+    assert StudyProgress("more").finish() is None  # all is kept, and no time of it is known
     Path("word.json").write_text("{")
     assert StudyProgress("more").finish() is None
     monkeypatch.delenv(STUDY)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.params import VariantSettings
+from pipeline.params import BaselineSettings, CaptionerSettings, ModelSettings, TrainSettings, VariantSettings
 from pipeline.runner import finished, replay, results
 from pipeline.runner.finished import Finished
 from pipeline.training.engine import Trainer
@@ -82,6 +82,21 @@ def test_settings_that_differ_in_seeds_alone_share_a_folder(tmp_path: Path, tiny
     assert place(learning_rate=0.004) != place()
     assert finished.folder(tmp_path, tiny_settings(), "e" * 64, "cpu") != place()
     assert finished.folder(tmp_path, tiny_settings(), "d" * 64, "cuda") != place()
+
+
+def test_a_default_of_a_setting_stays_what_it_was_introduced_with() -> None:
+    """An option at its default does not count in the key of a finished seed. With another default, old seeds would pass for new ones."""
+    defaults = {
+        kind.__name__: {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
+        for kind in (VariantSettings, TrainSettings, ModelSettings, BaselineSettings, CaptionerSettings)
+    }
+    assert defaults == {
+        "VariantSettings": {"scenes": None},
+        "TrainSettings": {"beta2": 0.999, "self_critical_epochs": 0, "self_critical_rate": 2e-4},
+        "ModelSettings": {"position_std": 1.0, "norm_kind": "layer"},
+        "BaselineSettings": {},
+        "CaptionerSettings": {},
+    }
 
 
 def test_an_option_at_its_default_does_not_count(tiny_settings: Callable[..., VariantSettings]) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,13 @@ def test_an_initial_weight_is_caught(train: Train, tiny_trainer: Callable[..., T
 
     monkeypatch.setattr(stack, "initial_model", changed)
     assert replay.parted(tiny_trainer(), parts, exact=True) == "the initial weights of seed 1 are others"
+
+
+def test_a_renamed_weight_is_caught(train: Train, tiny_trainer: Callable[..., Trainer]) -> None:
+    parts = [
+        replace(part, tensors={name.replace("head.bias", "head.shift"): value for name, value in part.tensors.items()}) for part in train()
+    ]
+    assert replay.parted(tiny_trainer(), parts, exact=True) == "the weights have other names: head.bias, head.shift"
 
 
 def test_a_dropout_mask_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,3 +30,16 @@ def test_runs_of_variants_that_are_gone_are_removed(tmp_path: Path, study: Param
     assert prune(tmp_path, study) == ["gone"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file", "base"]
     assert prune(tmp_path / "not-there", study) == []
+
+
+def test_what_is_no_training_stays(tmp_path: Path, study: Params) -> None:
+    runs, elsewhere = tmp_path / "runs", tmp_path / "elsewhere"
+    for folder in (runs / "notes", runs / "mixed", elsewhere):
+        folder.mkdir(parents=True)
+    for file in (runs / "notes" / "today.md", runs / "mixed" / "run.json", runs / "mixed" / "mine.csv", elsewhere / "run.json"):
+        file.touch()
+    (runs / "link").symlink_to(elsewhere, target_is_directory=True)
+    assert prune(runs, study) == []
+    assert sorted(path.name for path in runs.iterdir()) == ["link", "mixed", "notes"]
+    assert (elsewhere / "run.json").exists()
+    assert (runs / "mixed" / "mine.csv").exists()

@@ -97,6 +97,27 @@ def test_a_shallow_clone_says_so(repository: Clone, tmp_path: Path) -> None:
         Repository(tmp_path / "shallow").commit(first)
 
 
+def test_a_file_that_a_partial_clone_lacks_is_one_sentence(repository: Clone, tmp_path: Path) -> None:
+    (repository.root / "file").write_text("content")
+    commit = repository.add()
+    repository.git("config", "uploadpack.allowFilter", "true")
+    partial = Clone(tmp_path / "partial")
+    source = repository.root.as_uri()
+    subprocess.run(["git", "clone", "--quiet", "--no-checkout", "--filter=blob:none", source, str(partial.root)], check=True)
+    partial.git("remote", "set-url", "origin", (tmp_path / "gone").as_uri())
+    with pytest.raises(UserError, match="git does not hold all files of that commit"):
+        partial.contents(partial.files(commit).values())
+
+
+def test_added_lines_are_found_whatever_colours_git_is_told_to_use(repository: Clone) -> None:
+    repository.git("config", "color.ui", "always")
+    (repository.root / "file").write_text("a line\n")
+    commit = repository.add()
+    ((found, lines),) = repository.additions(["file"], ["HEAD"])
+    assert found == commit
+    assert b"+a line" in lines.splitlines()
+
+
 def test_files_of_any_name_and_content_are_read_as_they_were(repository: Clone) -> None:
     contents = {"empty": b"", 'a b/č\n\t"x"': b"\0\xff\nmissing\n", "same": b"one", "also/same": b"one", "crlf": b"a\r\nb"}
     for name, content in contents.items():

@@ -1,0 +1,36 @@
+"""What DVC's stores hold of a training is taken where it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from pipeline.runner import results
+
+
+def test_a_damaged_cache_does_not_hide_the_intact_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    md5 = hashlib.md5(b"whole", usedforsecurity=False).hexdigest()
+    cache, remote = (store / md5[:2] / md5[2:] for store in (tmp_path / "cache", tmp_path / "remote"))
+    monkeypatch.setattr(results, "_STORES", (tmp_path / "cache", tmp_path / "remote"))
+    lock = {"train@base": {"outs": [{"path": "runs/base/run.json", "md5": md5}]}}
+    path = Path("runs/base/run.json")
+    assert results._stored(path, lock) is None
+    for place, content in ((cache, b"whol3"), (remote, b"whole")):
+        place.parent.mkdir(parents=True)
+        place.write_bytes(content)
+    assert results._stored(path, lock) == remote
+    cache.write_bytes(b"whole")
+    assert results._stored(path, lock) == cache
+    for place in (cache, remote):
+        place.write_bytes(b"")
+    assert results._stored(path, lock) is None
+
+
+@pytest.mark.parametrize("content", ["", "stages:\n", "stages: [1]\n", "- 1\n", "stages: {a: 1", "\0"])
+def test_a_lock_that_is_cut_has_no_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert results.read_lock() == {}
+    Path("dvc.lock").write_text(content)
+    assert results.read_lock() == {}
