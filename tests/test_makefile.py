@@ -120,5 +120,5 @@ def test_a_python_that_is_none(checkout: Path, value: str) -> None:
     before = sorted(checkout.rglob("*"))
     done = make(checkout, "setup", f"PYTHON={value}")
     assert done.returncode == 2
-    assert f"\n{value} is not Python 3.11 or newer: name one that is, for example 'make setup PYTHON=python3.12'.\n" in done.stderr
+    assert f"\n{value} is not Python 3.11, 3.12 or 3.13: name one that is, for example 'make setup PYTHON=python3.12'.\n" in done.stderr
     assert sorted(checkout.rglob("*")) == before

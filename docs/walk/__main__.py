@@ -165,7 +165,7 @@ def page(taken: list[tuple[Step, list[tuple[str, str]]]]) -> str:
             for line in output.splitlines():
                 plain = re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip()
                 if any(re.search(pattern, plain) for pattern in step.shown):
-                    lines += ["..."] * skipped + [plain[:160]]
+                    lines += ["..."] * skipped + [plain if "://" in plain else plain[:160]]
                     skipped = False
                 else:
                     skipped = True
