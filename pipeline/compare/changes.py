@@ -37,7 +37,8 @@ class Change:
 
     Attributes:
         retrained: whether the two are different trainings.
-        identical: whether every loss and accuracy that both record is the same to the last bit.
+        identical: whether every loss and accuracy that both record is the same to the last bit, seed by seed; one side may have
+            seeds that the other lacks.
         settings: the settings that differ, without those that only one side records.
         causes: what else differs: code, data, versions.NAME, device, attention.
         unrecorded: settings that only one side records.
@@ -215,11 +216,12 @@ def _cause_rank(key: str) -> tuple[int, str]:
 
 
 def _identical(base: Training, head: Training) -> bool:
-    if set(base.seeds) != set(head.seeds):
+    common = [seed for seed in base.seeds if seed in head.seeds]
+    if not common:
         return False
-    order = [head.seeds.index(seed) for seed in base.seeds]
+    before, after = ([side.seeds.index(seed) for seed in common] for side in (base, head))
     curves = [name for name in _COMPUTED if name in base.curves and name in head.curves]
-    return all(np.array_equal(base.curves[name], head.curves[name][order], equal_nan=True) for name in curves)
+    return all(np.array_equal(base.curves[name][before], head.curves[name][after], equal_nan=True) for name in curves)
 
 
 def _test(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64], *, paired: bool) -> tuple[float, Interval | None, float | None]:

@@ -304,12 +304,21 @@ def _identical(comparison: Comparison, rows: int) -> Section | None:
     if not changes:
         return None
     cells = [
-        [code(change.variant), f"{_mean_sd(change.accuracy[1])} (n = {change.accuracy[1].n})", ", ".join(_kinds(change))]
+        [code(change.variant), f"{_mean_sd(change.accuracy[1])} (n = {_seeds(change)})", ", ".join(_kinds(change))]
         for change in changes[:rows]
     ]
     table = _table({"variant": ":---", "accuracy (%)": ":---:", "what differs": ":---"}, cells, len(changes))
-    note = "Every loss and accuracy that both sides record is the same to the last bit, epoch by epoch and seed by seed."
+    note = (
+        "Every loss and accuracy that both sides record is the same to the last bit, epoch by epoch and seed by seed. "
+        "Where seeds were added or removed, this is so of those that both sides have."
+    )
     return Section(f"{text.counted(len(changes), 'identical variant')}", table, note)
+
+
+def _seeds(change: Change) -> str:
+    """The number of seeds, or those at base and head."""
+    before, after = (summary.n for summary in change.accuracy)
+    return str(after) if before == after else f"{before} → {after}"
 
 
 def _one_sided(comparison: Comparison, rows: int) -> Section | None:

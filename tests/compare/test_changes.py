@@ -227,6 +227,22 @@ def test_a_repeated_training_is_identical(study: Study) -> None:
     assert "do not say which side is faster" in page
 
 
+def test_added_seeds_are_no_change(study: Study) -> None:
+    study.train("base", BASE[:5])
+    study.train("other", BASE[:5])
+    first = study.commit()
+    study.train("base", BASE)
+    study.train("other", [*BASE[:4], 0.5, *BASE[5:]])
+    study.commit()
+    comparison = both(study, first)
+    base, other = comparison.common
+    assert (base.identical, base.p, base.adjusted) == (True, None, None)
+    assert (other.identical, other.paired) == (False, False)
+    assert comparison.tested == [other]
+    shown = render(comparison)
+    assert f"(n = 5 \N{RIGHTWARDS ARROW} 7)" in shown
+
+
 def test_a_bit_is_enough_to_differ(study: Study) -> None:
     study.train("base", BASE)
     first = study.commit()

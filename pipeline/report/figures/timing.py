@@ -75,13 +75,13 @@ def growth(timings: Timings) -> Drawing:
             time_lines.append((label, x, milliseconds))
             byte_lines.append((label, x, [entry["saved_bytes"] / entry["batch"] / 1e6 for entry in entries]))
     spoken = "; ".join(f"{label} from {digits(y[0])} to {digits(y[-1])} ms" for label, _, y in time_lines)
-    alt = f"Time and memory an image against the number of tokens, both axes logarithmic. {spoken}."
+    alt = f"Time and memory per image against the number of tokens, both axes logarithmic. {spoken}."
     caption = (
         "Left: time of a training step and of one block's attention, divided by the "
         f"{timings.growth('growth', 'published')[0]['batch']} images of a batch, median over the rounds. Right: bytes kept for the "
         "backward pass. The dotted lines grow with the square of the tokens."
     )
-    panels = [("Time (ms an image)", time_lines), ("Kept for backward (MB an image)", byte_lines)]
+    panels = [("Time (ms per image)", time_lines), ("Kept for backward (MB per image)", byte_lines)]
     return Drawing(alt, caption, lambda theme: draw_growth(panels, theme), "growth")
 
 
