@@ -240,7 +240,7 @@ def test_added_seeds_are_no_change(study: Study) -> None:
     assert (other.identical, other.paired) == (False, False)
     assert comparison.tested == [other]
     shown = render(comparison)
-    assert f"(n = 5 \N{RIGHTWARDS ARROW} 7)" in shown
+    assert "(n = 5 \N{RIGHTWARDS ARROW} 7)" in shown
 
 
 def test_a_bit_is_enough_to_differ(study: Study) -> None:
