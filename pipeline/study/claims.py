@@ -668,10 +668,6 @@ def _outlook(
         said = f"{fewest:,} {unit} or many more"
     else:
         said = f"{fewest:,} to {largest:,} {unit}" if largest > fewest else f"about {largest:,} {unit}"
-    beyond = bool(looks) and fewest > looks[-1]
-    note = (
-        f"the last look, with {looks[-1]} seeds, would probably not decide it; it takes {said}"
-        if beyond
-        else f"{said} would probably decide it"
-    )
-    return (fewest, largest), f"{note}, if its mean stays as it is"
+    if looks and fewest > looks[-1]:
+        said += ", more than the last look has,"
+    return (fewest, largest), f"{said} would probably decide it, if its mean stays as it is"
