@@ -15,8 +15,8 @@ above, with two changes. One case supports the claim, so support takes an interv
 Holm 1979). All cases have to be contradicted, so that takes an interval that covers one case's comparisons only.
 
 The gate: a comparison of trainings is judged when each of them was shown as many images as the claim speaks of ("short run" if not),
-and when its effect has settled ("not settled" if not, see `_moved`): where the measure has a value after every epoch, and a schedule
-that ends at 0 does not end the training by itself. Else its effect and interval are an observation and no verdict.
+and when its effect has settled ("not settled" if not, see `_moved`). Else its effect and interval are an observation and no verdict.
+Not every effect has to settle, see `_has_to_settle`.
 So only trainings of full length contradict. One such comparison contradicts the claim even where another is a short run, because the
 claim asserts all of its comparisons. Where none contradicts, a claim with a short run has no verdict.
 
@@ -61,7 +61,7 @@ from pipeline.study.training import Training
 Verdict = Literal["contradicted", "not run", "short run", "not settled", "not decided", "supported"]
 PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
 OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
-FIFTH = 5  # an effect is compared between the last fifth of the epochs and the fifth before
+FIFTH = 5  # an effect of the late epochs is compared with that of the fifth of the epochs before the last fifth
 _DIFFER = "the late epochs and the fifth of the epochs before the last differ in where their intervals lie"
 OUTLIER = 5.0  # a seed this far from the median of its side is named; in units of 1.4826 median |x - median|
 MIN_FOR_OUTLIERS = 5  # seeds of a side
@@ -227,7 +227,9 @@ def judge(
     verdict = next(verdict for verdict in ("supported", *PRECEDENCE[1:-1], "contradicted") if verdict in verdicts)
     if is_timed(claim):
         return Judgement(id, claim, verdict, tuple(findings))
-    return Judgement(id, claim, verdict, tuple(findings), length, tuple(looks), settles=any(map(_settles, claim.comparisons)))
+    return Judgement(
+        id, claim, verdict, tuple(findings), length, tuple(looks), settles=any(_has_to_settle(one, evidence) for one in claim.comparisons)
+    )
 
 
 def _cases(claim: ClaimSettings, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], ...]:
@@ -488,8 +490,7 @@ def _of_trainings(
         return _observation(finding, "short run", why, f"trainings that are shown {images_shown:,} images")
     if sample is None or finding.interval is None:
         return finding
-    ended = all(side.ends_at_zero for side in sides.values())
-    if _settles(comparison) and not ended and (moved := _moved(comparison, sides, sample, finding, levels, looks, first_seed)):
+    if _has_to_settle(comparison, evidence) and (moved := _moved(comparison, sides, sample, finding, levels, looks, first_seed)):
         # A small movement across a bound may be chance, which more seeds tell.
         remedy = "more seeds or a longer training" if moved == _DIFFER else "a longer training"
         return _observation(finding, "not settled", moved, remedy)
@@ -502,9 +503,14 @@ def _observation(finding: Finding, verdict: Verdict, why: str, missing: str) -> 
     return replace(finding, verdict=verdict, why=why, seeds_needed=None, seeds_note="", observed=observed, missing=missing)
 
 
-def _settles(comparison: ComparisonSettings) -> bool:
-    """Whether the effect can be seen to move, because its measure has a value after every epoch."""
-    return bool(MEASURES[comparison.measure].by_epoch)
+def _has_to_settle(comparison: ComparisonSettings, evidence: Mapping[str, Training]) -> bool:
+    """Whether the effect is judged only once it has settled.
+
+    That can be seen where the measure has a value after every epoch. Trainings whose learning rates all fall to 0 end there, and have
+    nothing to settle.
+    """
+    ended = all(name in evidence and evidence[name].ends_at_zero for name in comparison.variants)
+    return bool(MEASURES[comparison.measure].by_epoch) and not ended
 
 
 def _moved(

@@ -602,6 +602,9 @@ def test_a_training_that_ends_at_a_rate_of_0_has_nothing_to_settle() -> None:
     a, b = (replace(side, ends_at_zero=True) for side in (a, b))
     assert found(compare("more", bound=0.01), a=a, b=b).verdict == "supported"
     assert found(compare("more", bound=0.01), a=a, b=replace(b, ends_at_zero=False)).verdict == "not settled"
+    one = claim(compare("more", bound=0.01))
+    mixed, ended = ({"a": a, "b": replace(b, ends_at_zero=end)} for end in (False, True))
+    assert [judge("X", one, evidence).settles for evidence in (mixed, ended, {"a": a})] == [True, False, True]
 
 
 def test_of_a_claim_made_after_results_only_later_seeds_count() -> None:
