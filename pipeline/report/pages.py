@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from pipeline.training.tasks import data_digest
 
 REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage
+_SHORT = 12  # characters of a commit or hash that a page shows
 _OWN = ("timing.md", "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")  # removed where no longer written
 
 
@@ -101,7 +102,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         data_changed=_data_changed(runs, data),
         scenes=params.scenes if any(params.resolve(variant).task == "captioning" for variant in params.variants) else None,
         samples=SAMPLES if (REPORTS / SAMPLES).exists() else None,
-        provenance=_recorded(runs, _PROVENANCE),
+        data_digests=_data(runs),
         label=str,
         verdicts=overview,
         false_expected=f"{(1 - LEVEL) * judged:.1f}",
@@ -115,7 +116,8 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
     files["hardware.md"] = text.page(
         "hardware.md.j2",
         **common,
-        recorded=_recorded(runs, _HARDWARE),
+        versions=_versions(runs),
+        origins=_origins(runs),
         times=[(run, float(np.median(run.seconds)), float(run.seconds.sum())) for run in runs.values()],
         shared=any(run.record.get("device") == "cuda" for run in runs.values()),
         timings=None if timings is None else timings.raw,
@@ -230,57 +232,75 @@ def _base(params: Params) -> list[tuple[str, str]]:
 # --- where the numbers come from ---
 
 
-def _data(run: Mapping[str, Any]) -> str:
-    name = str(run.get("dataset"))
-    return f"{DATASETS[name].label if name in DATASETS else name}, digest `{run.get('data_digest')}`"
+@dataclass(frozen=True)
+class Origin:
+    """Where some seeds of a variant come from, in words.
+
+    Attributes:
+        commit: what was checked out when they were trained, and what was not committed then.
+        replays: how often later code was found to compute the same, and by which last.
+    """
+
+    variant: str
+    seeds: str
+    commit: str
+    code: str
+    device: str
+    replays: str
 
 
-def _trainings(run: Mapping[str, Any]) -> str:
-    """The commits at which a variant's seeds were trained, and those that were found to compute the same."""
-    trainings = run.get("trainings") or [run]
-    shown = []
-    for training in trainings:
-        where = f"trained at {_commit(training)}" if training.get("replays") or len(trainings) > 1 else _commit(training)
-        if len(trainings) > 1:
-            where = f"seeds {', '.join(map(str, training['seeds']))} {where}"
-        for replay in training.get("replays", ()):
-            rounding = "" if replay["exact"] else ", on another kind of processor and so up to rounding"
-            where += f", replayed at {_commit(replay)} on {replay['date'][:10]}{rounding}"
-        shown.append(where)
-    return "; ".join(shown)
-
-
-def _uncommitted(run: Mapping[str, Any]) -> str:
-    """The edits that decided a variant's seeds and were not committed when they were trained."""
-    trainings = run.get("trainings") or [run]
-    edits = dict.fromkeys(edit for training in trainings for edit in training.get("git_edits", ()))
-    if edits:
-        return "; ".join(f"`{edit.replace('`', '')}`" for edit in edits)
-    known = {training.get("git_dirty") for training in trainings}
-    return "something; what was not recorded" if True in known else "not known" if None in known else "nothing"
+def _origins(runs: Mapping[str, Training]) -> list[Origin]:
+    return [
+        Origin(
+            variant=run.variant,
+            seeds=text.seed_list(group["seeds"]),
+            commit=_commit(group) + _uncommitted(group),
+            code=f"`{str(group.get('code_hash'))[:_SHORT]}`",
+            device=str(group.get("device_name")),
+            replays=_replays(group.get("replays", ())),
+        )
+        for run in runs.values()
+        for group in run.trainings
+    ]
 
 
 def _commit(entry: Mapping[str, Any]) -> str:
-    return f"`{entry['git_commit']}`" if entry.get("git_commit") else "not recorded (no git)"
+    return f"`{entry['git_commit'][:_SHORT]}`" if entry.get("git_commit") else "not recorded (no git)"
 
 
-_Show = Callable[[Mapping[str, Any]], str]
-_PROVENANCE: dict[str, _Show] = {"commit": _trainings, "uncommitted at that time": _uncommitted, "data": _data}
-_HARDWARE: dict[str, _Show] = {
-    "device": lambda run: f"{run.get('device_name')} ({run.get('device')})",
-    "versions": lambda run: ", ".join(f"{name} {version}" for name, version in (run.get("versions") or {}).items()),
-    "code hash": lambda run: f"`{run.get('code_hash')}`",
-}
+def _uncommitted(group: Mapping[str, Any]) -> str:
+    """The edits that decided the seeds and were not committed when they were trained."""
+    if edits := group.get("git_edits"):
+        return ", edited: " + "; ".join(f"`{edit.replace('`', '')}`" for edit in edits)
+    return ", edited; how was not recorded" if group.get("git_dirty") else ""
 
 
-def _recorded(runs: Mapping[str, Training], fields: Mapping[str, _Show]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """(field, [(value, its variants; empty for all)]) of what the runs recorded, the most frequent value first."""
-    table = []
-    for what, show in fields.items():
-        values: dict[str, list[str]] = {}
-        for name, run in runs.items():
-            values.setdefault(show(run.record), []).append(name)
-        most, *others = sorted(values, key=lambda value: -len(values[value]))
-        named = [(value, ", ".join(values[value])) for value in others]
-        table.append((what, [(most, "all others" if others else ""), *named]))
-    return table
+def _replays(replays: Sequence[Mapping[str, Any]]) -> str:
+    if not replays:
+        return ""
+    last = f"by {_commit(replays[-1])} on {replays[-1]['date'][:10]}"
+    rounded = sum(not replay["exact"] for replay in replays)
+    if len(replays) == 1:
+        return f"once, {'up to rounding, ' * rounded}{last}"
+    how = "" if not rounded else " up to rounding" if rounded == len(replays) else f", {rounded} of them up to rounding"
+    return f"{len(replays)} times{how}, last {last}"
+
+
+def _data(runs: Mapping[str, Training]) -> list[tuple[str, str, list[str]]]:
+    """(name, digest, variants) of the data that the runs recorded."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, run in runs.items():
+        source = str(run.record.get("dataset"))
+        label = DATASETS[source].label if source in DATASETS else source
+        label = f"scenes of {label}" if run.settings.task == "captioning" else label
+        found.setdefault((label, str(run.record.get("data_digest"))), []).append(name)
+    return [(label, digest, variants) for (label, digest), variants in found.items()]
+
+
+def _versions(runs: Mapping[str, Training]) -> list[tuple[str, int]]:
+    """The versions that trained seeds, and the number of seeds that each trained, the most first."""
+    found: dict[str, int] = {}
+    for group in (group for run in runs.values() for group in run.trainings):
+        shown = ", ".join(f"{name} {version}" for name, version in (group.get("versions") or {}).items())
+        found[shown] = found.get(shown, 0) + len(group["seeds"])
+    return sorted(found.items(), key=lambda one: -one[1])

@@ -113,8 +113,7 @@ def _epoch_columns(training: Training) -> dict[str, Any]:
 
 def _seed_columns(training: Training) -> dict[str, Any]:
     last = {name: curve[:, -1] for name, curve in training.curves.items() if name != "seconds"}
-    groups = training.record.get("trainings") or [{**training.record, "seeds": training.seeds}]
-    group_of = {seed: group for group in groups for seed in group["seeds"]}
+    group_of = {seed: group for group in training.trainings for seed in group["seeds"]}
     origin = {
         name: [group_of[seed].get(name) for seed in training.seeds] for name in ("code_hash", "git_commit", "device_name", "finished")
     }

@@ -113,6 +113,11 @@ class Training:
         return found | {f"versions.{name}": str(version) for name, version in (versions if isinstance(versions, dict) else {}).items()}
 
     @property
+    def trainings(self) -> list[Mapping[str, Any]]:
+        """The origins of the seeds: groups of `seeds` that were trained alike, each with its commit, code, device and replays."""
+        return self.record.get("trainings") or [{**self.record, "seeds": list(self.seeds)}]
+
+    @property
     def images_shown(self) -> int:
         return self.settings.images_shown
 

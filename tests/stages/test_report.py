@@ -824,9 +824,9 @@ def test_captions_say_n_and_alternatives_say_numbers(full_study: Path) -> None:
 
 def test_provenance_and_hardware_name_commit_digest_device_kernel_and_command(full_study: Path) -> None:
     readme, hardware = read(full_study, "README.md"), read(full_study, "hardware.md")
-    for text in ("0123456789abcdef0123456789abcdef01234567", "d" * 64, "dvc repro"):
+    for text in (f"MNIST, digest `{'d' * 64}`", "dvc repro"):
         assert text in readme
-    for text in ("c" * 64, "Some Processor (2 cores)", "torch 2.15.0", "2026-01-02T03:04:05Z"):
+    for text in ("`0123456789ab`", f"`{'c' * 12}`", "Some Processor (2 cores)", "torch 2.15.0", "2026-01-02T03:04:05Z"):
         assert text in hardware
         assert text not in readme
     trainings = table(hardware, "started (UTC)")
@@ -945,13 +945,13 @@ def test_one_seed_and_one_epoch_have_neither_interval_nor_verdict(tmp_path: Path
 def test_runs_of_several_commits_or_of_none_are_told_and_each_page_names_one_commit(small_study: Path) -> None:
     directory = small_study / "runs/sinusoidal"
     record = results.read_run(directory) | {"git_commit": "f" * 40, "git_dirty": True}
-    for edits, told in ((None, "something; what was not recorded"), (["base.dim: 32 -> 48"], "`base.dim: 32 -> 48`")):
+    for edits, told in ((None, "how was not recorded"), (["base.dim: 32 -> 48"], "`base.dim: 32 -> 48`")):
         results.write_run(directory, record | ({"git_edits": edits} if edits else {}))
         write_tables(small_study)
         write_pages()
-        readme = read(small_study, "README.md")
-        assert f"`{'f' * 40}` (sinusoidal)" in readme
-        assert f"{told} (sinusoidal)" in readme
+        origins = table(read(small_study, "hardware.md"), "trained at")
+        assert origins["sinusoidal"][1] == f"`{'f' * 12}`, edited{'; ' if edits is None else ': '}{told}"
+        assert origins["base"][1] == "`0123456789ab`"
     for page in ("README.md", "experiments/one.md", "experiments/two.md"):
         (line,) = (line for line in read(small_study, page).splitlines() if line.startswith("git checkout"))
         assert line.startswith(f"git checkout $(git log -n1 --format=%H -- reports/{page}) ")
@@ -961,14 +961,22 @@ def test_where_seeds_were_trained_and_replayed_is_told(small_study: Path) -> Non
     directory = small_study / "runs/sinusoidal"
     replay = {"git_commit": "b" * 40, "date": "2026-03-04T05:06:07+00:00", "exact": True}
     trainings = [
-        {"seeds": [0, 1], "git_commit": "a" * 40, "replays": [replay]},
-        {"seeds": [2], "git_commit": "b" * 40, "replays": []},
+        {
+            "seeds": [0, 1],
+            "git_commit": "a" * 40,
+            "device_name": "One",
+            "replays": [replay, replay | {"git_commit": "c" * 40, "exact": False}],
+        },
+        {"seeds": [2], "git_commit": "b" * 40, "device_name": "Another", "replays": []},
     ]
     results.write_run(directory, results.read_run(directory) | {"trainings": trainings})
     write_tables(small_study)
     write_pages()
-    told = f"seeds 0, 1 trained at `{'a' * 40}`, replayed at `{'b' * 40}` on 2026-03-04; seeds 2 trained at `{'b' * 40}` (sinusoidal)"
-    assert told in (small_study / "reports/README.md").read_text()
+    first, second = (line for line in read(small_study, "hardware.md").splitlines() if "`aaaa" in line or "`bbbb" in line)
+    assert first.startswith(f"| sinusoidal | 0, 1 | `{'a' * 12}` |")
+    assert first.endswith(f"| One | 2 times, 1 of them up to rounding, last by `{'c' * 12}` on 2026-03-04 |")
+    assert second.startswith(f"| sinusoidal | 2 | `{'b' * 12}` |")
+    assert second.endswith("| Another |  |")
 
 
 # --- faults ---
