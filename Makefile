@@ -50,7 +50,7 @@ demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (mi
 preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview
 	@python -m pipeline.commands.profiles preview
 
-repro: $(STAMP) ## the full study: mends what a kill left, then make train where several variants wait, then dvc repro
+repro: $(STAMP) ## the full study: mends what a kill left, then make train, then dvc repro
 	@python -m pipeline.commands.repro
 
 train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS=processes] [ON=ray]; of a profile with IN=build/preview

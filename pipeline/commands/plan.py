@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,17 +104,12 @@ class _Record:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.plan", description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, metavar="FILE", help="only write each variant's work, for runner/progress.py; times nothing")
-    arguments = parser.parse_args(argv)
+    argparse.ArgumentParser(prog="python -m pipeline.commands.plan", description=__doc__.splitlines()[0]).parse_args(argv)
     params = load()
     device = workers.choose_device()
     processes = len(workers.choose_cards(device))
     entries = survey(params, device)
     rates = recorded(params, device)
-    if arguments.work is not None:
-        write_json(arguments.work, {"variants": work(entries, rates, processes), "finished": [], "seconds": 0.0})
-        return
     waiting = [entry for entry in entries if entry.tasks and entry.variant not in rates]
     timed = not waiting or (ARRAYS / "dataset.json").exists()
     if waiting and timed:
@@ -362,16 +357,6 @@ def seconds(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int)
     """How long all tasks of the variants take together: the longest first, as commands/train.py runs them."""
     costs = [cost(entry, task, rates[entry.variant]) for entry in entries for task in entry.tasks]
     return makespan(costs, processes)
-
-
-def work(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> dict[str, tuple[float, float]]:
-    """By variant, the seconds that all of its seeds take, and those that what is missing takes, as near as known."""
-    rates = estimated(entries, rates)
-    result = {}
-    for entry in entries:
-        whole = replace(entry, tasks=tuple(workers.Task([seed]) for seed in entry.settings.train.seeds), epochs_done={})
-        result[entry.variant] = (seconds([whole], rates, processes), seconds([entry], rates, processes))
-    return result
 
 
 def estimated(entries: Sequence[Entry], rates: Mapping[str, Rate]) -> dict[str, Rate]:

@@ -1,6 +1,6 @@
-"""`dvc repro` for a study that may have been killed before: checks params.yaml, mends what a kill left, then runs DVC.
+"""`dvc repro` for a study that may have been killed before: checks params.yaml, mends what a kill left, trains, then runs DVC.
 
-Where several variants are to be trained, `pipeline.commands.train` does that first, for all of them at once.
+`pipeline.commands.train` trains all variants at once; the train stages then only assemble.
 
 python -m pipeline.commands.repro [ARGUMENTS OF dvc repro]
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -19,11 +18,7 @@ from pathlib import Path
 from pipeline import params
 from pipeline.commands import mending
 from pipeline.errors import UserError, run_command
-from pipeline.runner.progress import STUDY
 from pipeline.runner.workers import die_with_parent
-from pipeline.study.files import CHECKPOINTS
-
-WORK = CHECKPOINTS / "study.json"
 
 _INTERRUPTED = {130, 252}  # exit statuses after Ctrl-C: a command's of this project, and DVC's
 
@@ -36,7 +31,7 @@ def main(argv: list[str]) -> None:
 
 
 def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
-    """Mends what a kill left in a repository, trains at once where several variants wait, then runs `dvc repro`.
+    """Mends what a kill left in a repository, trains all that is missing, then runs `dvc repro`.
 
     Raises:
         UserError: params.yaml is wrong, or (status 1) a training or DVC failed; what went wrong has been printed by then.
@@ -48,14 +43,9 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
         raise UserError(f"There is no .dvc/ in {directory.resolve()}: run the command from the root of a clone.")
     for line in mending.mend(directory, stages):
         print(line, flush=True)
-    environment: dict[str, str] = {}
-    # With arguments DVC may run another part of the study than the plan covers.
-    if not arguments and (waiting := _write_work(directory)) is not None:
-        if waiting > 1:
-            _run(directory, "make train", ["-m", "pipeline.commands.train"], stages, environment)
-        else:
-            environment = {STUDY: str(WORK)}
-    _run(directory, "dvc repro", ["-m", "dvc", "repro", *arguments], stages, environment)
+    if not arguments:  # with arguments DVC may run a part of the study that trains nothing
+        _run(directory, "make train", ["-m", "pipeline.commands.train"], stages)
+    _run(directory, "dvc repro", ["-m", "dvc", "repro", *arguments], stages)
 
 
 def _stages(directory: Path, settings: params.Params) -> list[str]:
@@ -71,21 +61,7 @@ def _stages(directory: Path, settings: params.Params) -> list[str]:
     ]
 
 
-def _write_work(directory: Path) -> int | None:
-    """Writes how much work the study is, so that train stages can say how much of it is done.
-
-    Returns:
-        How many variants have some; None if that is unknown.
-    """
-    # A process of its own: it may import torch, whose memory the training needs.
-    found = subprocess.run([sys.executable, "-m", "pipeline.commands.plan", "--work", WORK], cwd=directory)
-    if found.returncode:
-        return None
-    variants = json.loads((directory / WORK).read_bytes())["variants"]
-    return sum(missing > 0 for _, missing in variants.values())
-
-
-def _run(directory: Path, name: str, arguments: Sequence[str], stages: Sequence[str], environment: dict[str, str]) -> None:
+def _run(directory: Path, name: str, arguments: Sequence[str], stages: Sequence[str]) -> None:
     """Runs a command that may run DVC, called `name`. While it runs, dvc.lock is copied whenever it has changed.
 
     Raises:
@@ -98,7 +74,7 @@ def _run(directory: Path, name: str, arguments: Sequence[str], stages: Sequence[
     command = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=directory,
-        env=os.environ | {"PATH": path} | environment,
+        env=os.environ | {"PATH": path},
         preexec_fn=lambda: die_with_parent(this),
     )
     try:

@@ -51,6 +51,9 @@ def main(argv: list[str]) -> None:
         run_all = functools.partial(workers.run_all, cards=workers.choose_cards(device, jobs))
     else:
         raise UserError(f"ON is {shown(given.on)}; the choices are here and ray.")
+    if not any(entry.tasks for entry in plan.survey(load(), device)):
+        print("Nothing is to be trained.")
+        return
     repro.reproduce(Path(), _INPUTS)
     train(device, run_all)
 

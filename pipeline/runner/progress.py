@@ -1,23 +1,16 @@
-"""What a training prints while it runs: live lines on a terminal, one plain line per epoch elsewhere; and the study's progress."""
+"""What a training prints while it runs: live lines on a terminal, one plain line per epoch elsewhere."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import sys
 import time
-from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from pipeline.files import write_json
 from pipeline.training.records import EpochRow
-
-STUDY = "LAB_STUDY"
-_SILENCE = 600  # seconds
 
 
 class Screen:
@@ -97,7 +90,6 @@ class TrainingProgress:
         self._epochs = epochs
         self._epoch_work = epoch_work
         self._left: dict[tuple[int, ...], int] = {}  # epochs, by group
-        self._fresh = 0
         self._tasks: dict[tuple[int, ...], TaskID] = {}
         for group in groups:
             self._expect(group)
@@ -123,7 +115,6 @@ class TrainingProgress:
     def epoch(self, seeds: list[int], epoch: int, rows: list[EpochRow]) -> None:
         """A group has finished an epoch."""
         self._left[tuple(seeds)] -= 1
-        self._fresh += 1
         self.screen.advance(self._work_of(seeds))
         figures = _figures(rows)
         if self.screen.live:
@@ -144,10 +135,6 @@ class TrainingProgress:
             self.screen.bar.remove_task(task)
         self.screen.expect(-self._left.pop(tuple(seeds), 0) * self._work_of(seeds))
 
-    def share(self) -> float:
-        """The share that is done of the epochs that this process has to train."""
-        return self._fresh / max(self._fresh + sum(self._left.values()), 1)
-
     def say(self, sentence: str) -> None:
         """One line above the bars."""
         self.screen.say(sentence)
@@ -159,55 +146,6 @@ class TrainingProgress:
     def _work_of(self, seeds: list[int]) -> float:
         """Of an epoch."""
         return len(seeds) * self._epoch_work
-
-
-class StudyProgress:
-    """How much of a whole `dvc repro` is done. It says nothing where the environment variable LAB_STUDY names no file.
-
-    `pipeline.commands.repro` writes that JSON file. Its keys: `variants`, for each one the work of all of its seeds and the part of it
-    that was missing at the start, in one unit for all; `finished`, the names of the variants that have finished since; `seconds`, the
-    time of their stages.
-
-    Args:
-        variant: the one that trains.
-    """
-
-    def __init__(self, variant: str) -> None:
-        self._variant = variant
-        self._start = self._last = time.monotonic()
-        self._path = Path(os.environ[STUDY]) if STUDY in os.environ else None
-
-    def now_and_then(self, share: float) -> str | None:
-        """The line, when the last one is ten minutes old. `share`: of this variant's missing work, what is done."""
-        if time.monotonic() - self._last < _SILENCE:
-            return None
-        self._last = time.monotonic()
-        return self._line(share)
-
-    def finish(self) -> str | None:
-        """Notes that the variant is finished. Returns the line."""
-        line = self._line(1.0)
-        if self._path is not None and line is not None:
-            study = json.loads(self._path.read_text(encoding="utf-8"))
-            study["finished"].append(self._variant)
-            study["seconds"] += time.monotonic() - self._start
-            write_json(self._path, study)
-        return line
-
-    def _line(self, share: float) -> str | None:
-        try:
-            study = json.loads(self._path.read_text(encoding="utf-8")) if self._path else {}
-            variants, finished = study["variants"], {*study["finished"]}
-            shares = {variant: float(variant in finished) for variant in variants} | {self._variant: share}
-            done = sum(shares[variant] * missing for variant, (_, missing) in variants.items())
-        except (OSError, ValueError, LookupError, TypeError):
-            return None
-        whole, missing = (sum(work[i] for work in variants.values()) for i in (0, 1))
-        if not whole:  # nothing waits, and no time is known
-            return None
-        seconds = study["seconds"] + time.monotonic() - self._start
-        count = sum(shares[variant] == 1 or not work[1] for variant, work in variants.items())
-        return study_line(count, len(variants), 1 - (missing - done) / whole, seconds, seconds / done * (missing - done) if done else None)
 
 
 def study_line(count: int, variants: int, share: float, seconds: float, left: float | None) -> str:

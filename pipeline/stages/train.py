@@ -17,7 +17,7 @@ from pipeline.params import VariantSettings, load_variant
 from pipeline.runner import finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.lock import variant_lock
-from pipeline.runner.progress import Screen, StudyProgress, TrainingProgress
+from pipeline.runner.progress import Screen, TrainingProgress
 from pipeline.study.files import ARRAYS, CONFIGS, FINISHED, RUNS
 from pipeline.tracking import Tracker
 from pipeline.training.records import EpochRow
@@ -140,7 +140,6 @@ class Training:
         self.job = job
         self.tasks = tasks
         self.progress = progress
-        self._study = StudyProgress(variant)
         self._variant = variant
         self._settings = job.settings
         self._place = job.folder
@@ -173,8 +172,6 @@ class Training:
                 self._record(message.seeds, message.rows)
                 if message.note:
                     self.progress.say(message.note)
-                if line := self._study.now_and_then(self.progress.share()):
-                    self.progress.say(line)
             case workers.Done():
                 self._failed |= message.failed
                 self.progress.finished(message.seeds, self._last.get(message.seeds[0], []))
@@ -189,8 +186,6 @@ class Training:
             how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
             self.progress.say(f"{self._variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
         self._end(parts, metrics=run["metrics"], artifacts=[directory / results.RUN])
-        if line := self._study.finish():
-            self.progress.say(line)
 
     def leave(self) -> None:
         """Leaves the finished seeds for the stage to write runs/VARIANT from. Raises UserError as `finish` does."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +18,8 @@ from pipeline.commands.plan import Entry, Rate
 from pipeline.data import datasets
 from pipeline.provenance import STAGE_CODE, code_hash, device_name
 from pipeline.runner import checkpoint, finished, results
-from pipeline.runner.progress import STUDY, StudyProgress, duration, study_line
+from pipeline.runner.progress import duration, study_line
 from pipeline.runner.workers import Task
-from pipeline.stages import train
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import Trainer
 from tests.conftest import Repository, small_study
@@ -209,9 +207,9 @@ def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_pa
     four = 4 * (700 + 360 / 3)
     assert plan.seconds([entries["half"]], rates, 2) == pytest.approx(four)
     assert plan.seconds([entries["half"]], rates, 1) == pytest.approx(2 * four)
-    whole = plan.work(list(entries.values()), rates, 2)
-    assert whole["base"] == pytest.approx((1437 + 360 / 3, 0.0))
-    assert whole["wide"][0] == whole["wide"][1] > whole["base"][0]  # by its arithmetic, of which it has more
+    rates = plan.estimated(list(entries.values()), rates)
+    assert rates["wide"].source == "arithmetic"
+    assert rates["wide"].train > rates["base"].train
 
     # Of another kind of processor nothing is known.
     (path,) = folder.glob("seed-0.*.done")
@@ -282,41 +280,6 @@ def test_without_arrays_there_are_no_times(
     said = capsys.readouterr().out
     assert "2 variants: 1 kept, 1 to train: 2 seeds.\n" in said
     assert "run `dvc repro prepare` first to have them" in said
-
-
-def test_the_stage_says_how_much_of_the_study_is_done(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of 90, 10 were done before this run and 20 are done in its 10 s: 33 %; 60 are left, at that pace."""
-    lay_out(study_of(raw_params))
-    word = {"variants": {"base": [30.0, 20.0], "other": [60.0, 60.0]}, "finished": [], "seconds": 10.0}
-    Path("word.json").write_text(json.dumps(word))
-    monkeypatch.setenv(STUDY, "word.json")
-    train.main(["base"])
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("study"))
-    assert re.fullmatch(r"study: 1 of 2 variants \(33 %\), \d+ s done, about \d+ s left", line)
-    word = json.loads(Path("word.json").read_text())
-    assert word["finished"] == ["base"]
-    assert word["seconds"] > 10
-
-
-def test_work_is_what_the_stages_read(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lay_out(study_of(raw_params, more={"seeds": 4}))
-    plan.main(["--work", "word.json"])
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.setenv(STUDY, "word.json")
-    line = StudyProgress("more").finish()
-    assert line is not None
-    assert line.startswith("study: 2 of 2 variants (100 %), ")
-    assert line.endswith(", nothing left")
-    Path("word.json").write_text(json.dumps({"variants": {"more": [0.0, 0.0]}, "finished": [], "seconds": 0.0}))
-    assert StudyProgress("more").finish() is None  # all is kept, and no time of it is known
-    Path("word.json").write_text("{")
-    assert StudyProgress("more").finish() is None
-    monkeypatch.delenv(STUDY)
-    assert StudyProgress("more").finish() is None
 
 
 def test_the_line() -> None:

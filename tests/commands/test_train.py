@@ -101,7 +101,7 @@ def study(tmp_path: Path, arrays: Path, raw_params: dict[str, Any], monkeypatch:
     threads = torch.get_num_threads()
     set_reproducible(torch.device("cpu"))
     monkeypatch.chdir(tmp_path)
-    for name in ("REPLAY", "LAB_STUDY", "MLFLOW_TRACKING_URI"):
+    for name in ("REPLAY", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
 
     def make(**variants: dict[str, Any]) -> params.Params:

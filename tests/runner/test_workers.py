@@ -194,4 +194,4 @@ def test_progress_counts_the_epochs_of_the_groups_that_take_a_groups_place() -> 
     progress.started([0, 1], 0)
     for epoch in range(4):
         progress.epoch([0, 1], epoch + 1, [])
-    assert progress.share() == 0.5
+    assert progress.screen.work_left() == 4  # of one seed, in epochs
