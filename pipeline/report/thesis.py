@@ -57,7 +57,7 @@ def render(
     own = [judgement for _, found in by_chapter for judgement in found]
     # "thesis, 4.2, with ..." is about another network than the thesis's.
     said = [one for one in own if section(one).startswith("4") and one.claim.quote and ", with " not in one.claim.source]
-    drawn = forest(own)
+    drawn = forest(said, sentences=True)
     verdicts = drawn and replace(drawn, name="thesis")
     page = text.page(
         "thesis.md.j2",

@@ -40,11 +40,11 @@ ALL = [
 ]
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, judgements: list[Judgement], theme: Theme = "light") -> Figure:
+def drawn(monkeypatch: pytest.MonkeyPatch, judgements: list[Judgement], theme: Theme = "light", *, sentences: bool = False) -> Figure:
     figures: list[Figure] = []
     with monkeypatch.context() as patch:
         patch.setattr(verdicts, "png", lambda figure: figures.append(figure) or b"")
-        drawing = verdicts.forest(judgements)
+        drawing = verdicts.forest(judgements, sentences=sentences)
         assert drawing is not None
         drawing.draw(theme)
     return figures[0]
@@ -159,3 +159,15 @@ def test_what_only_a_wider_interval_contradicts_is_explained() -> None:
     assert "only when a wider interval" in caption("not decided", 0.3, 0.4)
     assert "wider" not in caption("not decided", 0.1, 0.6)
     assert "wider" not in caption("contradicted", 0.3, 0.4)
+
+
+def test_a_row_may_have_the_claims_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = judgement("T7", "supported", 1.0, 0.9, 1.1, **SIMILAR)
+    words = "Of a sentence that is longer than a row is wide, each line ends with a whole word."
+    many = Judgement("T8", one.claim.model_copy(update={"sentence": 3 * words}), one.verdict, one.findings)
+    figure = drawn(monkeypatch, [one, many], sentences=True)
+    short, long = (label.get_text() for label in figure.axes[0].get_yticklabels())
+    assert short == "T7  It is"
+    assert len(long.splitlines()) == verdicts._SENTENCE_LINES
+    assert long.endswith("\N{HORIZONTAL ELLIPSIS}")
+    assert set(long.replace(" \N{HORIZONTAL ELLIPSIS}", "").split()) <= {"T8", *(3 * words).split()}

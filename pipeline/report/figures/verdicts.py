@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
@@ -17,6 +17,7 @@ from pipeline.study.claims import OBSERVATIONS, Finding, Judgement, Verdict, is_
 
 REACH = 4.0  # margins shown to either side; an arrow at the edge stands for what lies beyond
 _MAX_LABEL = 56  # characters
+_SENTENCE_LINE, _SENTENCE_LINES = 66, 2  # characters, and lines of them
 _WIDER = " A claim of several comparisons is contradicted only when a wider interval, which covers all of them at once, lies outside, too."
 _SHADES: dict[Theme, float] = {"light": 0.2, "dark": 0.32}  # opacity of a region; on a dark page it takes more to be seen
 
@@ -61,13 +62,9 @@ def _in_margins(finding: Finding) -> tuple[float, float, float, tuple[float, flo
     return effect, low, high, (first, last)
 
 
-def _lines(judgements: Sequence[Judgement]) -> list[_Line]:
-    lines = []
-    for judgement in judgements:
-        placed = _in_margins(judgement.deciding)
-        if placed is not None:
-            lines.append(_Line(_label(judgement), judgement.verdict, *placed))
-    return lines
+def _lines(judgements: Sequence[Judgement], label: Callable[[Judgement], str]) -> list[_Line]:
+    placed = ((judgement, _in_margins(judgement.deciding)) for judgement in judgements)
+    return [_Line(label(judgement), judgement.verdict, *place) for judgement, place in placed if place is not None]
 
 
 def _label(judgement: Judgement) -> str:
@@ -78,14 +75,25 @@ def _label(judgement: Judgement) -> str:
     return textwrap.shorten(text.rpartition(", ")[0], _MAX_LABEL, placeholder=" \N{HORIZONTAL ELLIPSIS}").replace(" ", "  ", 1)
 
 
+def _sentence(judgement: Judgement) -> str:
+    """The claim's own words, in a few lines."""
+    text = f"{judgement.id}  {judgement.claim.sentence.rstrip('.').removesuffix(': reproduced on this machine')}"
+    wrapped = textwrap.wrap(text, _SENTENCE_LINE, max_lines=_SENTENCE_LINES, placeholder=" \N{HORIZONTAL ELLIPSIS}")
+    return "\n".join(wrapped)
+
+
 def _colours(theme: Theme) -> dict[Verdict, str]:
     blue, orange, *_ = COLOURS[theme]
     return {"supported": blue, "contradicted": orange, "not decided": INK[theme], "not settled": MUTED[theme], "short run": MUTED[theme]}
 
 
-def forest(judgements: Sequence[Judgement]) -> Drawing | None:
-    """A forest plot of the claims that have an effect; None where none has."""
-    lines = _lines(judgements)
+def forest(judgements: Sequence[Judgement], *, sentences: bool = False) -> Drawing | None:
+    """A forest plot of the claims that have an effect; None where none has.
+
+    Args:
+        sentences: whether a row is labelled with the claim's words rather than with what was compared.
+    """
+    lines = _lines(judgements, _sentence if sentences else _label)
     if not lines:
         return None
 
@@ -105,7 +113,8 @@ def draw_forest(lines: Sequence[_Line], theme: Theme) -> bytes:
     """PNG: a row per claim with its region, interval and effect, in margins."""
     colours = _colours(theme)
     with style(theme):
-        drawn = Figure(figsize=(WIDTH, 1.1 + 0.2 * len(lines)), layout="constrained")
+        row = 0.07 + 0.13 * max(line.label.count("\n") + 1 for line in lines)  # inches
+        drawn = Figure(figsize=(WIDTH, 1.1 + row * len(lines)), layout="constrained")
         axes = drawn.add_subplot()
         axes.hlines(range(len(lines)), -REACH, REACH, color=MUTED[theme], linewidth=0.6, alpha=0.3, zorder=0.5)
         for place, line in enumerate(lines):
