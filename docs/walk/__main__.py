@@ -52,8 +52,17 @@ DEMO = Step(
 STEPS = (
     Step(
         "A study of your own",
-        "A study is one file. This one has two variants.",
-        ("cp docs/walk/params.yaml params.yaml", "make list", "make repro", "git add --all", 'git commit --quiet -m "A small study"'),
+        "A study is one file. This one has two variants, and takes the place of the repository's own: do it in a clone of its own. "
+        "`make demo` and `make preview` work again once the block `variants:` is out of `profiles/*/params.yaml`, and tests that hold "
+        "the old catalogue or README.md to the committed pages then have to be changed with them.",
+        (
+            "cp docs/walk/params.yaml params.yaml",
+            "make list",
+            "make repro",
+            "dvc push",
+            "git add --all",
+            'git commit --quiet -m "A small study"',
+        ),
         (r"^variant", r"^(base|no-position) +[0-9,]+ ", r"epoch 3/3", r": accuracy [0-9.]+%", r"finished seeds kept", r"^W1"),
     ),
     Step(
@@ -63,6 +72,7 @@ STEPS = (
             "sed -i 's/^  no-position: .*/&\\n  wide: {mlp_dim: 64}/; s/\\[base, no-position\\]/[base, no-position, wide]/' params.yaml",
             "make repro",
             "make compare BASE=HEAD",
+            "dvc push",
             "git add --all",
             'git commit --quiet -m "Is a wider MLP better?"',
         ),
@@ -100,6 +110,7 @@ STEPS = (
         (
             "dvc exp apply fast",
             "make repro",
+            "dvc push",
             "git add --all",
             'git commit --quiet -m "A rate of 0.02"',
             "make compare BASE=HEAD~1 HEAD=HEAD",
@@ -154,7 +165,8 @@ def page(taken: list[tuple[Step, list[tuple[str, str]]]]) -> str:
         "",
         "```sh",
         "git clone ADDRESS lab && cd lab",
-        ". .venv/bin/activate    # after the first make",
+        "make setup",
+        ". .venv/bin/activate",
         "```",
     ]
     for step, said in taken:

@@ -30,10 +30,10 @@ def main(argv: list[str]) -> None:
         _lead(uri, address)
         return
     if path is not None and not path.exists():
-        raise UserError(f"There is no {path.name} in {path.parent.name}/ yet: run `make demo` or `dvc repro` first.")
+        raise UserError(f"There is no {path.name} in {path.parent.name}/ yet: run `make sync`, which makes it of all finished trainings.")
     if not _is_free(port):
         free = next((candidate for candidate in range(port + 1, 65536) if _is_free(candidate)), None)
-        raise UserError(f"Port {port} is taken: choose another one, for example --port {free}.")
+        raise UserError(f"Port {port} is taken: `python -m pipeline.tracking.ui --port {free}` takes another one.")
     address = f"http://127.0.0.1:{port}"
     print(f"MLflow's pages come up at {address} in about 15 seconds; Ctrl-C ends them.", flush=True)
     _lead(uri, address)

@@ -15,12 +15,12 @@ from tests.tracking.trainings import free_port
 def test_command_ui_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(UserError, match=r"There is no mlflow\.db in .*: run `make demo` or `dvc repro` first"):
+    with pytest.raises(UserError, match=r"There is no mlflow\.db in .*: run `make sync`"):
         ui_command([])
     (tmp_path / "mlflow.db").touch()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(UserError, match=rf"Port {port} is taken: choose another one, for example --port \d+"):
+        with pytest.raises(UserError, match=rf"Port {port} is taken: `python -m pipeline\.tracking\.ui --port \d+` takes another"):
             ui_command(["--port", str(port)])
 
 
