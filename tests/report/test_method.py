@@ -53,4 +53,4 @@ def test_it_states_looks_level_and_length(study: Params) -> None:
 
 
 def test_its_links_lead_to_pages(study: Params) -> None:
-    assert set(re.findall(r"\]\(([^)#]+)", page(study))) == {"README.md", "glossary.md"}
+    assert set(re.findall(r"\]\(([^)#]+)", page(study))) == {"README.md", "glossary.md", "hardware.md"}
