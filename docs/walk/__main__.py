@@ -53,8 +53,7 @@ STEPS = (
     Step(
         "A study of your own",
         "A study is one file. This one has two variants, and takes the place of the repository's own: do it in a clone of its own. "
-        "`make demo` and `make preview` work again once the block `variants:` is out of `profiles/*/params.yaml`, and tests that hold "
-        "the old catalogue or README.md to the committed pages then have to be changed with them.",
+        "Tests that hold the old catalogue or README.md to the committed pages then have to be changed with them.",
         (
             "cp docs/walk/params.yaml params.yaml",
             "make list",

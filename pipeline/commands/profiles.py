@@ -8,6 +8,7 @@ lays profiles/NAME/params.yaml over the root's params.yaml and runs the result i
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 import time
@@ -25,6 +26,7 @@ from pipeline.params import nearest, shown
 from pipeline.study import states
 
 ROOT = Path(__file__).parent.parent.parent
+_NAMED = 5  # variants in a note; of more it gives the number
 
 
 def main(argv: list[str]) -> None:
@@ -88,13 +90,29 @@ def read(name: str) -> dict[str, Any]:
     params.parse(study)  # so that a fault found after the overlay is the overlay's
     called = f"profiles/{name}/params.yaml"
     change = params.read(source, called=called)
+    own, change = _without_gone(study, change)
     try:
         whole = overlay(study, change) | {"profile": name}
     except UserError as error:
         raise UserError(f"In {called}: {error}") from None
-    if gone := [variant for variant in change.get("variants_left_out", []) if variant not in study["variants"]]:
-        print(f"note: {called} leaves out {', '.join(gone)}, which params.yaml does not have.", file=sys.stderr)
+    gone = dict.fromkeys([*own, *(variant for variant in change.get("variants_left_out", []) if variant not in study["variants"])])
+    if gone:
+        named = ", ".join(gone) if len(gone) <= _NAMED else f"{len(gone)} variants"
+        print(f"note: {called} names {named}, which params.yaml does not have.", file=sys.stderr)
     return whole
+
+
+def _without_gone(study: Mapping[str, Any], change: Any) -> tuple[list[str], Any]:
+    """The variants that a change has options for and the study does not have, and the change without them.
+
+    So a profile still lies over a study that has taken the place of the repository's own. A name that resembles one of the study's
+    stays in the change, and is refused as misspelt.
+    """
+    own = change.get("variants") if isinstance(change, Mapping) else None
+    if not isinstance(own, Mapping):
+        return [], change
+    gone = [name for name in own if name not in study["variants"] and not difflib.get_close_matches(str(name), study["variants"], n=1)]
+    return gone, {**change, "variants": {name: options for name, options in own.items() if name not in gone}}
 
 
 def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,24 @@ def test_a_variant_that_is_gone_is_left_out_already(root: Path, raw_params: dict
     del raw["variants"]["dropout"], raw["experiments"]["lab"]
     (root / "params.yaml").write_text(yaml.safe_dump(raw))
     assert "dropout" not in profiles.read("demo")["variants"]
-    assert capsys.readouterr().err == "note: profiles/demo/params.yaml leaves out dropout, which params.yaml does not have.\n"
+    assert capsys.readouterr().err == "note: profiles/demo/params.yaml names dropout, which params.yaml does not have.\n"
+
+
+@pytest.mark.parametrize("name", ["demo", "preview"])
+def test_a_profile_lies_over_a_study_that_took_the_place_of_the_repositorys_own(
+    root: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = (Path(__file__).parents[2] / "docs" / "walk" / "params.yaml").read_text()
+    (root / "params.yaml").write_text(own)
+    overlay = yaml.safe_load((root / "profiles" / name / "params.yaml").read_text())
+    whole = profiles.read(name)
+    assert set(whole["variants"]) == {"base", "no-position"} - set(overlay["variants_left_out"])
+    assert whole["train"]["seeds"] == overlay["train"]["seeds"]
+    note = rf"note: profiles/{name}/params\.yaml names \d+ variants, which params\.yaml does not have\.\n"
+    assert re.fullmatch(note, capsys.readouterr().err)
+    (root / "params.yaml").write_text(own.replace("no-position", "capiton"))
+    with pytest.raises(UserError, match=r"variants\.caption is not in the root's params\.yaml, .* the nearest is 'capiton'\.$"):
+        profiles.read(name)
 
 
 def test_a_fault_names_the_file_that_it_is_in(root: Path) -> None:
