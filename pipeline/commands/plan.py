@@ -111,17 +111,16 @@ def main(argv: list[str]) -> None:
     entries = survey(params, device)
     rates = recorded(params, device)
     waiting = [entry for entry in entries if entry.tasks and entry.variant not in rates]
-    timed = not waiting or (ARRAYS / "dataset.json").exists()
-    if waiting and timed:
-        rates |= measured(waiting, device, processes if device == "cpu" else 1)
+    if can_be_timed := [entry for entry in waiting if _digest(entry.settings.task)]:
+        rates |= measured(can_be_timed, device, processes if device == "cpu" else 1)
     header, lines = table(entries, rates, processes)
     show(screen(), "What `dvc repro` would do", header, lines)
     if all(entry.variant in rates for entry in waiting) and (lines := prices(params, entries, rates, processes)):
         show(screen(), "What the claims still wait for, the cheapest first", ("claim", "trainings", "time", "in all"), lines)
     for line in summary(entries, rates, processes):
         print(line)
-    if not timed:
-        print("Times are missing because the data set's arrays are: run `dvc repro prepare` first to have them.")
+    if len(can_be_timed) < len(waiting):
+        print("Times are missing because data are: run `dvc repro scenes` first, which makes them.")
 
 
 def survey(params: Params, device: str) -> list[Entry]:

@@ -279,7 +279,21 @@ def test_without_arrays_there_are_no_times(
     plan.main([])
     said = capsys.readouterr().out
     assert "2 variants: 1 kept, 1 to train: 2 seeds.\n" in said
-    assert "run `dvc repro prepare` first to have them" in said
+    assert "run `dvc repro scenes` first" in said
+
+
+def test_without_scenes_captioners_alone_have_no_times(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So after `dvc repro prepare`: the arrays are there, and no scenes."""
+    lay_out(study_of(raw_params, wide={"mlp_dim": 48}, caption=raw_params["variants"]["caption"] | {"epochs": 1}))
+    plan.main([])
+    said = capsys.readouterr().out
+    lines = {name: line for line in said.splitlines() if (name := line.split(" ")[0]) in ("wide", "caption")}
+    assert "20 steps" in lines["wide"]
+    assert "20 steps" not in lines["caption"]
+    assert "3 variants: 1 kept, 2 to train: 4 seeds.\n" in said
+    assert "run `dvc repro scenes` first" in said
 
 
 def test_the_line() -> None:
