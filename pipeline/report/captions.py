@@ -154,6 +154,7 @@ def render(
         folded=[drawing for _, drawing in folded],
         folded_kinds=list(dict.fromkeys(_FOLDED.get(kind, kind) for kind, _ in folded)),
         judgements=judgements,
+        examples="train scenes",
         page=f"experiments/{name}.md",
         label=experiment.label,
     )

@@ -163,11 +163,11 @@ def headline(table: Sequence[Row]) -> str:
     others = [row for row in table if not row.is_baseline and row.accuracy.summary]
     if baseline.accuracy.summary is None:
         return f"*{baseline.label}* was not run, so the others have nothing to be compared with." if others else ""
-    start = f"*{baseline.label}* ends at {percent(baseline.accuracy.summary.mean)} %"
+    start = f"*{baseline.label}* reaches {percent(baseline.accuracy.summary.mean)} %"
     if not others:
         return f"{start}; nothing else was run yet."
     if all(row.accuracy.difference is None or row.accuracy.difference.interval is None for row in others):
-        return f"{start}; one seed per variant does not tell whether the others end elsewhere."
+        return f"{start}; one seed per variant does not tell whether the others reach another accuracy."
     apart = sorted(
         (row for row in others if row.accuracy.difference and row.accuracy.difference.excludes_none),
         key=lambda row: -abs(row.accuracy.difference.mean if row.accuracy.difference else 0),
@@ -176,8 +176,9 @@ def headline(table: Sequence[Row]) -> str:
     for word, sign in (("more", 1), ("less", -1)):
         found = [(row.label, d) for row in apart if (d := row.accuracy.difference) and sign * d.mean > 0]
         if found:
-            named = [f"*{label}* ({points(d.mean)} points)" for label, d in found[:3]]
-            rest = [f"{len(found) - 3} more"] if len(found) > 3 else []
+            shown = found if len(found) <= 4 else found[:3]
+            named = [f"*{label}* ({points(d.mean)} points)" for label, d in shown]
+            rest = [f"{len(found) - len(shown)} others"] if len(found) > len(shown) else []
             parts.append(f"{text.listed(named + rest)} reach{'es' if len(found) == 1 else ''} {word}")
     left = [f"*{row.label}*" for row in others if row not in apart]
     if left:
@@ -198,9 +199,13 @@ def answer(judgements: Sequence[Judgement], label: Callable[[str], str]) -> str:
     return " ".join(said)
 
 
-def too_short(params: Params, judgements: Sequence[Judgement], run: Training) -> bool:
-    """Whether a training was shown fewer images than claims speak of: those of the page about it, else the study's."""
-    asked = [of.images_shown for of in judgements if of.images_shown and any(run.variant in one.comparison.variants for one in of.findings)]
+def too_short(params: Params, run: Training) -> bool:
+    """Whether a training was shown fewer images than each claim about it speaks of, or than the study's claims where there is none."""
+    asked = [
+        claim.images_shown or params.images_shown
+        for claim in params.claims.values()
+        if not is_timed(claim) and any(run.variant in one.variants for one in claim.comparisons)
+    ]
     return run.images_shown < min(asked, default=params.images_shown)
 
 
@@ -221,7 +226,8 @@ def render(
     """
     experiment = params.experiments[name]
     material = Material(name, experiment, [runs[variant] for variant in experiment.variants if variant in runs], train_images)
-    drawn = [drawing for kind in experiment.figures for drawing in drawings(kind, material)]
+    compares = len(material.runs) > 1 or len(experiment.variants) == 1  # a baseline alone answers nothing
+    drawn = [drawing for kind in experiment.figures if compares for drawing in drawings(kind, material)]
     files = pictures(drawn, "experiments/figures")
     table = rows(params, experiment, runs)
     present = [row for row in table if row.run is not None]
@@ -241,8 +247,8 @@ def render(
         absent=[row.variant for row in table if row.run is None],
         headline=answer(judgements, experiment.label) or headline(table),
         images_shown=params.images_shown,
-        short=[label for label, run in brief.items() if too_short(params, judgements, run)],
-        brief=[label for label, run in brief.items() if not too_short(params, judgements, run)],
+        short=[label for label, run in brief.items() if too_short(params, run)],
+        brief=[label for label, run in brief.items() if not too_short(params, run)],
         other_seeds=text.other_seeds(params, experiment.variants),
         other_length=any(_length(params.resolve(v).train) != _length(params.train) for v in experiment.variants),
         level=100 * look_level(params.looks),

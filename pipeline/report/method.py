@@ -7,7 +7,7 @@ import math
 from pipeline.params import Params
 from pipeline.report import text
 from pipeline.study import error_rates
-from pipeline.study.effects import look_level
+from pipeline.study.effects import TOGETHER, look_level
 from pipeline.study.statistics import LEVEL
 
 
@@ -30,6 +30,7 @@ def render(params: Params) -> bytes:
         looks=params.looks,
         level=100 * look_level(params.looks),
         overall=100 * (1 - LEVEL),
+        together=100 * TOGETHER,
         timed_level=100 * LEVEL,
         simulated=error_rates.LOOKS,
         rows=rows,

@@ -110,6 +110,14 @@ def test_a_bound_without_a_margin_stands_at_one(monkeypatch: pytest.MonkeyPatch)
     assert bar.get_x() == pytest.approx(1)  # type: ignore[attr-defined]
 
 
+def test_at_least_a_difference_has_that_as_its_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two points less, where one point more is claimed, stand at -2, and an interval without 0 does not cross it."""
+    less = judgement("G", "contradicted", -0.02, -0.03, -0.01, rule="at least", bound=0.01, measure="own-image deletion", reference=None)
+    ends, _, markers = of_row(drawn(monkeypatch, [less]), 0)
+    assert ends == pytest.approx([-3, -1])
+    assert markers == {"o": pytest.approx(-2)}
+
+
 def test_the_picture_is_drawn_in_both_themes_and_counts_verdicts() -> None:
     drawing = verdicts.forest(ALL)
     assert drawing is not None

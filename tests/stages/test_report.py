@@ -375,7 +375,7 @@ def test_the_answer_stands_first_then_a_figure_then_a_verdict_for_each_compariso
     page = read(full_study, "experiments/positions.md")
     base, none = (100 * late(full_study, variant).mean() for variant in ("base", "no-position"))
     (answer,) = re.findall(r"^\*\*(.+)\*\*$", page, flags=re.MULTILINE)
-    assert answer.startswith(f"*learned* ends at {base:.2f} %; *none* ({none - base:+.2f} points) reaches less; *learned, started small*, ")
+    assert answer.startswith(f"*learned* reaches {base:.2f} %; *none* ({none - base:+.2f} points) reaches less; *learned, started small*, ")
     places = [page.index(part) for part in (answer, "<picture>", "| claim | verdict |", "## What came out", "<details>", "### T1a: ")]
     assert places == sorted(places)
 

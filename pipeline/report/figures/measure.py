@@ -42,7 +42,8 @@ def measure(material: Material) -> list[Drawing]:
     if not shown:
         return []
     rows = [Dots(material.label(run), chosen.factor * found[run.variant], material.is_baseline(run)) for run in shown]
-    means = [text.value(chosen, float(row.finite.mean()) / chosen.factor) if row.finite.size else "none finite" for row in rows]
+    of_finite = [values[np.isfinite(values)] for values in (found[run.variant] for run in shown)]
+    means = [text.value(chosen, float(values.mean())) if values.size else "none finite" for values in of_finite]
     spoken = ", ".join(f"{row.label} {mean}" for row, mean in zip(rows, means, strict=True))
     alt = f"{chosen.title} of each seed, by variant. Means: {spoken}{f' {chosen.of_value}' if chosen.of_value else ''}."
     caption = f"{chosen.note} Rings: the seeds of each variant (n = {numbers(shown)}); diamond: mean"

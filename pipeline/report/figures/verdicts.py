@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from pipeline.measures import MEASURES
 from pipeline.report.figures.drawing import Drawing
 from pipeline.report.figures.style import COLOURS, INK, MUTED, PAGE, WIDTH, Theme, legend_below, png, style, tidy
 from pipeline.report.text import compared, counted, listed
@@ -43,7 +44,7 @@ def _in_margins(finding: Finding) -> tuple[float, float, float, tuple[float, flo
     """Effect, ends of the interval and of the region, in units of the claim's margin; None where there is no interval.
 
     The margin is the distance from no effect to the bound; of a region with two ends, half of their distance, counted from the middle.
-    A bound at no effect, or on a value itself, has no margin: there the unit is half the interval's width, and the bound stands at 1.
+    A bound at no effect, or on a level of accuracy, has no margin: there the unit is half the interval's width, and the bound stands at 1.
     """
     if finding.effect is None or finding.interval is None:
         return None
@@ -51,9 +52,10 @@ def _in_margins(finding: Finding) -> tuple[float, float, float, tuple[float, flo
     effect, low, high = (scale(x) for x in (finding.effect, finding.interval.low, finding.interval.high))
     ends = tuple(scale(x) for x in region(finding.comparison))
     bound = ends[0] if math.isfinite(ends[0]) else ends[1]
+    is_level = finding.comparison.rule == "at least" and MEASURES[finding.comparison.measure].of_value == "%"
     if all(map(math.isfinite, ends)):
         start, unit = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
-    elif finding.comparison.rule in ("less", "more") and bound:
+    elif finding.comparison.rule in ("less", "more", "at least") and bound and not is_level:
         start, unit = 0.0, abs(bound)
     else:
         unit = (high - low) / 2 or 1.0
