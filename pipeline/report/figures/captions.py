@@ -81,7 +81,7 @@ def captions(material: Material) -> list[Drawing]:
     caption = (
         f"The first {counted(count, 'test scene')}, chosen by their place alone, with the greedy caption of each model's first seed. "
         "A tick: true and complete, in any wording. The coloured words of a wrong caption differ from the nearest reference, whose words "
-        "stand there in brackets."
+        "stand there in brackets; what they say may be true in other words."
     )
     return [Drawing(alt, caption, lambda theme: draw_captions(first.scenes[:count], rows, theme))]
 
