@@ -147,7 +147,7 @@ _COUNTED: dict[Verdict, str] = {
     "supported": "supported",
     "contradicted": "contradicted",
     "not decided": "not decided",
-    "not settled": "observed before their effect settled",
+    "not settled": "not settled",
     "short run": "observed on short runs",
     "not run": "not run",
 }
