@@ -20,7 +20,6 @@ from pipeline.study.statistics import paired_difference
 from pipeline.timing.power_law import fit_power_law
 
 _OURS = {"cpu": "ours-10", "cuda": "stack-10"}
-_OURS_FULL = {"cpu": "ours-full-10", "cuda": "stack-full-10"}
 _ALONE = {"cpu": "ours-threads", "cuda": "stack-1"}
 
 
@@ -44,7 +43,6 @@ _BARS = (
     _Bar("cpu", "seeds one after another, all threads each, against seeds over processes", "ours-threads", "ours-10", 1),
     _Bar("cuda", "the thesis's published way against ours", "thesis", "stack-10", 100),
 )
-
 
 _ARCHITECTURES = {
     "reference": "MLP four times as wide as a token; softmax before the cross-entropy; attention on slices, no output projection",
