@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import yaml
 from rich import box
@@ -27,17 +26,6 @@ _WIDTH = 120  # characters of a line that goes to a file or a pipe
 _NAME = 30  # characters of a name that stands on one line
 
 
-@dataclass(frozen=True)
-class Row:
-    """One variant. `difference`: what params.yaml says of it, in its own words."""
-
-    variant: str
-    parameters: int
-    difference: str
-    experiments: tuple[str, ...]
-    claims: tuple[str, ...]
-
-
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.commands.catalogue", description=__doc__.splitlines()[0]).parse_args(argv)
     params = load()
@@ -46,29 +34,11 @@ def main(argv: list[str]) -> None:
         show(console, title, header, lines)
     numbers = sorted({len(params.resolve(variant).train.seeds) for variant in params.variants})
     seeds = " to ".join(str(number) for number in dict.fromkeys((numbers[0], numbers[-1])))
-    counts = {"experiment": len(params.experiments), "claim": len(params.claims)}
-    print(
-        f"params.yaml is valid: {len(params.variants)} variants with {seeds} seed{'' if seeds == '1' else 's'} each, "
-        + ", ".join(f"{n} {name}{'' if n == 1 else 's'}" for name, n in counts.items())
-        + "."
-    )
-    sys.stdout.flush()
+    counts = [f"{n} {name}{'' if n == 1 else 's'}" for name, n in (("experiment", len(params.experiments)), ("claim", len(params.claims)))]
+    each = f"{len(params.variants)} variants with {seeds} seed{'' if seeds == '1' else 's'} each"
+    print(f"params.yaml is valid: {each}, {', '.join(counts)}.", flush=True)
     for warning in oddities(params):
         print(f"warning: {warning}", file=sys.stderr)
-
-
-def rows(params: Params) -> list[Row]:
-    """The variants in the order of params.yaml."""
-    return [
-        Row(
-            variant=variant,
-            parameters=_count(params, variant),
-            difference=yaml.safe_dump(change, default_flow_style=True, sort_keys=False, width=sys.maxsize).strip().strip("{}"),
-            experiments=tuple(name for name, experiment in params.experiments.items() if variant in experiment.variants),
-            claims=tuple(name for name, claim in params.claims.items() if any(variant in part.variants for part in claim.comparisons)),
-        )
-        for variant, change in params.variants.items()
-    ]
 
 
 def images_shown(params: Params, claim: ClaimSettings) -> int | None:
@@ -77,12 +47,17 @@ def images_shown(params: Params, claim: ClaimSettings) -> int | None:
     return None if timed else claim.images_shown or params.images_shown
 
 
+def trained_variants(claim: ClaimSettings) -> set[str]:
+    """The variants whose trainings a claim compares."""
+    return {name for part in claim.comparisons if part.rule not in TIMING_RULES for name in part.variants}
+
+
 def oddities(params: Params) -> list[str]:
     """What is valid but probably not meant, one sentence each."""
     found = []
     resolved = {variant: params.resolve(variant).images_shown for variant in params.variants}
     for claim, settings in params.claims.items():
-        trained = {name for part in settings.comparisons if part.rule not in TIMING_RULES for name in part.variants}
+        trained = trained_variants(settings)
         stepped = {name for part in settings.comparisons if part.rule == "ratio" for name in part.variants}
         for names, key, known in ((trained, "variants", params.variants), (stepped, "timing.subjects", params.timing.subjects)):
             found += [
@@ -108,9 +83,16 @@ def oddities(params: Params) -> list[str]:
 
 
 def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]:
-    """Title, header and lines of the three lists."""
+    """Title, header and lines of the three lists. A variant's difference is in the words of params.yaml."""
     variants: list[Sequence[str]] = [
-        (row.variant, f"{row.parameters:,}", ", ".join(row.experiments), ", ".join(row.claims), row.difference) for row in rows(params)
+        (
+            variant,
+            f"{_count(params, variant):,}",
+            ", ".join(name for name, of in params.experiments.items() if variant in of.variants),
+            ", ".join(name for name, of in params.claims.items() if any(variant in part.variants for part in of.comparisons)),
+            yaml.safe_dump(change, default_flow_style=True, sort_keys=False, width=sys.maxsize).strip().strip("{}"),
+        )
+        for variant, change in params.variants.items()
     ]
     experiments: list[Sequence[str]] = [
         (name, str(len(of.variants)), of.baseline, of.measure, ", ".join(of.claims), of.title) for name, of in params.experiments.items()

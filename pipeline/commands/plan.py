@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from pipeline.commands.catalogue import screen, show
+from pipeline.commands.catalogue import screen, show, trained_variants
 from pipeline.errors import UserError, run_command
 from pipeline.files import DamagedError, read_sealed, write_json
-from pipeline.measures import TIMING_RULES
-from pipeline.params import ClaimSettings, Params, VariantSettings, load
+from pipeline.params import Params, VariantSettings, load
 from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor, training_code
 from pipeline.runner import checkpoint, finished, results, workers
 from pipeline.runner.finished import Finished
@@ -400,7 +399,7 @@ def prices(params: Params, entries: Sequence[Entry], rates: Mapping[str, Rate], 
     The next claim is always the one that takes least when what the claims before it need is there.
     """
     busy = {entry.variant: entry for entry in entries if entry.trained}
-    waiting = {id: names for id, claim in params.claims.items() if (names := [name for name in busy if name in _compared(claim)])}
+    waiting = {id: names for id, claim in params.claims.items() if (names := [name for name in busy if name in trained_variants(claim)])}
     bought: list[str] = []
     lines: list[Sequence[str]] = []
 
@@ -416,11 +415,6 @@ def prices(params: Params, entries: Sequence[Entry], rates: Mapping[str, Rate], 
         lines.append((id, ", ".join(new) or "those above", *times))
         del waiting[id]
     return lines
-
-
-def _compared(claim: ClaimSettings) -> set[str]:
-    """The variants whose trainings a claim compares."""
-    return {name for part in claim.comparisons if part.rule not in TIMING_RULES for name in part.variants}
 
 
 def summary(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> list[str]:
