@@ -31,18 +31,8 @@ def repository() -> Iterator[Path]:
     """A fresh nested repository with the root's dvc.yaml and no params.yaml; removed afterwards."""
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / "build", prefix="benchmark-", ignore_cleanup_errors=True) as name:
-        directory = Path(name)
-        stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
-        stages["vars"] = [{"code": "../.."}]
-        for stage in stages["stages"].values():
-            stage = stage.get("do", stage)
-            stage["deps"] = [file for dep in stage["deps"] for file in profiles.source_files(dep)]
-        (directory / "dvc.yaml").write_text(yaml.safe_dump(stages, sort_keys=False), encoding="utf-8")
-        shutil.copyfile(ROOT / ".dvcignore", directory / ".dvcignore")
-        dvc(directory, "init", "--no-scm", "--quiet")
-        for key in ("core.analytics", "core.check_update"):
-            dvc(directory, "config", key, "false")
-        yield directory
+        profiles.lay_out_stages(Path(name))
+        yield Path(name)
 
 
 def write_params(

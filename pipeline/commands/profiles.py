@@ -57,23 +57,27 @@ def lay_out(name: str) -> Path:
     """
     settings = read(name)
     directory = ROOT / "build" / name
-    directory.mkdir(parents=True, exist_ok=True)
+    lay_out_stages(directory)
+    header = f"# Generated from params.yaml and profiles/{name}/params.yaml of the root: change those, not this file.\n"
+    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, default_flow_style=None, width=140)
+    write_changed(directory / "params.yaml", header + text)
+    return directory
+
+
+def lay_out_stages(directory: Path) -> None:
+    """Makes or refreshes all of a nested repository, a folder of build/, but its params.yaml."""
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
     stages["vars"] = [{"code": "../.."}]
     for stage in stages["stages"].values():
         stage = stage.get("do", stage)
         stage["deps"] = [file for dep in stage["deps"] for file in source_files(dep)]
     write_changed(directory / "dvc.yaml", yaml.safe_dump(stages, sort_keys=False))
-    header = f"# Generated from params.yaml and profiles/{name}/params.yaml of the root: change those, not this file.\n"
-    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, default_flow_style=None, width=140)
-    write_changed(directory / "params.yaml", header + text)
     write_changed(directory / ".dvcignore", (ROOT / ".dvcignore").read_text(encoding="utf-8"))
     config = directory / ".dvc" / "config"
     if not config.is_file():  # written here, because `dvc init` and two `dvc config` take seconds
         write_text(config, "[core]\n    no_scm = True\n    analytics = false\n    check_update = false\n")
     for template in (ROOT / ".dvc" / "plots").glob("*.json"):
         write_changed(directory / ".dvc" / "plots" / template.name, template.read_text(encoding="utf-8"))
-    return directory
 
 
 def read(name: str) -> dict[str, Any]:
