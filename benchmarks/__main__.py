@@ -17,23 +17,24 @@ import datetime
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import page, results, runner
+from benchmarks import accuracy, captions, growth, images, overheads, page, results, runner
+from benchmarks.measure import IMPLEMENTATIONS
 from benchmarks.runner import ROOT, Options
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_json, write_text
+from pipeline.kernels import attention_path
+from pipeline.provenance import device_name, git_state, versions
+from pipeline.runner.workers import choose_device
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def main(argv: list[str]) -> None:
     arguments = _parse(argv)
-    from benchmarks.measure import IMPLEMENTATIONS
-    from pipeline.provenance import device_name
-    from pipeline.runner.workers import choose_device
-
     device = choose_device()
     name = device_name(device)
     base = arguments.out / _slug(name)
@@ -66,8 +67,8 @@ def main(argv: list[str]) -> None:
         )
     chosen = {key: entry for key, entry in chosen.items() if entry.requires not in absent}
 
+    num_rounds = 2 if arguments.quick else arguments.rounds
     if arguments.table:
-        num_rounds = 2 if arguments.quick else arguments.rounds
         steps = {key: entry.steps for key, entry in chosen.items()}
         rows, rates = runner.run_rounds(steps, options, num_rounds, arguments.seed, _say)
         results.write(base.with_suffix(".csv"), rows)
@@ -76,22 +77,17 @@ def main(argv: list[str]) -> None:
         facts |= _describe(arguments, options, name) | {"rounds": num_rounds, "matrix_rates": rates, "skipped": sorted(absent)}
         facts["profile"] = profiled["operators"]
         write_json(path, facts)
-    if arguments.overheads:
-        from benchmarks import overheads
-
-        _keep(path, facts, "overheads", overheads.measure(options, _say, repeats=2 if arguments.quick else arguments.rounds))
-    if arguments.growth:
-        from benchmarks import growth
-
-        _keep(path, facts, "growth", growth.measure(options, _say, quick=arguments.quick))
-    if arguments.accuracy:
-        from benchmarks import accuracy
-
-        _keep(path, facts, "accuracy", accuracy.measure(options, _say, quick=arguments.quick))
-    if arguments.captions:
-        from benchmarks import captions
-
-        _keep(path, facts, "captions", captions.measure(options, _say, rounds=2 if arguments.quick else arguments.rounds))
+    parts: dict[str, Callable[[], Any]] = {
+        "overheads": lambda: overheads.measure(options, _say, repeats=num_rounds),
+        "growth": lambda: growth.measure(options, _say, quick=arguments.quick),
+        "accuracy": lambda: accuracy.measure(options, _say, quick=arguments.quick),
+        "captions": lambda: captions.measure(options, _say, rounds=num_rounds),
+    }
+    for part, measure in parts.items():
+        if getattr(arguments, part):
+            facts[part] = measure()
+            facts.setdefault("parts", {})[part] = _run()  # its own commit and date, because it may be of another run than the table
+            write_json(path, facts)
     _write_page(base, facts)
 
 
@@ -136,10 +132,6 @@ def _slug(device: str) -> str:
 
 def _describe(arguments: argparse.Namespace, options: Options, name: str) -> dict[str, Any]:
     """The circumstances of a run."""
-    from benchmarks import images
-    from pipeline.kernels import attention_path
-    from pipeline.provenance import versions
-
     dataset = images.load(options.data)
     peers = {peer: runner.version(peer) for peer in ("timm", "vit-pytorch", "transformers")}
     return {
@@ -156,17 +148,8 @@ def _describe(arguments: argparse.Namespace, options: Options, name: str) -> dic
     }
 
 
-def _keep(path: Path, facts: dict[str, Any], part: str, measured: Any) -> None:
-    """Writes a part's figures with its own commit and date, because it may be of another run than the table."""
-    facts[part] = measured
-    facts.setdefault("parts", {})[part] = _run()
-    write_json(path, facts)
-
-
 def _run() -> dict[str, Any]:
     """The commit and date of this run."""
-    from pipeline.provenance import git_state
-
     commit, dirty = git_state()
     return {"commit": commit, "dirty": dirty, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
 
@@ -185,8 +168,6 @@ def _write_page(base: Path, facts: dict[str, Any]) -> None:
     rows = results.read(base.with_suffix(".csv"))
     write_text(base.with_suffix(".md"), page.render(base.name, rows, facts))
     if "growth" in facts:
-        from benchmarks import growth
-
         growth.draw(facts["growth"], base.with_name(f"{base.name}-growth.png"))
     _say(f"wrote {base.with_suffix('.md')}")
 
