@@ -120,20 +120,9 @@ def _show(measured: tuple[dict[str, Any], int]) -> str:
 
 def _row(timing: rounds.Timing[tuple[dict[str, Any], int]]) -> Row:
     result, peak = timing.value
-    return Row(
-        timing.round,
-        timing.position,
-        timing.names[0],
-        result["parameters"],
-        result["seeds"],
-        result["steps"],
-        result["epoch_seconds"],
-        result["warmup_seconds"],
-        result["checkpoint_seconds"],
-        result["device_memory"] or peak,
-        timing.foreign,
-        timing.kept,
-    )
+    same = ("parameters", "seeds", "steps", "epoch_seconds", "warmup_seconds", "checkpoint_seconds")
+    own = {name: result[name] for name in same} | {"memory": result["device_memory"] or peak}
+    return Row(timing.round, timing.position, timing.names[0], **own, foreign=timing.foreign, kept=timing.kept)
 
 
 def missing(distributions: Iterable[str | None]) -> set[str]:

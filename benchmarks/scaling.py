@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from pipeline.commands import plan
@@ -112,11 +113,8 @@ def simulate(trainings: Sequence[Training], count: int) -> Row:
         rate = training.epochs / training.seconds
         # At one moment, what ends comes before what begins.
         moments += [(start, 1, rate, rate * training.checkpoint), (start + training.seconds, 0, -rate, -rate * training.checkpoint)]
-    epochs = traffic = most_epochs = most_traffic = 0.0
-    for _, _, more_epochs, more_traffic in sorted(moments):
-        epochs, traffic = epochs + more_epochs, traffic + more_traffic
-        most_epochs, most_traffic = max(epochs, most_epochs), max(traffic, most_traffic)
-    return Row(count, makespan(seconds, count), lower_bound(seconds, count), most_epochs, most_traffic)
+    _, _, epochs, traffic = zip(*sorted(moments), strict=True)
+    return Row(count, makespan(seconds, count), lower_bound(seconds, count), max(accumulate(epochs)), max(accumulate(traffic)))
 
 
 def write_seconds(size: int) -> float:
