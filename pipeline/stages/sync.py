@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -39,17 +39,6 @@ class _Training(NamedTuple):
     evaluation: Evaluation | None  # None until the evaluate stage has run on this training
     file: Path  # run.json
     pictures: list[Path]
-
-
-class _Place(NamedTuple):
-    """Where a variant stands in the catalogue."""
-
-    experiments: list[str]
-    sources: list[str]  # of these experiments: "thesis", "notes", "this project"
-
-    def tags(self) -> dict[str, str]:
-        """For filters such as `tags.experiments LIKE '%,positions,%'`: a comma before and after each name."""
-        return {"experiments": _listed(self.experiments), "sources": _listed(self.sources)}
 
 
 def main(argv: list[str]) -> None:
@@ -133,7 +122,7 @@ def complete_commits(store: Store) -> list[tuple[str, str]]:
     return [(runs[id][0].data.tags["variant"], commit) for id, commit in found.items()]
 
 
-def _complete(store: Store, training: _Training, places: Mapping[str, _Place], commit: str | None, register: bool) -> Added:
+def _complete(store: Store, training: _Training, places: Mapping[str, Mapping[str, str]], commit: str | None, register: bool) -> Added:
     recorder = Recorder(store, training.run)
     recorder.add(training.rows)
     recorder.counts(training.run["metrics"])
@@ -148,7 +137,7 @@ def _complete(store: Store, training: _Training, places: Mapping[str, _Place], c
     recorder.files([training.file])
     recorder.files(training.pictures, "figures")
     if (place := places.get(training.run["variant"])) is not None:
-        recorder.label(place.tags())
+        recorder.label(place)
     recorder.finish("FINISHED", milliseconds(training.run["finished"]))
     if commit is not None:
         recorder.belongs_to(commit)
@@ -185,23 +174,26 @@ def _register(store: Store, run_id: str, training: _Training) -> bool:
     return True
 
 
-def _places() -> dict[str, _Place]:
-    """By variant, from params.yaml; nothing if it cannot be read. The trainings are recorded all the same."""
+def _places() -> dict[str, dict[str, str]]:
+    """By variant, the tags that say where it stands in params.yaml: experiments, and their sources ("thesis", "this project").
+
+    Nothing if params.yaml cannot be read. The trainings are recorded all the same.
+    """
     try:
         study = params.load()
     except UserError:
         return {}
-    places = {variant: _Place([], []) for variant in study.variants}
-    for name, experiment in study.experiments.items():
+    places = {}
+    for variant in study.variants:
+        experiments = {name: of for name, of in study.experiments.items() if variant in of.variants}
         # "thesis, 2.3.1, against its published code; notes" names two documents.
-        sources = [part.split(",")[0].strip() for part in experiment.source.split(";")]
-        for variant in experiment.variants:
-            places[variant].experiments.append(name)
-            places[variant].sources.extend(source for source in sources if source not in places[variant].sources)
+        sources = dict.fromkeys(part.split(",")[0].strip() for of in experiments.values() for part in of.source.split(";"))
+        places[variant] = {"experiments": _listed(experiments), "sources": _listed(sources)}
     return places
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Collection[str]) -> str:
+    """For filters such as `tags.experiments LIKE '%,positions,%'`: a comma before and after each name."""
     return f",{','.join(names)}," if names else ""
 
 
