@@ -193,7 +193,7 @@ def milliseconds(call: Callable[[], object], device: torch.device, repeats: int 
 
 
 @cache
-def synthetic(num_train: int, num_test: int, name: str = "mnist") -> Dataset:
+def synthetic(num_train: int, num_test: int) -> Dataset:
     """Noise with a bright square where the class says, in the shape of MNIST."""
     from pipeline.data.datasets import Dataset
 
@@ -206,7 +206,7 @@ def synthetic(num_train: int, num_test: int, name: str = "mnist") -> Dataset:
             image[7 * (label // 4) :, 7 * (label % 4) :][:7, :7] += 150
         return images, labels
 
-    return Dataset(name, *draw(num_train), *draw(num_test), digest="0" * 64)
+    return Dataset("mnist", *draw(num_train), *draw(num_test), digest="0" * 64)
 
 
 def data_of(settings: VariantSettings, num_train: int = EPOCH_SHARE) -> Any:
@@ -220,10 +220,15 @@ def data_of(settings: VariantSettings, num_train: int = EPOCH_SHARE) -> Any:
     return SceneData(draw(dataset, ScenesSettings(train=max(1, num_train // 4), validation=20, test=10)), dataset)
 
 
+def on_all_data(settings: VariantSettings, **train: Any) -> VariantSettings:
+    """The settings with these of training, on all of the data."""
+    changed = {"train_images": None, "epoch_images": None, **train}
+    return settings.model_copy(update={"train": settings.train.model_copy(update=changed)})
+
+
 def shortened(settings: VariantSettings, steps: int) -> VariantSettings:
     """The settings with one epoch of so many steps, on all of the data."""
-    length = {"epochs": 1, "epoch_images": steps * settings.train.batch_size, "train_images": None, "self_critical_epochs": 0}
-    return settings.model_copy(update={"train": settings.train.model_copy(update=length)})
+    return on_all_data(settings, epochs=1, epoch_images=steps * settings.train.batch_size, self_critical_epochs=0)
 
 
 def configurations(params: Params, steps: int) -> list[tuple[VariantSettings, list[str]]]:
@@ -322,9 +327,8 @@ def lay_out(directory: Path, seeds: Sequence[int] = SEEDS, epochs: int = 1) -> V
     from pipeline.data.datasets import prepare
     from pipeline.data.fetch import fetch, source
 
-    base = load_params().resolve("base")
-    train = base.train.model_copy(update={"seeds": tuple(seeds), "epochs": epochs, "train_images": None, "epoch_images": None})
-    settings = base.model_copy(update={"train": train, "data": base.data.model_copy(update={"dataset": "digits"})})
+    base = on_all_data(load_params().resolve("base"), seeds=tuple(seeds), epochs=epochs)
+    settings = base.model_copy(update={"data": base.data.model_copy(update={"dataset": "digits"})})
     with contextlib.redirect_stdout(sys.stderr):
         fetch(source("digits"), directory / "data" / "raw")
         prepare("digits", directory / "data" / "raw", directory / "data" / "arrays")
@@ -460,17 +464,19 @@ def planted_sync_line(device: torch.device) -> Line:
 
 def check_profile(device: torch.device) -> Iterator[Line]:
     """Whether the parts of a profile add up to the time of its kernels."""
-    from pipeline.timing.profile import by_part, record
+    from pipeline.timing.profile import record
     from pipeline.timing.subjects import entries
 
     params = load_params()
     for entry in entries(params, 16):
         if entry.kind == "step" and entry.subject == "base" and not entry.nested:
-            yield profile_line(entry.name, record(entry, params, synthetic(2000, 500), device, 2), by_part)
+            yield profile_line(entry.name, record(entry, params, synthetic(2000, 500), device, 2))
 
 
-def profile_line(name: str, events: Sequence[Any], by_part: Callable[..., Any]) -> Line:
+def profile_line(name: str, events: Sequence[Any]) -> Line:
     from torch._C._autograd import DeviceType
+
+    from pipeline.timing.profile import by_part
 
     total = by_part(events, cuda=True)[0].total()
     kernels = [event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
@@ -483,13 +489,12 @@ def check_speed(device: torch.device) -> Iterator[Line]:
     """An epoch of the base, ten seeds in one stack."""
     from pipeline.training.engine import Trainer
 
-    base, count = load_params().resolve("base"), 10
-    train = base.train.model_copy(update={"seeds": tuple(range(count)), "epochs": 3, "train_images": None, "epoch_images": None})
-    settings = base.model_copy(update={"train": train})
+    count = 10
+    settings = on_all_data(load_params().resolve("base"), seeds=tuple(range(count)), epochs=3)
     trainer = Trainer(settings, synthetic(EPOCH_SHARE, 500), range(count), device)
     rows = [trainer.run_epoch()[0] for _ in range(3)]
     seconds = min(row.seconds for row in rows[1:])
-    step = seconds / -(-EPOCH_SHARE // train.batch_size) * 1000
+    step = seconds / -(-EPOCH_SHARE // settings.train.batch_size) * 1000
     epoch = seconds * 60_000 / EPOCH_SHARE / count
     text = f"base, {count} seeds: {step:.2f} ms a step (an H200 was expected to take 1.3 to 2.2), {epoch * 1000:.0f} ms for an epoch of"
     yield line(True, f"{text} 60,000 images and a seed", step=step, epoch=epoch)

@@ -16,7 +16,6 @@ from pipeline import params
 from pipeline.commands import gpu_check
 from pipeline.commands.gpu_check import Line
 from pipeline.params import Params
-from pipeline.timing.profile import by_part
 from tests.conftest import small_study
 
 CPU = torch.device("cpu")
@@ -139,4 +138,4 @@ def test_the_parts_of_a_profile_have_to_add_up(kernel: float, outcome: str) -> N
         event("gemm", DeviceType.CUDA, [], kernel),
         event("part: attention", DeviceType.CUDA, [], 40.0, True),
     ]
-    assert gpu_check.profile_line("step", events, by_part).outcome == outcome
+    assert gpu_check.profile_line("step", events).outcome == outcome
