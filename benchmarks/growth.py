@@ -36,7 +36,8 @@ def measure(options: Options, say: Say, *, quick: bool) -> list[Series]:
     """
     repeats = 1 if quick else 3
     seeds, variants = (SEEDS[:3], VARIANTS[:3]) if quick else (SEEDS, VARIANTS)
-    patches = dict(list(PATCHES.items())[:3]) if quick else PATCHES
+    patches = list(PATCHES.items())[:3] if quick else list(PATCHES.items())
+    by_tokens = {_tokens(patch): (patch, steps) for patch, steps in patches}
     counts = IMAGES[:3] if quick else IMAGES
 
     def epoch(num_seeds: int, patch: int, steps: int) -> Timed:
@@ -49,16 +50,12 @@ def measure(options: Options, say: Say, *, quick: bool) -> list[Series]:
         seconds, foreign = epoch(1, THESIS.patch, steps)
         return seconds * steps / EPOCH_STEPS, foreign
 
-    def over_tokens(tokens: int) -> Timed:
-        patch = next(patch for patch in patches if _tokens(patch) == tokens)
-        return epoch(1, patch, patches[patch])
-
     def series_of(x_name: str, x: Sequence[int], y_name: str, measure: Callable[[int], Timed]) -> Series:
         return _series(x_name, x, y_name, measure, repeats, options, say)
 
     return [
         series_of("seeds", seeds, "an epoch of all seeds", lambda count: epoch(count, THESIS.patch, 40)),
-        series_of("tokens", [_tokens(patch) for patch in patches], "an epoch of one seed", over_tokens),
+        series_of("tokens", list(by_tokens), "an epoch of one seed", lambda tokens: epoch(1, *by_tokens[tokens])),
         series_of("images", counts, "an epoch of one seed over them", over_images),
         series_of("variants", variants, "`dvc repro` with nothing to do", lambda count: overheads.noop_seconds(options, count, 1)[0]),
         _report_series(options, variants, repeats, say),

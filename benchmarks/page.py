@@ -63,7 +63,7 @@ def render(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
         facts: what `python -m benchmarks` writes beside them.
     """
     summaries = results.summarize(rows)
-    parts = [
+    page = _joined(
         _head(name, rows, facts),
         _table(rows, summaries, facts),
         _architectures(summaries),
@@ -73,8 +73,13 @@ def render(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
         _accuracy(facts),
         _growth(name, facts),
         _captions(facts),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    )
+    return page + "\n"
+
+
+def _joined(*blocks: str) -> str:
+    """Those that are not empty, with a blank line between them."""
+    return "\n\n".join(block for block in blocks if block)
 
 
 def _head(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
@@ -82,15 +87,13 @@ def _head(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
     data = f"`{facts['data']}`, {images.NUM_TRAIN:,} training images"
     if facts["data"] == images.SYNTHETIC:
         data = f"noise, {images.NUM_TRAIN:,} images of MNIST's shape, because MNIST was not prepared; the arithmetic is the same"
-    lines = [
+    return _joined(
         f"# Benchmark: {facts['machine']}",
-        "",
-        *(["**A quick run that shows that everything works. Its numbers are not to be quoted.**", ""] if facts["quick"] else []),
+        "**A quick run that shows that everything works. Its numbers are not to be quoted.**" if facts["quick"] else "",
         "One epoch of the thesis's configuration (patch 4, width 32, 8 heads, 3 blocks, batch 128, Adam, fp32): training only, no test."
         f" Implementations are timed in turn, in a new random order each round, each time in a fresh process. `make bench` repeats it;"
         f" every timing is in [{name}.csv]({name}.csv).",
-        "",
-        *_grid(
+        _grid(
             ("", ""),
             [
                 ("machine", facts["machine"]),
@@ -107,10 +110,8 @@ def _head(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
                 ("fp32 matrix rate, measured in every round", _rate_text(facts["matrix_rates"])),
             ],
         ),
-    ]
-    if facts["skipped"]:
-        lines += ["", f"Not installed, so left out: {', '.join(facts['skipped'])}."]
-    return "\n".join(lines)
+        f"Not installed, so left out: {', '.join(facts['skipped'])}." if facts["skipped"] else "",
+    )
 
 
 def _rate_text(rates: Sequence[float]) -> str:
@@ -161,7 +162,7 @@ def _table(rows: Sequence[Row], summaries: Mapping[str, Summary], facts: Mapping
         f"`DataLoader`: {LOADER_PROCESSES} loading processes, PIL and ToTensor. `preloaded`: all images as floats on the device.",
         *([f"Without an undisturbed timing: {', '.join(_label(name) for name in lost)}."] if lost else []),
     ]
-    return "\n".join(["## Time of an epoch", "", *_grid(header, body), "", *(f"- {note}" for note in notes)])
+    return _joined("## Time of an epoch", _grid(header, body), "\n".join(f"- {note}" for note in notes))
 
 
 def _architectures(summaries: Mapping[str, Summary]) -> str:
@@ -174,7 +175,7 @@ def _architectures(summaries: Mapping[str, Summary]) -> str:
         if summary:
             against = "" if name in ("reference", "thesis", "thesis-cls") else f" ({summary.parameters - full:+,} parameters against ours)"
             body.append((_label(name).split(", DataLoader")[0], f"{summary.parameters:,}", text + against))
-    return "\n".join(["## What the models share and what not", "", *_grid(("model", "parameters", "architecture"), body)]) if body else ""
+    return _joined("## What the models share and what not", _grid(("model", "parameters", "architecture"), body)) if body else ""
 
 
 def _bars(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
@@ -188,7 +189,7 @@ def _bars(rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
     if not body:
         return ""
     text = "Set for two cores and for an H200; `ours` is ten seeds, per seed. Reached means that the whole interval lies above the bar."
-    return "\n".join(["## Bars", "", text, "", *_grid(("time of ...", "at least", "aim", "measured", ""), body)])
+    return _joined("## Bars", text, _grid(("time of ...", "at least", "aim", "measured", ""), body))
 
 
 def _profile(facts: Mapping[str, Any]) -> str:
@@ -199,7 +200,7 @@ def _profile(facts: Mapping[str, Any]) -> str:
     rest = sum(share for _, _, share in operators[12:])
     body = [(f"`{name}`", str(calls), f"{share:.1%}") for name, calls, share in shown] + [("all others", "", f"{rest:.1%}")]
     where = "kernel on the GPU" if facts["device"] == "cuda" else "operator, one thread"
-    return "\n".join(["## Where our step spends its time", "", *_grid((where, "calls a step", "share of own time"), body)])
+    return _joined("## Where our step spends its time", _grid((where, "calls a step", "share of own time"), body))
 
 
 def _overheads(summaries: Mapping[str, Summary], facts: Mapping[str, Any]) -> str:
@@ -216,13 +217,13 @@ def _overheads(summaries: Mapping[str, Summary], facts: Mapping[str, Any]) -> st
     body += [(entry["what"], _overhead_text(entry), entry.get("bar", "")) for entry in facts.get("overheads", ())]
     if not body:
         return ""
-    return "\n".join(["## Overheads", "", *_run_of("overheads", facts), *_grid(("what", "median [smallest .. largest]", "at most"), body)])
+    return _joined("## Overheads", _run_of("overheads", facts), _grid(("what", "median [smallest .. largest]", "at most"), body))
 
 
-def _run_of(part: str, facts: Mapping[str, Any]) -> list[str]:
+def _run_of(part: str, facts: Mapping[str, Any]) -> str:
     """The sentence that names a part's own run, where it was noted."""
     run = facts.get("parts", {}).get(part)
-    return [f"Measured at {_commit(run)}, {run['date']}.", ""] if run else []
+    return f"Measured at {_commit(run)}, {run['date']}." if run else ""
 
 
 def _commit(run: Mapping[str, Any]) -> str:
@@ -247,7 +248,7 @@ def _captions(facts: Mapping[str, Any]) -> str:
         f"{captions.SCENES} scenes are written at once. Median over the rounds, least and most in brackets; "
         "timed in turn, in a new random order each round."
     )
-    return "\n".join(["## Captions", "", *_run_of("captions", facts), text, "", *_grid(header, captions.table(measured))])
+    return _joined("## Captions", _run_of("captions", facts), text, _grid(header, captions.table(measured)))
 
 
 def _accuracy(facts: Mapping[str, Any]) -> str:
@@ -270,7 +271,7 @@ def _accuracy(facts: Mapping[str, Any]) -> str:
     columns = zip(fused, plain, measured["loss_difference"], strict=True)
     body = [(str(seed), f"{a:.2%}", f"{b:.2%}", f"{d:.1e}") for seed, (a, b, d) in enumerate(columns)]
     table = _grid(("seed", "fused attention", "PyTorch's attention", f"largest loss difference, first {STEPS} steps"), body)
-    return "\n".join(["## Accuracy does not move", "", *_run_of("accuracy", facts), text, "", *table])
+    return _joined("## Accuracy does not move", _run_of("accuracy", facts), text, table)
 
 
 def _growth(name: str, facts: Mapping[str, Any]) -> str:
@@ -292,7 +293,7 @@ def _growth(name: str, facts: Mapping[str, Any]) -> str:
     )
     alt = "Seconds against number, a panel for each row of the table, with the fitted line"
     table = _grid(("time of", "against", "measured, s", "exponent", "last two"), body)
-    return "\n".join(["## Growth", "", *_run_of("growth", facts), text, "", f"![{alt}]({name}-growth.png)", "", *table])
+    return _joined("## Growth", _run_of("growth", facts), text, f"![{alt}]({name}-growth.png)", table)
 
 
 def _label(name: str) -> str:
@@ -325,7 +326,7 @@ def _share(name: str, summary: Summary, rates: Sequence[float]) -> str:
     return f"{epoch_flops(architecture) / summary.median / median(rates):.1%}"
 
 
-def _grid(header: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:
+def _grid(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     rule = ["---"] * len(header)
-    return [f"| {' | '.join(cells)} |" for cells in (header, rule, *body)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *body))
