@@ -81,7 +81,7 @@ def _mend_lock(directory: Path, stages: set[str]) -> str | None:
         return None
     if text == saved:
         return None
-    committed = None if saved and not _lacks(text, _split(saved), stages) else _committed(directory)
+    committed = _committed(directory)
     good = _split(saved or committed or "")
     # A lock that equals the commit's came from git, whatever the copy holds.
     if not _lacks(text, good, stages) or (text == committed and _entries(text) is not None):
