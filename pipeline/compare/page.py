@@ -25,7 +25,7 @@ class Table(NamedTuple):
 
     columns: Mapping[str, str]
     shown: Sequence[Sequence[str]]
-    left: int = 0
+    left: int
 
 
 class Section(NamedTuple):
@@ -188,11 +188,10 @@ def _verdict(found: Verdict | None) -> str:
 
 
 def _previews(comparison: Comparison) -> list[str]:
-    notes = {word: side.study.preview for word, side in (("base", comparison.base), ("head", comparison.head)) if side.study.preview}
-    texts = {note: plain(note) for note in notes.values()}
-    if len(notes) == 2 and len(texts) == 1:
-        return list(texts.values())
-    return [f"{word.capitalize()}: {texts[note]}" for word, note in notes.items()]
+    notes = {word: plain(side.study.preview) for word, side in (("Base", comparison.base), ("Head", comparison.head)) if side.study.preview}
+    if len(notes) == 2 and notes["Base"] == notes["Head"]:
+        return [notes["Base"]]
+    return [f"{word}: {note}" for word, note in notes.items()]
 
 
 def plain(sentence: str) -> str:
