@@ -73,9 +73,8 @@ def main(argv: list[str]) -> None:
         rows, rates = runner.run_rounds(steps, options, num_rounds, arguments.seed, _say)
         results.write(base.with_suffix(".csv"), rows)
         _say("profile of our own step")
-        profiled, _ = runner.measure("profile", options, 10 if arguments.quick else 60)
         facts |= _describe(arguments, options, name) | {"rounds": num_rounds, "matrix_rates": rates, "skipped": sorted(absent)}
-        facts["profile"] = profiled["operators"]
+        facts["profile"] = runner.measure("profile", options, 10 if arguments.quick else 60)["operators"]
         write_json(path, facts)
     parts: dict[str, Callable[[], Any]] = {
         "overheads": lambda: overheads.measure(options, _say, repeats=num_rounds),

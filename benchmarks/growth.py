@@ -42,7 +42,7 @@ def measure(options: Options, say: Say, *, quick: bool) -> list[Series]:
 
     def epoch(num_seeds: int, patch: int, steps: int) -> Timed:
         """An epoch of all seeds."""
-        result, _ = runner.measure("ours", options, steps, "--seeds", str(num_seeds), "--patch", str(patch))
+        result = runner.measure("ours", options, steps, "--seeds", str(num_seeds), "--patch", str(patch))
         return result["epoch_seconds"] * num_seeds, result["foreign"]
 
     def over_images(count: int) -> Timed:

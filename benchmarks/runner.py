@@ -43,11 +43,12 @@ class Options:
     full_epochs: bool
 
 
-def measure(name: str, options: Options, steps: int | None, *arguments: str) -> tuple[dict[str, Any], int]:
+def measure(name: str, options: Options, steps: int | None, *arguments: str) -> dict[str, Any]:
     """One timing in a fresh process, once the machine is quiet; `arguments` are further ones of `benchmarks.measure`.
 
     Returns:
-        what the process printed; the peak of its tree's memory in bytes, sampled twice a second.
+        what the process printed, and `memory`: the peak bytes that it allocated on the GPU, else those of its tree, sampled twice a
+        second.
 
     Raises:
         UserError: it failed; its own words have been printed.
@@ -78,7 +79,7 @@ def measure(name: str, options: Options, steps: int | None, *arguments: str) -> 
     if process.returncode:
         raise UserError(f"Timing {name} failed with status {process.returncode}; the lines above say why.", status=1)
     result: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return result, peak
+    return result | {"memory": result.get("device_memory") or peak}
 
 
 def run_rounds(steps: dict[str, int], options: Options, num_rounds: int, seed: int, say: Say) -> tuple[list[Row], list[float]]:
@@ -92,10 +93,10 @@ def run_rounds(steps: dict[str, int], options: Options, num_rounds: int, seed: i
         all timings, those that do not count included; the matrix rates that count, operations a second.
     """
 
-    def time_one(names: Sequence[str]) -> tuple[tuple[dict[str, Any], int], float]:
+    def time_one(names: Sequence[str]) -> tuple[dict[str, Any], float]:
         (name,) = names
-        result, peak = measure(name, options, None if options.full_epochs or name == "matrix" else (options.steps or steps[name]))
-        return (result, peak), result["foreign"]
+        result = measure(name, options, None if options.full_epochs or name == "matrix" else (options.steps or steps[name]))
+        return result, result["foreign"]
 
     timings = rounds.run_rounds(
         ["matrix", *steps],
@@ -108,20 +109,18 @@ def run_rounds(steps: dict[str, int], options: Options, num_rounds: int, seed: i
         threshold=options.threshold,
         seed=seed,
     )
-    rates = [timing.value[0]["flops_per_second"] for timing in timings if timing.names == ("matrix",) and timing.kept]
+    rates = [timing.value["flops_per_second"] for timing in timings if timing.names == ("matrix",) and timing.kept]
     return [_row(timing) for timing in timings if timing.names != ("matrix",)], rates
 
 
-def _show(measured: tuple[dict[str, Any], int]) -> str:
-    result, _ = measured
+def _show(result: dict[str, Any]) -> str:
     rate = result.get("flops_per_second")
     return f"{rate / 1e9:.0f} GFLOP/s" if rate else f"{result['epoch_seconds']:.3f} s/epoch"
 
 
-def _row(timing: rounds.Timing[tuple[dict[str, Any], int]]) -> Row:
-    result, peak = timing.value
-    same = ("parameters", "seeds", "steps", "epoch_seconds", "warmup_seconds", "checkpoint_seconds")
-    own = {name: result[name] for name in same} | {"memory": result["device_memory"] or peak}
+def _row(timing: rounds.Timing[dict[str, Any]]) -> Row:
+    same = ("parameters", "seeds", "steps", "epoch_seconds", "warmup_seconds", "checkpoint_seconds", "memory")
+    own = {name: timing.value[name] for name in same}
     return Row(timing.round, timing.position, timing.names[0], **own, foreign=timing.foreign, kept=timing.kept)
 
 
