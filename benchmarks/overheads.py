@@ -75,7 +75,7 @@ def _until_first_step(directory: Path) -> float:
 
 def _mlflow(options: Options, say: Say, repeats: int) -> list[dict[str, Any]]:
     """The train stage on 60,000 images with MLflow and without, in turn."""
-    results: dict[str, list[dict[str, Any]]] = {"silent": [], "tracked": []}
+    timed: dict[str, list[dict[str, Any]]] = {"silent": [], "tracked": []}
     syncs = []
     epochs = _TRACKED_EPOCHS[options.device]
     with nested.repository() as directory:
@@ -85,7 +85,7 @@ def _mlflow(options: Options, say: Say, repeats: int) -> list[dict[str, Any]]:
         (directory / "configs" / "base.json").write_text(settings.to_json(), encoding="utf-8")
         nested.write_params(directory, {"base": {}}, seeds=1, epochs=1)
         for _ in range(repeats):
-            for way, values in results.items():
+            for way, values in timed.items():
                 wait_until_quiet(options.threshold)
                 values.append(json.loads(nested.call(directory, "benchmarks.tracked", way).splitlines()[-1]))
                 say(f"training, {way}: {values[-1]['wall']:.1f} s")
@@ -93,7 +93,7 @@ def _mlflow(options: Options, say: Say, repeats: int) -> list[dict[str, Any]]:
                     start = time.perf_counter()
                     nested.call(directory, "pipeline.stages.sync")
                     syncs.append(time.perf_counter() - start)
-    silent, tracked = results["silent"], results["tracked"]
+    silent, tracked = timed["silent"], timed["tracked"]
     base = median(value["coordinator"] for value in silent)
     training = median(value["coordinator"] + value["workers"] for value in silent)
     kind = f"of a training of {len(settings.train.seeds)} seeds and {epochs} epochs"
