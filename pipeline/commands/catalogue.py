@@ -43,8 +43,7 @@ def main(argv: list[str]) -> None:
 
 def images_shown(params: Params, claim: ClaimSettings) -> int | None:
     """Training images that both sides of the claim have to be shown; None for a claim about timings alone."""
-    timed = all(comparison.rule in TIMING_RULES for comparison in claim.comparisons)
-    return None if timed else claim.images_shown or params.images_shown
+    return (claim.images_shown or params.images_shown) if trained_variants(claim) else None
 
 
 def trained_variants(claim: ClaimSettings) -> set[str]:
@@ -68,11 +67,12 @@ def oddities(params: Params) -> list[str]:
         f'timing.subjects.{name} is another network than variants.{name}; what claims say of its time will read "not run".'
         for name in params.timed_otherwise()
     ]
-    short = []
-    for claim, settings in params.claims.items():
-        shown = [resolved[name] for part in settings.comparisons for name in part.variants if name in resolved]
-        if min(shown, default=0) < (images_shown(params, settings) or 0) and shown:
-            short.append(claim)
+    short = [
+        claim
+        for claim, settings in params.claims.items()
+        if (shown := [resolved[name] for part in settings.comparisons for name in part.variants if name in resolved])
+        and min(shown) < (images_shown(params, settings) or 0)
+    ]
     if short:
         found.append(f'the trainings are shown fewer images than claims {", ".join(short)} speak of; these will read "short run".')
     on_pages = {variant for experiment in params.experiments.values() for variant in experiment.variants}
