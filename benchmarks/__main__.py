@@ -27,6 +27,7 @@ from benchmarks.runner import ROOT, Options
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_json, write_text
 from pipeline.kernels import attention_path
+from pipeline.kernels.small_head_attention import MAX_FUSED_TOKENS
 from pipeline.provenance import device_name, git_state, versions
 from pipeline.runner.workers import choose_device
 
@@ -85,6 +86,7 @@ def main(argv: list[str]) -> None:
     for part, measure in parts.items():
         if getattr(arguments, part):
             facts[part] = measure()
+            facts |= {"fused_tokens": MAX_FUSED_TOKENS} if part == "growth" else {}
             facts.setdefault("parts", {})[part] = _run()  # its own commit and date, because it may be of another run than the table
             write_json(path, facts)
     _write_page(base, facts)
@@ -118,10 +120,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+    return int(text)
 
 
 def _slug(device: str) -> str:

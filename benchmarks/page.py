@@ -13,7 +13,6 @@ from benchmarks.accuracy import STEPS
 from benchmarks.loops import EPOCH_STEPS, LOADER_PROCESSES
 from benchmarks.measure import FULL, IMPLEMENTATIONS, epoch_flops
 from benchmarks.results import Row, Summary
-from pipeline.kernels.small_head_attention import MAX_FUSED_TOKENS
 from pipeline.models import build, count_parameters
 from pipeline.report.text import counted
 from pipeline.study.statistics import paired_difference
@@ -288,8 +287,8 @@ def _growth(name: str, facts: Mapping[str, Any]) -> str:
     text = (
         "Medians over repeats in random order; exponent of a power law by least squares on logarithms, with Student's t interval of 95 %, "
         "and that between the last two points. Where a fixed cost weighs (starting DVC, Python and torch) or the way of computing changes, "
-        f"no power law holds: beyond {MAX_FUSED_TOKENS} tokens PyTorch's attention takes over from the fused kernel, which is where "
-        f"an epoch jumps; and of {facts['threads']} seeds or fewer each has a core of its own."
+        f"no power law holds: beyond {facts['fused_tokens']} tokens PyTorch's attention takes over from the fused kernel; and "
+        f"of {facts['threads']} seeds or fewer each has a core of its own."
     )
     alt = "Seconds against number, a panel for each row of the table, with the fitted line"
     table = _grid(("time of", "against", "measured, s", "exponent", "last two"), body)

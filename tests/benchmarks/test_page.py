@@ -74,10 +74,11 @@ def test_overheads_profile_and_growth_appear_when_measured() -> None:
     ]
     bare = page.render("some-cpu", _rows(), FACTS)
     assert "## Growth" not in bare
-    text = page.render("some-cpu", _rows(), FACTS | {"growth": [series], "overheads": overheads})
+    text = page.render("some-cpu", _rows(), FACTS | {"growth": [series], "fused_tokens": 256, "overheads": overheads})
+    assert "beyond 256 tokens PyTorch's attention" in text
     assert "Measured at" not in text
     parts = {"overheads": {"commit": "f" * 40, "dirty": False, "date": "2026-01-02"}}
-    stamped = page.render("some-cpu", _rows(), FACTS | {"growth": [series], "overheads": overheads, "parts": parts})
+    stamped = page.render("some-cpu", _rows(), FACTS | {"growth": [series], "fused_tokens": 256, "overheads": overheads, "parts": parts})
     assert stamped.count("Measured at") == 1
     assert "## Overheads\n\nMeasured at `ffffffffffff`, 2026-01-02.\n" in stamped
     assert _line(text, "`dvc repro` with nothing")[1:] == ["4.50 s [4.00 .. 5.00]", "6 s"]
