@@ -103,7 +103,7 @@ class Finding:
     comparison: ComparisonSettings
     verdict: Verdict
     why: str
-    rule_text: str
+    rule_text: str = ""
     sizes: tuple[int, ...] = ()
     effect: float | None = None
     interval: Interval | None = None
@@ -201,7 +201,7 @@ def judge(
     timings: Timings | None = None,
     *,
     images_shown: int,
-    looks: Sequence[int] = (),
+    looks: tuple[int, ...] = (),
 ) -> Judgement:
     """Judges one claim from the variants and timings that are there. What is missing or damaged becomes a verdict, never an error.
 
@@ -215,21 +215,19 @@ def judge(
     findings = []
     for comparison in claim.comparisons:
         timed = comparison.rule in TIMING_RULES
-        narrow = LEVEL if timed else look_level(tuple(looks))
+        narrow = LEVEL if timed else look_level(looks)
         levels = _Levels(inside=1 - (1 - narrow) / num_cases, outside=1 - (1 - narrow) / most)
-        rule = _rule_text(comparison, levels)
-        findings.append(
-            _of_timings(comparison, timings, rule, levels)
-            if timed
-            else _of_trainings(comparison, evidence, rule, levels, length, tuple(looks), claim.first_seed)
-        )
+        if timed:
+            finding = _of_timings(comparison, timings, levels)
+        else:
+            finding = _of_trainings(comparison, evidence, levels, length, looks, claim.first_seed)
+        findings.append(replace(finding, rule_text=_rule_text(comparison, levels)))
     verdicts = {_of_case(case) for case in _cases(claim, findings)}
     verdict = next(verdict for verdict in ("supported", *PRECEDENCE[1:-1], "contradicted") if verdict in verdicts)
     if is_timed(claim):
         return Judgement(id, claim, verdict, tuple(findings))
-    return Judgement(
-        id, claim, verdict, tuple(findings), length, tuple(looks), settles=any(_has_to_settle(one, evidence) for one in claim.comparisons)
-    )
+    settles = any(_has_to_settle(comparison, evidence) for comparison in claim.comparisons)
+    return Judgement(id, claim, verdict, tuple(findings), length, looks, settles)
 
 
 def _cases(claim: ClaimSettings, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], ...]:
@@ -340,40 +338,41 @@ class _Sample:
         parts: the values of each side.
         seeds: the seeds of each side; empty where the values are of rounds.
         form: makes the estimate from the parts.
-        region: where the claim puts the effect, on that scale.
-        show: converts from that scale to the effect's.
-        plain: as `Finding.plain`, at a level.
+        plain: of a ratio of trainings, the difference in the measure's own unit; else None.
     """
 
+    comparison: ComparisonSettings
     parts: tuple[FloatArray, ...]
     seeds: tuple[tuple[int, ...], ...]
     form: Callable[..., Estimate | RankEstimate | ShareEstimate]
-    region: tuple[float, float]
-    show: Callable[[float], float] = float
-    plain: Callable[[float], tuple[float, Interval | None] | None] = lambda level: None
+    plain: Estimate | None = None
 
     @cached_property
     def estimate(self) -> Estimate | RankEstimate | ShareEstimate:
         return self.form(*self.parts)
 
     @property
-    def paired(self) -> bool:
-        return self.form is paired_contrast
+    def region(self) -> tuple[float, float]:
+        """Where the claim puts the effect, on that scale."""
+        low, high = _scaled(self.comparison, np.array(region(self.comparison))).tolist()
+        return low, high
+
+    def shown(self, value: float) -> float:
+        """From that scale to the effect's."""
+        return math.exp(value) if is_ratio(self.comparison) else value
 
     def without(self, side: int, place: int) -> _Sample:
         """The sample without one seed of one side; a paired one loses it on all sides."""
-        drop = range(len(self.parts)) if self.paired else (side,)
+        drop = range(len(self.parts)) if self.form is paired_contrast else (side,)
         parts = tuple(np.delete(part, place) if i in drop else part for i, part in enumerate(self.parts))
         seeds = tuple(tuple(np.delete(of, place)) if i in drop else of for i, of in enumerate(self.seeds))
         return replace(self, parts=parts, seeds=seeds)
 
 
-def _scale(comparison: ComparisonSettings) -> tuple[Callable[[FloatArray], FloatArray], Callable[[float], float]]:
-    """To the scale on which the effect is judged, and back."""
-    return (_log, math.exp) if is_ratio(comparison) else (lambda values: values, float)
-
-
-def _log(values: FloatArray) -> FloatArray:
+def _scaled(comparison: ComparisonSettings, values: FloatArray) -> FloatArray:
+    """The values on the scale on which the effect is judged."""
+    if not is_ratio(comparison):
+        return values
     with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm of 0 is refused later, as not finite
         logs: FloatArray = np.log(values)
     return logs
@@ -391,8 +390,6 @@ def _trained(
     Raises:
         NotFormed: there is nothing to compare.
     """
-    scale, show = _scale(comparison)
-    low, high = (float(scale(np.array(end))) for end in region(comparison))
     of_sides = {name: tuple(seed for seed in sides[name].seeds if seed >= first_seed) for name in comparison.variants}
     if seen := [name for name, seeds in of_sides.items() if not seeds]:
         raise NotMeasured(f"the seeds of {listed(seen)} had been seen when the claim was made, and only those from {first_seed} on count")
@@ -403,15 +400,15 @@ def _trained(
         if votes is None:
             raise NotMeasured(f"{comparison.variant}: its predictions are not there")
         predictions, labels = votes[0][[side.seeds.index(seed) for seed in seeds]], votes[1]
-        return _Sample((np.zeros(len(seeds)),), (seeds,), lambda part: vote_estimate(predictions, labels), (low, high))
+        return _Sample(comparison, (np.zeros(len(seeds)),), (seeds,), lambda part: vote_estimate(predictions, labels))
 
     entry = MEASURES[comparison.measure]
     if entry.series is not None:
         seeds = _counted(_common(of_sides), looks)
         ours, theirs = zip(*(tuple(sides[name] for name in pair) for pair in comparison.pairs), strict=True)
-        values = scale(entry.series(ours, theirs, seeds))
+        values = _scaled(comparison, entry.series(ours, theirs, seeds))
         _refuse_infinite(values, seeds, f"the {comparison.measure}")
-        return _Sample((values,), (seeds,), contrast, (low, high), show)
+        return _Sample(comparison, (values,), (seeds,), contrast)
 
     if comparison.paired:
         of_sides = dict.fromkeys(of_sides, _common(of_sides))
@@ -429,20 +426,13 @@ def _trained(
             raise type(error)(f"{name}: {error}") from None
 
     raw = tuple(values_of(name) for name in comparison.variants)
-    parts = tuple(scale(values) for values in raw)
+    parts = tuple(_scaled(comparison, values) for values in raw)
     for name, part in zip(comparison.variants, parts, strict=True):
         _refuse_infinite(part, counted[name], f"{name}: the logarithm of the {MEASURES[comparison.measure].phrase or comparison.measure}")
     differ = paired_contrast if comparison.paired else contrast
-
-    def plain(level: float) -> tuple[float, Interval | None] | None:
-        if show is float:
-            return None
-        difference = differ(*raw)
-        return difference.mean, difference.interval(level)
-
     form = share_contrast if entry.share and not comparison.paired and comparison.minus is None else differ
-
-    return _Sample(parts, tuple(counted[name] for name in comparison.variants), form, (low, high), show, plain)
+    plain = differ(*raw) if is_ratio(comparison) else None
+    return _Sample(comparison, parts, tuple(counted[name] for name in comparison.variants), form, plain)
 
 
 def _counted(seeds: tuple[int, ...], looks: tuple[int, ...]) -> tuple[int, ...]:
@@ -465,7 +455,6 @@ def _common(seeds: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
 def _of_trainings(
     comparison: ComparisonSettings,
     evidence: Mapping[str, Training],
-    rule: str,
     levels: _Levels,
     images_shown: int,
     looks: tuple[int, ...],
@@ -478,11 +467,11 @@ def _of_trainings(
         if lacking := [name for name in dict.fromkeys(comparison.variants) if name not in sides]:
             raise NotMeasured(f"there are no results of {listed(lacking)}")
         sample = _trained(comparison, sides, looks, first_seed)
-        finding = _decide(comparison, sample, rule, levels, looks)
+        finding = _decide(sample, levels, looks)
     except NotMeasured as error:
-        return Finding(comparison, "not run", str(error), rule)
+        return Finding(comparison, "not run", str(error))
     except NotFormed as error:
-        finding = Finding(comparison, "not decided", str(error), rule, seeds_note="more seeds alone would not decide it")
+        finding = Finding(comparison, "not decided", str(error), seeds_note="more seeds alone would not decide it")
     if short := {name: side.images_shown for name, side in sides.items() if side.images_shown < images_shown}:
         counts = listed([f"{count:,}" for count in dict.fromkeys(short.values())])
         who = f"{listed(list(short))} {'was' if len(short) == 1 else 'were'}"
@@ -490,11 +479,11 @@ def _of_trainings(
         return _observation(finding, "short run", why, f"trainings that are shown {images_shown:,} images")
     if sample is None or finding.interval is None:
         return finding
-    if _has_to_settle(comparison, evidence) and (moved := _moved(comparison, sides, sample, finding, levels, looks, first_seed)):
+    if _has_to_settle(comparison, evidence) and (moved := _moved(sample, finding, sides, levels, looks, first_seed)):
         # A small movement across a bound may be chance, which more seeds tell.
         remedy = "more seeds or a longer training" if moved == _DIFFER else "a longer training"
         return _observation(finding, "not settled", moved, remedy)
-    return replace(finding, notes=_notes(comparison, sample, finding, levels))
+    return replace(finding, notes=_notes(sample, finding, levels))
 
 
 def _observation(finding: Finding, verdict: Verdict, why: str, missing: str) -> Finding:
@@ -514,13 +503,7 @@ def _has_to_settle(comparison: ComparisonSettings, evidence: Mapping[str, Traini
 
 
 def _moved(
-    comparison: ComparisonSettings,
-    sides: Mapping[str, Training],
-    sample: _Sample,
-    finding: Finding,
-    levels: _Levels,
-    looks: tuple[int, ...],
-    first_seed: int,
+    sample: _Sample, finding: Finding, sides: Mapping[str, Training], levels: _Levels, looks: tuple[int, ...], first_seed: int
 ) -> str:
     """Why the effect has not settled, as the end of a sentence; empty where it has.
 
@@ -534,11 +517,11 @@ def _moved(
     """
     if any(side.test_accuracy.shape[1] < 2 for side in sides.values()):
         return "one epoch does not show whether the effect has settled"
+    comparison = sample.comparison
     try:
         before = _trained(comparison, sides, looks, first_seed, epochs=True)
     except NotFormed as error:
         return f"over the fifth of the epochs before the last {error}"
-    earlier = _decide(comparison, before, "", levels, looks)
     low, high = sample.region
     late, bound = sample.estimate, high if math.isinf(low) else low
     interval = late.interval(levels.shown)
@@ -559,13 +542,12 @@ def _moved(
             f"from the fifth of the epochs before the last to the late ones the effect moved by {was} {measure.of_difference}, "
             f"and less than {most} would be settled"
         )
-    if earlier.verdict != finding.verdict:
-        return _DIFFER
-    return ""
+    return _DIFFER if _decide(before, levels, looks).verdict != finding.verdict else ""
 
 
-def _notes(comparison: ComparisonSettings, sample: _Sample, finding: Finding, levels: _Levels) -> tuple[str, ...]:
+def _notes(sample: _Sample, finding: Finding, levels: _Levels) -> tuple[str, ...]:
     """See `Finding.notes`."""
+    comparison = sample.comparison
     if comparison.measure == "ensemble accuracy":
         return ()
     notes = []
@@ -578,7 +560,7 @@ def _notes(comparison: ComparisonSettings, sample: _Sample, finding: Finding, le
         if len(part) >= MIN_FOR_OUTLIERS and distance[place] > OUTLIER * deviation > 0:
             notes.append(f"Seed {seeds[place]} of {name} lies far from its others.")
         if finding.verdict in ("supported", "contradicted") and len(part) > 2:
-            without = _decide(comparison, sample.without(i, place), "", levels, ())
+            without = _decide(sample.without(i, place), levels, ())
             if without.verdict != finding.verdict:
                 flips.append(f"seed {seeds[place]} of {name}")
     if flips:
@@ -595,42 +577,35 @@ def _notes(comparison: ComparisonSettings, sample: _Sample, finding: Finding, le
     return tuple(notes)
 
 
-def _of_timings(comparison: ComparisonSettings, timings: Timings | None, rule: str, levels: _Levels) -> Finding:
-    try:
-        if timings is None:
-            raise NotMeasured("not timed: it needs the interleaved timings that `dvc repro timing` takes")
-        return _timed(comparison, timings, rule, levels)
-    except (NotMeasured, LookupError) as error:
-        return Finding(comparison, "not run", str(error.args[0]), rule)
-
-
-def _timed(comparison: ComparisonSettings, timings: Timings, rule: str, levels: _Levels) -> Finding:
-    """Ratios are judged on logarithms, so that a ratio and its inverse get the same verdict. Raises LookupError without timings."""
+def _of_timings(comparison: ComparisonSettings, timings: Timings | None, levels: _Levels) -> Finding:
+    """Ratios are judged on logarithms, so that a ratio and its inverse get the same verdict."""
+    if timings is None:
+        return Finding(comparison, "not run", "not timed: it needs the interleaved timings that `dvc repro timing` takes")
     assert comparison.reference is not None
-    scale, show = _scale(comparison)
-    timed = comparison.rule == "ratio"
-    values = timings.ratio(comparison.variant, comparison.reference) if timed else timings.exponent(comparison.measure)
+    try:
+        timed = comparison.rule == "ratio"
+        values = timings.ratio(comparison.variant, comparison.reference) if timed else timings.exponent(comparison.measure)
+    except LookupError as error:
+        return Finding(comparison, "not run", str(error.args[0]))
+    claimed = low, high = region(comparison)
     if comparison.measure == "saved bytes":
         (exact,) = values
-        low, high = region(comparison)
         inside = bool(low <= exact <= high)
         why = f"an exact count, {'' if inside else 'not '}{_region_text(comparison)}"
-        return Finding(comparison, "supported" if inside else "contradicted", why, rule, (1,), float(exact), region=(low, high))
-    low, high = (float(scale(np.array(end))) for end in region(comparison))
+        return Finding(comparison, "supported" if inside else "contradicted", why, sizes=(1,), effect=float(exact), region=claimed)
     if not len(values):
         note = "rounds on a machine without other work would decide it"
-        return Finding(comparison, "not decided", "no round was undisturbed", rule, region=region(comparison), seeds_note=note)
-    sample = _Sample((scale(values),), (), lambda part: RankEstimate(tuple(part.tolist())), (low, high), show)
-    return _decide(comparison, sample, rule, levels, ())
+        return Finding(comparison, "not decided", "no round was undisturbed", region=claimed, seeds_note=note)
+    return _decide(_Sample(comparison, (_scaled(comparison, values),), (), RankEstimate), levels, ())
 
 
-def _decide(comparison: ComparisonSettings, sample: _Sample, rule: str, levels: _Levels, looks: tuple[int, ...]) -> Finding:
+def _decide(sample: _Sample, levels: _Levels, looks: tuple[int, ...]) -> Finding:
     """The verdict, from where the interval lies: inside, outside or across an end of the region."""
-    estimate, show = sample.estimate, sample.show
+    comparison, estimate, show = sample.comparison, sample.estimate, sample.shown
     sizes = tuple(len(part) for part in sample.parts)
     (low, high), where = sample.region, _region_text(comparison)
     unit = "seeds" if sample.seeds else "rounds"
-    finding = Finding(comparison, "not decided", "", rule, sizes, show(estimate.mean), region=(show(low), show(high)))
+    finding = Finding(comparison, "not decided", "", sizes=sizes, effect=show(estimate.mean), region=region(comparison))
     inner, outer = estimate.interval(levels.inside), estimate.interval(levels.outside)
     if inner is None or outer is None:
         few = min(sizes)
@@ -641,7 +616,8 @@ def _decide(comparison: ComparisonSettings, sample: _Sample, rule: str, levels: 
         return replace(finding, why=why, seeds_note=f"without a spread it is not known how many {unit} would decide it")
 
     shown = inner if levels.inside <= levels.outside else outer
-    finding = replace(finding, interval=Interval(show(shown.low), show(shown.high), shown.level), plain=sample.plain(levels.shown))
+    plain = (sample.plain.mean, sample.plain.interval(levels.shown)) if sample.plain else None
+    finding = replace(finding, interval=Interval(show(shown.low), show(shown.high), shown.level), plain=plain)
     if sample.seeds and looks and min(sizes) < looks[0]:
         why = f"it has {min(sizes)} seed{'s' if min(sizes) > 1 else ''}, and the first look is at {looks[0]}"
         return replace(finding, why=why, seeds_note=f"the first look is at {looks[0]} seeds")
