@@ -75,7 +75,7 @@ class RankEstimate:
         values: (n,), assumed symmetric about their centre.
     """
 
-    values: tuple[float, ...]
+    values: FloatArray
 
     @property
     def mean(self) -> float:
@@ -90,10 +90,7 @@ class RankEstimate:
         n = len(self.values)
         counts = np.ones(1)  # by sum of ranks, the number of the 2^n sign patterns
         for rank in range(1, n + 1):
-            shifted = np.zeros(len(counts) + rank)
-            shifted[: len(counts)] += counts
-            shifted[rank:] += counts
-            counts = shifted
+            counts = np.append(counts, np.zeros(rank)) + np.append(np.zeros(rank), counts)
         left_out = int(np.searchsorted(np.cumsum(counts) / 2.0**n, (1 - level) / 2, side="right"))
         if not left_out:
             return None
@@ -101,9 +98,8 @@ class RankEstimate:
         return Interval(float(means[left_out - 1]), float(means[-left_out]), level)
 
     def _means(self) -> FloatArray:
-        values = np.asarray(self.values)
-        first, second = np.triu_indices(len(values))
-        means: FloatArray = (values[first] + values[second]) / 2
+        first, second = np.triu_indices(len(self.values))
+        means: FloatArray = (self.values[first] + self.values[second]) / 2
         return means
 
 
@@ -199,10 +195,6 @@ def _estimate(mean: float, rows: Sequence[FloatArray], size: float) -> Estimate:
     if min(sizes) < 2:
         return Estimate(mean, math.nan, math.nan, (math.nan,) * len(rows), sizes)
     variances = tuple(0.0 if np.ptp(row) <= ROUNDING * size else float(row.var(ddof=1)) for row in rows)
-    return _of_variances(mean, variances, sizes)
-
-
-def _of_variances(mean: float, variances: tuple[float, ...], sizes: tuple[int, ...]) -> Estimate:
     squared = sum(variance / n for variance, n in zip(variances, sizes, strict=True))
     if not squared:
         return Estimate(mean, 0.0, math.inf, variances, sizes)
@@ -284,7 +276,7 @@ def look_level(looks: tuple[int, ...]) -> float:
         for amount in information:
             reach, step = bound * math.sqrt(amount), math.sqrt(amount - before)
             places, former = nodes * reach, places
-            density = _normal(places / step) / step if not before else _normal((places[:, None] - former) / step) / step @ held
+            density = stats.norm.pdf(places[:, None] - former, scale=step) @ held if before else stats.norm.pdf(places, scale=step)
             held, before = density * weights * reach, amount
         return float(held.sum())
 
@@ -292,16 +284,11 @@ def look_level(looks: tuple[int, ...]) -> float:
     return float(1 - 2 * special.ndtr(-bound))
 
 
-def _normal(x: FloatArray) -> FloatArray:
-    density: FloatArray = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-    return density
-
-
 # --- how many seeds it takes ---
 
 
 def seeds_to_decide(
-    estimate: Estimate | ShareEstimate, claimed: tuple[float, float], *, level: float = LEVEL, outside_level: float | None = None
+    estimate: Estimate | ShareEstimate, claimed: tuple[float, float], *, level: float = LEVEL, outside_level: float = LEVEL
 ) -> tuple[int, int | None] | None:
     """How many seeds per side would probably decide whether the effect lies in the claimed region, if its mean stays as it is.
 
@@ -312,7 +299,7 @@ def seeds_to_decide(
     Args:
         claimed: low and high end of the claimed effects; `-math.inf` and `math.inf` for a region that is open to a side.
         level: of the interval that has to lie inside.
-        outside_level: of the interval that has to lie outside; None: the same.
+        outside_level: of the interval that has to lie outside.
 
     Returns:
         Numbers from 2 to `MAX_SEEDS` (of shares `MAX_SEEDS_OF_SHARES`), the second None where it is larger. None where both are
@@ -325,10 +312,10 @@ def seeds_to_decide(
     if not low < high:
         raise ValueError(f"the claimed region needs its ends in rising order, not {low} and {high}")
     if isinstance(estimate, ShareEstimate):
-        return _seeds_to_decide_shares(estimate, claimed, level, level if outside_level is None else outside_level)
+        return _seeds_to_decide_shares(estimate, claimed, level, outside_level)
     if not estimate.error > 0:
         return None
-    used = level if low < estimate.mean < high or outside_level is None else outside_level
+    used = level if low < estimate.mean < high else outside_level
     room = min(abs(estimate.mean - low), abs(estimate.mean - high))
     variance = sum(estimate.variances)
     per_seed = variance**2 / sum(one**2 for one in estimate.variances)  # degrees of freedom of each further seed per side

@@ -81,7 +81,7 @@ class Timings:
         interval; None if one of them is missing."""
         if not {slower, faster} <= self.measurements.keys():
             return None
-        logs = RankEstimate(tuple(np.log(self.seconds(slower) / self.seconds(faster)).tolist()))
+        logs = RankEstimate(np.log(self.seconds(slower) / self.seconds(faster)))
         ends = logs.interval()
         return math.exp(logs.mean), ends and Interval(math.exp(ends.low), math.exp(ends.high), ends.level)
 
@@ -100,7 +100,7 @@ class Timings:
             values = self.exponent(measure, way)
         except LookupError:
             return None
-        return RankEstimate(tuple(values.tolist())) if len(values) else None
+        return RankEstimate(values) if len(values) else None
 
     def exponent(self, measure: str, way: Way = "published") -> FloatArray:
         """The exponent of a power law in the tokens, fitted from `MIN_TOKENS` on; raises LookupError if fewer than two counts were timed.

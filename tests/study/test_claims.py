@@ -985,7 +985,7 @@ def test_a_ratio_is_judged_on_logarithms() -> None:
     by_ratio = {ratio: judge("X", claim(comparison), {}, _Times(ratio=ratio)).verdict for ratio in (1.3, 1.05, 1.6, 1.13)}
     assert by_ratio == {1.3: "supported", 1.05: "contradicted", 1.6: "contradicted", 1.13: "not decided"}
     finding = judge("X", claim(comparison), {}, _Times()).findings[0]
-    interval = RankEstimate(tuple(np.log(1.3 * np.linspace(0.999, 1.001, 9)))).interval()
+    interval = RankEstimate(np.log(1.3 * np.linspace(0.999, 1.001, 9))).interval()
     assert finding.interval is not None
     assert interval is not None
     assert (finding.interval.low, finding.interval.high) == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
