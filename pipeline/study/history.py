@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from pipeline import params
 from pipeline.errors import UserError
 from pipeline.provenance import code_hash, code_of
-from pipeline.study.files import TABLES, CommitFiles
+from pipeline.study.files import TABLES, CommitFiles, places
 from pipeline.study.git import Repository
 from pipeline.study.results import read
 from pipeline.study.training import Training
@@ -33,14 +33,14 @@ def named(repository: Repository, commit: str) -> set[str]:
 def holders(repository: Repository, ids: Collection[str]) -> dict[str, str]:
     """The commit that holds each training, by its id; those that no branch, tag or experiment holds are left out."""
     found: dict[str, str] = {}
-    places = [f":(top,glob){place}{TABLES}/variants.csv" for place in _PLACES]
+    tables = [f":(top,glob){place}{TABLES}/variants.csv" for place in _PLACES]
 
     def look(commit: str, there: Collection[str]) -> None:
         if wanted := (set(ids) - found.keys()) & set(there):
             found.update(dict.fromkeys(_held(repository, commit, wanted), commit))
 
     for refs in _REFS:
-        for commit, added in repository.additions(places, refs):
+        for commit, added in repository.additions(tables, refs):
             look(commit, [id.decode() for id in _ID.findall(added)])
         head = repository.commit("HEAD").id  # settings or code may have been committed after the tables
         look(head, named(repository, head))
@@ -57,10 +57,9 @@ def _held(repository: Repository, commit: str, ids: Collection[str]) -> list[str
         with tarfile.open(fileobj=io.BytesIO(shown.stdout)) as archive:
             archive.extractall(folder, filter="data")
         held = []
-        for path in (path for place in _PLACES for path in files.matching(f"{place}{TABLES}/variants.csv")):
-            prefix = path.removesuffix(f"/{TABLES}/variants.csv") if path != f"{TABLES}/variants.csv" else ""
+        for prefix in (prefix for place in _PLACES for prefix in places(files, place)):
             try:
-                trainings = read(files, prefix, name=f"the commit {commit}").trainings.values()
+                trainings = read(files, prefix.removesuffix("/"), name=f"the commit {commit}").trainings.values()
             except UserError:
                 continue
             held += [str(one.id) for one in trainings if one.id in ids and _comes_from(one, Path(folder), of_profile=bool(prefix))]

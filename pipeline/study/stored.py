@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from pipeline.errors import UserError
-from pipeline.study.files import CURVES, LATER_CURVES, REPEATED, TIMINGS, Files
+from pipeline.study.files import CURVES, LATER_CURVES, REPEATED
 from pipeline.study.study import Study
 from pipeline.study.training import Training
 from pipeline.tracking import SeedRun, runs_of
@@ -19,19 +19,6 @@ from pipeline.tracking.store import database_path, display_name, sqlite_uri, sto
 
 _KEYS = {"seconds": "epoch_seconds"}  # curves that have another name in MLflow's runs
 _EVALUATION = "evaluation."  # begins the names of what the evaluation found
-
-
-class _Untimed:
-    """Files without the timings, which no run holds."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-
-    def matching(self, pattern: str) -> list[str]:
-        return self._files.matching(pattern)
-
-    def read(self, paths: Iterable[str]) -> dict[str, bytes]:
-        return self._files.read(path for path in paths if not path.endswith(TIMINGS.as_posix()))
 
 
 def address(folder: Path) -> str:
@@ -69,7 +56,7 @@ def read(study: Study, store: str, *, name: str) -> Study:
             trainings[variant] = training
     if not trainings:
         raise UserError(f"The {place} lacks epochs of every training of {name}: run `make sync`.")
-    return replace(study, place=place, trainings=trainings, files=_Untimed(study.files), left_out=left_out)
+    return replace(study, place=place, trainings=trainings, left_out=left_out, timed=False)
 
 
 def _training(variant: str, runs: Sequence[SeedRun]) -> Training | None:

@@ -31,6 +31,7 @@ class Study:
         prefix: folder that holds runs/, dvc.lock and so on, from the top folder; "" or ending in "/".
         trainings: by variant, in the order of params.yaml.
         left_out: variants without a whole record, and what it lacks.
+        timed: whether the timings belong to it; no MLflow run holds them.
     """
 
     place: str
@@ -38,6 +39,7 @@ class Study:
     trainings: Mapping[str, Training]
     files: Files
     left_out: Mapping[str, str] = field(default_factory=dict)
+    timed: bool = True
 
     @cached_property
     def epochs(self) -> pd.DataFrame:
@@ -62,7 +64,7 @@ class Study:
         import pandas as pd
 
         path = f"{self.prefix}{TIMINGS.as_posix()}"
-        content = self.files.read([path]).get(path)
+        content = self.files.read([path]).get(path) if self.timed else None
         columns = ("kind", "way", "subject", "tokens", "batch")
         try:
             raw: dict[str, Any] = {"measurements": [], "rounds": []} if content is None else json.loads(content)
