@@ -50,14 +50,10 @@ class StoreBusy(StoreFault):
     """Another process holds the lock."""
 
 
-def telemetry_off() -> None:
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    os.environ["DO_NOT_TRACK"] = "1"
-
-
 def set_environment() -> None:
     """Has MLflow be quiet and quick to give up. To be called before it is imported."""
-    telemetry_off()
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    os.environ["DO_NOT_TRACK"] = "1"
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 

@@ -12,7 +12,7 @@ import urllib.request
 import webbrowser
 
 from pipeline.errors import UserError, run_command
-from pipeline.tracking.store import Store, artifact_root, database_path, display_name, explain, is_server, store_uri, telemetry_off
+from pipeline.tracking.store import Store, artifact_root, database_path, display_name, explain, is_server, store_uri
 from pipeline.tracking.views import VIEWS
 
 _START_SECONDS = 120.0  # for which the browser waits for the pages
@@ -37,7 +37,6 @@ def main(argv: list[str]) -> None:
     address = f"http://127.0.0.1:{port}"
     print(f"MLflow's pages come up at {address} in about 15 seconds; Ctrl-C ends them.", flush=True)
     _lead(uri, address)
-    telemetry_off()
     # Without it the server starts workers for jobs, of which there are none here.
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
     options = {
