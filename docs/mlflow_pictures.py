@@ -43,12 +43,10 @@ class Browser:
         # With --remote-debugging-pipe it reads commands from its descriptor 3 and answers on 4: JSON, each message ended by a NUL byte.
         read_commands, self._commands = os.pipe()
         self._answers, write_answers = os.pipe()
-        options = (
-            f"--headless=new --no-sandbox --disable-gpu --hide-scrollbars --remote-debugging-pipe --user-data-dir={self._profile.name}"
-        )
+        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"]
         shell = f'exec 3<&{read_commands} 4>&{write_answers}; exec "$0" "$@"'
         self._process = subprocess.Popen(
-            ["bash", "-c", shell, program, *options.split(), f"--user-data-dir={self._profile.name}"],
+            ["bash", "-c", shell, program, *options, f"--user-data-dir={self._profile.name}"],
             pass_fds=(read_commands, write_answers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(read_commands)
