@@ -54,15 +54,12 @@ class Repository:
         found = found and self._run("rev-parse", "--verify", "--quiet", f"{found.strip()}^{{commit}}")
         if not found:
             raise UserError(f"There is no commit {revision!r} here{self._hint(revision)}.")
-        shown = self._run("show", "--no-patch", "--no-show-signature", "--format=%H%x00%cI%x00%s", found.strip())
-        assert shown is not None, "a commit that git has just resolved can be shown"
-        return Commit(*shown.rstrip("\n").split("\0"))
+        (commit,) = self._log("-1", found.strip())
+        return commit
 
     def recent(self, places: Sequence[str]) -> list[Commit]:
         """The last 30 commits before HEAD, HEAD included, that changed files in `places`, the newest first."""
-        form = ("--no-show-signature", "--format=%H%x00%cI%x00%s")
-        shown = self._run("log", "-30", *form, "--", *(f":(top){place}" for place in places)) or ""
-        return [Commit(*line.split("\0")) for line in shown.splitlines()]
+        return self._log("-30", "--", *(f":(top){place}" for place in places))
 
     def has_commits(self) -> bool:
         return self._run("rev-parse", "--verify", "--quiet", "HEAD") is not None
@@ -129,6 +126,10 @@ class Repository:
         return (f"; the nearest is {near[0]!r}" if near else "") + (
             "; this clone is shallow: run `git fetch --unshallow`" if shallow else ""
         )
+
+    def _log(self, *arguments: str) -> list[Commit]:
+        shown = self._run("log", "--no-show-signature", "--format=%H%x00%cI%x00%s", *arguments) or ""
+        return [Commit(*line.split("\0")) for line in shown.split("\n") if line]  # a subject may hold other ends of a line
 
     def _run(self, *arguments: str) -> str | None:
         """What git prints, or None where it fails."""

@@ -58,10 +58,12 @@ def test_a_commit_is_found_by_every_name_that_git_knows(repository: Clone) -> No
     assert repository.commit("v1").date == "2026-01-02T03:04:05+02:00"
 
 
-@pytest.mark.parametrize("subject", ["", "a | b `c` <d> @e #1", "čćž 🙂", "  spaced   out "])
+@pytest.mark.parametrize("subject", ["", "a | b `c` <d> @e #1", "čćž 🙂", "  spaced   out ", "one\u2028line\x0cfor\x1egit"])
 def test_any_subject_can_be_shown(repository: Clone, subject: str) -> None:
+    (repository.root / "params.yaml").touch()
     repository.add(subject)
     assert repository.commit("HEAD").subject.split() == subject.split()
+    assert repository.recent(["params.yaml"]) == [repository.commit("HEAD")]
 
 
 @pytest.mark.parametrize(
