@@ -603,23 +603,23 @@ def _decide(sample: _Sample, levels: _Levels, looks: tuple[int, ...]) -> Finding
     """The verdict, from where the interval lies: inside, outside or across an end of the region."""
     comparison, estimate, show = sample.comparison, sample.estimate, sample.shown
     sizes = tuple(len(part) for part in sample.parts)
+    fewest = min(sizes)
     (low, high), where = sample.region, _region_text(comparison)
     unit = "seeds" if sample.seeds else "rounds"
     finding = Finding(comparison, "not decided", "", sizes=sizes, effect=show(estimate.mean), region=region(comparison))
     inner, outer = estimate.interval(levels.inside), estimate.interval(levels.outside)
     if inner is None or outer is None:
-        few = min(sizes)
-        why = f"{few} {unit if few != 1 else unit[:-1]} give{'s' if few == 1 else ''} no interval at this level"
+        why = f"{fewest} {unit if fewest > 1 else unit[:-1]} give{'s' if fewest == 1 else ''} no interval at this level"
         return replace(finding, why=why, seeds_note=f"more {unit} may decide it")
     if inner.low == inner.high:
-        why = f"all {min(sizes)} {unit} give the same value, so their spread, and with it an interval, is not known"
+        why = f"all {fewest} {unit} give the same value, so their spread, and with it an interval, is not known"
         return replace(finding, why=why, seeds_note=f"without a spread it is not known how many {unit} would decide it")
 
     shown = inner if levels.inside <= levels.outside else outer
     plain = (sample.plain.mean, sample.plain.interval(levels.shown)) if sample.plain else None
     finding = replace(finding, interval=Interval(show(shown.low), show(shown.high), shown.level), plain=plain)
-    if sample.seeds and looks and min(sizes) < looks[0]:
-        why = f"it has {min(sizes)} seed{'s' if min(sizes) > 1 else ''}, and the first look is at {looks[0]}"
+    if sample.seeds and looks and fewest < looks[0]:
+        why = f"it has {fewest} seed{'s' if fewest > 1 else ''}, and the first look is at {looks[0]}"
         return replace(finding, why=why, seeds_note=f"the first look is at {looks[0]} seeds")
     if low < inner.low and inner.high < high:
         return replace(finding, verdict="supported", why=f"the whole interval lies {where}")
@@ -630,26 +630,25 @@ def _decide(sample: _Sample, levels: _Levels, looks: tuple[int, ...]) -> Finding
         why = f"no part of the interval lies {where}, but some of the {_percent(levels.outside)} interval of several comparisons"
     elif low < outer.low and outer.high < high:
         why = f"the interval lies {where}, but not the whole {_percent(levels.inside)} interval of several comparisons"
-    needed, note = _outlook(estimate, sample.region, unit, levels, looks)
+    needed, note = _outlook(sample, levels, looks)
     return replace(finding, why=why, seeds_needed=needed, seeds_note=note)
 
 
-def _outlook(
-    estimate: Estimate | RankEstimate | ShareEstimate, region: tuple[float, float], unit: str, levels: _Levels, looks: tuple[int, ...]
-) -> tuple[tuple[int, int | None] | None, str]:
+def _outlook(sample: _Sample, levels: _Levels, looks: tuple[int, ...]) -> tuple[tuple[int, int | None] | None, str]:
     """`Finding.seeds_needed` and `Finding.seeds_note`."""
+    estimate = sample.estimate
     if isinstance(estimate, RankEstimate):
         return None, "more rounds may decide it"
-    needed = seeds_to_decide(estimate, region, level=levels.inside, outside_level=levels.outside)
+    needed = seeds_to_decide(estimate, sample.region, level=levels.inside, outside_level=levels.outside)
     if needed is None:
         most = MAX_SEEDS_OF_SHARES if isinstance(estimate, ShareEstimate) else MAX_SEEDS
-        return None, f"it lies too near to the edge of what is claimed for {most:,} {unit} to decide it"
+        return None, f"it lies too near to the edge of what is claimed for {most:,} seeds to decide it"
     fewest, largest = (None if n is None else max(n, min(estimate.sizes) + 1) for n in needed)  # rounding may count a touch as decided
     assert fewest is not None
     if largest is None:
-        said = f"{fewest:,} {unit} or many more"
+        said = f"{fewest:,} seeds or many more"
     else:
-        said = f"{fewest:,} to {largest:,} {unit}" if largest > fewest else f"about {largest:,} {unit}"
+        said = f"{fewest:,} to {largest:,} seeds" if largest > fewest else f"about {largest:,} seeds"
     if looks and fewest > looks[-1]:
         said += ", more than the last look has,"
     return (fewest, largest), f"{said} would probably decide it, if its mean stays as it is"

@@ -103,8 +103,8 @@ def read(
         place, left_out = f"{prefix}{TABLES}", dict[str, str]()
         trainings = _of_tables(files, prefix, name)
         if root is not None:
-            stored = {variant: partial(_stored, root / prefix / PREDICTIONS / f"{variant}.npz") for variant in trainings}
-            trainings = {variant: replace(training, stored=stored[variant]) for variant, training in trainings.items()}
+            path = root / prefix / PREDICTIONS
+            trainings = {variant: replace(one, stored=partial(_stored, path / f"{variant}.npz")) for variant, one in trainings.items()}
     else:
         place = f"{prefix}{RUNS}"
         trainings, left_out = former.read(files, prefix, name)
