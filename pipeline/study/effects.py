@@ -271,12 +271,11 @@ def look_level(looks: tuple[int, ...]) -> float:
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
 
     def stays(bound: float) -> float:
-        density = places = held = np.empty(0)
-        before = 0.0
+        places, held, before = np.zeros(1), np.ones(1), 0.0  # the walk starts at 0
         for amount in information:
             reach, step = bound * math.sqrt(amount), math.sqrt(amount - before)
             places, former = nodes * reach, places
-            density = stats.norm.pdf(places[:, None] - former, scale=step) @ held if before else stats.norm.pdf(places, scale=step)
+            density = stats.norm.pdf(places[:, None] - former, scale=step) @ held
             held, before = density * weights * reach, amount
         return float(held.sum())
 

@@ -42,7 +42,6 @@ class Simulated:
     errors: FloatArray
     images_shown: int = 1
     ends_at_zero: bool = False
-    evaluation: None = None
 
     @property
     def test_error(self) -> FloatArray:

@@ -74,6 +74,5 @@ def _comes_from(training: Training, folder: Path, *, of_profile: bool) -> bool:
         same = of_profile or params.load(folder / "params.yaml").resolve(training.variant) == settings
     except (UserError, ValueError, KeyError, OSError, SyntaxError):
         return False
-    groups = training.record.get("trainings") or [training.record]
-    codes = [[group.get("code_hash"), *(replay["code_hash"] for replay in group.get("replays", ()))] for group in groups]
+    codes = [[group.get("code_hash"), *(replay["code_hash"] for replay in group.get("replays", ()))] for group in training.trainings]
     return same and all(code in known for known in codes)

@@ -72,8 +72,7 @@ def _training(variant: str, runs: Sequence[SeedRun]) -> Training | None:
     if {len(curve) for run in runs for curve in run.curves.values()} != {record["config"]["train"]["epochs"]}:
         return None
     curves = {name: np.array([run.curves[_KEYS.get(name, name)] for run in runs]) for name in (*CURVES, *LATER_CURVES)}
-    evaluated = [key for key in newest.metrics if key.startswith(_EVALUATION)]
-    columns = {key.removeprefix(_EVALUATION): np.array([run.metrics[key] for run in runs]) for key in evaluated}
-    found = {name: column for name, column in columns.items() if name not in REPEATED}
+    evaluated = [key.removeprefix(_EVALUATION) for key in newest.metrics if key.startswith(_EVALUATION)]
+    found = {name: np.array([run.metrics[f"{_EVALUATION}{name}"] for run in runs]) for name in evaluated if name not in REPEATED}
     sizes = [int(newest.metrics[key]) if key in newest.metrics else None for key in ("parameters", "flops")]
     return Training(variant, record, tuple(record["seeds"]), curves, sizes[0], sizes[1], found if evaluated else None)
