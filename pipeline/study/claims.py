@@ -461,11 +461,11 @@ def _of_trainings(
     first_seed: int,
 ) -> Finding:
     """The finding, which is an observation and no verdict where a training is too short or the effect still moves."""
-    sides = {name: evidence[name] for name in comparison.variants if name in evidence}
+    if lacking := [name for name in dict.fromkeys(comparison.variants) if name not in evidence]:
+        return Finding(comparison, "not run", f"there are no results of {listed(lacking)}")
+    sides = {name: evidence[name] for name in comparison.variants}
     sample = None
     try:
-        if lacking := [name for name in dict.fromkeys(comparison.variants) if name not in sides]:
-            raise NotMeasured(f"there are no results of {listed(lacking)}")
         sample = _trained(comparison, sides, looks, first_seed)
         finding = _decide(sample, levels, looks)
     except NotMeasured as error:
