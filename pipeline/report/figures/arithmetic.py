@@ -15,7 +15,7 @@ from matplotlib.transforms import Bbox
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import FloatArray
 from pipeline.report.figures.drawing import Drawing, Material, figure
-from pipeline.report.figures.lines import bands, draw_bars, error_axis
+from pipeline.report.figures.lines import bands, draw_bars, error_axis, same_but
 from pipeline.report.figures.style import MUTED, WIDTH, Theme, line_styles, log_axis, png, style, tidy
 from pipeline.report.text import count, percent
 from pipeline.study import Training
@@ -69,15 +69,12 @@ def _point(material: Material, run: Training) -> Point:
 
 def _lines(runs: Sequence[Training]) -> list[list[Training]]:
     """The variants in lines whose models differ in one number alone, in the order of their operations."""
-    groups: dict[str, list[Training]] = {}
+    groups: list[list[Training]] = []
     for option in _JOINED:
-        groups = {}
-        for run in runs:
-            rest = {name: value for name, value in run.options.items() if name not in (f"model.{option}", "train.seeds")}
-            groups.setdefault(str(sorted(rest.items())), []).append(run)
+        groups = same_but(runs, f"model.{option}", "train.seeds")
         if len(groups) < len(runs):
             break
-    return [sorted(line, key=lambda run: run.flops or 0) for line in groups.values()]
+    return [sorted(line, key=lambda run: run.flops or 0) for line in groups]
 
 
 def _sizes_differ(points: Sequence[Point]) -> bool:

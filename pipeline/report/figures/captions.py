@@ -20,7 +20,7 @@ from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH, FloatArray
 from pipeline.params import ARCHITECTURES
 from pipeline.report.figures.drawing import Drawing, Material, figure
-from pipeline.report.figures.lines import bands, draw_bars, error_axis, move_aside
+from pipeline.report.figures.lines import bands, draw_bars, error_axis, move_aside, same_but
 from pipeline.report.figures.style import (
     COLOURS,
     DASHES,
@@ -291,12 +291,8 @@ class Budget:
 @figure("budget")
 def budget(material: Material) -> list[Drawing]:
     runs = [run for run in material.runs if _errors(run) is not None]
-    groups: dict[str, list[Training]] = {}
-    for run in runs:
-        # A line is one network, trained the same way but for the number of epochs.
-        train = run.settings.train.model_copy(update={"epochs": 1, "seeds": (0,)})
-        groups.setdefault(run.settings.model_copy(update={"train": train}).to_json(), []).append(run)
-    ordered = [sorted(members, key=lambda run: run.settings.train.epochs) for members in groups.values()]
+    groups = same_but(runs, "train.epochs", "train.seeds")
+    ordered = [sorted(members, key=lambda run: run.settings.train.epochs) for members in groups]
     if not any(len(members) > 1 for members in ordered):
         return []
     lines = []

@@ -25,6 +25,15 @@ MAX_BANDS = 3  # lines in a panel that have bands; more bands would hide each ot
 REACH = 3.0  # factor from the mean up to which bands widen an axis of errors: one seed that fails must not press all others flat
 
 
+def same_but(runs: Sequence[Training], *varied: str) -> list[list[Training]]:
+    """The runs in groups whose options differ in none but these, such as `train.epochs`."""
+    groups: dict[str, list[Training]] = {}
+    for run in runs:
+        rest = {name: value for name, value in run.options.items() if name not in varied}
+        groups.setdefault(str(sorted(rest.items())), []).append(run)
+    return list(groups.values())
+
+
 def band_kind(n: int) -> str:
     """What the bands of a figure over n seeds show; empty for one seed, which has no band."""
     if n == 1:

@@ -15,10 +15,9 @@ from pipeline.measures import first_changes, shift_accuracy, size_accuracy
 from pipeline.measures.definitions import FIRST_STEPS, SHIFTS, SIZES, FloatArray
 from pipeline.params import ARCHITECTURES
 from pipeline.report.figures.drawing import Drawing, Material, figure
-from pipeline.report.figures.lines import bands, centre, draw_bars, draw_line, error_axis, move_aside
+from pipeline.report.figures.lines import bands, centre, draw_bars, draw_line, error_axis, move_aside, same_but
 from pipeline.report.figures.style import WIDTH, Theme, line_styles, plain_numbers, png, style, tidy
 from pipeline.report.text import listed, percent
-from pipeline.study import Training
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,23 +45,17 @@ class Series:
 
 @figure("data_size")
 def data_size(material: Material) -> list[Drawing]:
-    groups: dict[str, list[tuple[int, Training]]] = {}
-    for run in material.runs:
-        number = run.settings.train.train_images or material.train_images
-        if number is not None:
-            # A line is one network, trained the same way but for the number of images.
-            train = run.settings.train.model_copy(update={"train_images": None})
-            key = run.settings.model_copy(update={"train": train}).to_json()
-            groups.setdefault(key, []).append((number, run))
-    architectures = [members[0][1].settings.model.architecture for members in groups.values()]
+    images = {run.variant: number for run in material.runs if (number := run.settings.train.train_images or material.train_images)}
+    groups = same_but([run for run in material.runs if run.variant in images], "train.train_images")
+    architectures = [members[0].settings.model.architecture for members in groups]
     lines = []
-    for architecture, members in zip(architectures, groups.values(), strict=True):
-        members.sort(key=lambda member: member[0])
+    for architecture, members in zip(architectures, groups, strict=True):
+        members.sort(key=lambda run: images[run.variant])
         own = architectures.count(architecture) == 1
-        label = ARCHITECTURES[architecture].label if own else material.label(members[-1][1])
-        values = np.stack([run.test_error[:, -1] for _, run in members], axis=1)
-        is_baseline = any(material.is_baseline(run) for _, run in members)
-        lines.append(Series(label, tuple(number for number, _ in members), values, is_baseline))
+        label = ARCHITECTURES[architecture].label if own else material.label(members[-1])
+        values = np.stack([run.test_error[:, -1] for run in members], axis=1)
+        is_baseline = any(material.is_baseline(run) for run in members)
+        lines.append(Series(label, tuple(images[run.variant] for run in members), values, is_baseline))
     if not any(len(line.x) > 1 for line in lines):
         return []
     spoken = [
