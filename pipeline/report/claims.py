@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
 
 from pipeline.report.text import NBSP, compared, effect
 from pipeline.study.claims import Judgement
@@ -18,22 +20,12 @@ def table(judgements: Iterable[Judgement]) -> bytes:
     side), effect (a ratio or a number in the measure's own unit, such as a share of the test images), low, high and level of its
     interval, shown (the effect and its interval as the pages have them). What is not known is empty.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CLAIM_COLUMNS)
+    rows = []
     for judgement in judgements:
         found = judgement.deciding
-        known = found.effect is not None
-        interval = found.interval
-        numbers = (found.effect, *((interval.low, interval.high, interval.level) if interval else (None, None, None)))
-        writer.writerow(
-            [
-                judgement.id,
-                judgement.verdict,
-                compared(found.comparison),
-                found.n if known else "",
-                *("" if number is None else f"{number:.6g}" for number in numbers),
-                effect(found).replace(NBSP, " ") if known else "",
-            ]
-        )
-    return text.getvalue().encode()
+        row: dict[str, Any] = {"claim": judgement.id, "verdict": judgement.verdict, "comparison": compared(found.comparison)}
+        if found.effect is not None:
+            row |= {"n": found.n, "effect": found.effect, "shown": effect(found).replace(NBSP, " ")}
+            row |= asdict(found.interval) if found.interval else {}
+        rows.append(row)
+    return pd.DataFrame(rows, columns=CLAIM_COLUMNS).to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()

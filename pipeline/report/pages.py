@@ -77,15 +77,12 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         files |= kind.render(params, name, runs, own, train_images=train_images, timed=timings is not None)
     overview = forest(list(judgements.values()))
     judged = sum(judgement.verdict in ("supported", "contradicted", "not decided") for judgement in judgements.values())
-    common: dict[str, Any] = {
-        "preview": params.preview,
-        "profile": params.profile,
-        "dataset": params.data.source.label,
-        "runs": runs,
-    }
     files["README.md"] = text.page(
         "README.md.j2",
-        **common,
+        preview=params.preview,
+        profile=params.profile,
+        dataset=params.data.source.label,
+        runs=runs,
         page="README.md",
         train=params.train,
         base=_base(params),
@@ -115,7 +112,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
     files |= thesis.render(params, runs, list(judgements.values()), places, timings)
     files["hardware.md"] = text.page(
         "hardware.md.j2",
-        **common,
+        preview=params.preview,
         versions=_versions(runs),
         origins=_origins(runs),
         times=[(run, float(np.median(run.seconds)), float(run.seconds.sum())) for run in runs.values()],
