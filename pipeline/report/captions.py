@@ -13,7 +13,7 @@ from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import text
-from pipeline.report.experiment import Effect, effects
+from pipeline.report.experiment import Effect, effects, finite_summary
 from pipeline.report.figures import Material, drawings
 from pipeline.report.parallel import pictures
 from pipeline.report.text import interval, percent, points
@@ -43,9 +43,8 @@ class Row:
         """The mean of a column of the evaluation over the seeds whose value is finite; None where no seed has one."""
         if self.run is None or self.run.evaluation is None or column not in self.run.evaluation:
             return None
-        values = self.run.evaluation[column]
-        finite = values[np.isfinite(values)]
-        return float(finite.mean()) if finite.size else None
+        summary = finite_summary(self.run.evaluation[column])
+        return summary.mean if summary else None
 
     def last(self, curve: str) -> float | None:
         """The mean of a curve's last epoch over the seeds; None where one is not finite."""
@@ -65,7 +64,9 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
             variant == experiment.baseline,
             _changes(params, variant, experiment),
             runs.get(variant),
-            *(found.get(variant, Effect()) for found in (greedy, beam, measure)),
+            greedy[variant],
+            beam[variant],
+            measure[variant],
         )
         for variant in experiment.variants
     ]
@@ -144,7 +145,7 @@ def render(
         short=any(judgement.verdict == "short run" for judgement in judgements),
         beam_width=BEAM_WIDTH,
         phrasings=PHRASINGS,
-        ceiling=next((found.cider_d_ceiling for row in present if row.run and (found := row.run.captions) is not None), None),
+        ceiling=next((found.cider_d_ceiling for run in material.runs if (found := run.captions) is not None), None),
         measured=experiment.measure != "scene accuracy",
         measure=measure,
         value=partial(text.value, measure),

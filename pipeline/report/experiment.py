@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import FloatArray
-from pipeline.params import ExperimentSettings, Params, TrainSettings
+from pipeline.params import ExperimentSettings, Params
 from pipeline.report import text
 from pipeline.report.figures import Material, drawings
 from pipeline.report.figures.positions import nearness_rows
@@ -82,22 +82,22 @@ class Row:
     measure: Effect
 
 
-def _finite_summary(values: FloatArray) -> Summary | None:
+def finite_summary(values: FloatArray) -> Summary | None:
     finite = values[np.isfinite(values)]
     return statistics.summarize(finite) if finite.size else None
 
 
 def effects(experiment: ExperimentSettings, runs: Mapping[str, Training], measure: str, level: float) -> dict[str, Effect]:
-    """The effect of each variant that was trained and has the measure.
+    """The effect of each variant; one that was not trained, or has no such measure, has an empty one.
 
     Args:
         level: of the differences' intervals.
     """
     values = {v: found for v in experiment.variants if v in runs and (found := MEASURES[measure].per_seed(runs[v])) is not None}
     baseline = values.get(experiment.baseline)
-    return {
+    return dict.fromkeys(experiment.variants, Effect()) | {
         v: Effect(
-            _finite_summary(found),
+            finite_summary(found),
             int((~np.isfinite(found)).sum()),
             None if baseline is None or v == experiment.baseline else _difference(measure, found, baseline, level),
         )
@@ -125,7 +125,7 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
     accuracy, error, last, test_loss, measure = (effects(experiment, runs, name, level) for name in names)
     table = []
     for variant in experiment.variants:
-        run, nothing = runs.get(variant), Effect()
+        run = runs.get(variant)
         table.append(
             Row(
                 variant,
@@ -133,13 +133,13 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
                 variant == experiment.baseline,
                 differs(params, variant, experiment.baseline),
                 run,
-                accuracy.get(variant, nothing),
-                error.get(variant, nothing),
-                last.get(variant, nothing),
-                test_loss.get(variant, nothing),
-                _finite_summary(run.train_loss[:, -1]) if run else None,
+                accuracy[variant],
+                error[variant],
+                last[variant],
+                test_loss[variant],
+                finite_summary(run.train_loss[:, -1]) if run else None,
                 _hierarchical(run, runs[experiment.baseline], level) if run and accuracy[variant].difference else None,
-                measure.get(variant, nothing),
+                measure[variant],
             )
         )
     return table
@@ -168,19 +168,16 @@ def headline(table: Sequence[Row]) -> str:
         return f"{start}; nothing else was run yet."
     if all(row.accuracy.difference is None or row.accuracy.difference.interval is None for row in others):
         return f"{start}; one seed per variant does not tell whether the others reach another accuracy."
-    apart = sorted(
-        (row for row in others if row.accuracy.difference and row.accuracy.difference.excludes_none),
-        key=lambda row: -abs(row.accuracy.difference.mean if row.accuracy.difference else 0),
-    )
+    apart = {row.variant: d.mean for row in others if (d := row.accuracy.difference) and d.excludes_none}
     parts = []
     for word, sign in (("more", 1), ("less", -1)):
-        found = [(row.label, d) for row in apart if (d := row.accuracy.difference) and sign * d.mean > 0]
+        found = sorted((row for row in others if sign * apart.get(row.variant, 0) > 0), key=lambda row: -abs(apart[row.variant]))
         if found:
             shown = found if len(found) <= 4 else found[:3]
-            named = [f"*{label}* ({points(d.mean)} points)" for label, d in shown]
+            named = [f"*{row.label}* ({points(apart[row.variant])} points)" for row in shown]
             rest = [f"{len(found) - len(shown)} others"] if len(found) > len(shown) else []
             parts.append(f"{text.listed(named + rest)} reach{'es' if len(found) == 1 else ''} {word}")
-    left = [f"*{row.label}*" for row in others if row not in apart]
+    left = [f"*{row.label}*" for row in others if row.variant not in apart]
     if left:
         whom = text.listed(left) if len(left) <= 4 else f"{len(left)} others"
         parts.append(f"{whom} cannot be told from it with so few seeds")
@@ -209,10 +206,6 @@ def too_short(params: Params, run: Training) -> bool:
     return run.images_shown < min(asked, default=params.images_shown)
 
 
-def _length(train: TrainSettings) -> tuple[int, int | None]:
-    return train.epochs, train.epoch_images
-
-
 def render(
     params: Params, name: str, runs: Mapping[str, Training], judgements: Sequence[Judgement], *, train_images: int | None, timed: bool
 ) -> dict[str, bytes]:
@@ -231,7 +224,8 @@ def render(
     files = pictures(drawn, "experiments/figures")
     table = rows(params, experiment, runs)
     present = [row for row in table if row.run is not None]
-    brief = {f"*{row.label}*": row.run for row in present if row.run is not None and row.run.images_shown < params.images_shown}
+    brief = {f"*{material.label(run)}*": run for run in material.runs if run.images_shown < params.images_shown}
+    lengths = {(train.epochs, train.epoch_images) for train in (params.train, *(params.resolve(v).train for v in experiment.variants))}
     measure = MEASURES[experiment.measure]
     page = text.page(
         "experiment.md.j2",
@@ -250,9 +244,9 @@ def render(
         short=[label for label, run in brief.items() if too_short(params, run)],
         brief=[label for label, run in brief.items() if not too_short(params, run)],
         other_seeds=text.other_seeds(params, experiment.variants),
-        other_length=any(_length(params.resolve(v).train) != _length(params.train) for v in experiment.variants),
+        other_length=len(lengths) > 1,
         level=100 * look_level(params.looks),
-        lost_losses=[row.label for row in present if row.run is not None and not np.isfinite(row.run.test_loss[:, -1]).all()],
+        lost_losses=[material.label(run) for run in material.runs if not np.isfinite(run.test_loss[:, -1]).all()],
         predicted=any(row.hierarchical for row in table),
         measured=experiment.measure != "accuracy" and any(row.measure.summary or row.measure.left_out for row in table),
         measure=measure,
