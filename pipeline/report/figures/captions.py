@@ -13,14 +13,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from pipeline.captioning.grammar import Grammar, Words, grammar_of
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH, FloatArray
 from pipeline.params import ARCHITECTURES
 from pipeline.report.figures.drawing import Drawing, Material, figure
-from pipeline.report.figures.lines import bands, draw_bars, error_axis, move_aside, same_but
+from pipeline.report.figures.lines import bands, draw_bars, error_axis, log_ticks, move_aside, same_but
 from pipeline.report.figures.style import (
     COLOURS,
     DASHES,
@@ -33,7 +32,6 @@ from pipeline.report.figures.style import (
     legend_below,
     line_styles,
     outline,
-    plain_numbers,
     png,
     style,
     tidy,
@@ -50,10 +48,6 @@ MAX_SCENES, MAX_CAPTIONS = 6, 24  # in a figure; many models leave fewer scenes
 MIN_DIGITS = 3  # of a scene that shows where a decoder looks
 
 Kind = Literal["right", "wrong", "missing"]
-
-
-def grammar_of_run(run: Training) -> Grammar:
-    return grammar_of(run.settings.data.dataset)
 
 
 # --- captions beside their scenes ---
@@ -75,7 +69,8 @@ def captions(material: Material) -> list[Drawing]:
         return []
     first = found[0][1]
     count = max(1, min(len(first.scenes), MAX_SCENES, MAX_CAPTIONS // len(found)))
-    rows = [[_written(material.label(run), grammar_of_run(run), one, scene) for run, one in found] for scene in range(count)]
+    grammar = grammar_of(found[0][0].settings.data.dataset)
+    rows = [[_written(material.label(run), grammar, one, scene) for run, one in found] for scene in range(count)]
     spoken = listed([f"{row[0].label} {sum(one.right for one in row)}" for row in zip(*rows, strict=True)])
     alt = f"The first {counted(count, 'test scene')} with the caption of each model. Of {count} are true and complete: {spoken}."
     caption = (
@@ -216,7 +211,7 @@ def _gaze(label: str, run: Training) -> Drawing:
     levels = _levels(run)
     digits = (found.cells[: len(found.scenes)] >= 0).sum(1)
     chosen = np.flatnonzero(digits >= min(MIN_DIGITS, digits.max()))[: 1 if levels > 1 else 2].tolist()
-    looks = [_look(found, grammar_of_run(run), scene) for scene in chosen]
+    looks = [_look(found, grammar_of(run.settings.data.dataset), scene) for scene in chosen]
     strongest = max(float(look.maps.max()) for look in looks)
     said = "; ".join(f'"{" ".join(look.words[:-1])}"' for look in looks)
     alt = f"{label}: maps of where the decoder looks in {counted(len(looks), 'test scene')} before each word of its caption: {said}."
@@ -340,10 +335,7 @@ def draw_budget(lines: Sequence[Budget], theme: Theme) -> bytes:
         error_axis(axes, [one[:, None] for line in lines for one in (*line.greedy, *line.beam)])
         axes.set_title("Scene error on the test scenes (%, log scale)")
         axes.set_xlabel("epochs (log scale)")
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(FixedLocator(sorted({epochs for line in lines for epochs in line.epochs})))
-        axes.xaxis.set_minor_locator(NullLocator())
-        plain_numbers(axes, "x", ",.0f")
+        log_ticks(axes, sorted({epochs for line in lines for epochs in line.epochs}))
         tidy(axes)
         handles = [Line2D([], [], **own, label=line.label, markeredgewidth=0) for line, own in zip(lines, styles, strict=True)]
         muted: dict[str, Any] = {"color": MUTED[theme], "linewidth": 1.6, "marker": "o"}

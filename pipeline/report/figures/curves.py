@@ -40,22 +40,23 @@ class Line:
     is_baseline: bool = False
 
     @property
-    def end(self) -> str:
-        """The mean test error after the last epoch, in %."""
-        return percent(float(self.run.test_error[:, -1].mean()))
+    def last(self) -> float:
+        """The mean test error after the last epoch, a fraction."""
+        return float(self.run.test_error[:, -1].mean())
 
 
 @figure("curves")
 def curves(material: Material) -> list[Drawing]:
     lines = [Line(material.label(run), run, material.is_baseline(run)) for run in material.runs]
     tested, error = _tested(lines)
-    final = {line.label: float(line.run.test_error[:, -1].mean()) for line in lines}
-    worst, best = max(final, key=lambda k: final[k]), min(final, key=lambda k: final[k])
-    ends = f"between {percent(final[best])} % ({best}) and {percent(final[worst])} % ({worst})"
+    worst, best = (choose(lines, key=lambda line: line.last) for choose in (max, min))
+    ends = f"between {percent(best.last)} % ({best.label}) and {percent(worst.last)} % ({worst.label})"
     many = len(lines) > MAX_LINES
     alt = (
-        f"Curves over {_epochs(material)} of {'; '.join(final)}: {'' if many else f'train and {tested} loss, and '}{error}, which ends "
-        + (ends if len(lines) > 1 else f"at {percent(final[best])} %")
+        f"Curves over {_epochs(material)} of {'; '.join(line.label for line in lines)}: "
+        + ("" if many else f"train and {tested} loss, and ")
+        + f"{error}, which ends "
+        + (ends if len(lines) > 1 else f"at {percent(best.last)} %")
         + "."
     )
     cut = cut_epochs(max(run.settings.train.epochs for run in material.runs))
@@ -69,7 +70,7 @@ def curves(material: Material) -> list[Drawing]:
             f"{_capital(error)} after each epoch, on a logarithmic axis that all panels share{limit}{above} Each panel has one variant, "
             f"in colour,{behind} and the number is the error after the last epoch. {drawn}"
         )
-        if beyond := [line.label for line in lines if float(line.run.test_error[:, -1].mean()) > _top(lines)]:
+        if beyond := [line.label for line in lines if line.last > _top(lines)]:
             caption += f" An arrow: the error lies above the axis ({'; '.join(beyond)})."
     else:
         caption = (
@@ -78,16 +79,16 @@ def curves(material: Material) -> list[Drawing]:
             + (f", and that of losses ends at {TOP_LOSS:g} nats, above which some lie" if exceeds_loss_axis(lines) else "")
             + above.replace("its edge", "the edge of the errors' axis")
         )
-    gaps = {}
+    gaps = []
     for line in lines:
         lost = int((~np.isfinite(line.run.train_loss) | ~np.isfinite(line.run.test_loss)).any(axis=1).sum())
         if lost:
-            gaps[line.label] = f"{line.label}, {lost} of {counted(len(line.run.seeds), 'seed')}"
+            gaps.append(f"{line.label}, {lost} of {counted(len(line.run.seeds), 'seed')}")
     if gaps and many:
-        caption += f" Seeds whose losses are not finite in the end: {listed(list(gaps.values()))}."
+        caption += f" Seeds whose losses are not finite in the end: {listed(gaps)}."
     elif gaps:
         caption += (
-            f" Losses that are not finite are left out ({listed(list(gaps.values()))}): their means are of the other seeds, and a line "
+            f" Losses that are not finite are left out ({listed(gaps)}): their means are of the other seeds, and a line "
             "ends where no seed is left."
         )
     if not many and (critical := [line.label for line in lines if _self_critical(line.run)]):
@@ -159,8 +160,8 @@ def _error_axis(axes: Axes, lines: Sequence[Line]) -> None:
 
 def _top(lines: Sequence[Line]) -> float:
     """The highest error that panels show."""
-    baselines = [line.run.test_error[:, -1].mean() for line in lines if line.is_baseline]
-    return MAX_TIMES * float(baselines[0]) if baselines and baselines[0] else 1.0
+    baseline = next((line.last for line in lines if line.is_baseline), 0.0)
+    return MAX_TIMES * baseline or 1.0
 
 
 def exceeds_loss_axis(lines: Sequence[Line]) -> bool:
@@ -255,16 +256,18 @@ def _panel_each(lines: Sequence[Line], block: _Block, theme: Theme) -> bytes:
                 block.draw(axes, baseline.run, {"color": INK[theme], "marker": None, "zorder": 2.0, "linewidth": 1.1})
             block.draw(axes, line.run, {"color": colour, "marker": None, "zorder": 3.0})
             axes.set_title(textwrap.fill(line.label, 60 // columns, break_on_hyphens=False), fontsize=9.5, fontweight="normal")
-            axes.set_title(f"{line.end} %", fontsize=9.5, fontweight="bold", color=colour, loc="right")
+            axes.set_title(f"{percent(line.last)} %", fontsize=9.5, fontweight="bold", color=colour, loc="right")
             block.axis(axes, lines)
             low, high = axes.get_ylim()
             axes.set_ylim(low, min(high, top))
-            if float(line.run.test_error[:, -1].mean()) > top:
+            if line.last > top:
                 axes.plot([line.run.test_error.shape[1]], [top], marker="^", color=colour, markersize=7, clip_on=False, zorder=4)
             _epoch_axis(axes, lines)
             axes.tick_params(labelbottom=place + columns >= len(shown))
         handles = [Line2D([], [], color=colour, linewidth=1.8, label="the panel's own")]
         if baseline:
-            handles.append(Line2D([], [], color=INK[theme], linewidth=1.1, label=f"the baseline, {baseline.label}: {baseline.end} %"))
+            handles.append(
+                Line2D([], [], color=INK[theme], linewidth=1.1, label=f"the baseline, {baseline.label}: {percent(baseline.last)} %")
+            )
         legend_below(drawn, handles, ncols=len(handles))
         return png(drawn)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from matplotlib.ticker import FixedLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 from scipy import special
 
@@ -121,3 +122,11 @@ def error_axis(axes: Axes, shown: Sequence[FloatArray]) -> None:
     axes.set_ylim(low / pad, high * pad)
     log_axis(axes, "y")
     plain_numbers(axes, "y", ".3g", 100)
+
+
+def log_ticks(axes: Axes, ticks: Sequence[float]) -> None:
+    """Makes the horizontal axis logarithmic, with these ticks and no others."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    plain_numbers(axes, "x", ",.0f")

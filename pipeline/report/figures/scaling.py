@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 from scipy.optimize import isotonic_regression
 
 from pipeline.measures import first_changes, shift_accuracy, size_accuracy
 from pipeline.measures.definitions import FIRST_STEPS, SHIFTS, SIZES, FloatArray
 from pipeline.params import ARCHITECTURES
 from pipeline.report.figures.drawing import Drawing, Material, figure
-from pipeline.report.figures.lines import bands, centre, draw_bars, draw_line, error_axis, move_aside, same_but
+from pipeline.report.figures.lines import bands, centre, draw_bars, draw_line, error_axis, log_ticks, move_aside, same_but
 from pipeline.report.figures.style import WIDTH, Theme, line_styles, plain_numbers, png, style, tidy
 from pipeline.report.text import listed, percent
 
@@ -76,10 +76,7 @@ def draw_data_size(lines: Sequence[Series], theme: Theme) -> bytes:
     def axis(axes: Axes) -> None:
         error_axis(axes, [line.values for line in lines])
         axes.set_xlabel("training images (log scale)")
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(FixedLocator(_apart(sorted({x for line in lines for x in line.x}))))
-        axes.xaxis.set_minor_locator(NullLocator())
-        plain_numbers(axes, "x", ",.0f")
+        log_ticks(axes, _apart(sorted({x for line in lines for x in line.x})))
 
     return _draw(lines, theme, "Test error (%, log scale)", axis)
 

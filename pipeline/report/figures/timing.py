@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import seaborn as sns
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+from matplotlib.ticker import NullFormatter
 
 from pipeline.report.figures.drawing import Drawing
+from pipeline.report.figures.lines import log_ticks
 from pipeline.report.figures.style import COLOURS, DASHES, INK, MARKERS, MUTED, WIDTH, Theme, legend_below, plain_numbers, png, style
 from pipeline.report.text import digits
 from pipeline.timing.results import Timings
@@ -100,12 +101,10 @@ def draw_growth(panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[float],
             _, x, y = max(lines, key=lambda line: line[2][-1])
             counts = np.array(x, dtype=np.float64)
             axes.plot(counts, y[-1] * (counts / counts[-1]) ** 2, color=MUTED[theme], linestyle=":", linewidth=1.2, zorder=1)
-            axes.set(xscale="log", yscale="log", ylim=(0.6 * min(min(line[2]) for line in lines), 1.8 * y[-1]))
+            axes.set(yscale="log", ylim=(0.6 * min(min(line[2]) for line in lines), 1.8 * y[-1]))
             axes.set_title(title)
             axes.set_xlabel("tokens")
-            axes.xaxis.set_major_locator(FixedLocator(list(counts)))
-            axes.xaxis.set_minor_locator(NullLocator())
-            plain_numbers(axes, "x")
+            log_ticks(axes, x)
             plain_numbers(axes, "y")
             axes.yaxis.set_minor_formatter(NullFormatter())
             sns.despine(ax=axes, left=True)

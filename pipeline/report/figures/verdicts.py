@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from pipeline.measures import MEASURES
 from pipeline.report.figures.drawing import Drawing
-from pipeline.report.figures.style import COLOURS, INK, MUTED, PAGE, WIDTH, Theme, legend_below, png, style, tidy
+from pipeline.report.figures.style import COLOURS, INK, MUTED, PAGE, WIDTH, Theme, legend_below, plain_numbers, png, style, tidy
 from pipeline.report.text import compared, counted, listed
-from pipeline.study.claims import OBSERVATIONS, Finding, Judgement, Verdict, is_ratio, region
+from pipeline.study.claims import OBSERVATIONS, Judgement, Verdict, is_ratio, region
 
 REACH = 4.0  # margins shown to either side; an arrow at the edge stands for what lies beyond
 _MAX_LABEL = 56  # characters
@@ -40,12 +41,13 @@ class _Line:
         return self.high < self.region[0] or self.low > self.region[1]
 
 
-def _in_margins(finding: Finding) -> tuple[float, float, float, tuple[float, float]] | None:
-    """Effect, ends of the interval and of the region, in units of the claim's margin; None where there is no interval.
+def _line(judgement: Judgement, label: str) -> _Line | None:
+    """The line of a claim; None where its deciding comparison has no interval.
 
     The margin is the distance from no effect to the bound; of a region with two ends, half of their distance, counted from the middle.
     A bound at no effect, or on a level of accuracy, has no margin: there the unit is half the interval's width, and the bound stands at 1.
     """
+    finding = judgement.deciding
     if finding.effect is None or finding.interval is None:
         return None
     scale = (lambda x: math.log(x) if x > 0 else -math.inf) if is_ratio(finding.comparison) else float
@@ -61,12 +63,7 @@ def _in_margins(finding: Finding) -> tuple[float, float, float, tuple[float, flo
         unit = (high - low) / 2 or 1.0
         start = bound - unit if math.isfinite(ends[0]) else bound + unit
     effect, low, high, first, last = ((x - start) / unit for x in (effect, low, high, *ends))
-    return effect, low, high, (first, last)
-
-
-def _lines(judgements: Sequence[Judgement], label: Callable[[Judgement], str]) -> list[_Line]:
-    placed = ((judgement, _in_margins(judgement.deciding)) for judgement in judgements)
-    return [_Line(label(judgement), judgement.verdict, *place) for judgement, place in placed if place is not None]
+    return _Line(label, judgement.verdict, effect, low, high, (first, last))
 
 
 def _label(judgement: Judgement) -> str:
@@ -95,10 +92,10 @@ def forest(judgements: Sequence[Judgement], *, sentences: bool = False) -> Drawi
     Args:
         sentences: whether a row is labelled with the claim's words rather than with what was compared.
     """
-    lines = _lines(judgements, _sentence if sentences else _label)
+    label = _sentence if sentences else _label
+    lines = [line for judgement in judgements if (line := _line(judgement, label(judgement))) is not None]
     if not lines:
         return None
-
     counts = [f"{sum(line.verdict == v for line in lines)} {v}" for v in _colours("light") if any(line.verdict == v for line in lines)]
     return Drawing(
         alt=f"Effects of {counted(len(lines), 'claim')} in units of the margin: {listed(counts)}.",
@@ -120,13 +117,13 @@ def draw_forest(lines: Sequence[_Line], theme: Theme) -> bytes:
         axes = drawn.add_subplot()
         axes.hlines(range(len(lines)), -REACH, REACH, color=MUTED[theme], linewidth=0.6, alpha=0.3, zorder=0.5)
         for place, line in enumerate(lines):
-            start, end = (min(max(x, -REACH), REACH) for x in line.region)
+            start, end = np.clip(line.region, -REACH, REACH)
             axes.barh(place, end - start, 0.86, left=start, color=COLOURS[theme][2], alpha=_SHADES[theme], linewidth=0)
             colour = colours[line.verdict]
-            low, high = (min(max(x, -REACH), REACH) for x in (line.low, line.high))
-            axes.plot([low, high], [place, place], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3)
-            for edge, inside, marker in ((-REACH, line.low >= -REACH, "<"), (REACH, line.high <= REACH, ">")):
-                if not inside:
+            ends = np.clip([line.low, line.high], -REACH, REACH)
+            axes.plot(ends, [place, place], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3)
+            for edge, beyond, marker in ((-REACH, line.low < -REACH, "<"), (REACH, line.high > REACH, ">")):
+                if beyond:
                     axes.plot([edge], [place], marker=marker, color=colour, markersize=6, clip_on=False, zorder=4)
             if abs(line.effect) <= REACH:
                 face = PAGE[theme] if line.verdict in OBSERVATIONS else colour
@@ -137,7 +134,8 @@ def draw_forest(lines: Sequence[_Line], theme: Theme) -> bytes:
         axes.tick_params(axis="y", labelsize=8.5, pad=9)  # room for an arrow
         axes.set_ylim(len(lines) - 0.4, -0.6)
         axes.set_xlim(-REACH, REACH)
-        axes.set_xticks(range(-int(REACH), int(REACH) + 1), [f"{x}".replace("-", "\N{MINUS SIGN}") for x in range(-4, 5)])
+        axes.set_xticks(range(-int(REACH), int(REACH) + 1))
+        plain_numbers(axes, "x")
         axes.set_xlabel("effect, in margins of its claim")
         tidy(axes, grid="x")
         axes.grid(False)
