@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,33 +230,21 @@ def _base(params: Params) -> list[tuple[str, str]]:
 # --- where the numbers come from ---
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where some seeds of a variant come from, in words.
+def _origins(runs: Mapping[str, Training]) -> list[dict[str, str]]:
+    """Where the seeds come from, in words, for each group that was trained alike.
 
-    Attributes:
-        commit: what was checked out when they were trained, and what was not committed then.
-        replays: how often later code was found to compute the same, and by which last.
+    `commit`: what was checked out when they were trained, and what was not committed then. `replays`: how often later code was found
+    to compute the same, and by which last.
     """
-
-    variant: str
-    seeds: str
-    commit: str
-    code: str
-    device: str
-    replays: str
-
-
-def _origins(runs: Mapping[str, Training]) -> list[Origin]:
     return [
-        Origin(
-            variant=run.variant,
-            seeds=text.seed_list(group["seeds"]),
-            commit=_commit(group) + _uncommitted(group),
-            code=f"`{str(group.get('code_hash'))[:_SHORT]}`",
-            device=str(group.get("device_name")),
-            replays=_replays(group.get("replays", ())),
-        )
+        {
+            "variant": run.variant,
+            "seeds": text.seed_list(group["seeds"]),
+            "commit": _commit(group) + _uncommitted(group),
+            "code": f"`{str(group.get('code_hash'))[:_SHORT]}`",
+            "device": str(group.get("device_name")),
+            "replays": _replays(group.get("replays", ())),
+        }
         for run in runs.values()
         for group in run.trainings
     ]
@@ -296,8 +285,7 @@ def _data(runs: Mapping[str, Training]) -> list[tuple[str, str, list[str]]]:
 
 def _versions(runs: Mapping[str, Training]) -> list[tuple[str, int]]:
     """The versions that trained seeds, and the number of seeds that each trained, the most first."""
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for group in (group for run in runs.values() for group in run.trainings):
-        shown = ", ".join(f"{name} {version}" for name, version in (group.get("versions") or {}).items())
-        found[shown] = found.get(shown, 0) + len(group["seeds"])
-    return sorted(found.items(), key=lambda one: -one[1])
+        found[", ".join(f"{name} {version}" for name, version in (group.get("versions") or {}).items())] += len(group["seeds"])
+    return found.most_common()

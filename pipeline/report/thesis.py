@@ -59,11 +59,14 @@ def render(
     said = [one for one in own if section(one).startswith("4") and one.claim.quote and ", with " not in one.claim.source]
     drawn = forest(said, sentences=True)
     verdicts = drawn and replace(drawn, name="thesis")
+    accuracies = {variant: _Accuracy.of(run) for variant, run in runs.items()}
     page = text.page(
         "thesis.md.j2",
         preview=params.preview,
         dataset=params.data.source.label,
-        chapters=[(chapter, found, _rows(chapter, runs)) for chapter, found in by_chapter if found],
+        chapters=[
+            (chapter, found, [(v, accuracies[v]) for v in chapter.variants if v in accuracies]) for chapter, found in by_chapter if found
+        ],
         claims=len(said),
         tally=_tally(said) if said else None,
         verdicts=verdicts,
@@ -71,7 +74,7 @@ def render(
         timed=timings is not None,
         machine=timings and timings.raw["machine"],
         params=params,
-        base=_Accuracy.of(runs.get("base")),
+        base=accuracies.get("base"),
         published=PUBLISHED_ACCURACY,
         questions=[] if timings is None else [_class_token(timings), _largest_patch(timings)],
         judged=_judged(own),
@@ -143,16 +146,9 @@ class _Accuracy:
     single: Interval | None
 
     @classmethod
-    def of(cls, run: Training | None) -> _Accuracy | None:
-        if run is None:
-            return None
+    def of(cls, run: Training) -> _Accuracy:
         last = run.test_accuracy[:, -1]
         return cls(summarize(last), run.test_accuracy.shape[1], next_value(last))
-
-
-def _rows(chapter: Chapter, runs: Mapping[str, Training]) -> list[tuple[str, _Accuracy]]:
-    found = ((variant, _Accuracy.of(runs.get(variant))) for variant in chapter.variants)
-    return [(variant, accuracy) for variant, accuracy in found if accuracy is not None]
 
 
 # --- the two questions that it leaves open ---

@@ -193,25 +193,18 @@ class Look:
 
 @figure("gaze")
 def gaze(material: Material) -> list[Drawing]:
-    looking = [run for run in material.runs if (found := run.captions) is not None and found.attention is not None]
-    plain = sorted((run for run in looking if _levels(run) == 1), key=material.is_baseline, reverse=True)
-    meshed = [run for run in looking if _levels(run) > 1]
-    return [_gaze(material.label(run), run) for run in (*plain[:1], *meshed[:1])]
+    looking = [(run, found, found.attention) for run in material.runs if (found := run.captions) and found.attention is not None]
+    plain = [one for one in looking if one[2].shape[1] == 1]
+    plain.sort(key=lambda one: material.is_baseline(one[0]), reverse=True)
+    meshed = [one for one in looking if one[2].shape[1] > 1]
+    return [_gaze(material.label(one[0]), *one) for one in (*plain[:1], *meshed[:1])]
 
 
-def _levels(run: Training) -> int:
-    assert run.captions is not None
-    assert run.captions.attention is not None
-    return int(run.captions.attention.shape[1])
-
-
-def _gaze(label: str, run: Training) -> Drawing:
-    found = run.captions
-    assert found is not None
-    levels = _levels(run)
+def _gaze(label: str, run: Training, found: Captions, attention: FloatArray) -> Drawing:
+    levels = attention.shape[1]
     digits = (found.cells[: len(found.scenes)] >= 0).sum(1)
     chosen = np.flatnonzero(digits >= min(MIN_DIGITS, digits.max()))[: 1 if levels > 1 else 2].tolist()
-    looks = [_look(found, grammar_of(run.settings.data.dataset), scene) for scene in chosen]
+    looks = [_look(found, attention, grammar_of(run.settings.data.dataset), scene) for scene in chosen]
     strongest = max(float(look.maps.max()) for look in looks)
     said = "; ".join(f'"{" ".join(look.words[:-1])}"' for look in looks)
     alt = f"{label}: maps of where the decoder looks in {counted(len(looks), 'test scene')} before each word of its caption: {said}."
@@ -225,10 +218,9 @@ def _gaze(label: str, run: Training) -> Drawing:
     return Drawing(alt, caption, lambda theme: draw_gaze(looks, theme), run.variant)
 
 
-def _look(found: Captions, grammar: Grammar, scene: int) -> Look:
-    assert found.attention is not None
-    words = (*grammar.decode(found.greedy[0, scene].tolist()), "end")[: found.attention.shape[3]]
-    weights = np.nan_to_num(found.attention.mean(0)[:, scene, : len(words)])  # (level, word, token)
+def _look(found: Captions, attention: FloatArray, grammar: Grammar, scene: int) -> Look:
+    words = (*grammar.decode(found.greedy[0, scene].tolist()), "end")[: attention.shape[3]]
+    weights = np.nan_to_num(attention.mean(0)[:, scene, : len(words)])  # (level, word, token)
     side = round(weights.shape[-1] ** 0.5)
     return Look(found.scenes[scene], words, weights.reshape(*weights.shape[:2], side, side))
 

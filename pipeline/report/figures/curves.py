@@ -67,7 +67,7 @@ def curves(material: Material) -> list[Drawing]:
         if any(line.is_baseline for line in lines):
             behind, limit = " before the baseline, in ink,", f", and which ends at {MAX_TIMES:g} times the baseline's last error at most"
         caption = (
-            f"{_capital(error)} after each epoch, on a logarithmic axis that all panels share{limit}{above} Each panel has one variant, "
+            f"{error.capitalize()} after each epoch, on a logarithmic axis that all panels share{limit}{above} Each panel has one variant, "
             f"in colour,{behind} and the number is the error after the last epoch. {drawn}"
         )
         if beyond := [line.label for line in lines if line.last > _top(lines)]:
@@ -119,10 +119,6 @@ def _tested(lines: Sequence[Line]) -> tuple[str, str]:
     return ("validation", "scene error on validation scenes") if captioners else ("test", "test error")
 
 
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
-
-
 def _self_critical(run: Training) -> int:
     """The number of last epochs whose train loss is no cross-entropy."""
     return int(run.options.get("train.self_critical_epochs", 0))
@@ -145,7 +141,7 @@ def _epochs(material: Material) -> str:
 def draw_curves(lines: Sequence[Line], theme: Theme) -> bytes:
     """PNG: train and test loss by epoch, and test error; with more than `MAX_LINES` lines test error alone, in a panel each."""
     loss = _Block("Loss (nats, log scale)", lambda run: run.test_loss, _loss_axis, _train_loss)
-    error = _Block(f"{_capital(_tested(lines)[1].split(' on ')[0])} (%, log scale)", lambda run: run.test_error, _error_axis)
+    error = _Block(f"{_tested(lines)[1].split(' on ')[0].capitalize()} (%, log scale)", lambda run: run.test_error, _error_axis)
     return _panel_each(lines, error, theme) if len(lines) > MAX_LINES else _together(lines, (loss, error), theme)
 
 
