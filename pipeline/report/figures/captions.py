@@ -91,9 +91,7 @@ def _written(label: str, grammar: Grammar, found: Captions, scene: int) -> Writt
 def compared(words: Words, references: Sequence[Words]) -> tuple[tuple[str, Kind], ...]:
     """A caption's words, 'wrong' where the nearest reference has others, and the reference's words there as 'missing'."""
     matchers = [SequenceMatcher(None, words, reference, autojunk=False) for reference in references]
-    _, reference, matcher = max(
-        zip((matcher.ratio() for matcher in matchers), references, matchers, strict=True), key=lambda candidate: candidate[0]
-    )
+    reference, matcher = max(zip(references, matchers, strict=True), key=lambda pair: pair[1].ratio())
     marked: list[tuple[str, Kind]] = []
     for same, start, end, from_, to in matcher.get_opcodes():
         marked += [(word, "right" if same == "equal" else "wrong") for word in words[start:end]]
