@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import ROOT
+from tests.helpers import commit_all, git
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
@@ -21,19 +21,14 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 _PARTS = re.compile(r"```sh\n(.*?)```", flags=re.DOTALL)
 
 
-def git(repository: Repository, *arguments: str) -> str:
-    who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
-    return repository.succeed("git", *who, *arguments).strip()
-
-
 def commit(repository: Repository, message: str) -> str:
     """Adds what README says, and commits it."""
     readme = (ROOT / "README.md").read_text()
     (command,) = re.findall(r"^git add (.*?)(?: +#.*)?$", readme, flags=re.MULTILINE)
-    git(repository, "add", *command.split())
-    git(repository, "commit", "--quiet", "--allow-empty", "--message", message)
-    assert git(repository, "status", "--porcelain") == ""  # it was all
-    return git(repository, "rev-parse", "HEAD")
+    git(repository.path, "add", *command.split())
+    git(repository.path, "commit", "--quiet", "--allow-empty", "--message", message)
+    assert git(repository.path, "status", "--porcelain") == ""  # it was all
+    return git(repository.path, "rev-parse", "HEAD").strip()
 
 
 def record_of(repository: Repository, variant: str) -> dict[str, Any]:
@@ -43,7 +38,7 @@ def record_of(repository: Repository, variant: str) -> dict[str, Any]:
 def make_again(clone: Repository, page: str) -> str:
     """Runs the commands at the end of a page, of which the Makefile's does no more than it has to here; gives what they printed."""
     text = (clone.path / page).read_text()
-    git(clone, "clean", "--quiet", "-d", "--force")
+    git(clone.path, "clean", "--quiet", "-d", "--force")
     return clone.succeed("bash", "-ec", _PARTS.findall(text)[-1])
 
 
@@ -55,9 +50,8 @@ def test_a_page_names_the_commit_that_gives_its_results_again(trained: Repositor
     for folder in ("docs", "profiles", "results"):
         (study.path / folder).mkdir()
         (study.path / folder / "kept.txt").touch()
-    git(study, "init", "--quiet", "--initial-branch", "main")
-    git(study, "add", "--all")
-    git(study, "commit", "--quiet", "--message", "a study")
+    git(study.path, "init", "--quiet", "--initial-branch", "main")
+    commit_all(study.path, "a study")
 
     study.edit(variants={"narrow": {"mlp_dim": 4}})
     study.repro()
@@ -65,13 +59,13 @@ def test_a_page_names_the_commit_that_gives_its_results_again(trained: Repositor
     first = commit(study, "run, then committed")
     record = record_of(study, "narrow")
     assert record["git_edits"] == ['variants.narrow: none -> {"mlp_dim": 4}']
-    git(study, "commit", "--quiet", "--allow-empty", "--message", "words")
+    git(study.path, "commit", "--quiet", "--allow-empty", "--message", "words")
 
-    subprocess.run(["git", "clone", "--quiet", study.path, tmp_path / "clone"], check=True)
+    git(tmp_path, "clone", "--quiet", "study", "clone")
     clone = type(study)(tmp_path / "clone")
     assert "  epoch " not in make_again(clone, "reports/README.md")
-    assert git(clone, "rev-parse", "HEAD") == first
-    assert git(clone, "status", "--porcelain") == ""  # pages and tables included
+    assert git(clone.path, "rev-parse", "HEAD").strip() == first
+    assert git(clone.path, "status", "--porcelain") == ""  # pages and tables included
     assert record_of(clone, "narrow") == record
 
     study.edit(variants={"narrow": {"mlp_dim": 6}})
@@ -80,9 +74,9 @@ def test_a_page_names_the_commit_that_gives_its_results_again(trained: Repositor
     record = record_of(study, "narrow")
     assert (record["git_commit"], record["git_dirty"], record.get("git_edits")) == (before, False, None)
     second = commit(study, "its results, whose weights are not pushed")
-    git(clone, "fetch", "--quiet", "origin")
-    git(clone, "checkout", "--quiet", "--force", "origin/main")
+    git(clone.path, "fetch", "--quiet", "origin")
+    git(clone.path, "checkout", "--quiet", "--force", "origin/main")
     assert make_again(clone, "reports/README.md").count("  epoch ") == 2
-    assert git(clone, "rev-parse", "HEAD") == second
+    assert git(clone.path, "rev-parse", "HEAD").strip() == second
     assert record_of(clone, "narrow")["outputs"] == record["outputs"]
     assert record_of(clone, "base") == record_of(study, "base")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from pipeline import provenance
+from tests.helpers import commit_all, git
 
 ROOT = Path(__file__).parent.parent
 
@@ -140,9 +140,6 @@ def test_a_processor_is_known_without_its_cores() -> None:
 
 
 def test_what_decides_a_variant_and_is_in_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def git(*arguments: str) -> None:
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *arguments], cwd=tmp_path, check=True)
-
     def write(name: str, text: str) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -151,14 +148,13 @@ def test_what_decides_a_variant_and_is_in_no_commit(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(provenance, "PACKAGE", tmp_path / "pipeline")
     monkeypatch.chdir(tmp_path)
     assert provenance.edits("base") is None  # no git
-    git("init", "--quiet")
+    git(tmp_path, "init", "--quiet")
     study = "train: {epochs: 3}\nbase: {dim: 8}\nvariants: {base: {}, wide: {dim: 9}, wider: {from: wide, heads: 2}}\nclaims: {}\n"
     write("params.yaml", study)
     write("profiles/small/params.yaml", "train: {epochs: 2}\n")
     write("pipeline/models/vit.py", "x = 1\n")
     assert provenance.edits("base") is None  # no commit
-    git("add", "--all")
-    git("commit", "--quiet", "--message", "one")
+    commit_all(tmp_path)
     assert provenance.edits("wider") == []
 
     write("params.yaml", study.replace("dim: 9", "dim: 10").replace("claims: {}", "claims: {A: {}}"))
@@ -175,8 +171,7 @@ def test_what_decides_a_variant_and_is_in_no_commit(tmp_path: Path, monkeypatch:
     write("pipeline/kernels/new.py", "y = 1\n")
     assert provenance.edits("base") == ["pipeline/kernels/new.py", "pipeline/models/vit.py"]
 
-    git("add", "--all")
-    git("commit", "--quiet", "--message", "two")
+    commit_all(tmp_path)
     write("build/small/params.yaml", "profile: small\n")
     monkeypatch.chdir(tmp_path / "build" / "small")
     write("profiles/small/params.yaml", "train: {epochs: 1}\n")

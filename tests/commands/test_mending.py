@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from pipeline.commands import mending
 from pipeline.errors import UserError
+from tests.helpers import git
 
 ROOT = Path(__file__).parent.parent.parent
 # Stages of a lock that DVC wrote. Short ones, as DVC's parser is slow; one of them also under the names of variants.
@@ -147,11 +148,6 @@ def test_a_lock_that_the_user_removed_stays_away(repository: Path) -> None:
     lock(repository, only(NAMES[0]))
     assert mending.mend(repository, NAMES) == []
     assert list(entries(repository)) == NAMES[:1]
-
-
-def git(repository: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *identity, *arguments], cwd=repository, check=True, capture_output=True)
 
 
 def test_without_a_copy_the_last_commit_serves(repository: Path) -> None:

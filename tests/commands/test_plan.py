@@ -23,6 +23,7 @@ from pipeline.runner.workers import Task
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import Trainer
 from tests.conftest import Repository, small_study
+from tests.helpers import flip_bit
 
 pytestmark = pytest.mark.slow
 ENVIRONMENT = {"LAB_DEVICE": "cpu", "LAB_PROCESSES": "2", "LAB_ATTENTION": "sdpa"}  # the fused attention may have to be compiled first
@@ -126,9 +127,7 @@ def test_a_damaged_seed_is_to_train_and_stays_where_it_is(lay_out: Callable[...,
     settings = lay_out(study_of(raw_params))
     shutil.rmtree("runs")
     (path,) = FINISHED.glob("*/seed-1.*.done")
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    content = flip_bit(path)
     (entry,) = plan.survey(settings, "cpu")
     assert seeds_of(entry) == ([0], [], [1])
     assert path.read_bytes() == content

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.commands import mending
+from tests.helpers import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PREPARED = "prepare", "resolve"  # stages that take seconds
-PATIENCE = 150  # seconds, for machines that do other work
 
 
 @pytest.fixture
@@ -143,10 +143,7 @@ def test_dvc_and_its_stage_end_with_the_command(study: Repository, how: str, mon
             assert process.returncode == (-signal.SIGKILL if how == "kill" else 130)
             assert how == "kill" or err.splitlines()[-1] == "interrupted"
             assert "Traceback" not in err
-            deadline = time.monotonic() + PATIENCE
-            while lives(process.pid):
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_until(lambda: not lives(process.pid))
         finally:
             if lives(process.pid):  # a test that fails leaves no training behind
                 os.killpg(process.pid, signal.SIGKILL)

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,9 +29,7 @@ from pipeline.stages import resolve
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import set_reproducible
 from tests.conftest import Repository, small_study
-from tests.processes import is_worker, workers_of
-
-PATIENCE = 150  # seconds, for machines that do other work
+from tests.helpers import PATIENCE, is_worker, wait_until, workers_of
 
 
 def start(study: Repository, jobs: str) -> subprocess.Popen[str]:
@@ -79,10 +76,7 @@ def test_worker_and_driver_killed_the_bits_are_those_of_dvc_repro(trained: Repos
         (worker,) = workers_of(process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    deadline = time.monotonic() + PATIENCE
-    while is_worker(worker):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not is_worker(worker))
 
     with start(study, "1") as process:
         out, err = process.communicate(timeout=PATIENCE)

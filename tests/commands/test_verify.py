@@ -23,13 +23,13 @@ from pipeline.files import sealed_json, sha256
 from pipeline.params import Params
 from pipeline.runner.finished import Finished
 from pipeline.training.records import EpochRow
+from tests.helpers import commit_all, git
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
 
 ROOT = Path(__file__).parent.parent.parent
 DVC = (sys.executable, "-m", "dvc")
-GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.com")
 
 
 def verify(path: Path, *arguments: str) -> tuple[int, str]:
@@ -72,11 +72,10 @@ def travelled(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], tr
             shutil.copyfile(ROOT / name, origin.path / name)
         # In a repository with git, `dvc repro` has git ignore what DVC holds.
         (origin.path / ".gitignore").write_text((ROOT / ".gitignore").read_text() + "model.safetensors\nsteps.npz\n")
-        origin.succeed(*GIT, "init", "--quiet", "--initial-branch=main")
+        git(origin.path, "init", "--quiet", "--initial-branch=main")
         origin.succeed(*DVC, "push")
-        origin.succeed(*GIT, "add", "--all")
-        origin.succeed(*GIT, "commit", "--quiet", "--message", "Trained.")
-        origin.succeed(*GIT, "clone", "--quiet", ".", str(clone.path))
+        commit_all(origin.path, "Trained.")
+        git(path, "clone", "--quiet", "origin", "clone")
         assert not (clone.path / "runs" / "base" / "model.safetensors").exists()
         return clone.succeed(sys.executable, "-m", "pipeline.commands.verify")
 
@@ -120,7 +119,7 @@ class TestClone:
     def test_has_the_same_bits_and_trains_nothing(self, origin: Path, clone: Repository) -> None:
         clone.succeed(*DVC, "pull", "--allow-missing")
         assert clone.repro() == ["resolve"]  # git holds no configs/
-        assert clone.succeed(*GIT, "status", "--porcelain") == ""
+        assert git(clone.path, "status", "--porcelain") == ""
         for name in ("runs/base/model.safetensors", "runs/base/steps.npz", "runs/base/run.json", "predictions/base.npz"):
             assert sha256(clone.path / name) == sha256(origin / name)
         stored = {path.parent.name + path.stem for path in (clone.path / "results" / "files" / "md5").glob("*/*")}

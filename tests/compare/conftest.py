@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,18 +13,12 @@ from typing import Any
 import pytest
 
 from pipeline.runner import results
+from tests.helpers import commit_all, git
 
 CONFIG: dict[str, Any] = {
     "data": {"dataset": "digits"},
     "train": {"seeds": [0, 1, 2], "epochs": 2, "batch_size": 128, "learning_rate": 0.005, "optimizer": "adam", "clip_norm": None},
     "model": {"architecture": "vit", "patch": 4, "dim": 32, "final_norm": False, "memory": 0},
-}
-ENVIRONMENT = {
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_SYSTEM": os.devnull,
-    **{f"GIT_{who}_{what}": f"{who.lower()}@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
-    "GIT_AUTHOR_DATE": "2026-01-02T03:04:05+02:00",
-    "GIT_COMMITTER_DATE": "2026-01-02T03:04:05+02:00",
 }
 
 
@@ -41,8 +33,7 @@ class Study:
         self.git("init", "--quiet", "--initial-branch", "main")
 
     def git(self, *arguments: str) -> str:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")} | ENVIRONMENT
-        return subprocess.run(["git", *arguments], cwd=self.root, env=environment, check=True, capture_output=True, text=True).stdout
+        return git(self.root, *arguments)
 
     def directory(self, variant: str) -> Path:
         return self.root / self.prefix / "runs" / variant
@@ -123,9 +114,7 @@ class Study:
         shutil.rmtree(self.directory(variant))
 
     def commit(self, message: str = "results") -> str:
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--allow-empty", "--allow-empty-message", "--message", message)
-        return self.git("rev-parse", "HEAD").strip()
+        return commit_all(self.root, message)
 
 
 @pytest.fixture(scope="session")

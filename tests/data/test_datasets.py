@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pipeline.data.datasets import ARRAYS, Dataset, data_digest, load, prepare, read_idx
 from pipeline.data.fetch import MANIFEST, fetch, source
 from pipeline.errors import UserError
+from tests.helpers import flip_bit
 
 ROOT = Path(__file__).parents[2]
 MNIST_TRAIN_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
@@ -33,15 +34,6 @@ def raw(archives, source_of, tmp_path) -> Path:
         (place / name).write_bytes(content)
     fetch(source_of(archives, str(place)), tmp_path / "raw")
     return tmp_path / "raw"
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory) -> Path:
-    """data/arrays of the digits."""
-    place = tmp_path_factory.mktemp("digits")
-    fetch(source("digits"), place / "raw")
-    prepare("digits", place / "raw", place / "arrays")
-    return place / "arrays"
 
 
 def same(dataset: Dataset, arrays: dict[str, np.ndarray]) -> bool:
@@ -165,10 +157,7 @@ def test_decoder_reads_the_format_as_published(tmp_path):
 
 @pytest.mark.parametrize("file", ARRAYS.values())
 def test_a_flipped_bit_in_an_archive_is_noticed_and_fetch_mends_it(raw, archives, source_of, file, tmp_path):
-    path = raw / file
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    flip_bit(raw / file)
     with pytest.raises(UserError, match=rf"{file} is damaged .*dvc repro --force fetch"):
         prepare("mnist", raw, tmp_path / "arrays")
     assert not (tmp_path / "arrays").exists()
@@ -215,10 +204,10 @@ def test_another_data_set_in_raw(raw, tmp_path):
         prepare("mnist", raw, tmp_path / "arrays")
 
 
-def test_digits(digits):
+def test_digits(arrays):
     from sklearn.datasets import load_digits
 
-    dataset = load(digits)
+    dataset = load(arrays)
     assert dataset.train_images.shape == (1437, 28, 28)
     assert dataset.test_images.shape == (360, 28, 28)
     bunch = load_digits()
@@ -242,21 +231,21 @@ def test_digits(digits):
     assert np.sqrt(distances.min(1) / 64).max() < 3
 
 
-def test_digits_never_change(digits):
+def test_digits_never_change(arrays):
     # The demo's results hang on these bytes: a change of the split, the upscaling or a library shows here.
-    assert data_digest(digits) == "4c6d8365ae5dd3dcd7e968d52bb98cc7558fd289610a43b38079b74a8d04e7ac"
+    assert data_digest(arrays) == "4c6d8365ae5dd3dcd7e968d52bb98cc7558fd289610a43b38079b74a8d04e7ac"
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_one_changed_byte_anywhere_is_noticed(digits, tmp_path_factory, data):
+def test_one_changed_byte_anywhere_is_noticed(arrays, tmp_path_factory, data):
     name = data.draw(st.sampled_from([f"{name}.npy" for name in ARRAYS]))
-    content = bytearray((digits / name).read_bytes())
+    content = bytearray((arrays / name).read_bytes())
     # Half of the draws hit the header, which numpy would otherwise parse.
     at = data.draw(st.one_of(st.integers(0, 127), st.integers(0, len(content) - 1)))
     content[at] ^= data.draw(st.integers(1, 255))
     place = tmp_path_factory.mktemp("arrays")
-    for path in digits.iterdir():
+    for path in arrays.iterdir():
         os.link(path, place / path.name)
     (place / name).unlink()
     (place / name).write_bytes(content)
@@ -267,8 +256,8 @@ def test_one_changed_byte_anywhere_is_noticed(digits, tmp_path_factory, data):
 
 @pytest.mark.parametrize("name", [*(f"{name}.npy" for name in ARRAYS), "dataset.json"])
 @pytest.mark.parametrize("size", [None, 0, 100])
-def test_missing_and_cut_files(digits, tmp_path, name, size):
-    shutil.copytree(digits, tmp_path / "arrays")
+def test_missing_and_cut_files(arrays, tmp_path, name, size):
+    shutil.copytree(arrays, tmp_path / "arrays")
     path = tmp_path / "arrays" / name
     content = path.read_bytes()
     path.unlink()
@@ -290,8 +279,8 @@ def test_missing_and_cut_files(digits, tmp_path, name, size):
         lambda content: content.update(digest="0" * 64),
     ],
 )
-def test_a_description_that_does_not_fit(digits, tmp_path, change):
-    shutil.copytree(digits, tmp_path / "arrays")
+def test_a_description_that_does_not_fit(arrays, tmp_path, change):
+    shutil.copytree(arrays, tmp_path / "arrays")
     path = tmp_path / "arrays" / "dataset.json"
     content = json.loads(path.read_text())
     change(content)

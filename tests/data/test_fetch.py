@@ -11,7 +11,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ import pytest
 from pipeline.data import fetch as module
 from pipeline.data.fetch import MANIFEST, Source, fetch, source
 from pipeline.errors import UserError
+from tests.helpers import flip_bit, wait_until
 
 NAME = "train-images-idx3-ubyte.gz"
 ROOT = Path(__file__).parents[2]
@@ -67,9 +67,7 @@ def test_verified_archives_are_not_fetched_again(archives, mirror, source_of, tm
     wanted = source_of(archives, server.url)
     fetch(wanted, tmp_path)
     damaged = tmp_path / NAME
-    content = bytearray(damaged.read_bytes())
-    content[1234] ^= 4
-    damaged.write_bytes(content)
+    flip_bit(damaged)
     (tmp_path / list(archives)[1]).unlink()
     server.requests.clear()
     fetch(wanted, tmp_path)
@@ -187,11 +185,8 @@ def test_kill_and_run_again(archives, mirror, source_of, tmp_path):
     wanted = source_of(archives, server.url, silent.url)
     process = run_fetch(wanted, tmp_path, stall_seconds=60)
     try:
-        deadline = time.monotonic() + 60
-        while not any(path.stat().st_size for path in tmp_path.glob(f".{second}.*.tmp")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: process.poll() is not None or any(path.stat().st_size for path in tmp_path.glob(f".{second}.*.tmp")))
+        assert process.poll() is None
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()

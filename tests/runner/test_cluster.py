@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,8 +31,8 @@ from pipeline.runner.schedule import Queue
 from pipeline.stages import resolve
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import set_reproducible
+from tests.helpers import PATIENCE, wait_until
 
-PATIENCE = 150  # seconds, for machines that do other work
 DRIVER = """
 import functools
 from pipeline.commands import train
@@ -144,13 +143,6 @@ def trainers(raylet: int) -> list[int]:
     """The processes of a node that train."""
     children = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
     return [int(pid) for pid in children if "ray::_train" in Path(f"/proc/{pid}/cmdline").read_text()]
-
-
-def wait_until(ended: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not ended():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def ended(pid: int) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from pipeline.params import BaselineSettings, CaptionerSettings, ModelSettings, TrainSettings, VariantSettings
 from pipeline.runner import finished, replay, results
 from pipeline.runner.finished import Finished
+from tests.helpers import flip_bit
 from pipeline.training.engine import Trainer
 
 
@@ -63,9 +64,7 @@ def test_a_damaged_file_is_told_and_removed(tmp_path: Path, tiny_trainer: Callab
     for part in train(tiny_trainer([0, 1])):
         finished.write(tmp_path, part)
     path = tmp_path / f"seed-1.{'a' * 12}.done"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
+    flip_bit(path)
     found, damaged = finished.find(tmp_path, "a" * 64)
     assert list(found) == [0]
     assert len(damaged) == 1

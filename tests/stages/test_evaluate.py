@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from pipeline.runner import finished, replay, results
 from pipeline.stages import evaluate as stage
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.records import EpochRow
-from tests.processes import is_worker, workers_of
+from tests.helpers import flip_bit, is_worker, wait_until, workers_of
 
 ROOT = Path(__file__).parents[2]
 SEEDS = [4, 2, 7]
@@ -311,10 +310,7 @@ def test_what_is_left_out_is_said(done: Path, in_process: Counter[str], capsys: 
 
 
 def test_a_flipped_bit_in_the_weights(project: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
-    path = project / "runs" / "mean" / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-7] ^= 4
-    path.write_bytes(content)
+    flip_bit(project / "runs" / "mean" / "model.safetensors", 0.99)
     with pytest.raises(UserError, match=r"runs/mean/model.safetensors does not have the sha256 that run.json recorded.*train@mean"):
         stage.main([])
     assert capsys.readouterr().out.count("mean: not evaluated.") == 1
@@ -380,20 +376,12 @@ def test_a_process_that_is_killed(project: Path) -> None:
 def test_a_killed_stage_leaves_no_process(project: Path) -> None:
     with started(project, LAB_PROCESSES="2") as child:
         workers = wait_for_workers(child, 2)
-    deadline = time.monotonic() + 100
-    while any(map(is_worker, workers)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [pid for pid in workers if is_worker(pid)]
+    wait_until(lambda: not any(map(is_worker, workers)))
 
 
 def wait_for_workers(child: subprocess.Popen[str], count: int) -> list[int]:
-    deadline = time.monotonic() + 100
-    found: list[int] = []
-    while len(found) < count and time.monotonic() < deadline:
-        time.sleep(0.05)
-        found = workers_of(child)
-    assert len(found) >= count
-    return found
+    wait_until(lambda: len(workers_of(child)) >= count)
+    return workers_of(child)
 
 
 def test_unknown_arguments(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from pipeline.tracking.recorder import training_lock
 from pipeline.tracking.store import Store, locked
 from pipeline.tracking.views import VIEWS
 from tests.conftest import small_study
+from tests.helpers import commit_all, git
 from tests.tracking.trainings import (
     ALL_POINTS,
     COUNTS,
@@ -277,16 +277,6 @@ def test_settings_of_every_architecture_are_params(project: Path, uri: str, stud
 def test_runs_get_the_commits_that_hold_them(project: Path, uri: str, study: params.Params, capsys: pytest.CaptureFixture[str]) -> None:
     """Runs that began with uncommitted edits, whatever was committed since; those that no commit holds stay as they are."""
 
-    def git(*arguments: str) -> str:
-        identity = {f"GIT_{role}_{what}": "a@b.example" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-        environment = os.environ | identity | {"GIT_CONFIG_GLOBAL": os.devnull}
-        return subprocess.run(["git", *arguments], cwd=project, env=environment, capture_output=True, text=True, check=True).stdout.strip()
-
-    def commit(message: str) -> str:
-        git("add", "--all")
-        git("commit", "--quiet", "--allow-empty", "-m", message)
-        return git("rev-parse", "HEAD")
-
     def train(training_id: str, dim: int) -> None:
         """params.yaml edited and trained, not committed."""
         raw["base"]["dim"] = dim
@@ -311,21 +301,21 @@ def test_runs_get_the_commits_that_hold_them(project: Path, uri: str, study: par
     (project / ".gitignore").write_text("/runs\n/predictions\n/mlflow.db*\n/mlartifacts\n/.checkpoints\n")
     raw = small_study(yaml.safe_load((provenance.ROOT / "params.yaml").read_text()))
     raw["train"] |= {"seeds": SEEDS, "epochs": EPOCHS}
-    git("init", "--quiet")
-    first = commit("before any training")
+    git(project, "init", "--quiet")
+    first = commit_all(project, "before any training")
     train("1111" * 8, 16)
     assert commits("1111" * 8) == [None, "true", "f" * 40, None]
-    git("add", "tables")
-    git("commit", "--quiet", "-m", "the tables alone, without the settings")
+    git(project, "add", "tables")
+    git(project, "commit", "--quiet", "-m", "the tables alone, without the settings")
     sync()
     assert commits("1111" * 8)[:2] == [None, "true"]
-    second = commit("all of it")
+    second = commit_all(project, "all of it")
     train("2222" * 8, 24)  # takes the place of the first before any sync has seen the commit
     assert f"base: in commit {second[:10]} by now\n" in capsys.readouterr().out
     assert commits("1111" * 8)[:2] == [second, "false"]
     assert commits("2222" * 8)[:2] == [None, "true"]
     train("3333" * 8, 32)
-    third = commit("the third, never the second")
+    third = commit_all(project, "the third, never the second")
     sync()
     sync()
     assert commits("2222" * 8)[:2] == [None, "true"]

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -31,7 +30,7 @@ from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
 from pipeline.runner import results, workers
 from pipeline.stages import train as stage
 from pipeline.training.engine import set_reproducible
-from tests.processes import is_worker, workers_of
+from tests.helpers import flip_bit, is_worker, wait_until, workers_of
 
 SEEDS = (0, 1, 2)
 
@@ -185,10 +184,7 @@ def test_killed_and_run_again_two_processes_give_the_same_bits_as_one(tmp_path: 
     assert started
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    deadline = time.monotonic() + 10
-    while any(map(is_worker, started)):  # no worker outlives its parent
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(is_worker, started)))  # no worker outlives its parent
     status, out, err = finish(start(directory, LAB_PROCESSES="2"))
     assert status == 0, err
     assert "goes on after epoch" in out
@@ -349,9 +345,7 @@ def test_a_damaged_seed_trains_anew_with_one_line(tmp_path: Path, arrays: Path, 
         path.unlink()
         path = path.with_suffix(".part")
         shutil.copy(unbroken / "first-epoch.part", path)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 1
-    path.write_bytes(content)
+    flip_bit(path, 1 / 3)
     out = here(directory)
     assert len([line for line in out.splitlines() if "does not match its checksum" in line]) == 1
     assert "goes on" not in out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -10,20 +9,15 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.study.git import Repository
+from tests.helpers import commit_all, git
 
 
 class Clone(Repository):
-    """A repository of somebody, whatever git is configured with here."""
-
     def git(self, *arguments: str) -> str:
-        who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org", "-c", "core.autocrlf=false")
-        environment = os.environ | {f"GIT_{name}_DATE": "2026-01-02T03:04:05+02:00" for name in ("AUTHOR", "COMMITTER")}
-        return subprocess.run(["git", *who, *arguments], cwd=self.root, env=environment, check=True, capture_output=True, text=True).stdout
+        return git(self.root, *arguments)
 
     def add(self, message: str = "results") -> str:
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--allow-empty", "--allow-empty-message", "--message", message)
-        return self.git("rev-parse", "HEAD").strip()
+        return commit_all(self.root, message)
 
 
 @pytest.fixture

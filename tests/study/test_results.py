@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from pipeline.errors import UserError
 from pipeline.study import Study, load
 from pipeline.study.files import FolderFiles
 from pipeline.training.records import EpochRow
+from tests.helpers import git
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
@@ -51,9 +51,8 @@ def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: 
     copy = tmp_path / "study"
     shutil.copytree(trained.path, copy, ignore=shutil.ignore_patterns(".dvc", ".checkpoints", "data", "pipeline"))
     monkeypatch.chdir(copy)
-    git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
     for arguments in (("init", "--quiet"), ("add", "--force", "tables", "timing", "params.yaml"), ("commit", "-qm", "one")):
-        subprocess.run([*git, *arguments], check=True)
+        git(copy, *arguments)
     folder, commit = load("."), load("HEAD")
     for frame in ("epochs", "seeds", "variants", "timings"):
         pd.testing.assert_frame_equal(getattr(folder, frame), getattr(commit, frame), check_exact=True)

@@ -21,6 +21,7 @@ from pipeline.stages.sync import sync
 from pipeline.tracking import Tracker as DelayedTracker
 from pipeline.tracking import live, newest_runs
 from pipeline.tracking.store import set_environment
+from tests.helpers import wait_until
 from tests.tracking.trainings import (
     ALL_POINTS,
     CHILD,
@@ -269,10 +270,7 @@ def test_a_server_that_dies_midway(project: Path, capsys: pytest.CaptureFixture[
         assert said[0] == f"MLflow's pages come up at {address} in about 15 seconds; Ctrl-C ends them."
         links = [line.split()[-1] for line in said[1:3]]
         assert [link.partition("?")[0] for link in links] == [f"{address}/#/experiments/1/runs"] * 2
-        deadline = time.monotonic() + 60
-        while not ((folder / "opened").exists() and (folder / "opened").read_text()):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: (folder / "opened").exists() and (folder / "opened").read_text())
         assert (folder / "opened").read_text().strip() == links[0]
         with urllib.request.urlopen(address, timeout=60) as page:
             assert b"<title>MLflow</title>" in page.read()
@@ -309,12 +307,10 @@ def test_a_store_that_comes_back_gets_the_whole_run(
         tracker = Tracker(make_run())
         for row in make_rows():
             tracker.epoch(row)
-        deadline = time.monotonic() + 100
-        said = ""
-        while not said and time.monotonic() < deadline:
-            time.sleep(0.2)
-            said = capsys.readouterr().err
-        assert said == "The MLflow store mlflow.db is locked by another program; training goes on, `make sync` will log this run later.\n"
+        said: list[str] = []
+        wait_until(lambda: said.append(capsys.readouterr().err) or said[-1])
+        sentence = "The MLflow store mlflow.db is locked by another program; training goes on, `make sync` will log this run later.\n"
+        assert said[-1] == sentence
         other.execute("ROLLBACK")
     assert tracker.close("FINISHED", metrics=METRICS, artifacts=[directory / "run.json"])
     assert capsys.readouterr().err == "The MLflow store mlflow.db answers again and has this run.\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from docs.mlflow_pictures import Browser, find_chromium
 from pipeline.stages.sync import sync
 from pipeline.tracking import ui
+from tests.helpers import wait_until
 from tests.tracking.trainings import (
     EVALUATION_POINTS,
     LATE,
@@ -56,11 +56,9 @@ def postgresql(folder: Path) -> Iterator[str]:
         with (folder / "postgresql.log").open("wb") as log:
             server = subprocess.Popen([programs[0] / "postgres", *options], user=user, cwd=home, stdout=log, stderr=log)
         try:
-            deadline = time.monotonic() + 60
-            while subprocess.run([programs[0] / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]).returncode:
-                assert server.poll() is None, (folder / "postgresql.log").read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            ask = [programs[0] / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
+            wait_until(lambda: server.poll() is not None or subprocess.run(ask).returncode == 0)
+            assert server.poll() is None, (folder / "postgresql.log").read_text()
             yield f"postgresql://lab@127.0.0.1:{port}/postgres"
         finally:
             server.terminate()

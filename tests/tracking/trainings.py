@@ -27,6 +27,7 @@ from pipeline.runner import results
 from pipeline.tracking import SeedRun, live
 from pipeline.tracking import Tracker as DelayedTracker
 from pipeline.training.records import EpochRow
+from tests.helpers import wait_until
 
 ROOT = Path(__file__).parents[2]
 SEEDS, EPOCHS = [3, 0, 7], 4
@@ -334,11 +335,8 @@ def points_in(database: Path, training_id: str) -> int:
 
 
 def wait_for_points(count: int, database: Path, training_id: str, alive: Callable[[], bool] = lambda: True) -> None:
-    deadline = time.monotonic() + 120
-    while points_in(database, training_id) < count:
-        assert alive()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not alive() or points_in(database, training_id) >= count)
+    assert alive()
 
 
 def train_in_process(folder: Path, run: dict[str, Any], rows: list[EpochRow], metrics: dict[str, Any] | None) -> None:

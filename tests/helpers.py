@@ -1,0 +1,61 @@
+"""What tests of several folders do: run git, wait, flip a bit, watch a command's workers, and work in a worker's place."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PATIENCE = 150  # seconds, for machines that do other work
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What git printed there, for somebody at a fixed date, whatever git is configured with here."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    for who in ("AUTHOR", "COMMITTER"):
+        environment |= {f"GIT_{who}_{what}": f"{who.lower()}@example.org" for what in ("NAME", "EMAIL")}
+        environment[f"GIT_{who}_DATE"] = "2026-01-02T03:04:05+02:00"
+    return subprocess.run(["git", *arguments], cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def commit_all(folder: Path, message: str = "results") -> str:
+    """A commit of all that lies there; its id."""
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--allow-empty", "--allow-empty-message", "--message", message)
+    return git(folder, "rev-parse", "HEAD").strip()
+
+
+def wait_until(met: Callable[[], object]) -> None:
+    """Until a condition is met; fails where that takes too long."""
+    deadline = time.monotonic() + PATIENCE
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def flip_bit(path: Path, place: float = 0.5) -> bytes:
+    """Flips one bit of a file, in its middle or after another share of it; gives the damaged content."""
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * place)] ^= 1
+    path.write_bytes(content)
+    return bytes(content)
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """Process ids of the workers that a command has started."""
+    try:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [int(child) for child in children if is_worker(int(child))]
+
+
+def is_worker(pid: int) -> bool:
+    """Whether a process runs and was started by multiprocessing as a worker."""
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()  # empty once it has ended
+    except (FileNotFoundError, ProcessLookupError):
+        return False
