@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -399,20 +399,6 @@ def test_fake_tensors_have_the_shapes_and_strides_of_the_real_ones() -> None:
         assert (f.shape, f.stride(), f.dtype, f.device) == (r.shape, r.stride(), r.dtype, r.device)
 
 
-def test_gradients_are_the_slope_of_the_output() -> None:
-    """Central differences of the fused output itself, along random directions."""
-    q, k, v, grad = inputs(2, 7, 2, 4)
-    _, *gradients = run(attend, q, k, v, grad, 0.5)
-    step = 1e-2
-    for seed in range(3):
-        directions = [draw(*q.shape, seed=10 + 3 * seed + i) for i in range(3)]
-        ahead = attend(q + step * directions[0], k + step * directions[1], v + step * directions[2], scale=0.5)
-        behind = attend(q - step * directions[0], k - step * directions[1], v - step * directions[2], scale=0.5)
-        slope = float(((ahead.double() - behind.double()) * grad).sum()) / (2 * step)
-        expected = sum(float((g.double() * d).sum()) for g, d in zip(gradients, directions, strict=True))
-        assert slope == pytest.approx(expected, rel=2e-3, abs=2e-3)
-
-
 @pytest.mark.parametrize("stacked", [("q", "k", "v"), ("q",), ("k", "v")])
 def test_vmap_equals_a_loop(stacked: tuple[str, ...]) -> None:
     seeds, batch = 3, 2
@@ -428,17 +414,6 @@ def test_vmap_equals_a_loop(stacked: tuple[str, ...]) -> None:
     assert torch.equal(out, expected)
     for a, e in zip(gradients, torch.autograd.grad(expected, list(tensors.values()), grad), strict=True):
         torch.testing.assert_close(a, e, rtol=1e-6, atol=1e-6)
-
-
-def test_many_upstream_gradients_at_once_equal_a_loop() -> None:
-    """vmap over the backward pass alone, as a Jacobian takes it."""
-    q, k, v, scale = operands()
-    out = attend(q, k, v, scale=scale)
-    grads = draw(5, *out.shape, seed=3)
-    actual = torch.autograd.grad(out, (q, k, v), grads, is_grads_batched=True, retain_graph=True)
-    for i, grad in enumerate(grads):
-        for a, e in zip(actual, torch.autograd.grad(out, (q, k, v), grad, retain_graph=True), strict=True):
-            assert torch.equal(a[i], e)
 
 
 def test_a_stack_of_models_trains_as_its_members() -> None:
@@ -490,18 +465,15 @@ def test_torch_compile() -> None:
         torch.testing.assert_close(*(torch.autograd.grad(out.sum(), x)[0] for out in (actual, expected)))
 
 
-def test_second_derivatives_are_refused() -> None:
-    q, k, v, scale = operands()
-    for function in (torch.square, torch.clone):  # with and without a path through the upstream gradient
-        (dq,) = torch.autograd.grad(function(attend(q, k, v, scale=scale)).sum(), q, create_graph=True)
-        with pytest.raises(RuntimeError, match="no derivative; set LAB_ATTENTION=sdpa"):
-            torch.autograd.grad(dq.sum(), q)
-
-
 def sliced_inputs(batch: int, tokens: int, heads: int, dim: int) -> list[Tensor]:
     """Tokens, weight, bias and an upstream gradient."""
     x, grad = (draw(batch, tokens, heads * dim, seed=seed) for seed in (0, 3))
     return [x, draw(3, heads, dim, dim, seed=1) * dim**-0.5, draw(3, heads, dim, seed=2), grad]
+
+
+# The two operators, and what each takes: its operands and an upstream gradient.
+KINDS = ("packed", "sliced")
+BOTH = [(attend, inputs(2, 6, 3, 4)), (sliced_attention, sliced_inputs(2, 6, 3, 4))]
 
 
 def sliced_definition(tokens: Tensor, weight: Tensor, bias: Tensor, *, scale: float) -> Tensor:
@@ -607,19 +579,20 @@ def test_a_token_that_is_not_finite_spoils_its_own_head_alone(value: float) -> N
         assert bool(a[:, 2].isnan().any())
 
 
-def test_sliced_gradients_are_the_slope_of_the_output() -> None:
+@pytest.mark.parametrize(
+    ("function", "given", "tolerance"), [(attend, inputs(2, 7, 2, 4), 2e-3), (sliced_attention, sliced_inputs(2, 7, 3, 4), 5e-3)], ids=KINDS
+)
+def test_gradients_are_the_slope_of_the_output(function: Callable[..., Tensor], given: Sequence[Tensor], tolerance: float) -> None:
     """Central differences of the fused output itself, along random directions."""
-    *operands, grad = sliced_inputs(2, 7, 3, 4)
-    _, *gradients = run_sliced(sliced_attention, *operands, grad)
+    *operands, grad = given
+    _, *gradients = run_sliced(function, *operands, grad)
     step = 1e-2
     for seed in range(3):
         directions = [draw(*x.shape, seed=10 + 3 * seed + i) for i, x in enumerate(operands)]
-        ahead, behind = (
-            sliced_attention(*(x + sign * step * d for x, d in zip(operands, directions, strict=True)), scale=0.5) for sign in (1, -1)
-        )
+        ahead, behind = (function(*(x + sign * step * d for x, d in zip(operands, directions, strict=True)), scale=0.5) for sign in (1, -1))
         slope = float(((ahead.double() - behind.double()) * grad).sum()) / (2 * step)
         expected = sum(float((g.double() * d).sum()) for g, d in zip(gradients, directions, strict=True))
-        assert slope == pytest.approx(expected, rel=2e-3, abs=5e-3)
+        assert slope == pytest.approx(expected, rel=2e-3, abs=tolerance)
 
 
 @pytest.mark.parametrize("in_dims", [(0, 0, 0), (None, 0, 0), (1, None, None), (0, 1, None)])
@@ -636,10 +609,11 @@ def test_sliced_vmap_equals_a_loop(in_dims: tuple[int | None, ...]) -> None:
         torch.testing.assert_close(a, e, rtol=1e-6, atol=1e-6)
 
 
-def test_sliced_with_many_upstream_gradients_at_once() -> None:
-    *operands, _ = sliced_inputs(2, 6, 3, 4)
-    leaves = [x.requires_grad_() for x in operands]
-    out = sliced_attention(*leaves, scale=0.5)
+@pytest.mark.parametrize(("function", "given"), BOTH, ids=KINDS)
+def test_many_upstream_gradients_at_once_equal_a_loop(function: Callable[..., Tensor], given: Sequence[Tensor]) -> None:
+    """vmap over the backward pass alone, as a Jacobian takes it."""
+    leaves = [x.detach().requires_grad_() for x in given[:3]]
+    out = function(*leaves, scale=0.5)
     grads = draw(5, *out.shape, seed=3)
     actual = torch.autograd.grad(out, leaves, grads, is_grads_batched=True, retain_graph=True)
     for i, grad in enumerate(grads):
@@ -656,12 +630,13 @@ def test_sliced_flops_are_counted() -> None:
     assert counter.get_total_flops() == 12 * 2 * 2 * 6 * 12 * 4 + 7 * 2 * 2 * 3 * 6 * 6 * 4
 
 
-def test_sliced_second_derivatives_are_refused() -> None:
-    *operands, _ = sliced_inputs(2, 6, 3, 4)
-    leaves = [x.requires_grad_() for x in operands]
-    (dx,) = torch.autograd.grad(sliced_attention(*leaves, scale=0.5).square().sum(), leaves[0], create_graph=True)
-    with pytest.raises(RuntimeError, match="no derivative; set LAB_ATTENTION=sdpa"):
-        torch.autograd.grad(dx.sum(), leaves[0])
+@pytest.mark.parametrize(("function", "given"), BOTH, ids=KINDS)
+def test_second_derivatives_are_refused(function: Callable[..., Tensor], given: Sequence[Tensor]) -> None:
+    leaves = [x.detach().requires_grad_() for x in given[:3]]
+    for outer in (torch.square, torch.clone):  # with and without a path through the upstream gradient
+        (dx,) = torch.autograd.grad(outer(function(*leaves, scale=0.5)).sum(), leaves[0], create_graph=True)
+        with pytest.raises(RuntimeError, match="no derivative; set LAB_ATTENTION=sdpa"):
+            torch.autograd.grad(dx.sum(), leaves[0])
 
 
 @pytest.mark.parametrize(("batch", "heads"), [(0, 2), (2, 0)])
