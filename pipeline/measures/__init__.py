@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal, Protocol, get_args
 
 import numpy as np
@@ -92,7 +93,7 @@ class Measure:
         digits: decimals; None where they depend on the value's size.
         values: (seeds,) of a training, which may hold values that are not finite; None where the measure is not one of each seed.
             Raises NotFormed.
-        by_epoch: the curve of which it is the last value or the late mean; empty where it has no value after every epoch.
+        by_epoch: (seeds, epochs), of which it is the last value or the late mean; None where it has no value after every epoch.
         probe: what the evaluation has to do for it, besides testing.
         rule: the only rule of claims that judges it; None where any rule for differences does.
         ratio: whether its effects are ratios of geometric means, and not differences.
@@ -108,7 +109,7 @@ class Measure:
     factor: float = 1.0
     digits: int | None = 3
     values: Callable[[Trained], FloatArray] | None = None
-    by_epoch: str = ""
+    by_epoch: Callable[[Trained], FloatArray] | None = None
     probe: Probe | None = None
     rule: str | None = None
     phrase: str = ""
@@ -268,10 +269,14 @@ def _of_positions(column: str, what: str, table: str) -> Measure:
     )  # fmt: skip
 
 
+def _gained(training: Trained) -> FloatArray:
+    return training.test_accuracy - training.test_accuracy[:, :1]
+
+
 def _error_times_arithmetic(training: Trained) -> FloatArray:
     if training.flops is None:
         raise NotFormed("its floating-point operations are not recorded")
-    return late(training.test_error) * training.flops
+    return training.test_error * training.flops
 
 
 def _data_for_equal_accuracy(needs: Sequence[Trained], than: Sequence[Trained], seeds: Sequence[int]) -> FloatArray:
@@ -291,32 +296,33 @@ def _vanishing(training: Trained) -> FloatArray:
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure(
         "Test accuracy after the last epoch", "Test accuracy after the last epoch, in %.", "%", "points", 100, 2,
-        lambda training: training.test_accuracy[:, -1], by_epoch="test_accuracy",
+        lambda training: training.test_accuracy[:, -1], by_epoch=attrgetter("test_accuracy"),
     ),
     "test loss": Measure(
         "Test loss after the last epoch", "Mean cross-entropy on the test images after the last epoch, in nats.", "nats", "nats", 1, 4,
-        lambda training: training.test_loss[:, -1], by_epoch="test_loss",
+        lambda training: training.test_loss[:, -1], by_epoch=attrgetter("test_loss"),
     ),
     "late accuracy": Measure(
         "Test accuracy over the last epochs", f"Test accuracy, {_LATE}, in %.", "%", "points", 100, 2,
-        lambda training: late(training.test_accuracy), by_epoch="test_accuracy", phrase="accuracy",
+        lambda training: late(training.test_accuracy), by_epoch=attrgetter("test_accuracy"), phrase="accuracy",
     ),
     "late test error": Measure(
         "Test error over the last epochs", f"Share of the test images that are classified wrongly, {_LATE}, in %.", "%", "points", 100, 2,
-        lambda training: late(training.test_error), by_epoch="test_error", phrase="test error", ratio=True,
+        lambda training: late(training.test_error), by_epoch=attrgetter("test_error"), phrase="test error", ratio=True,
     ),
     "late train loss": Measure(
         "Train loss over the last epochs", f"Mean cross-entropy on an epoch's training images as they are learned, {_LATE}, in nats.",
-        "nats", "nats", 1, 4, lambda training: late(training.train_loss), by_epoch="train_loss", phrase="train loss", ratio=True,
+        "nats", "nats", 1, 4, lambda training: late(training.train_loss), by_epoch=attrgetter("train_loss"), phrase="train loss",
+        ratio=True,
     ),
     "accuracy gained": Measure(
         "Test accuracy gained since the first epoch", f"Test accuracy, {_LATE}, minus that after the first epoch, in points.",
-        "points", "points", 100, 2, lambda training: late(training.test_accuracy) - training.test_accuracy[:, 0], ratio=True,
+        "points", "points", 100, 2, lambda training: late(_gained(training)), by_epoch=_gained, ratio=True,
     ),
     "error times arithmetic": Measure(
         "Test error times the arithmetic of a forward pass",
         f"Share of the test images that are classified wrongly, {_LATE}, times the floating-point operations of an image's forward pass.",
-        digits=None, values=_error_times_arithmetic, ratio=True,
+        digits=None, values=lambda training: late(_error_times_arithmetic(training)), by_epoch=_error_times_arithmetic, ratio=True,
     ),
     "data for equal accuracy": Measure(
         "Training images needed for equal accuracy",
@@ -346,7 +352,7 @@ MEASURES: dict[str, Measure] = {
         f"Steps to a train loss of {REACHED_LOSS}",
         f"The first step at which the mean training loss of the last {REACHED_STEPS} recorded steps (all to the 500th, then each tenth) is "
         f"{REACHED_LOSS} nats or less; one more than all steps where it never is, which is the least that it can be.",
-        "steps", "steps", 1, 0, _evaluated("steps_to_loss", _NO_TRACE), "", "trace", ratio=True,
+        "steps", "steps", 1, 0, _evaluated("steps_to_loss", _NO_TRACE), None, "trace", ratio=True,
     ),
     "first-epoch loss": Measure(
         "Train loss of the first epoch", "Mean cross-entropy on the training images in the first epoch, in nats.", "nats", "nats", 1, 4,

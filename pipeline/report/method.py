@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+import numpy as np
+from scipy import stats
+
+from pipeline.measures import late
 from pipeline.params import Params
 from pipeline.report import text
-from pipeline.study import error_rates
+from pipeline.study import Training, error_rates
 from pipeline.study.effects import TOGETHER, look_level
 from pipeline.study.statistics import LEVEL
 
 
-def render(params: Params) -> bytes:
-    """A pure function of params.yaml, the template and the table of simulated error rates."""
+def render(params: Params, runs: Mapping[str, Training]) -> bytes:
+    """A pure function of its arguments, the template and the table of simulated error rates.
+
+    Args:
+        runs: of all variants that were trained.
+    """
     rows: dict[str, dict[str, dict[str, str]]] = {}
     power = []
     for row in error_rates.read():
@@ -38,6 +48,24 @@ def render(params: Params) -> bytes:
         worst=worst,
         chance=1.96 * math.sqrt(worst * (1 - worst) / trials),
         power=power,
+        skewness=skewness(runs, params.looks[0]) if params.looks else None,
         trials=trials,
         share=lambda value: f"{100 * float(value):.1f}",
     )
+
+
+@dataclass(frozen=True)
+class Skewness:
+    """The sample skewness of the logarithm of the late test error over seeds: its quartiles over `variants` variants."""
+
+    variants: int
+    low: float
+    median: float
+    high: float
+
+
+def skewness(runs: Mapping[str, Training], fewest: int) -> Skewness | None:
+    """Over the variants with at least `fewest` seeds; None without any. Variants whose seeds all end at the same error have none."""
+    errors = [late(run.test_error) for run in runs.values() if len(run.seeds) >= fewest]
+    found = [float(stats.skew(np.log(error), bias=False)) for error in errors if error.min() > 0 and np.ptp(error) > 1e-9]
+    return Skewness(len(found), *np.quantile(found, (0.25, 0.5, 0.75)).tolist()) if found else None

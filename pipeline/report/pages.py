@@ -109,7 +109,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
     )
     if overview is not None:
         files |= overview.files("figures")
-    files["method.md"] = method.render(params)
+    files["method.md"] = method.render(params, runs)
     files |= thesis.render(params, runs, list(judgements.values()), places, timings)
     files["hardware.md"] = text.page(
         "hardware.md.j2",

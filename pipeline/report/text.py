@@ -171,7 +171,7 @@ def compared(comparison: ComparisonSettings, label: Callable[[str], str] = str) 
 
 def needed(finding: Finding) -> str:
     """What would decide a comparison, in few words."""
-    return finding.seeds_note.removesuffix(" would probably decide it, if its mean stays as it is").removesuffix(",")
+    return finding.seeds_note.replace(" would probably decide it, if its mean stays as it is", "")
 
 
 def sizes(finding: Finding) -> str:

@@ -262,7 +262,11 @@ def measure_values(measure: Measure, evidence: Training, *, seeds: Sequence[int]
     entry = MEASURES[measure]
     if entry.values is None:
         raise NotFormed(f"{measure} is not a measure of each seed")
-    values = entry.values(evidence) if epochs is None else getattr(evidence, entry.by_epoch)[:, epochs].mean(axis=1)
+    if epochs is None:
+        values = entry.values(evidence)
+    else:
+        assert entry.by_epoch is not None
+        values = entry.by_epoch(evidence)[:, epochs].mean(axis=1)
     values = values[[evidence.seeds.index(seed) for seed in chosen]]
     _refuse_infinite(values, chosen, f"the {measure}")
     return values
@@ -499,7 +503,7 @@ def _has_to_settle(comparison: ComparisonSettings, evidence: Mapping[str, Traini
     nothing to settle.
     """
     ended = all(name in evidence and evidence[name].ends_at_zero for name in comparison.variants)
-    return bool(MEASURES[comparison.measure].by_epoch) and not ended
+    return MEASURES[comparison.measure].by_epoch is not None and not ended
 
 
 def _moved(
@@ -560,9 +564,10 @@ def _notes(sample: _Sample, finding: Finding, levels: _Levels) -> tuple[str, ...
         if len(part) >= MIN_FOR_OUTLIERS and distance[place] > OUTLIER * deviation > 0:
             notes.append(f"Seed {seeds[place]} of {name} lies far from its others.")
         if finding.verdict in ("supported", "contradicted") and len(part) > 2:
-            without = _decide(sample.without(i, place), levels, ())
-            if without.verdict != finding.verdict:
-                flips.append(f"seed {seeds[place]} of {name}")
+            # Not only the outlier: it widens the interval, so that leaving it out may confirm the verdict.
+            flip = [str(seed) for j, seed in enumerate(seeds) if _decide(sample.without(i, j), levels, ()).verdict != finding.verdict]
+            if flip:
+                flips.append(f"{'seed' if len(flip) == 1 else 'any one of the seeds'} {listed(flip)} of {name}")
     if flips:
         notes.append(f"Without {' or without '.join(flips)} it would not be {finding.verdict}.")
     estimate = sample.estimate
@@ -642,13 +647,15 @@ def _outlook(sample: _Sample, levels: _Levels, looks: tuple[int, ...]) -> tuple[
     needed = seeds_to_decide(estimate, sample.region, level=levels.inside, outside_level=levels.outside)
     if needed is None:
         most = MAX_SEEDS_OF_SHARES if isinstance(estimate, ShareEstimate) else MAX_SEEDS
-        return None, f"it lies too near to the edge of what is claimed for {most:,} seeds to decide it"
+        return None, f"{most:,} seeds would not decide it"
     fewest, largest = (None if n is None else max(n, min(estimate.sizes) + 1) for n in needed)  # rounding may count a touch as decided
     assert fewest is not None
     if largest is None:
-        said = f"{fewest:,} seeds or many more"
+        said = f"at least {fewest:,} seeds"
     else:
         said = f"{fewest:,} to {largest:,} seeds" if largest > fewest else f"about {largest:,} seeds"
-    if looks and fewest > looks[-1]:
-        said += ", more than the last look has,"
-    return (fewest, largest), f"{said} would probably decide it, if its mean stays as it is"
+    said += " would probably decide it, if its mean stays as it is"
+    if looks:
+        later = next((look for look in looks if look > min(estimate.sizes)), None)
+        said += f"; the last look has {looks[-1]}" if later is None or fewest > looks[-1] else f"; the next look has {later}"
+    return (fewest, largest), said

@@ -97,6 +97,7 @@ _SPREADS: dict[str, tuple[Draw, Draw]] = {
     "one side spreads three times as far": (_normal(0.3), _normal(0.1)),
     "skewed": (_skewed, _skewed),
     "one side skewed": (_skewed, _normal(0.15)),
+    "one side skewed, the other spreads a third as far": (_skewed, _normal(0.05)),
     "one seed in ten collapses": (_collapsing, _collapsing),
 }
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
 
 from pipeline.params import Params
 from pipeline.report import method
+from pipeline.study import Training
 from pipeline.study.effects import look_level
 
 RATES = Path(__file__).parents[2] / "pipeline/study/error_rates.csv"
 
 
-def page(study: Params) -> str:
-    return method.render(study).decode()
+def page(study: Params, runs: Mapping[str, Training] | None = None) -> str:
+    return method.render(study, runs or {}).decode()
 
 
 def rows(shown: str) -> dict[str, list[str]]:
@@ -38,8 +45,10 @@ def test_its_numbers_are_those_of_the_table(study: Params) -> None:
     spreads = {row["scenario"].split(", ", 1)[1] for row in errors}
     assert len(cells) == len(spreads) + len(power) + 3  # two headers, and the lines under them
     worst = max(100 * float(row["false"]) for row in errors)
-    assert f"(% of studies, at most {worst:.1f}, known to within 0.7 points; " in shown
-    assert f"over {int(rates[0]['trials']):,} simulated studies per row" in shown
+    trials = int(rates[0]["trials"])
+    chance = 1.96 * math.sqrt(worst * (100 - worst) / trials)
+    assert f"(% of studies, at most {worst:.1f}, known to within {chance:.1f} points; " in shown
+    assert f"over {trials:,} simulated studies per row" in shown
 
 
 def test_it_states_looks_level_and_length(study: Params) -> None:
@@ -54,3 +63,23 @@ def test_it_states_looks_level_and_length(study: Params) -> None:
 
 def test_its_links_lead_to_pages(study: Params) -> None:
     assert set(re.findall(r"\]\(([^)#]+)", page(study))) == {"README.md", "glossary.md", "hardware.md"}
+
+
+def test_it_says_how_skewed_the_study_is(study: Params) -> None:
+    """Of the variants with enough seeds, beside pandas; one whose seeds all end alike has no skewness."""
+    rng = np.random.default_rng(3)
+    errors = {"base": rng.exponential(0.02, 8), "first": 0.02 * np.exp(rng.normal(0, 0.1, 6)), "mean": np.full(6, 0.02), "max": [0.01] * 5}
+    runs = {}
+    for name, error in errors.items():
+        curves = {"test_accuracy": 1 - np.repeat(np.array(error)[:, None], 30, axis=1)}
+        runs[name] = Training(name, {"config": study.resolve(name).model_dump(mode="json")}, tuple(range(len(error))), curves, 10, 10)
+    found = method.skewness(runs, 6)
+    assert found is not None
+    expected = pd.Series([pd.Series(np.log(errors[name])).skew() for name in ("base", "first")])
+    assert found.variants == 2
+    assert (found.low, found.median, found.high) == pytest.approx(tuple(expected.quantile([0.25, 0.5, 0.75])))
+    assert f"over its 2 variants with 6 seeds or more the skewness of their logarithms is {found.median:+.2f} in the median" in page(
+        study, runs
+    )
+    assert method.skewness({}, 6) is None
+    assert "skewness of their logarithms" not in page(study)

@@ -12,8 +12,8 @@ import pytest
 from pipeline.params import BaselineSettings, CaptionerSettings, ModelSettings, TrainSettings, VariantSettings
 from pipeline.runner import finished, replay, results
 from pipeline.runner.finished import Finished
-from tests.helpers import flip_bit
 from pipeline.training.engine import Trainer
+from tests.helpers import flip_bit
 
 
 def origin(code: str = "a" * 64, moment: str = "2024-01-01T00:00:00+00:00") -> dict[str, Any]:

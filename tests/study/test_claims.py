@@ -630,7 +630,9 @@ def test_more_seeds_than_the_last_look_are_no_promise() -> None:
     assert fewest > 10
     assert free.seeds_note.endswith(" would probably decide it, if its mean stays as it is")
     (looked,) = judge("X", one, evidence, looks=(5, 10)).findings
-    assert looked.seeds_note.endswith(" seeds, more than the last look has, would probably decide it, if its mean stays as it is")
+    assert looked.seeds_note.endswith(" seeds would probably decide it, if its mean stays as it is; the last look has 10")
+    (sooner,) = judge("X", one, evidence, looks=(5, 10, 10_000)).findings
+    assert sooner.seeds_note.endswith("; the next look has 10000")
 
 
 def test_the_luck_of_the_last_epoch_does_not_decide() -> None:
@@ -682,7 +684,7 @@ def test_one_epoch_has_not_settled_and_losses_that_were_lost_have_not() -> None:
 
 def test_the_measures_with_a_value_by_epoch_are_those_that_settle() -> None:
     assert {name for name, one in MEASURES.items() if one.by_epoch} == {
-        "accuracy", "test loss", "late accuracy", "late test error", "late train loss",
+        "accuracy", "test loss", "late accuracy", "late test error", "late train loss", "accuracy gained", "error times arithmetic",
     }  # fmt: skip
     made = runs(slope=0.01)
     values = measure_values("accuracy", made, epochs=slice(8, 10))
@@ -910,7 +912,34 @@ def test_seeds_far_out_and_verdicts_that_hang_on_one_are_named() -> None:
     assert flipped.verdict == "supported"
     assert not any("Without" in note for note in flipped.notes)
     barely = found(compare("less", paired=False), a=ending(0.960, 0.961, 0.962), b=ending(0.963, 0.964, 0.9652))
-    assert (barely.verdict, barely.notes) == ("supported", ("Without seed 0 of a it would not be supported.",))
+    assert (barely.verdict, barely.notes) == (
+        "supported",
+        ("Without any one of the seeds 0 and 1 of a or without seed 1 of b it would not be supported.",),
+    )
+
+
+def test_every_seed_whose_absence_changes_the_verdict_is_named() -> None:
+    """Leaving out the seed that is farthest out may confirm a verdict that leaving out another does not."""
+    rng = np.random.default_rng(1)
+    named = 0
+    for _ in range(40):
+        sides = {"a": 0.965 + 0.002 * rng.normal(size=6), "b": 0.969 + 0.002 * rng.normal(size=6)}
+        finding = found(compare("less", paired=False), **{name: ending(*side) for name, side in sides.items()})
+        if finding.verdict == "not decided":
+            continue
+        clauses = []
+        for name, side in sides.items():
+            without = [{**sides, name: np.delete(side, seed)} for seed in range(6)]
+            left = [found(compare("less", paired=False), **{one: ending(*rest) for one, rest in of.items()}).verdict for of in without]
+            flips = [str(seed) for seed, verdict in enumerate(left) if verdict != finding.verdict]
+            if len(flips) > 1:
+                clauses.append(f"any one of the seeds {', '.join(flips[:-1])} and {flips[-1]} of {name}")
+            elif flips:
+                clauses.append(f"seed {flips[0]} of {name}")
+        expected = f"Without {' or without '.join(clauses)} it would not be {finding.verdict}." if clauses else None
+        assert next((note for note in finding.notes if note.startswith("Without")), None) == expected
+        named += bool(clauses)
+    assert named > 5
 
 
 def test_equivalence_that_so_few_seeds_cannot_show_is_said() -> None:
