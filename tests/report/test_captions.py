@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from pipeline.study import load
 from pipeline.study.results import load_current
 from pipeline.training import tasks
 from pipeline.training.engine import Trainer, set_reproducible
+from tests.made_up import check_tables, read, table
 
 TINY = {
     "architecture": "captioner", "dim": 16, "heads": 2, "mlp_dim": 16, "encoder_blocks": 2, "decoder_blocks": 1, "norm": "pre",
@@ -46,6 +46,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 TRAINED = [name for name in VARIANTS if name not in ("lstm-1", "unborn")]
 CAPTIONERS = TRAINED[1:]
+WORDS = "experiments/words.md"
 COMPARED = ["plain", "longer", "meshed", "critical", "lstm", "lstm-1", "unborn"]
 
 
@@ -141,27 +142,8 @@ def train(root: Path, variant: str, settings: params.VariantSettings) -> None:
     results.write(root / "runs" / variant, settings, parts, record)
 
 
-def read(root: Path, page: str = "experiments/words.md") -> str:
-    return (root / "reports" / page).read_text().replace("\N{MINUS SIGN}", "-").replace("\N{NO-BREAK SPACE}", " ")
-
-
-def rows(page: str, header: str) -> list[list[str]]:
-    """The cells of all tables whose header line holds `header`, row by row."""
-    lines = page.splitlines()
-    return [
-        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        for start, top in enumerate(lines) if top.startswith("|") and header in top
-        for line in itertools.takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
-    ]  # fmt: skip
-
-
-def table(page: str, header: str) -> dict[str, list[str]]:
-    """The same by their first cell."""
-    return {first: cells for first, *cells in rows(page, header)}
-
-
 def test_the_answer_stands_first_with_its_interval(root: Path) -> None:
-    page, runs = read(root), load(root).trainings
+    page, runs = read(root, WORDS), load(root).trainings
     top = page[: page.index("## What came out")]
     accuracy = {name: runs[name].evaluation["greedy_scene_accuracy"] for name in CAPTIONERS}
     low, high = stats.t.interval(0.95, 1, loc=accuracy["plain"].mean(), scale=stats.sem(accuracy["plain"]))
@@ -181,10 +163,7 @@ def test_the_answer_stands_first_with_its_interval(root: Path) -> None:
 
 
 def test_tables_are_whole(root: Path) -> None:
-    for path in (root / "reports").rglob("*.md"):
-        for block in re.findall(r"(?:^\|.*\n)+", path.read_text(), flags=re.MULTILINE):
-            assert len({len(re.split(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1, block
-            assert block.count("\n") > 2, block  # a blank line would end it
+    check_tables(root)
 
 
 def test_minus_signs_are_true(root: Path) -> None:
@@ -195,7 +174,7 @@ def test_minus_signs_are_true(root: Path) -> None:
 
 
 def test_numbers_are_those_of_the_evaluation(root: Path) -> None:
-    page, runs = read(root), load(root).trainings
+    page, runs = read(root, WORDS), load(root).trainings
     scores, beside, groups = table(page, "greedy (%)"), table(page, "CIDEr-D |"), table(page, "4 digits")
     names = {"plain": r"plain \| 2 (baseline)", "longer": r"plain \| 2, longer", "meshed": "meshed", "lstm": "lstm"}
     references = scenes.load(root / "data/scenes").test.captions
@@ -227,7 +206,7 @@ def test_numbers_are_those_of_the_evaluation(root: Path) -> None:
 
 
 def test_curves_are_said_to_be_of_validation_scenes(root: Path) -> None:
-    page = read(root)
+    page = read(root, WORDS)
     assert "**After each epoch they are tested on 20 validation scenes**" in page
     assert "**All other numbers are of the 60 test scenes**" in page
     assert "validation loss (solid), and scene error on validation scenes, after each epoch" in page
@@ -236,7 +215,7 @@ def test_curves_are_said_to_be_of_validation_scenes(root: Path) -> None:
 
 
 def test_figures_show_something(root: Path) -> None:
-    page = read(root)
+    page = read(root, WORDS)
     named = re.findall(r'src="figures/([^"]+)"', page)
     kinds = ["budget", "captions", "gaze-plain", "gaze-meshed", "measure", "curves"]
     assert [name.removeprefix("words-").removesuffix(".png") for name in named] == kinds
@@ -261,10 +240,10 @@ def test_without_trained_captioners_nothing_was_run(root: Path) -> None:
 def test_other_pages_know_captioners(root: Path) -> None:
     page, runs = read(root, "README.md"), load(root).trainings
     assert "These are not the data" not in page
-    listed = {name: [place, name, *cells] for place, name, *cells in rows(page, "| place |")}
+    listed = table(page, "| place |", key=1)
     accuracy = {name: runs[name].evaluation["greedy_scene_accuracy"].mean() for name in CAPTIONERS}
     for name, mean in accuracy.items():
-        assert listed[name][4] == f"{100 * mean:.2f}"
+        assert listed[name][3] == f"{100 * mean:.2f}"
     assert listed["base"][0] == "1"
     assert {listed[name][0] for name in accuracy} == {"1", "2", "3", "4", "5"}
     assert "among all 1 classifiers that were trained, and among all 5 captioners" in page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import re
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from pipeline.study.claims import judge
 from pipeline.study.files import TIMINGS
 from pipeline.study.results import load_current
 from pipeline.timing import results
+from tests.made_up import write_study
 
 pytestmark = pytest.mark.usefixtures("drawn_once")
 
@@ -91,24 +91,14 @@ def test_equal_results_give_equal_bytes(study: Params, make_timings: Make, drawn
             assert f"]({name}" in first["timing.md"].decode() or f'"{name}"' in first["timing.md"].decode()
 
 
-def _stage_helpers() -> Any:
-    spec = importlib.util.spec_from_file_location("report_helpers", Path(__file__).parents[1] / "stages/test_report.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(
     make_timings: Make, raw_params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    helpers = _stage_helpers()
     experiments = {name: raw_params["experiments"][name] | {"figures": []} for name in ("positions", "cls-token", "patch-size")}
     named = {variant for experiment in experiments.values() for variant in experiment["variants"]}
     variants = {name: change for name, change in raw_params["variants"].items() if name in named}
-    raw = helpers.write_study(tmp_path, seeds=2, epochs=4, experiments=experiments, variants=variants)
+    raw = write_study(tmp_path, seeds=2, epochs=4, experiments=experiments, variants=variants)
     params = parse(raw)
     make_timings()
     runs = load_current(params).trainings

@@ -1,0 +1,286 @@
+"""A made-up study, as the stages before the report leave it, and how the pages of a report are read."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from PIL import Image
+
+from pipeline.evaluation.evaluate import summarize, summarize_votes
+from pipeline.evaluation.records import Evaluation, Records
+from pipeline.measures import Probe
+from pipeline.measures.definitions import SHIFTS, SIZES
+from pipeline.params import ModelSettings, Params, parse
+from pipeline.runner import results
+
+ROOT = Path(__file__).parents[1]
+IMAGES = 500  # test images of a made-up study
+INPUTS = {"weights": ""}  # none were made
+
+
+# What the evaluation finds of these probes, by column.
+_PROBED: dict[Probe, dict[str, float]] = {
+    "positions": {"positions_1d": 0.3, "positions_2d": 0.4, "position_changes_1d": 0.6, "position_changes_2d": 0.7},
+    "attention": {"own_ink_correlation": 0.2, "deletion": 0.1, "own_deletion": 0.05},
+    "saturation": {"saturated_attention": 0.05, "saturated_attention_start": 0.01, "score_gradient": 0.5, "score_gradient_start": 0.8},
+    "recurrence": {"state_gradient": -1.0, "state_gradient_start": -3.0},
+    "trace": {"loss_spikes": 2.0, "steps_to_loss": 300.0},
+}
+
+
+def _positions(model: ModelSettings, rng: np.random.Generator) -> np.ndarray:
+    """(tokens, dim): what the model adds; a learned table is drawn at random and smoothed a little over the grid."""
+    grid, dim = model.grid, model.dim
+    if model.position == "none":
+        return np.zeros((0, 0))
+    if model.position == "sinusoidal":
+        angle = np.arange(model.num_tokens)[:, None] / 10000 ** (np.arange(0, dim, 2) / dim)
+        return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(model.num_tokens, dim)
+    if model.position == "sincos2d":
+        angle = np.arange(grid)[:, None] / 10000 ** (np.arange(dim // 4) / (dim // 4))
+        half = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+        table = np.concatenate([np.repeat(half, grid, axis=0), np.tile(half, (grid, 1))], axis=1)
+    else:
+        noise = rng.normal(size=(grid + 2, grid + 2, dim))
+        table = (noise[1:-1, 1:-1] + 0.5 * (noise[:-2, 1:-1] + noise[2:, 1:-1] + noise[1:-1, :-2] + noise[1:-1, 2:])).reshape(-1, dim)
+    return np.concatenate([np.zeros((int(model.has_cls), dim)), table])
+
+
+def _digits() -> np.ndarray:
+    """(10, 28, 28) uint8: scikit-learn's first image of each digit, enlarged."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    small = [bunch.images[bunch.target == digit][0] * (255 / 16) for digit in range(10)]
+    return np.stack([np.asarray(Image.fromarray(image.astype(np.uint8)).resize((28, 28), Image.Resampling.BICUBIC)) for image in small])
+
+
+def _attention(model: ModelSettings, seeds: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Made-up attention that follows the ink, as the evaluate stage stores it."""
+    images = _digits()
+    tokens, patch = model.num_tokens, model.patch
+    ink = images.reshape(10, model.grid, patch, model.grid, patch).mean((2, 4)).reshape(10, -1) / 255
+    scores = np.concatenate([np.zeros((10, int(model.has_cls))), 2 * ink], axis=1)[:, None, None, None, :]
+    scores = scores + rng.normal(0, 1, (10, model.blocks, model.heads, tokens, tokens))
+    weights = np.exp(scores)
+    rollout = np.exp(scores.mean(axis=(1, 2, 3)))[None] * np.exp(rng.normal(0, 0.2, (seeds, 10, tokens)))
+    return {
+        "images": images, "image_labels": np.arange(10, dtype=np.uint8),
+        "maps": (weights / weights.sum(-1, keepdims=True))[:, :, :, 0].astype(np.float16),
+        "rollout": (rollout / rollout.sum(-1, keepdims=True)).astype(np.float32), "has_cls": np.array(int(model.has_cls)),
+    }  # fmt: skip
+
+
+def _floor(params: Params, variant: str) -> float:
+    """The share of wrong answers that a made-up training ends near."""
+    settings = params.resolve(variant)
+    if settings.train.train_images is not None:
+        return 1.2 / math.sqrt(settings.train.train_images) + (0.0 if settings.model.architecture == "cnn" else 0.02)
+    floors = {
+        "patch-14": 0.06, "no-position": 0.045, "no-residual": 0.15, "no-norm": 0.5, "mlp": 0.06, "rnn": 0.05, "best": 0.008, "cnn": 0.012,
+    }  # fmt: skip
+    return floors.get(variant, 0.03)
+
+
+def write_run(root: Path, params: Params, variant: str, *, diverged: int = 0) -> None:
+    """What train and evaluate leave of one variant, made up and drawn from its name; the first `diverged` seeds' losses end as NaN."""
+    settings = params.resolve(variant)
+    rng = np.random.default_rng(list(hashlib.sha256(variant.encode()).digest()))
+    seeds, epochs, model = settings.train.seeds, settings.train.epochs, settings.model
+    directory = root / "runs" / variant
+    directory.mkdir(parents=True)
+    floor = _floor(params, variant)
+    pace = {"patch-14": 2.0, "patch-7": 3.0, "patch-2": 21.0, "cls-loop": 8.0}.get(variant, 6.5)
+    rows, right = [], []
+    for i, seed in enumerate(seeds):
+        luck = rng.normal(0, 0.003)
+        for epoch in range(1, epochs + 1):
+            lost = i < diverged and epoch > epochs // 3
+            error = min(0.9, 0.9 if lost else floor + luck + 0.09 / epoch**1.3 + abs(rng.normal(0, 0.0025)))
+            correct = round((1 - error) * IMAGES)
+            train_loss = math.nan if lost else 3.2 * (floor * 0.9 / epoch**0.35 + 0.12 / epoch)
+            test_loss = math.nan if lost else 3.3 * error * rng.uniform(0.95, 1.05)
+            norm = math.inf if lost else rng.uniform(0.5, 0.7) + 1 / epoch
+            rows.append((seed, epoch, train_loss, test_loss, correct / IMAGES, norm, pace * rng.uniform(0.97, 1.06)))
+        right.append(correct)
+    tokens = model.num_tokens if isinstance(model, ModelSettings) else 20
+    results.write_run(
+        directory,
+        {
+            "training_id": "0" * 32, "variant": variant, "stage": f"train@{variant}", "config": settings.model_dump(mode="json"),
+            "config_hash": settings.config_hash, "code_hash": "c" * 64, "data_digest": "d" * 64, "dataset": settings.data.dataset,
+            "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False, "device": "cpu",
+            "device_name": "Some Processor (2 cores)", "attention": "fused-cpu" if isinstance(model, ModelSettings) else "none",
+            "versions": {"python": "3.11.2", "torch": "2.15.0", "numpy": "2.4.0", "numba": "0.61"}, "seeds": list(seeds),
+            "started": "2026-01-02T03:04:05Z", "finished": "2026-01-02T03:09:05Z", "epochs": rows,
+            "metrics": {"n": len(seeds), "diverged": diverged, "parameters": 20000 + 50 * tokens, "flops": 9000 * tokens},
+        },
+    )  # fmt: skip
+    _write_evaluation(root, params, variant, np.array(right), rng)
+
+
+def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarray, rng: np.random.Generator) -> None:
+    settings = params.resolve(variant)
+    seeds, model = settings.train.seeds, settings.model
+    labels = (np.arange(IMAGES) % 10).astype(np.uint8)
+    hard = np.random.default_rng(7).permutation(IMAGES)  # the same images are hard for all
+    predictions = np.tile(labels, (len(seeds), 1))
+    for row, correct in zip(predictions, right, strict=True):
+        order = hard[np.argsort(np.arange(IMAGES) + rng.normal(0, 15, IMAGES))]
+        wrong = order[: IMAGES - correct]
+        row[wrong] = (labels[wrong] + 1) % 10
+    columns: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {
+        "labels": labels,
+        "predictions": predictions,
+        "seeds": np.array(seeds),
+        "positions": np.zeros((len(seeds), 0, 0), np.float32),
+    }
+    if isinstance(model, ModelSettings):
+        arrays["positions"] = np.stack([_positions(model, rng) for _ in seeds]).astype(np.float32)
+    if variant in params.probed("shifts"):
+        fall = 0.02 if model.architecture == "cnn" else 0.05
+        for pixels in SHIFTS:
+            columns[f"shift_{pixels}"] = np.clip(right / IMAGES - fall * pixels**1.5 + rng.normal(0, 0.005, len(seeds)), 0, 1)
+    if variant in params.probed("sizes"):
+        for size in SIZES:
+            columns[f"size_{size}"] = np.clip(right / IMAGES - 0.01 * abs(size - 28) + rng.normal(0, 0.005, len(seeds)), 0, 1)
+    for probe, levels in _PROBED.items():
+        if variant in params.probed(probe):
+            columns |= {name: level * rng.uniform(0.9, 1.1, len(seeds)) for name, level in levels.items()}
+    if variant in params.probed("attention"):
+        assert isinstance(model, ModelSettings)
+        columns["attention_entropy"] = rng.normal(2.5, 0.1, len(seeds))
+        columns["ink_correlation"] = rng.normal(0.3, 0.1, len(seeds))
+        arrays |= _attention(model, len(seeds), rng)
+    metrics = summarize(np.full(len(seeds), 0.1), right / IMAGES) | summarize_votes(predictions, labels)
+    evaluation = Evaluation(INPUTS, {name: column.tolist() for name, column in columns.items()}, metrics)
+    _records(root).write(variant, arrays, evaluation)
+
+
+def _records(root: Path) -> Records:
+    return Records(arrays=root / "data/arrays", runs=root / "runs", predictions=root / "predictions", tables=root / "tables")
+
+
+def write_tables(root: Path) -> None:
+    """The tables of all trainings, as the evaluate stage writes them."""
+    _records(root).write_tables({path.name: INPUTS for path in sorted((root / "runs").iterdir())})
+
+
+def rows_of(root: Path, table: str, variant: str) -> list[dict[str, str]]:
+    """Read anew with the csv module, apart from the code under test."""
+    with (root / "tables" / table).open(newline="") as file:
+        return [row for row in csv.DictReader(file) if row["variant"] == variant]
+
+
+def write_study(root: Path, seeds: int, epochs: int, *, left_out: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
+    """The real params.yaml with other seeds, epochs and `changes`, and runs of all variants but those left out. Returns it raw."""
+    raw: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())
+    raw["train"] |= {"seeds": list(range(seeds)), "epochs": epochs}
+    raw |= changes
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    params = parse(raw)
+    for variant in params.variants:
+        if variant not in left_out:
+            write_run(root, params, variant, diverged={"no-norm": 3, "sgd": seeds}.get(variant, 0))
+    write_tables(root)
+    return raw
+
+
+def write_dataset(root: Path) -> None:
+    (root / "data/arrays").mkdir(parents=True)
+    shape = {"shape": [60000, 28, 28]}
+    (root / "data/arrays/dataset.json").write_text(
+        json.dumps({
+            "name": "mnist", "arrays": {"train_images": shape, "test_images": {"shape": [10000, 28, 28]}},
+            "class_counts": {"train": [6000 + i for i in range(10)], "test": [1000 + i for i in range(10)]},
+            "pixel_mean": 0.13066, "pixel_std": 0.30811, "digest": "d" * 64,
+        })
+    )  # fmt: skip
+    (root / "reports/data").mkdir(parents=True)
+    Image.new("L", (8, 8)).save(root / "reports/data/samples.png")
+    (root / "reports/scenes").mkdir()
+    (root / "reports/scenes/README.md").write_text("[All results](../README.md)\n")  # the scenes stage writes it
+
+
+def read(root: Path, page: str) -> str:
+    """A page with ASCII minus signs and plain spaces."""
+    return (root / "reports" / page).read_text().replace("\N{MINUS SIGN}", "-").replace("\N{NO-BREAK SPACE}", " ")
+
+
+def table(page: str, header: str, key: int = 0) -> dict[str, list[str]]:
+    """The rows of the tables whose header line holds `header`, by one of their cells, that one left out."""
+    lines = page.replace("\N{MINUS SIGN}", "-").replace("\N{NO-BREAK SPACE}", " ").splitlines()
+    rows = {}
+    for start in [i for i, line in enumerate(lines) if line.startswith("|") and header in line]:
+        for line in lines[start + 2 :]:
+            if not line.startswith("|"):
+                break
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            rows[cells.pop(key)] = cells
+    assert rows
+    return rows
+
+
+def check_links(root: Path) -> None:
+    written = list((root / "reports").rglob("*.md"))
+    for page in written:
+        text = page.read_text()
+        targets = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
+        assert targets
+        for target in targets:
+            path, _, anchor = target.partition("#")
+            other = (page.parent / path).resolve() if path else page.resolve()
+            assert other.is_file(), target
+            assert other.is_relative_to((root / "reports").resolve())
+            if anchor:
+                headings = re.findall(r"^#+ (.+)$", other.read_text(), flags=re.MULTILINE)
+                assert anchor in {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
+    used = {Path(name).name for page in written for name in re.findall(r'(?:src|srcset)="([^"]+)"', page.read_text())}
+    drawn = [path for folder in ("experiments/figures", "figures") for path in (root / "reports" / folder).glob("*.png")]
+    assert used == {path.name for path in drawn} | ({"samples.png"} & used)
+
+
+def check_tables(root: Path) -> None:
+    for page in (root / "reports").rglob("*.md"):
+        for block in re.findall(r"(?:^\|.*\n)+", page.read_text(), flags=re.MULTILINE):
+            widths = {len(re.split(r"(?<!\\)\|", line)) for line in block.splitlines()}
+            assert len(widths) == 1, block
+            assert re.fullmatch(r"(\|:?-+:?)+\|", block.splitlines()[1]), block
+            assert len(block.splitlines()) > 2, block
+
+
+def check_text(root: Path) -> None:
+    for page in (root / "reports").rglob("*.md"):
+        text = page.read_text()
+        for wrong in (
+            r"\bnan\b",
+            r"\binf\b",
+            r"\bNone\b(?! of)",
+            "Undefined",
+            r" \.\s",
+            r"\.\.(?!/)",
+            r"\n\n\n\n",
+            r"(?<![\d.,])1 (seeds|points|steps|epochs|rounds|variants|claims)\b",
+            r"[\[ (]-\d",  # a minus sign that is a hyphen
+            r"\( ",
+            r"\[\]",
+        ):
+            found = re.search(r".*" + wrong + ".*", text)
+            assert not found, f"{page.name}: {found}"
+        folded = text.count("<details>\n<summary>")
+        assert folded == text.count("<details>") == text.count("</details>"), page.name
+        assert folded == text.count("</summary>\n\n") == text.count("\n\n</details>"), page.name  # else Markdown inside is not read
+        numbers = [int(number) for number in re.findall(r"^\*Table (\d+)\.", text, flags=re.MULTILINE)]
+        assert numbers == list(range(1, len(numbers) + 1)), page.name
+        numbers = [int(number) for number in re.findall(r"^\*Figure (\d+)\.", text, flags=re.MULTILINE)]
+        assert numbers == list(range(1, len(numbers) + 1)), page.name
