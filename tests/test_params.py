@@ -8,13 +8,11 @@ import hashlib
 import json
 import math
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -52,15 +50,6 @@ def test_images_shown_are_those_of_all_epochs(study: params.Params, arrays: Path
     digits = settings.model_copy(update={"data": params.DataSettings(dataset="digits")})
     held = json.loads((arrays / "dataset.json").read_text())["arrays"]["train_images"]["shape"][0]
     assert digits.images_shown == 30 * held == 30 * params.DATASETS["digits"].training_images
-
-
-def test_how_long_the_study_takes_to_validate(record_property: Callable[[str, object], None]) -> None:
-    """A figure to read, not a bound: `pytest -s` prints it."""
-    start = time.perf_counter()
-    loaded = params.load(ROOT / "params.yaml")
-    seconds = time.perf_counter() - start
-    record_property("seconds", seconds)
-    print(f"params.yaml: {len(loaded.variants)} variants validated in {seconds:.2f} s")
 
 
 def test_full_study_is_the_published_configuration(study: params.Params) -> None:
@@ -496,20 +485,29 @@ def test_missing_keys_are_named(raw_params: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("content", "sentence"),
     [
-        ("", "has to be a mapping with the keys"),
-        ("- 1", "has to be a mapping with the keys"),
-        ("base: {a: [}", "params.yaml line 1 is not valid YAML"),
-        ("base: {}\nbase: {}", "params.yaml line 2 cannot be used: the key 'base' is given twice; keep one of them."),
-        ("base:\n\tpatch: 4", "params.yaml line 2 is not valid YAML"),
+        (b"", "params.yaml has to be a mapping with the keys"),
+        (b"- 1", "params.yaml has to be a mapping with the keys"),
+        (b"\xef\xbb\xbf", "params.yaml has to be a mapping"),
+        (b"# all of it a comment\n", "params.yaml has to be a mapping"),
+        (b"<<<<<<< HEAD\n", "params.yaml has to be a mapping"),
+        (b"base: {a: [}", "params.yaml line 1 is not valid YAML"),
+        (b"train:\n\tepochs: 3\n", "params.yaml line 2 is not valid YAML: "),
+        (b"a: 1\n---\nb: 2\n", "params.yaml line 2 is not valid YAML: "),
+        (b"data: \x00", "params.yaml is not valid YAML: "),
+        (b"data: {}\ndata: {}\n", "params.yaml line 2 cannot be used: the key 'data' is given twice; keep one of them."),
+        ("data: {}\n".encode("utf-16"), "params.yaml cannot be read: 'utf-8' codec can't decode"),
     ],
 )
-def test_what_is_not_such_a_file(tmp_path: Path, text: str, sentence: str) -> None:
-    (tmp_path / "params.yaml").write_text(text)
+def test_what_is_not_such_a_file(tmp_path: Path, content: bytes, sentence: str) -> None:
+    (tmp_path / "params.yaml").write_bytes(content)
     with pytest.raises(UserError) as caught:
         params.load(tmp_path / "params.yaml")
-    assert sentence in str(caught.value)
+    assert caught.value.status == 2
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
 def in_the_study(old: str, new: str) -> str:
@@ -565,16 +563,10 @@ def test_deep_nesting_is_one_sentence(tmp_path: Path, levels: int, opening: str)
     [("1:30", "1:30"), ("010", 10), ("1_000", 1000), ("yes", "yes"), ("no", "no"), ("0x10", "0x10"), ("5e-3", 0.005), ("true", True)],
 )
 def test_values_are_those_of_yaml_1_2(tmp_path: Path, text: str, value: object) -> None:
-    """YAML 1.1 reads 1:30 as 90, 010 as 8 and yes as true; DVC does not."""
+    """YAML 1.1 reads 1:30 as 90, 010 as 8, yes as true and 5e-3 as text; DVC does not."""
     path = tmp_path / "some.yaml"
     path.write_text(f"a: {text}")
     assert params.read(path) == {"a": value}
-
-
-def test_sexagesimal_epochs_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").write_text(in_the_study("epochs: 30", "epochs: 1:30"))
-    with pytest.raises(UserError, match=r"^train\.epochs is '1:30', but has to be a whole number\.$"):
-        params.load(tmp_path / "params.yaml")
 
 
 @pytest.mark.parametrize("section", ["variants", "experiments", "claims"])
@@ -606,19 +598,9 @@ def test_merge_keys_are_read(tmp_path: Path, study: params.Params) -> None:
     assert all(merged.resolve(variant) == study.resolve(variant) for variant in study.variants)
 
 
-def test_a_file_that_is_missing_or_not_text(tmp_path: Path) -> None:
+def test_a_file_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"There is no params.yaml in .*: run the command from the repository's root"):
         params.load(tmp_path / "params.yaml")
-    (tmp_path / "params.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match=r"params.yaml cannot be read"):
-        params.load(tmp_path / "params.yaml")
-
-
-def test_yaml_numbers_are_those_of_yaml_1_2(tmp_path: Path, raw_params: dict[str, Any]) -> None:
-    """DVC reads YAML 1.2, where 5e-3 is a number; in YAML 1.1 it would be text."""
-    text = yaml.safe_dump(raw_params).replace("learning_rate: 0.005", "learning_rate: 5e-3")
-    (tmp_path / "params.yaml").write_text(text)
-    assert params.load(tmp_path / "params.yaml").train.learning_rate == 0.005
 
 
 def test_a_variant_with_nothing_behind_its_name_is_the_base(raw_params: dict[str, Any]) -> None:

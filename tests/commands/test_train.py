@@ -181,12 +181,6 @@ def test_a_loss_that_is_not_finite_stops_no_other_variant(
     assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "wild"))) == ([0], [])
 
 
-@pytest.mark.parametrize("jobs", ["0", "-1", "1.5", "two", "10000", " 2"])
-def test_jobs_has_to_be_a_number_of_processes(jobs: str) -> None:
-    with pytest.raises(UserError, match=r"^JOBS is .*, but has to be a whole number from 1 to 9999\.$"):
-        train.main([f"--jobs={jobs}"])
-
-
 def test_processes_share_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     monkeypatch.setenv("LAB_PROCESSES", "4")
