@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from pipeline.params import BaselineSettings, CaptionerSettings, ModelSettings, TrainSettings, VariantSettings
 from pipeline.runner import finished, replay, results
@@ -114,16 +113,14 @@ def test_an_option_at_its_default_does_not_count(tiny_settings: Callable[..., Va
     assert same.training_hash == settings.training_hash != other.training_hash
 
 
-@pytest.mark.parametrize("groups", [[[0], [1], [2]], [[2], [0], [1]]])
-def test_seeds_add_up_to_the_bits_of_one_training(tiny_trainer: Callable[..., Trainer], groups: list[list[int]]) -> None:
+def test_seeds_add_up_to_the_bits_of_one_training(tiny_trainer: Callable[..., Trainer]) -> None:
     """On the CPU a seed trains alone, so its result does not depend on the others."""
-    whole = {part.seed: part for seeds in [[0], [1], [2]] for part in train(tiny_trainer(seeds))}
-    for group in groups:
-        for part in train(tiny_trainer(group)):
-            expected = whole[part.seed]
-            assert [row[:6] for row in part.rows] == [row[:6] for row in expected.rows]
-            assert part.origin["tables"] == expected.origin["tables"]
-            assert all(np.array_equal(part.tensors[name], value) for name, value in expected.tensors.items())
+    whole = {seed: train(tiny_trainer([seed]))[0] for seed in (0, 1, 2)}
+    for seed in (2, 0, 1):
+        (part,) = train(tiny_trainer([seed]))
+        assert [row[:6] for row in part.rows] == [row[:6] for row in whole[seed].rows]
+        assert part.origin["tables"] == whole[seed].origin["tables"]
+        assert all(np.array_equal(part.tensors[name], value) for name, value in whole[seed].tensors.items())
 
 
 def test_a_gpus_origin_says_whether_graphs_ran() -> None:

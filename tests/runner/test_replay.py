@@ -24,14 +24,24 @@ from pipeline.training.engine import Trainer
 Train = Callable[..., list[Finished]]
 
 
+@pytest.fixture(scope="module")
+def trained() -> dict[str, list[Finished]]:
+    """What `train` has trained, by its settings."""
+    return {}
+
+
 @pytest.fixture
-def train(tiny_trainer: Callable[..., Trainer]) -> Train:
-    def run(seeds: tuple[int, ...] = (0, 1), **settings: Any) -> list[Finished]:
-        trainer = tiny_trainer(seeds, **settings)
-        tables = replay.tables(trainer)
-        while not trainer.done:
-            trainer.run_epoch()
-        return finished.of_trainer(trainer, {"code_hash": "a" * 64}, tables)
+def train(tiny_trainer: Callable[..., Trainer], trained: dict[str, list[Finished]]) -> Train:
+    """Trains two seeds, with the same settings only once; each test has a list of its own."""
+
+    def run(**settings: Any) -> list[Finished]:
+        if repr(settings) not in trained:
+            trainer = tiny_trainer(**settings)
+            tables = replay.tables(trainer)
+            while not trainer.done:
+                trainer.run_epoch()
+            trained[repr(settings)] = finished.of_trainer(trainer, {"code_hash": "a" * 64}, tables)
+        return list(trained[repr(settings)])
 
     return run
 
