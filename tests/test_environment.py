@@ -75,4 +75,4 @@ def test_variables_are_afterwards_as_they_were(monkeypatch: pytest.MonkeyPatch) 
 def test_no_environment_is_tracked() -> None:
     """One that a mistyped path had put into the checkout was once committed with everything else."""
     command = ["git", "ls-files", "--", "*pyvenv.cfg", "*site-packages/*"]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout == ""
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == ""
