@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from scipy.optimize import isotonic_regression
@@ -27,7 +28,7 @@ _HEIGHT = 3.9  # inches
 
 @dataclass(frozen=True)
 class Series:
-    """One line. `values`: (seeds, len(x)), accuracies or errors as fractions, or changes of a weight."""
+    """One line. `values`: (seeds, len(x)), accuracies or errors as fractions, or changes of a weight; NaN where a place has fewer seeds."""
 
     label: str
     x: tuple[float, ...]
@@ -37,7 +38,7 @@ class Series:
     @property
     def ends(self) -> list[str]:
         """The first and the last mean, in %."""
-        return [percent(float(self.values[:, i].mean())) for i in (0, -1)]
+        return [percent(float(np.nanmean(self.values[:, i]))) for i in (0, -1)]
 
 
 # --- the number of training images ---
@@ -46,14 +47,14 @@ class Series:
 @figure("data_size")
 def data_size(material: Material) -> list[Drawing]:
     images = {run.variant: number for run in material.runs if (number := run.settings.train.train_images or material.train_images)}
-    groups = same_but([run for run in material.runs if run.variant in images], "train.train_images")
+    groups = same_but([run for run in material.runs if run.variant in images], "train.train_images", "train.seeds")
     architectures = [members[0].settings.model.architecture for members in groups]
     lines = []
     for architecture, members in zip(architectures, groups, strict=True):
         members.sort(key=lambda run: images[run.variant])
         own = architectures.count(architecture) == 1
         label = ARCHITECTURES[architecture].label if own else material.label(members[-1])
-        values = np.stack([run.test_error[:, -1] for run in members], axis=1)
+        values = pd.DataFrame({run.variant: pd.Series(run.test_error[:, -1]) for run in members}).to_numpy()
         is_baseline = any(material.is_baseline(run) for run in members)
         lines.append(Series(label, tuple(images[run.variant] for run in members), values, is_baseline))
     if not any(len(line.x) > 1 for line in lines):

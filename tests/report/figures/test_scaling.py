@@ -9,9 +9,11 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from pipeline.report.figures import scaling
+from pipeline.params import Params
+from pipeline.report.figures import Material, scaling
 from pipeline.report.figures.scaling import Series
 from pipeline.report.figures.style import THEMES, Theme
+from pipeline.study import Training
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -27,6 +29,24 @@ def test_data_size_is_drawn_over_the_numbers_of_images(drawn: list[Figure], them
     assert len(axes.collections) == 2  # bands
     assert [text.get_text() for text in axes.texts] == ["ViT", "CNN"]
     assert scaling.draw_data_size([vit, cnn], theme) == first
+
+
+def test_networks_with_other_numbers_of_seeds_are_one_line(drawn: list[Figure], study: Params) -> None:
+    """The base has more seeds than the transformers that were trained on fewer images."""
+    rng = np.random.default_rng(0)
+    runs = []
+    for name, seeds, error in (("vit-100", 6, 0.3), ("base", 12, 0.03)):
+        settings = study.resolve(name)
+        settings = settings.model_copy(update={"train": settings.train.model_copy(update={"seeds": tuple(range(seeds))})})
+        curves = {"test_accuracy": 1 - error * np.exp(rng.normal(0, 0.1, (seeds, 1)))}
+        runs.append(Training(name, {"config": settings.model_dump(mode="json")}, tuple(range(seeds)), curves, 10, 10))
+    (drawing,) = scaling.data_size(Material("a", study.experiments["data-size"], runs, 60_000))
+    means = [100 * run.test_error[:, -1].mean() for run in runs]
+    assert f"from {means[0]:.2f} % with 100 images to {means[1]:.2f} % with 60,000 images" in drawing.alt
+    drawing.draw("light")
+    (line,) = drawn[0].axes[0].lines
+    assert list(line.get_xdata()) == [100, 60_000]
+    assert 100 * np.asarray(line.get_ydata()) == pytest.approx(means)
 
 
 def test_first_steps_are_drawn_on_a_logarithmic_axis(drawn: list[Figure]) -> None:
