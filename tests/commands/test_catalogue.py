@@ -50,7 +50,7 @@ def test_a_row_says_what_the_variant_is_and_who_speaks_of_it(raw_params: dict[st
     assert listed["cnn-1000"]["claims"] == "T8"
     assert listed["cnn"]["claims"] == "T8, T8b, K4"  # T8's as the last of its pairs
     assert listed["first"]["claims"] == "T3, T4"
-    assert listed["patch-14"]["claims"] == "T5b, T6, T16"
+    assert listed["patch-14"]["claims"] == "T5b, T6, T16-time, T16"
 
 
 def test_the_shipped_study_has_no_oddities(study: params.Params) -> None:
@@ -85,7 +85,7 @@ def test_claims_that_speak_of_longer_trainings_are_told(raw_params: dict[str, An
     ]
     raw["train"]["epoch_images"] = 59_999
     (sentence,) = catalogue.oddities(params.parse(raw))
-    timed = {"T4", "T6", "T7", "T9", "K3", "L1b"}
+    timed = {"T4", "T6", "T7", "T9", "T16-time", "K3", "L1b"}
     captioners = {"C1", "C1-M2", "C2-captions", "C3", "C4", "C5a", "C5b"}  # whose scenes are fewer, so that they are shown more
     told = re.search(r"claims (.+) speak", sentence)
     assert told is not None
