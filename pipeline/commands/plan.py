@@ -110,7 +110,8 @@ def main(argv: list[str]) -> None:
     entries = survey(params, device)
     rates = recorded(params, device)
     waiting = [entry for entry in entries if entry.tasks and entry.variant not in rates]
-    if can_be_timed := [entry for entry in waiting if _digest(entry.settings.task)]:
+    with_data = {task for task in {entry.settings.task for entry in waiting} if _digest(task)}
+    if can_be_timed := [entry for entry in waiting if entry.settings.task in with_data]:
         rates |= measured(can_be_timed, device, processes if device == "cpu" else 1)
     header, lines = table(entries, rates, processes)
     show(screen(), "What `dvc repro` would do", header, lines)
