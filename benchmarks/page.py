@@ -100,7 +100,7 @@ def _head(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
                 ("attention kernel of ours", f"`{facts['attention']}`"),
                 ("versions", ", ".join(f"{key} {value}" for key, value in facts["versions"].items())),
                 ("images", data),
-                ("commit, date", f"{_commit(facts)}, {facts['date']}"),
+                ("commit, date", f"{commit(facts)}, {facts['date']}"),
                 ("rounds, seed of their orders", f"{facts['rounds']}, {facts['seed']}"),
                 (
                     "timings not counted",
@@ -209,7 +209,7 @@ def _overheads(summaries: Mapping[str, Summary], facts: Mapping[str, Any]) -> st
         body.append(
             (
                 "a seed's checkpoint, share of its epoch's time on one process",
-                f"{ours.checkpoint / (ours.median * facts['threads']):.2%}",
+                f"{checkpoint_share(ours, facts):.2%}",
                 "1 %",
             )
         )
@@ -219,13 +219,19 @@ def _overheads(summaries: Mapping[str, Summary], facts: Mapping[str, Any]) -> st
     return _joined("## Overheads", _run_of("overheads", facts), _grid(("what", "median [smallest .. largest]", "at most"), body))
 
 
+def checkpoint_share(ours: Summary, facts: Mapping[str, Any]) -> float:
+    """A seed's checkpoint as a share of its epoch on one of the processes that share the seeds."""
+    return ours.checkpoint / (ours.median * facts["threads"])
+
+
 def _run_of(part: str, facts: Mapping[str, Any]) -> str:
     """The sentence that names a part's own run, where it was noted."""
     run = facts.get("parts", {}).get(part)
-    return f"Measured at {_commit(run)}, {run['date']}." if run else ""
+    return f"Measured at {commit(run)}, {run['date']}." if run else ""
 
 
-def _commit(run: Mapping[str, Any]) -> str:
+def commit(run: Mapping[str, Any]) -> str:
+    """The commit of a run, as the pages name it."""
     return f"`{run['commit'][:12]}`{' with changes' if run['dirty'] else ''}" if run["commit"] else "an unknown commit"
 
 

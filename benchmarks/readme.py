@@ -1,0 +1,126 @@
+"""README.md's table of speed, copied from the benchmark that README.md names.
+
+    python -m benchmarks.readme
+
+replaces what stands between `<!-- speed of BENCHMARK -->` and `<!-- end of speed -->`; BENCHMARK is its files' path without ending.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import page, results
+from benchmarks.results import Row
+from benchmarks.runner import ROOT
+from pipeline.errors import UserError, run_command
+from pipeline.files import write_text
+
+_MARKED = re.compile(r"(<!-- speed of (\S+) -->\n).*?(<!-- end of speed -->)", flags=re.DOTALL)
+_OURS, _ALONE = "ours-10", "ours-threads"
+_OTHERS = {
+    "thesis-cls": "the thesis's published way, class token by loop",
+    "thesis": "the thesis's published way, no class token",
+    "timm-loader": "timm with a DataLoader",
+    "timm-preloaded": "timm with preloaded tensors",
+    "vit-pytorch-preloaded": "vit-pytorch with preloaded tensors",
+    "transformers-preloaded": "transformers with preloaded tensors",
+    "reference": "the reference that the thesis started from",
+}
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.readme", description="Writes README.md's table of speed anew.")
+    parser.parse_args(argv)
+    path = ROOT / "README.md"
+    write_text(path, updated(path.read_text(encoding="utf-8")))
+
+
+def updated(readme: str, root: Path = ROOT) -> str:
+    """The text of README.md with what its benchmark measured.
+
+    Raises:
+        UserError: it has no marks to write between, or the benchmark's files are missing, damaged, or lack what README.md says.
+    """
+    marked = _MARKED.search(readme)
+    if marked is None:
+        raise UserError("README.md has no lines `<!-- speed of BENCHMARK -->` and `<!-- end of speed -->` to write between.")
+    base = root / marked[2]
+    try:
+        facts = json.loads(base.with_suffix(".json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{marked[2]}.json is missing: name a benchmark that is there, or run `make bench`.") from None
+    except ValueError:
+        raise UserError(f"{marked[2]}.json is damaged: restore it from git, or run `make bench` again.") from None
+    text = section(marked[2], results.read(base.with_suffix(".csv")), facts)
+    return readme[: marked.start()] + f"{marked[1]}{text}\n{marked[3]}" + readme[marked.end() :]
+
+
+def section(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
+    """What README.md says of a benchmark on a CPU.
+
+    Args:
+        name: path of its files, without ending.
+
+    Raises:
+        UserError: something that README.md says was not measured.
+    """
+    summaries = results.summarize(rows)
+    absent = [key for key in (_OURS, _ALONE, *_OTHERS) if key not in summaries] + [
+        part for part in ("overheads", "accuracy") if part not in facts
+    ]
+    if absent:
+        raise UserError(f"{name} does not have {absent[0]}, which README.md states: run `make bench` to its end.")
+    ours, alone = (results.by_round(rows, key) for key in (_OURS, _ALONE))
+    table = [
+        f"| time of an epoch by | of ten seeds here, per seed: {summaries[_OURS].median:.1f} s"
+        f" | of one seed here, on both cores: {summaries[_ALONE].median:.1f} s |",
+        "|:---|---:|---:|",
+    ]
+    for key, label in _OTHERS.items():
+        cells = (results.ratio(results.by_round(rows, key), own) for own in (ours, alone))
+        table.append(f"| {label} | {' | '.join(_times(cell) for cell in cells)} |")
+    return "\n".join([_circumstances(name, facts), "", *table, "", _overheads(summaries, facts), _accuracy(facts["accuracy"])])
+
+
+def _circumstances(name: str, facts: Mapping[str, Any]) -> str:
+    return (
+        f"{'**A quick run, not to be quoted.** ' if facts['quick'] else ''}Measured at commit {page.commit(facts)} on {facts['machine']}:"
+        f" {facts['rounds']} rounds, medians, 95 % intervals ([all of it]({name}.md))."
+    )
+
+
+def _times(ratio: results.Ratio | None) -> str:
+    return "" if ratio is None else f"{ratio.value:.1f} times [{ratio.low:.1f} to {ratio.high:.1f}]"
+
+
+def _overheads(summaries: Mapping[str, results.Summary], facts: Mapping[str, Any]) -> str:
+    def middle(what: str) -> tuple[str, float]:
+        """The last of the overheads that begin so, and its median."""
+        entry = [entry for entry in facts["overheads"] if entry["what"].startswith(what)][-1]
+        return entry["what"], median(entry["values"])
+
+    _, tracking = middle("MLflow's share of the processor time")
+    noop, seconds = middle("`dvc repro` with nothing to do")
+    checkpoint = page.checkpoint_share(summaries[_OURS], facts)
+    return (
+        f"What surrounds a training: MLflow takes {tracking:.1%} of the processor time, a checkpoint {checkpoint:.2%} of its epoch,"
+        f" {noop.replace(', ', ' and ')} {seconds:.1f} s.".replace("%", " %")
+    )
+
+
+def _accuracy(measured: Mapping[str, Any]) -> str:
+    fused, plain = measured["accuracy"]["fused"], measured["accuracy"]["sdpa"]
+    differences = [100 * (one - other) for one, other in zip(fused, plain, strict=True)]
+    furthest = max(abs(difference) for difference in differences)
+    moved = f"moves a seed's test accuracy by {furthest:.2f} points at most" if furthest else "leaves each seed's test accuracy as it is"
+    return f"Beside PyTorch's attention the fused one {moved} ({measured['seeds']} seeds of {measured['epochs']} epochs)."
+
+
+if __name__ == "__main__":
+    run_command(main)
