@@ -38,9 +38,10 @@ def repository() -> Iterator[Path]:
 def write_params(
     directory: Path, variants: dict[str, dict[str, Any]], *, seeds: int, epochs: int, learning_rate: float = 0.005
 ) -> params.Params:
-    """params.yaml of the root's base with the demo's data and other variants, in experiments of up to five."""
+    """params.yaml of the root's base with the demo's data and scenes, and other variants, in experiments of up to five."""
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     raw |= {"preview": "A benchmark.", "data": {"dataset": "digits"}, "claims": {}, "variants": variants}
+    raw["scenes"] |= {"train": 600, "validation": 60, "test": 100}  # the demo's: digits are few
     raw["train"] |= {"seeds": list(range(seeds)), "epochs": epochs, "batch_size": 64, "learning_rate": learning_rate}
     raw["timing"] |= {"rounds": 3, "steps": 5, "seconds": 4, "tokens": [4, 16, 49]}
     baseline, *others = variants
@@ -97,11 +98,11 @@ def copy_results(directory: Path, settings: params.Params) -> None:
 
 
 def environment() -> dict[str, str]:
-    """For commands that run in a nested repository: this package is importable there, output is not held back."""
+    """For commands that run in a nested repository: this package is importable there, output is not held back, bytecode is kept."""
     path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
     # DVC's stages call `python`, which has to be this one.
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"} | {
+    return {name: value for name, value in os.environ.items() if name not in ("MLFLOW_TRACKING_URI", "PYTHONDONTWRITEBYTECODE")} | {
         "PYTHONPATH": path,
         "PATH": programs,
         "PYTHONUNBUFFERED": "1",

@@ -89,6 +89,8 @@ def _mlflow(options: Options, say: Say, repeats: int) -> list[dict[str, Any]]:
                 wait_until_quiet(options.threshold)
                 values.append(json.loads(nested.call(directory, "benchmarks.tracked", way).splitlines()[-1]))
                 say(f"training, {way}: {values[-1]['wall']:.1f} s")
+                if values[-1]["epochs"] != epochs * len(settings.train.seeds):
+                    raise UserError(f"A training that was to be timed found results and trained {values[-1]['epochs']} epochs.", status=1)
                 if way == "silent":
                     start = time.perf_counter()
                     nested.call(directory, "pipeline.stages.sync")

@@ -1,7 +1,7 @@
 """One training of variant `base` in the working directory, with MLflow or without: `python -m benchmarks.tracked tracked|silent`.
 
 Prints a line of JSON: wall seconds; seconds that the end of the training waited for MLflow; processor seconds of the coordinating
-process, in which MLflow runs, and of the workers; whether MLflow has everything.
+process, in which MLflow runs, and of the workers; whether MLflow has everything; the epochs that were trained, of all seeds.
 """
 
 from __future__ import annotations
@@ -39,9 +39,14 @@ def main(argv: list[str]) -> None:
     if argv not in (["tracked"], ["silent"]):
         raise UserError("Usage: python -m benchmarks.tracked tracked|silent")
     tracker = Tracker if argv == ["tracked"] else _SilentTracker
-    waited, complete = 0.0, False
+    waited, complete, epochs = 0.0, False, 0
 
     class Timed(tracker):  # type: ignore[misc, valid-type]
+        def epoch(self, row: EpochRow) -> None:
+            nonlocal epochs
+            epochs += 1
+            super().epoch(row)
+
         def close(self, *arguments: Any, **options: Any) -> bool:
             nonlocal waited, complete
             start = time.perf_counter()
@@ -50,10 +55,11 @@ def main(argv: list[str]) -> None:
             return complete
 
     train.Tracker = Timed  # type: ignore[attr-defined]
-    shutil.rmtree(files.CHECKPOINTS, ignore_errors=True)  # else the training before leaves nothing to train
+    for kept in (files.CHECKPOINTS, files.RUNS):  # else the training before leaves nothing to train
+        shutil.rmtree(kept, ignore_errors=True)
     start = time.perf_counter()
     train.main(["base"])
-    result = {"wall": time.perf_counter() - start, "wait": waited, "complete": complete}
+    result = {"wall": time.perf_counter() - start, "wait": waited, "complete": complete, "epochs": epochs}
     for name, who in (("coordinator", resource.RUSAGE_SELF), ("workers", resource.RUSAGE_CHILDREN)):
         usage = resource.getrusage(who)
         result[name] = usage.ru_utime + usage.ru_stime

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import growth, overheads, results, runner
+from benchmarks import growth, nested, overheads, results, runner
 from benchmarks.results import Row
 from benchmarks.runner import Options
 from pipeline.errors import UserError
@@ -118,3 +118,16 @@ def test_file_names_of_machines(device: str, slug: str) -> None:
 def test_fabricated_outputs_leave_dvc_nothing_to_do() -> None:
     ((seconds, _),) = overheads.noop_seconds(AT_ONCE, 2, 1)  # raises when a stage runs
     assert seconds > 0
+
+
+@pytest.mark.long
+def test_the_timed_training_trains_each_time() -> None:
+    """Though a finished seed is kept: by its checkpoint, and by what the run before left in runs/."""
+    with nested.repository() as directory:
+        nested.write_params(directory, {"base": {}}, seeds=1, epochs=2)
+        nested.dvc(directory, "repro", "--quiet", "prepare", "scenes", "resolve", "code")
+        for way in ("silent", "tracked", "silent"):
+            timed = json.loads(nested.call(directory, "benchmarks.tracked", way).splitlines()[-1])
+            assert timed["epochs"] == 2
+            if way == "silent":
+                nested.call(directory, "pipeline.stages.sync")
