@@ -105,7 +105,9 @@ def _overheads(summaries: Mapping[str, results.Summary], facts: Mapping[str, Any
         entry = [entry for entry in facts["overheads"] if entry["what"].startswith(what)][-1]
         return entry["what"], median(entry["values"])
 
-    _, tracking = middle("MLflow's share of the processor time")
+    training, tracking = middle("MLflow's share of the processor time")
+    if "left to `sync`" in training:
+        raise UserError("MLflow's cost was not measured: the benchmark's training is too short for it. Raise overheads.py's epochs.")
     noop, seconds = middle("`dvc repro` with nothing to do")
     checkpoint = page.checkpoint_share(summaries[_OURS], facts)
     return (

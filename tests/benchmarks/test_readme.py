@@ -55,6 +55,10 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no lines `<!-- speed of BENCHMARK -->`"):
         readme.updated("# A\n", tmp_path)
     facts = _copy(tmp_path)
+    path = (tmp_path / NAME).with_suffix(".json")
+    path.write_text(path.read_text().replace(' epochs"', ' epochs (so short that MLflow was left to `sync`)"'))
+    with pytest.raises(UserError, match="MLflow's cost was not measured"):
+        readme.updated(README, tmp_path)
     del facts["overheads"]
     (tmp_path / NAME).with_suffix(".json").write_text(json.dumps(facts))
     with pytest.raises(UserError, match="does not have overheads, which"):
