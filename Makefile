@@ -87,7 +87,7 @@ test-fast: $(STAMP) ## the tests that take seconds
 lint: $(STAMP) ## ruff and mypy
 	@ruff check . && ruff format --check . && mypy
 
-bench: $(STAMP) ## this project beside its peers, overheads, growth, accuracy, captions, into benchmarks/results (one and a half hours on a quiet machine)
+bench: $(STAMP) ## this project beside its peers, overheads, growth, accuracy, captions, into benchmarks/results (about an hour on two quiet cores)
 	@uv pip install --quiet --require-hashes -r requirements-bench.lock
 	@python -m benchmarks --growth --accuracy --captions
 

@@ -142,7 +142,10 @@ def _short(x: float) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5 and their multiples of powers of ten, inside the axis."""
-    steps = [factor * 10.0**power for power in range(-4, 6) for factor in (1, 2, 5)]
-    inside = [step for step in steps if low / 1.5 <= step <= high * 1.5]
-    return inside if len(inside) <= 6 else [step for step in inside if f"{step:e}".startswith("1")]
+    """Round numbers inside the axis: powers of ten if they are three or more, else finer ones."""
+    for factors in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+        ticks = [factor * 10.0**power for power in range(-4, 6) for factor in factors]
+        inside = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
+        if len(inside) >= 3:
+            break
+    return inside

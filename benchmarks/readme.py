@@ -110,9 +110,10 @@ def _overheads(summaries: Mapping[str, results.Summary], facts: Mapping[str, Any
         raise UserError("MLflow's cost was not measured: the benchmark's training is too short for it. Raise overheads.py's epochs.")
     noop, seconds = middle("`dvc repro` with nothing to do")
     checkpoint = page.checkpoint_share(summaries[_OURS], facts)
+    count = noop.rpartition(", ")[2]
     return (
-        f"What surrounds a training: MLflow takes {tracking:.1%} of the processor time, a checkpoint {checkpoint:.2%} of its epoch,"
-        f" {noop.replace(', ', ' and ')} {seconds:.1f} s.".replace("%", " %")
+        f"What surrounds a training: MLflow takes {tracking:.1%} of the processor time, a checkpoint {checkpoint:.2%} of its epoch;"
+        f" a `dvc repro` with nothing to do takes {seconds:.1f} s for {count}.".replace("%", " %")
     )
 
 

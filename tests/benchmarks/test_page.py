@@ -122,3 +122,11 @@ def test_captions_are_told_per_step_and_per_second() -> None:
     assert _line(table, "caption-m2")[1:] == ["100 [80 .. 120]", "125 [100 .. 250]", "50 [50 .. 50]"]
     assert _line(table, captions.VARIANTS[-1])[1:] == ["not measured undisturbed"] * 3
     assert "## Captions" not in page.render("some-cpu", _rows(), FACTS)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(0.1, 90.0, [0.1, 1, 10, 100]), (0.13, 6.0, [0.1, 0.2, 0.5, 1, 2, 5]), (1.7, 2.4, [1.5, 2, 3])],
+)
+def test_an_axis_has_three_ticks_or_more(low: float, high: float, ticks: list[float]) -> None:
+    assert growth._ticks(low, high) == pytest.approx(ticks)
