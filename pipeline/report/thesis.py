@@ -115,9 +115,9 @@ def _judged(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, list[s
     for quote, claims in found.items():
         verdicts = list(dict.fromkeys(_verdict(claim) for claim in claims))
         whose = [f"{claim.id} {_verdict(claim)}, " if len(verdicts) > 1 else "" for claim in claims]
-        deciding = [claim.deciding for claim in claims]
-        results = [f"{said}{compared(found.comparison)}: {effect(found)}" for said, found in zip(whose, deciding, strict=True)]
-        notes = [found.seeds_note for found in deciding if found.seeds_note]
+        results = []
+        for said, found in zip(whose, (claim.deciding for claim in claims), strict=True):
+            results += [f"{said}{compared(found.comparison)}: {effect(found)}", *([found.seeds_note] if found.seeds_note else [])]
         decided = [verdict for verdict in verdicts if verdict != _OPEN]
         if {"supported", "contradicted"} <= {claim.verdict for claim in claims}:
             together = "holds in part"
@@ -125,7 +125,7 @@ def _judged(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, list[s
             together = f"{decided[0]} as far as it is decided"
         else:
             together = " and ".join(verdicts)
-        lines.append((claims[0].claim.source, quote, together, results + notes))
+        lines.append((claims[0].claim.source, quote, together, results))
     return lines
 
 

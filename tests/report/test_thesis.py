@@ -84,7 +84,9 @@ def test_claims_are_counted_by_what_became_of_them() -> None:
 def test_a_sentence_of_which_one_half_holds_says_which(study: params.Params) -> None:
     def judged(*verdicts: Any) -> list[tuple[str, str, str, list[str]]]:
         comparison = study.claims["T14a"].comparisons[0]
-        findings = [(Finding(comparison, verdict, "", "", effect=0.5),) for verdict in verdicts]
+        findings = [
+            (Finding(comparison, verdict, "", "", effect=0.5, seeds_note="9 seeds" * (verdict == "not decided")),) for verdict in verdicts
+        ]
         claims = [study.claims[f"T14{half}"] for half in "ab"]
         return thesis._judged([Judgement(f"T14{half}", *rest) for half, *rest in zip("ab", claims, verdicts, findings, strict=True)])
 
@@ -93,6 +95,7 @@ def test_a_sentence_of_which_one_half_holds_says_which(study: params.Params) -> 
     assert [result.split(", ")[0] for result in results] == ["T14a does not hold", "T14b holds"]
     ((_, _, verdict, results),) = judged("not decided", "supported")
     assert verdict == "holds as far as it is decided"
+    assert [result.split(", ")[0] for result in results] == ["T14a stays open", "9 seeds", "T14b holds"]
     ((_, _, verdict, _),) = judged("contradicted", "not decided")
     assert verdict == "does not hold as far as it is decided"
     ((_, _, verdict, results),) = judged("supported", "supported")
