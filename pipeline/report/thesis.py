@@ -116,8 +116,8 @@ def _judged(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, list[s
         verdicts = list(dict.fromkeys(_verdict(claim) for claim in claims))
         whose = [f"{claim.id} {_verdict(claim)}, " if len(verdicts) > 1 else "" for claim in claims]
         results = []
-        for said, found in zip(whose, (claim.deciding for claim in claims), strict=True):
-            results += [f"{said}{compared(found.comparison)}: {effect(found)}", *([found.seeds_note] if found.seeds_note else [])]
+        for said, finding in zip(whose, (claim.deciding for claim in claims), strict=True):
+            results += [f"{said}{compared(finding.comparison)}: {effect(finding)}", *([finding.seeds_note] if finding.seeds_note else [])]
         decided = [verdict for verdict in verdicts if verdict != _OPEN]
         if {"supported", "contradicted"} <= {claim.verdict for claim in claims}:
             together = "holds in part"
