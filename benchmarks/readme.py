@@ -111,8 +111,10 @@ def _overheads(summaries: Mapping[str, results.Summary], facts: Mapping[str, Any
     noop, seconds = middle("`dvc repro` with nothing to do")
     checkpoint = page.checkpoint_share(summaries[_OURS], facts)
     count = noop.rpartition(", ")[2]
+    run = facts.get("parts", {}).get("overheads", facts)
     return (
-        f"What surrounds a training: MLflow takes {tracking:.1%} of the processor time, a checkpoint {checkpoint:.2%} of its epoch;"
+        f"What surrounds a training, at commit {page.commit(run)}: MLflow takes {tracking:.1%} of the processor time,"
+        f" a checkpoint {checkpoint:.2%} of its epoch;"
         f" a `dvc repro` with nothing to do takes {seconds:.1f} s for {count}.".replace("%", " %")
     )
 
