@@ -17,6 +17,7 @@ import datetime
 import json
 import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,4 +178,6 @@ def _say(sentence: str) -> None:
 
 
 if __name__ == "__main__":
+    # Ended like by Ctrl-C, so that the process that is being timed ends with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     run_command(main)

@@ -64,10 +64,14 @@ def _until_first_step(directory: Path) -> float:
         command, cwd=directory, env=nested.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            output.append(line)
-            if arrived is None and " epoch 1/1 " in line:
-                arrived = time.perf_counter()
+        try:
+            for line in process.stdout:
+                output.append(line)
+                if arrived is None and " epoch 1/1 " in line:
+                    arrived = time.perf_counter()
+        except BaseException:
+            process.terminate()
+            raise
     if process.returncode or arrived is None:
         raise UserError(f"`dvc repro train@base` did not train in a nested repository: {''.join(output)}", status=1)
     return arrived - start - results.epoch_rows(results.read_run(directory / "runs" / "base"))[0].seconds

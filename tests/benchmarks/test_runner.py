@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from benchmarks.results import Row
 from benchmarks.runner import Options
 from pipeline.errors import UserError
 from pipeline.provenance import device_name
+from pipeline.timing import load
 
 OPTIONS = Options(device="cpu", data=Path("none"), threads=1, warmup=1, threshold=0.05, attempts=3, steps=2, full_epochs=False)
 AT_ONCE = dataclasses.replace(OPTIONS, threshold=1.0)  # does not wait for a quiet machine, which the tests beside it keep busy
@@ -82,6 +87,29 @@ def test_a_timing_in_its_own_process() -> None:
     assert (result["parameters"], result["steps"]) == (10_666, 2)
     assert result["epoch_seconds"] == pytest.approx(result["seconds"] / 2 * 469)
     assert 100 * 2**20 < result["memory"] < 4 * 2**30
+
+
+@pytest.mark.slow
+def test_a_benchmark_that_is_ended_ends_its_timing(tmp_path: Path) -> None:
+    command_line = [sys.executable, "-m", "benchmarks", "--only", "ours-thread", "--threshold", "1", "--out", str(tmp_path)]
+    environment = os.environ | {"LAB_DEVICE": "cpu"}
+    with subprocess.Popen(command_line, cwd=runner.ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        timed: list[int] = []
+        while not timed and time.monotonic() < deadline:
+            time.sleep(0.05)
+            timed = [pid for pid in load.tree(process.pid) if "benchmarks.measure" in _command_of(pid)]
+        process.terminate()
+        assert process.communicate(timeout=60)[1] == "interrupted\n"
+    assert len(timed) == 1
+    assert "benchmarks.measure" not in _command_of(*timed)
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:  # it has ended
+        return ""
 
 
 def test_unknown_names_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
