@@ -22,6 +22,7 @@ from pipeline.study.claims import Judgement, is_timed
 from pipeline.study.effects import contrast, look_level, share_contrast
 from pipeline.study.statistics import Interval, Summary
 
+SAME_SIZE = 1.1  # ratio of parameters or FLOPs up to which two networks count as equally large
 ENDS = {"late accuracy", "late test error", "late train loss"}  # measures of how well a training ends
 
 
@@ -184,6 +185,21 @@ def headline(table: Sequence[Row]) -> str:
     return f"{'; '.join([start, *parts])}."
 
 
+def budgets(table: Sequence[Row]) -> str:
+    """Which variants have another size than the baseline, by more than `SAME_SIZE`, as a sentence; empty where none has."""
+    baseline = next(row for row in table if row.is_baseline)
+    of_size: dict[str, list[str]] = {}
+    for row in table:
+        if row.run is None or baseline.run is None:
+            continue
+        pairs = ((row.run.parameters, baseline.run.parameters, "parameters"), (row.run.flops, baseline.run.flops, "FLOPs"))
+        ratios = [(ours / theirs, what) for ours, theirs, what in pairs if ours and theirs]
+        if said := [f"{text.digits(ratio)} times the {what}" for ratio, what in ratios if not 1 / SAME_SIZE <= ratio <= SAME_SIZE]:
+            of_size.setdefault(text.listed(said), []).append(f"*{row.label}*")
+    parts = [f"{text.listed(names)} {'has' if len(names) == 1 else 'have'} {size}" for size, names in of_size.items()]
+    return f"Beside *{baseline.label}*, {'; '.join(parts)}." if parts else ""
+
+
 def answer(judgements: Sequence[Judgement], label: Callable[[str], str]) -> str:
     """What became of an experiment's claims, as a sentence each, where none of them is about how well a training ends; else empty."""
     if any(comparison.measure in ENDS for judgement in judgements for comparison in judgement.claim.comparisons):
@@ -240,6 +256,7 @@ def render(
         differ=[row for row in present if row.accuracy.difference],
         absent=[row.variant for row in table if row.run is None],
         headline=answer(judgements, experiment.label) or headline(table),
+        budgets=budgets(table),
         images_shown=params.images_shown,
         short=[label for label, run in brief.items() if too_short(params, run)],
         brief=[label for label, run in brief.items() if not too_short(params, run)],

@@ -13,14 +13,14 @@ from pipeline.report import text
 from pipeline.report.figures.verdicts import forest
 from pipeline.report.text import compared, digits, effect, estimate, listed
 from pipeline.study import Training
-from pipeline.study.claims import Judgement, is_timed
+from pipeline.study.claims import OBSERVATIONS, Judgement, is_timed
 from pipeline.study.statistics import Interval, Summary, next_value, summarize
 from pipeline.timing.results import Timings
 
 # Of its own configuration, which is the base. The author reports it; the thesis itself shows curves only.
 PUBLISHED_ACCURACY = 0.977
 _SMALL_SHARE = 0.05  # of a step's time: a part below it cannot explain a difference between steps
-_OPEN = "stays open"
+_OPEN, _NOT_RUN = "stays open", "was not run"
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ def render(
     """
     by_chapter = [(chapter, [judgement for judgement in judgements if _is_of(judgement, chapter)]) for chapter in CHAPTERS]
     own = [judgement for _, found in by_chapter for judgement in found]
-    # "thesis, 4.2, with ..." is about another network than the thesis's.
-    said = [one for one in own if section(one).startswith("4") and one.claim.quote and ", with " not in one.claim.source]
+    fourth = [one for one in own if section(one).startswith("4") and one.claim.quote]
+    said = [one for one in fourth if ", with " not in one.claim.source]  # "thesis, 4.2, with ...": another network than the thesis's
     drawn = forest(said, sentences=True)
     verdicts = drawn and replace(drawn, name="thesis")
     accuracies = {variant: _Accuracy.of(run) for variant, run in runs.items()}
@@ -69,6 +69,7 @@ def render(
         ],
         claims=len(said),
         tally=_tally(said) if said else None,
+        not_counted=[one.id for one in fourth if one not in said],
         verdicts=verdicts,
         places={id: f"README.md{place}" if place.startswith("#") else place for id, place in places.items()},
         timed=timings is not None,
@@ -106,19 +107,23 @@ def _tally(judgements: Sequence[Judgement]) -> str:
 
 
 def _judged(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, list[str]]]:
-    """For each sentence of the thesis whose claims were judged: its source, the sentence, the verdicts, and their effects."""
+    """For each sentence of the thesis of which a claim was judged: its source, the sentence, the verdicts, and their effects."""
     found: dict[str, list[Judgement]] = {}
     for judgement in judgements:
-        if judgement.claim.quote and judgement.verdict in ("supported", "contradicted", "not decided"):
+        if judgement.claim.quote:
             found.setdefault(judgement.claim.quote, []).append(judgement)
     lines = []
     for quote, claims in found.items():
+        if all(claim.verdict in (*OBSERVATIONS, "not run") for claim in claims):
+            continue
         verdicts = list(dict.fromkeys(_verdict(claim) for claim in claims))
         whose = [f"{claim.id} {_verdict(claim)}, " if len(verdicts) > 1 else "" for claim in claims]
         results = []
         for said, finding in zip(whose, (claim.deciding for claim in claims), strict=True):
-            results += [f"{said}{compared(finding.comparison)}: {effect(finding)}", *([finding.seeds_note] if finding.seeds_note else [])]
-        decided = [verdict for verdict in verdicts if verdict != _OPEN]
+            seen = f"{'observed: ' if finding.observed else ''}{effect(finding)}"
+            results.append(f"{said}{compared(finding.comparison)}{'' if finding.verdict == 'not run' else f': {seen}'}")
+            results += [note for note in (finding.seeds_note, finding.missing and f"{finding.missing} may decide it") if note]
+        decided = [verdict for verdict in verdicts if verdict not in (_OPEN, _NOT_RUN)]
         if {"supported", "contradicted"} <= {claim.verdict for claim in claims}:
             together = "holds in part"
         elif decided and len(decided) < len(verdicts):
@@ -130,8 +135,8 @@ def _judged(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, list[s
 
 
 def _verdict(judgement: Judgement) -> str:
-    said = {"supported": "holds", "contradicted": "does not hold"}.get(judgement.verdict, _OPEN)
-    return f"{said} on this machine" if is_timed(judgement.claim) and said != _OPEN else said
+    said = {"supported": "holds", "contradicted": "does not hold", "not run": _NOT_RUN}.get(judgement.verdict, _OPEN)
+    return f"{said} on this machine" if is_timed(judgement.claim) and said not in (_OPEN, _NOT_RUN) else said
 
 
 # --- accuracies ---
@@ -216,8 +221,8 @@ def _largest_patch(timings: Timings) -> Question:
         calls = [sum(profile["operators"].values()) for profile in contrast.profiles]
         if calls[0] == calls[1]:
             sentences.append(
-                f"Both steps call {calls[0]:,} operators. Where calling them takes longer than what they compute, as on a GPU with networks"
-                " this small, all sizes need nearly the same time, and what else the machine does orders them."
+                f"Both steps call {calls[0]:,} operators. Where calling them takes longer than what they compute, all sizes need nearly the"
+                " same time, and what else the machine does orders them. That may be so on the author's GPU; it was not measured here."
             )
     return Question("Why is an epoch with patches of 14 pixels the slowest?", "4.4", "the linear embedding", short, " ".join(sentences))
 

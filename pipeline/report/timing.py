@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
 from pipeline.params import Params
@@ -38,6 +40,19 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
         found = timings.exponent_estimate(measure, way)
         return estimate(found.mean, found.interval(), lambda value: f"{value:.2f}") if found else "-"
 
+    def between(way: Way, fewer: int, more: int) -> str:
+        """The exponent of attention's time from one token count to the next."""
+        found = timings.relative(f"attention/{way}/{more}", f"attention/{way}/{fewer}")
+        return estimate(*found, lambda value: f"{math.log(value) / math.log(more / fewer):.2f}") if found else "-"
+
+    def share(way: Way) -> str:
+        """Attention's share of the profiled step with the most tokens; empty where that step took longer or shorter than every round."""
+        name = timings.growth("growth", way)[-1]["name"]
+        profile, seconds = raw["profiles"][name], timings.seconds(name)
+        inside = seconds.min() <= profile["seconds"] <= seconds.max()
+        return f"{profile['groups']['attention'] / profile['seconds']:.0%}".replace("%", " %") if inside else ""
+
+    counts = [entry["tokens"] for entry in timings.growth("attention", "published") if entry["tokens"] >= MIN_TOKENS]
     page = text.page(
         "timing.md.j2",
         preview=params.preview,
@@ -60,6 +75,9 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
         ratio=ratio,
         milliseconds=milliseconds,
         exponent=exponent,
+        between=between,
+        spans=list(itertools.pairwise(counts)),
+        attention_share=share,
         label=label,
         page="timing.md",
     )

@@ -365,6 +365,17 @@ class _Sample:
         """From that scale to the effect's."""
         return math.exp(value) if is_ratio(self.comparison) else value
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the sides."""
+        variants = self.comparison.variants
+        return variants if len(variants) == len(self.parts) else (f"the {self.comparison.measure}",)
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """Names of the sides that lose a seed for themselves, see `without`; of a paired sample all together."""
+        return (listed(list(dict.fromkeys(self.names))),) if self.form is paired_contrast else self.names
+
     def without(self, side: int, place: int) -> _Sample:
         """The sample without one seed of one side; a paired one loses it on all sides."""
         drop = range(len(self.parts)) if self.form is paired_contrast else (side,)
@@ -483,10 +494,8 @@ def _of_trainings(
         return _observation(finding, "short run", why, f"trainings that are shown {images_shown:,} images")
     if sample is None or finding.interval is None:
         return finding
-    if _has_to_settle(comparison, evidence) and (moved := _moved(sample, finding, sides, levels, looks, first_seed)):
-        # A small movement across a bound may be chance, which more seeds tell.
-        remedy = "more seeds or a longer training" if moved == _DIFFER else "a longer training"
-        return _observation(finding, "not settled", moved, remedy)
+    if _has_to_settle(comparison, evidence) and (found := _unsettled(sample, sides, levels, looks, first_seed)):
+        return _observation(replace(finding, notes=found.notes), "not settled", found.why, found.missing)
     return replace(finding, notes=_notes(sample, finding, levels))
 
 
@@ -506,26 +515,52 @@ def _has_to_settle(comparison: ComparisonSettings, evidence: Mapping[str, Traini
     return MEASURES[comparison.measure].by_epoch is not None and not ended
 
 
-def _moved(
-    sample: _Sample, finding: Finding, sides: Mapping[str, Training], levels: _Levels, looks: tuple[int, ...], first_seed: int
-) -> str:
-    """Why the effect has not settled, as the end of a sentence; empty where it has.
+@dataclass(frozen=True)
+class _Unsettled:
+    """Why an effect has not settled, as the end of a sentence; see `Finding` for the others."""
 
-    The effect of the late epochs is compared with that of the fifth of the epochs before the last fifth. It has settled where it moved
-    by less than the claim's margin and both give the same verdict.
+    why: str
+    missing: str
+    notes: tuple[str, ...] = ()
+
+
+def _unsettled(
+    sample: _Sample, sides: Mapping[str, Training], levels: _Levels, looks: tuple[int, ...], first_seed: int
+) -> _Unsettled | None:
+    """None where the effect of a sample has settled. One excursion of one seed may look like a movement, so such a seed is named."""
+    longer, either = "a longer training", "more seeds or a longer training"
+    if any(side.test_accuracy.shape[1] < 2 for side in sides.values()):
+        return _Unsettled("one epoch does not show whether the effect has settled", longer)
+    try:
+        before = _trained(sample.comparison, sides, looks, first_seed, epochs=True)
+    except NotFormed as error:
+        return _Unsettled(f"over the fifth of the epochs before the last {error}", longer)
+    moved = _moved(sample, before, levels, looks)
+    if not moved or moved == _DIFFER:  # a small movement across a bound may be chance, which more seeds tell
+        return _Unsettled(moved, either) if moved else None
+    alone = [
+        f"seed {seed} of {name}"
+        for i, (name, seeds) in enumerate(zip(sample.apart, sample.seeds, strict=False))
+        for j, seed in enumerate(seeds)
+        if len(seeds) > 3 and not _moved(sample.without(i, j), before.without(i, j), levels, ())
+    ]
+    if not alone:
+        return _Unsettled(moved, longer)
+    return _Unsettled(moved, either, (f"Without {' or without '.join(alone)} it would have settled.",))
+
+
+def _moved(sample: _Sample, before: _Sample, levels: _Levels, looks: tuple[int, ...]) -> str:
+    """How the effect moved, as the end of a sentence; empty where it has settled.
+
+    The effect of the late epochs, `sample`, is compared with that of the fifth of the epochs before the last fifth, `before`. It has
+    settled where it moved by less than the claim's margin and both give the same verdict.
 
     The margin is the bound's distance from no effect. A bound of no effect, and the bound of `at least`, have no such distance: they
     say on which side of a value the effect lies. A claim with a direction therefore also allows half the half-width of the interval,
     which is what other seeds change, and a fifth of the effect's distance from the bound: at that pace the effect would take the whole
     training once more to reach it. The largest of the three counts.
     """
-    if any(side.test_accuracy.shape[1] < 2 for side in sides.values()):
-        return "one epoch does not show whether the effect has settled"
     comparison = sample.comparison
-    try:
-        before = _trained(comparison, sides, looks, first_seed, epochs=True)
-    except NotFormed as error:
-        return f"over the fifth of the epochs before the last {error}"
     low, high = sample.region
     late, bound = sample.estimate, high if math.isinf(low) else low
     interval = late.interval(levels.shown)
@@ -546,7 +581,7 @@ def _moved(
             f"from the fifth of the epochs before the last to the late ones the effect moved by {was} {measure.of_difference}, "
             f"and less than {most} would be settled"
         )
-    return _DIFFER if _decide(before, levels, looks).verdict != finding.verdict else ""
+    return _DIFFER if _decide(before, levels, looks).verdict != _decide(sample, levels, looks).verdict else ""
 
 
 def _notes(sample: _Sample, finding: Finding, levels: _Levels) -> tuple[str, ...]:
@@ -555,15 +590,15 @@ def _notes(sample: _Sample, finding: Finding, levels: _Levels) -> tuple[str, ...
     if comparison.measure == "ensemble accuracy":
         return ()
     notes = []
-    names = comparison.variants if len(comparison.variants) == len(sample.parts) else (f"the {comparison.measure}",)
-    flips = []
-    for i, (name, part, seeds) in enumerate(zip(names, sample.parts, sample.seeds, strict=True)):
+    for name, part, seeds in zip(sample.names, sample.parts, sample.seeds, strict=True):
         distance = np.abs(part - np.median(part))
         deviation = 1.4826 * float(np.median(distance))
         place = int(distance.argmax())
         if len(part) >= MIN_FOR_OUTLIERS and distance[place] > OUTLIER * deviation > 0:
             notes.append(f"Seed {seeds[place]} of {name} lies far from its others.")
-        if finding.verdict in ("supported", "contradicted") and len(part) > 2:
+    flips = []
+    for i, (name, seeds) in enumerate(zip(sample.apart, sample.seeds, strict=False)):
+        if finding.verdict in ("supported", "contradicted") and len(seeds) > 2:
             # Not only the outlier: it widens the interval, so that leaving it out may confirm the verdict.
             flip = [str(seed) for j, seed in enumerate(seeds) if _decide(sample.without(i, j), levels, ()).verdict != finding.verdict]
             if flip:

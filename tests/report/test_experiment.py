@@ -75,6 +75,25 @@ def test_differences_of_shares_are_exact(study: Params) -> None:
     assert found.interval == share_contrast([1.0] * 6, [0.0] * 6).interval(look_level(study.looks))
 
 
+def test_variants_of_another_size_are_told(study: Params) -> None:
+    runs = {name: result(study, name, (0,)) for name in ("base", "relu", "mean")}
+    sizes = {"base": (1000, 100), "relu": (1090, 91), "mean": (2050, 100)}
+    for name, (parameters, flops) in sizes.items():
+        runs[name] = dataclasses.replace(runs[name], parameters=parameters, flops=flops)
+
+    def told() -> str:
+        return experiment.budgets(experiment.rows(study, EXPERIMENT, runs))
+
+    labels = {row.variant: row.label for row in experiment.rows(study, EXPERIMENT, runs)}
+    assert told() == f"Beside *{labels['base']}*, *{labels['mean']}* has 2.05 times the parameters."
+    runs["relu"] = dataclasses.replace(runs["relu"], parameters=2050)
+    assert told().endswith(" have 2.05 times the parameters.")
+    runs["relu"] = dataclasses.replace(runs["relu"], flops=50)
+    assert "has 2.05 times the parameters and 0.500 times the FLOPs" in told()
+    del runs["base"]
+    assert told() == ""
+
+
 def test_the_headline_names_who_ends_elsewhere(study: Params) -> None:
     runs = {name: result(study, name, tuple(range(6))) for name in ("base", "relu", "mean")}
     for name, shift in (("relu", 0.08), ("mean", -0.3)):

@@ -100,6 +100,11 @@ def test_a_sentence_of_which_one_half_holds_says_which(study: params.Params) -> 
     assert verdict == "does not hold as far as it is decided"
     ((_, _, verdict, results),) = judged("supported", "supported")
     assert (verdict, results[0].startswith("base")) == ("holds", True)
+    ((_, _, verdict, results),) = judged("supported", "not settled")  # what was not judged keeps its half of the sentence open
+    assert (verdict, results[1].split(", ")[0]) == ("holds as far as it is decided", "T14b stays open")
+    ((_, _, verdict, results),) = judged("not run", "contradicted")
+    assert (verdict, results[0].split(", ")[0]) == ("does not hold as far as it is decided", "T14a was not run")
+    assert judged("not settled", "not run") == []
 
 
 @pytest.mark.parametrize(("accuracies", "agrees"), [([0.97, 0.975, 0.98], True), ([0.97, 0.9701, 0.9702], False)])

@@ -78,6 +78,26 @@ def test_tables_and_answers_follow_params(study: Params, make_timings: Make, raw
     assert "no class token |" not in shown
 
 
+def test_a_profiled_step_unlike_the_timed_ones_gives_no_share(study: Params, make_timings: Make) -> None:
+    found = make_timings()
+    for way, words in (("published", "As published"), ("fast", "On the fast path")):
+        name = f"growth/{way}/784"
+        profile = found.raw["profiles"][name]
+        for seconds, told in ((found.seconds(name).max() * 1.01, False), (found.median(name), True)):
+            profile["seconds"] = seconds
+            (line,) = (line for line in page(study, found)[0].splitlines() if line.startswith(f"- {words}, from 4 to 784 tokens"))
+            share = f" With 784 tokens attention is {100 * profile['groups']['attention'] / seconds:.0f} % of the profiled step."
+            assert line.endswith(share if told else "for its backward pass.")
+
+
+def test_exponents_from_count_to_count(study: Params, make_timings: Make) -> None:
+    shown, _ = page(study, make_timings(exponent=1.5, noise=1e-5))
+    for fewer, more in ((49, 196), (196, 784)):
+        (line,) = (line for line in shown.splitlines() if line.startswith(f"| time of attention alone, {fewer} to {more} tokens |"))
+        assert re.findall(r"[\d.]+", line.split("tokens |")[1]) == ["1.50"] * 6
+    assert "alone, 16 to" not in shown
+
+
 def test_equal_results_give_equal_bytes(study: Params, make_timings: Make, drawn_once: dict[tuple[str, str, bool], bytes]) -> None:
     drawn_once.clear()
     first = page(study, make_timings())[1]

@@ -145,7 +145,10 @@ def test_labels_are_not_cut_inside_a_word(monkeypatch: pytest.MonkeyPatch) -> No
         judgement("I", "supported", 1.0, 0.9, 1.1, **SIMILAR, variant=long, reference=f"{long}-2"),
     ]
     labels = [label.get_text() for label in drawn(monkeypatch, shown).axes[0].get_yticklabels()]
-    assert labels == ["H  depth-12-post-norm / depth-12-post-norm-low-rate", f"I  {long} / \N{HORIZONTAL ELLIPSIS}"]
+    assert labels == [
+        "H  depth-12-post-norm / depth-12-post-norm-low-rate, test error",
+        f"I  {long} / \N{HORIZONTAL ELLIPSIS}",
+    ]
 
 
 def test_a_page_holds_sixty_claims() -> None:

@@ -595,6 +595,16 @@ def test_more_seeds_can_settle_what_differed_by_chance() -> None:
     assert later.verdict == "supported"
 
 
+def test_a_seed_whose_excursion_looks_like_a_movement_is_named() -> None:
+    late = 0.9 + 1e-4 * np.array([-1.5, -0.5, 0.0, 0.5, 1.5])
+    b = ending(*[0.9] * 5)
+    one = found(compare("equivalent", bound=0.005), a=_last_two_fifths(late - np.array([0, 0, 0.1, 0, 0]), late), b=b)
+    assert (one.verdict, one.notes) == ("not settled", ("Without seed 2 of a and b it would have settled.",))  # paired
+    assert one.missing == "more seeds or a longer training"
+    every = found(compare("equivalent", bound=0.005), a=_last_two_fifths(late - 0.02, late), b=b)
+    assert (every.verdict, every.notes, every.missing) == ("not settled", (), "a longer training")
+
+
 def test_a_training_that_ends_at_a_rate_of_0_has_nothing_to_settle() -> None:
     spread = 1e-4 * np.array([-1.5, -0.5, 0.5, 1.5])
     a, b = _last_two_fifths(0.9 + 0.02 + spread, 0.9 + 0.04 + spread), ending(*[0.9] * 4)

@@ -94,7 +94,7 @@ def curves(material: Material) -> list[Drawing]:
     if not many and (critical := [line.label for line in lines if _self_critical(line.run)]):
         caption += f" The self-critical epochs of {listed(critical)} have no train loss, as what they minimise is no cross-entropy."
     if found := excursions(lines):
-        caption += f" Tests of a seed far worse than those before and after it: {'; '.join(found)}."
+        caption += f" Errors of a seed far above those before and after it: {'; '.join(found)}."
     return [Drawing(alt, caption, lambda theme: draw_curves(lines, theme))]
 
 
@@ -109,7 +109,7 @@ def excursions(lines: Sequence[Line]) -> list[str]:
             for epoch in range(2, len(error) - 2):
                 around = max(error[epoch - 2 : epoch].max(), error[epoch + 1 : epoch + 3].max())
                 if error[epoch] > max(FAR * around, around + FAR_POINTS / 100):
-                    found.append(f"{line.label}, seed {seed}, epoch {epoch + 1}: {percent(1 - float(error[epoch]))} %")
+                    found.append(f"{line.label}, seed {seed}, epoch {epoch + 1}: {percent(float(error[epoch]))} %")
     return found
 
 

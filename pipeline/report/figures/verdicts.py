@@ -18,7 +18,7 @@ from pipeline.report.text import compared, counted, listed
 from pipeline.study.claims import OBSERVATIONS, Judgement, Verdict, is_ratio, region
 
 REACH = 4.0  # margins shown to either side; an arrow at the edge stands for what lies beyond
-_MAX_LABEL = 56  # characters
+_MAX_LABEL = 64  # characters
 _SENTENCE_LINE, _SENTENCE_LINES = 66, 2  # characters, and lines of them
 _WIDER = " A claim of several comparisons is contradicted only when a wider interval, which covers all of them at once, lies outside, too."
 _SHADES: dict[Theme, float] = {"light": 0.2, "dark": 0.32}  # opacity of a region; on a dark page it takes more to be seen
@@ -67,11 +67,9 @@ def _line(judgement: Judgement, label: str) -> _Line | None:
 
 
 def _label(judgement: Judgement) -> str:
-    """The claim and its deciding comparison; where that is too long, without the measure, and then shortened."""
-    text = f"{judgement.id}  {compared(judgement.deciding.comparison)}"
-    if len(text) <= _MAX_LABEL:
-        return text
-    return textwrap.shorten(text.rpartition(", ")[0], _MAX_LABEL, placeholder=" \N{HORIZONTAL ELLIPSIS}").replace(" ", "  ", 1)
+    """The claim and its deciding comparison, shortened at its end."""
+    text = f"{judgement.id} {compared(judgement.deciding.comparison)}"
+    return textwrap.shorten(text, _MAX_LABEL, placeholder=" \N{HORIZONTAL ELLIPSIS}", break_on_hyphens=False).replace(" ", "  ", 1)
 
 
 def _sentence(judgement: Judgement) -> str:
@@ -100,7 +98,7 @@ def forest(judgements: Sequence[Judgement], *, sentences: bool = False) -> Drawi
     return Drawing(
         alt=f"Effects of {counted(len(lines), 'claim')} in units of the margin: {listed(counts)}.",
         caption="The deciding effect of each claim with its interval, in units of the claim's margin. Green: where the claim puts it. "
-        "A claim is supported when its whole line lies in the green, contradicted when none of it does. Open circles are observations, "
+        "A claim is supported when its whole line lies in the green, contradicted when none of it does. Open signs are observations, "
         f"which decide nothing. Arrows: beyond {REACH:g} margins. A bound without a margin stands at 1, and the unit is half the interval."
         + (_WIDER if any(line.verdict == "not decided" and line.outside for line in lines) else ""),
         draw=lambda theme: draw_forest(lines, theme),
@@ -120,18 +118,18 @@ def draw_forest(lines: Sequence[_Line], theme: Theme) -> bytes:
             start, end = np.clip(line.region, -REACH, REACH)
             axes.barh(place, end - start, 0.86, left=start, color=COLOURS[theme][2], alpha=_SHADES[theme], linewidth=0)
             colour = colours[line.verdict]
+            face = PAGE[theme] if line.verdict in OBSERVATIONS else colour
             ends = np.clip([line.low, line.high], -REACH, REACH)
             axes.plot(ends, [place, place], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3)
             for edge, beyond, marker in ((-REACH, line.low < -REACH, "<"), (REACH, line.high > REACH, ">")):
                 if beyond:
-                    axes.plot([edge], [place], marker=marker, color=colour, markersize=6, clip_on=False, zorder=4)
+                    axes.plot([edge], [place], marker=marker, color=colour, markerfacecolor=face, markersize=6, clip_on=False, zorder=4)
             if abs(line.effect) <= REACH:
-                face = PAGE[theme] if line.verdict in OBSERVATIONS else colour
                 axes.plot([line.effect], [place], marker="o", color=colour, markerfacecolor=face, markersize=5.5, zorder=5)
         for x in (-1, 0, 1):
             axes.axvline(x, color=MUTED[theme], linewidth=0.9, linestyle=":" if x else "-", zorder=1)
         axes.set_yticks(range(len(lines)), [line.label for line in lines])
-        axes.tick_params(axis="y", labelsize=8.5, pad=9)  # room for an arrow
+        axes.tick_params(axis="y", labelsize=8, pad=9)  # room for an arrow
         axes.set_ylim(len(lines) - 0.4, -0.6)
         axes.set_xlim(-REACH, REACH)
         axes.set_xticks(range(-int(REACH), int(REACH) + 1))
