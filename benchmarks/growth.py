@@ -13,7 +13,6 @@ from benchmarks import nested, overheads, runner
 from benchmarks.loops import BATCH_SIZE, EPOCH_STEPS
 from benchmarks.measure import THESIS
 from benchmarks.runner import Options
-from pipeline.params import Shape
 from pipeline.timing.load import LoadMeter, wait_until_quiet
 from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.rounds import Say, run_rounds
@@ -37,7 +36,7 @@ def measure(options: Options, say: Say, *, quick: bool) -> list[Series]:
     repeats = 1 if quick else 3
     seeds, variants = (SEEDS[:3], VARIANTS[:3]) if quick else (SEEDS, VARIANTS)
     patches = list(PATCHES.items())[:3] if quick else list(PATCHES.items())
-    by_tokens = {_tokens(patch): (patch, steps) for patch, steps in patches}
+    by_tokens = {THESIS.model_copy(update={"patch": patch}).num_tokens: (patch, steps) for patch, steps in patches}
     counts = IMAGES[:3] if quick else IMAGES
 
     def epoch(num_seeds: int, patch: int, steps: int) -> Timed:
@@ -60,11 +59,6 @@ def measure(options: Options, say: Say, *, quick: bool) -> list[Series]:
         series_of("variants", variants, "`dvc repro` with nothing to do", lambda count: overheads.noop_seconds(options, count, 1)[0]),
         _report_series(options, variants, repeats, say),
     ]
-
-
-def _tokens(patch: int) -> int:
-    """Length of the sequence, the class token included."""
-    return (Shape().size // patch) ** 2 + 1
 
 
 def _series(
@@ -108,12 +102,10 @@ def _report_series(options: Options, variants: Sequence[int], repeats: int, say:
 
 def draw(series: Sequence[Series], picture: Path) -> None:
     """PNG as wide as a page on a git host: a panel per series, both axes logarithmic, with the fitted power law."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows = math.ceil(len(series) / _PANELS_A_ROW)
     figure = Figure(figsize=(8.3, 3.1 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = list(figure.subplots(rows, _PANELS_A_ROW, squeeze=False).flat)
     for place, (axes, one) in enumerate(zip(panels, series, strict=False)):
         fit = fit_power_law(one["x"], one["y"])

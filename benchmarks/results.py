@@ -6,12 +6,12 @@ import csv
 import dataclasses
 import io
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from pipeline.errors import UserError
 from pipeline.files import write_text
@@ -48,14 +48,6 @@ class Row:
     kept: bool
 
 
-_READERS: dict[str, Callable[[str], Any]] = {
-    "int": int,
-    "float": float,
-    "str": str,
-    "bool": lambda text: {"True": True, "False": False}[text],
-}
-
-
 def write(path: Path, rows: Iterable[Row]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -66,13 +58,12 @@ def write(path: Path, rows: Iterable[Row]) -> None:
 
 def read(path: Path) -> list[Row]:
     """Raises UserError when the file is missing or not such a table."""
-    readers = {field.name: _READERS[str(field.type)] for field in dataclasses.fields(Row)}
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            return [Row(**{name: read(line[name]) for name, read in readers.items()}) for line in csv.DictReader(file)]
+            return TypeAdapter(list[Row]).validate_python(list(csv.DictReader(file)))
     except FileNotFoundError:
         raise UserError(f"{path} is missing: run `python -m benchmarks` first.") from None
-    except (KeyError, TypeError, ValueError):
+    except (TypeError, ValueError):
         raise UserError(f"{path} is damaged: run `python -m benchmarks` again, or restore it from git.") from None
 
 

@@ -172,12 +172,10 @@ def drawing(rows: Sequence[Row], trainings: Sequence[Training]) -> Drawing:
     """Hours over workers, beside the bound."""
 
     def draw(theme: Theme) -> bytes:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         with style(theme):
             figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
-            FigureCanvasAgg(figure)
             axes = figure.subplots()
             counts = [row.workers for row in rows]
             axes.plot(counts, [row.bound / 3600 for row in rows], color=INK[theme], label="bound")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import gc
 import json
 import os
@@ -81,8 +80,7 @@ def main(argv: list[str]) -> int:
             print(f"{one.outcome}  {part}: {one.text}", flush=True)
             found.append({"part": part, **asdict(one)})
     commit, dirty = git_state()
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    write_json(OUT, {"date": now, "git_commit": commit, "git_dirty": dirty, "lines": found})
+    write_json(OUT, {"date": workers.now(), "git_commit": commit, "git_dirty": dirty, "lines": found})
     failed = sum(one["outcome"] == "FAIL" for one in found)
     print(f"{failed} of {len(found)} lines failed; {OUT} has the numbers." if failed else f"No line failed; {OUT} has the numbers.")
     return 1 if failed else 0

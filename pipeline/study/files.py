@@ -131,8 +131,8 @@ def places(files: Files, top: str) -> list[str]:
     return sorted({f"{'/'.join(path.split('/')[:-3])}/".removeprefix("/") for path in paths})
 
 
-def described(files: Files, prefix: str) -> tuple[list[str], str | None]:
-    """The variants and the name of the data set in the params.yaml that the results in `prefix` follow, of whatever age.
+def described(files: Files, prefix: str) -> list[str]:
+    """The variants in the params.yaml that the results in `prefix` follow, of whatever age.
 
     That is the root's, with a profile's laid over it. A file that cannot be read names nothing.
     """
@@ -140,8 +140,7 @@ def described(files: Files, prefix: str) -> tuple[list[str], str | None]:
     contents = files.read(paths)
     layers = [_yaml(contents[path]) for path in paths if path in contents]
     variants = [str(name) for layer in layers for name in _mapping_at(layer, "variants")]
-    datasets = [_mapping_at(layer, "data").get("dataset") for layer in layers]
-    return list(dict.fromkeys(variants)), next((name for name in reversed(datasets) if isinstance(name, str)), None)
+    return list(dict.fromkeys(variants))
 
 
 def in_order(trainings: Mapping[str, T], variants: Sequence[str]) -> dict[str, T]:

@@ -108,7 +108,7 @@ def read(
     else:
         place = f"{prefix}{RUNS}"
         trainings, left_out = former.read(files, prefix, name)
-    return Study(place, prefix, in_order(trainings, described(files, prefix)[0]), files, left_out)
+    return Study(place, prefix, in_order(trainings, described(files, prefix)), files, left_out)
 
 
 def _of_tables(files: Files, prefix: str, name: str) -> dict[str, Training]:
