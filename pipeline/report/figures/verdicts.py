@@ -110,7 +110,7 @@ def draw_forest(lines: Sequence[_Line], theme: Theme) -> bytes:
     """PNG: a row per claim with its region, interval and effect, in margins."""
     colours = _colours(theme)
     with style(theme):
-        row = 0.055 + 0.13 * max(line.label.count("\n") + 1 for line in lines)  # inches
+        row = 0.04 + 0.13 * max(line.label.count("\n") + 1 for line in lines)  # inches
         drawn = Figure(figsize=(WIDTH, 1.1 + row * len(lines)), layout="constrained")
         axes = drawn.add_subplot()
         axes.hlines(range(len(lines)), -REACH, REACH, color=MUTED[theme], linewidth=0.6, alpha=0.3, zorder=0.5)
