@@ -6,11 +6,12 @@ A checkpoint is replaced as a whole, so a kill at any moment leaves the old one 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.files import read_sealed, write_sealed
+from pipeline.files import DamagedError, read_sealed, write_sealed
+from pipeline.provenance import same_processor
 from pipeline.training.records import EpochRow
 
 if TYPE_CHECKING:
@@ -22,39 +23,54 @@ def path_of(directory: Path, seeds: Sequence[int], code: str) -> Path:
     return directory / f"seed-{'-'.join(map(str, seeds))}.{code[:12]}.part"
 
 
-def save(path: Path, trainer: Trainer, *, started: str) -> None:
-    """Replaces the checkpoint by the trainer's state. `started`: when the training began."""
+def save(path: Path, trainer: Trainer, origin: Mapping[str, Any]) -> None:
+    """Replaces the checkpoint by the trainer's state.
+
+    Args:
+        origin: what the finished seeds will say of where they come from, as far as a later process cannot find it out: `started`,
+            `device_name`, `versions`.
+    """
     from safetensors.torch import save as to_bytes
 
     content = {
+        **origin,
         "epoch": trainer.epoch,
         "rows": [list(row) for row in trainer.rows],
         "failed": {str(seed): epoch for seed, epoch in trainer.failed.items()},
-        "started": started,
     }
     write_sealed(path, to_bytes(trainer.state(), {"content": json.dumps(content)}))
 
 
-def restore(path: Path, trainer: Trainer) -> str | None:
+def restore(path: Path, trainer: Trainer, device_name: str, versions: Mapping[str, str]) -> dict[str, Any]:
     """Sets the trainer to its last checkpoint, if there is one.
 
+    Args:
+        device_name, versions: of this process, as `provenance` gives them. Checkpoints of earlier versions have neither, and pass.
+
     Returns:
-        When the training began; None where there is no checkpoint.
+        The `origin` that was saved; an empty one where there is no checkpoint.
 
     Raises:
-        DamagedError: the checkpoint is not what was written; the trainer is untouched.
+        DamagedError: the checkpoint is not what was written, or was computed on another kind of processor or by other software; the
+            trainer is untouched.
     """
     from safetensors.torch import load as from_bytes
 
     try:
         stored = read_sealed(path)
     except FileNotFoundError:
-        return None
+        return {}
     content = metadata(stored)
-    rows = [EpochRow(*row) for row in content["rows"]]
-    failed = {int(seed): epoch for seed, epoch in content["failed"].items()}
-    trainer.load(from_bytes(stored), epoch=content["epoch"], rows=rows, failed=failed)
-    return str(content["started"])
+    # The bits of a training are those of one processor and one software, and its record names one.
+    if not same_processor(before := content.get("device_name", device_name), device_name):
+        raise DamagedError(f"{path} is of another processor ({before})")
+    known = content.get("versions", versions)
+    if others := [f"{name} {known.get(name)}" for name in {**known, **versions} if known.get(name) != versions.get(name)]:
+        raise DamagedError(f"{path} is of other software ({', '.join(others)})")
+    rows = [EpochRow(*row) for row in content.pop("rows")]
+    failed = {int(seed): epoch for seed, epoch in content.pop("failed").items()}
+    trainer.load(from_bytes(stored), epoch=content.pop("epoch"), rows=rows, failed=failed)
+    return content
 
 
 def metadata(stored: bytes) -> dict[str, Any]:

@@ -511,21 +511,23 @@ def _train(job: Job, data: Any, seeds: list[int]) -> Iterator[Message]:
     tables = replay.tables(trainer)
     facts = _facts(job)
     path = checkpoint.path_of(job.folder, seeds, job.origin["code_hash"])
-    warning, started = None, None
+    # A benchmark records no versions.
+    here: dict[str, Any] = {"device_name": facts.device_name, "versions": job.origin.get("versions", {})}
+    warning, kept = None, dict[str, Any]()
     try:
-        started = checkpoint.restore(path, trainer)
+        kept = checkpoint.restore(path, trainer, **here)
     except DamagedError as fault:
         warning = str(fault)
-    started = started or now()
+    about = {"started": now(), **kept, **here}
     yield Started(seeds, trainer.epoch, trainer.rows, warning, facts)
     first = trainer.epoch + 1
     while not trainer.done:
         rows = trainer.run_epoch()
         start = time.perf_counter()
-        checkpoint.save(path, trainer, started=started)
+        checkpoint.save(path, trainer, about)
         note = trainer.driver.note if trainer.epoch == first else None
         yield Epoch(seeds, trainer.epoch, rows, time.perf_counter() - start, note)
-    origin = {**job.origin, **asdict(facts), "started": started, "finished": now()}
+    origin = {**job.origin, **asdict(facts), **about, "finished": now()}
     if job.device == "cuda":
         origin["graphs"] = trainer.driver.graphs
     for part in finished.of_trainer(trainer, origin, tables):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,16 +16,18 @@ from pipeline.runner import checkpoint
 from pipeline.training.engine import Trainer
 
 CODE = "c" * 64
+HERE: dict[str, Any] = {"device_name": "A processor (2 cores)", "versions": {"python": "3.11.2", "torch": "2.15.0"}}
+ORIGIN = {"started": "then", **HERE}
 
 
 def test_round_trip_is_bitwise(tmp_path: Path, tiny_trainer: Callable[..., Trainer]) -> None:
     path = checkpoint.path_of(tmp_path, [0, 1], CODE)
     trainer = tiny_trainer()
     trainer.run_epoch()
-    checkpoint.save(path, trainer, started="then")
+    checkpoint.save(path, trainer, ORIGIN)
     trainer.run_epoch()
     other = tiny_trainer()
-    assert checkpoint.restore(path, other) == "then"
+    assert checkpoint.restore(path, other, **HERE) == ORIGIN
     assert other.epoch == 1
     other.run_epoch()
     assert [row[:5] for row in other.rows] == [row[:5] for row in trainer.rows]
@@ -36,13 +39,13 @@ def test_one_checkpoint_is_kept_and_nothing_else(tmp_path: Path, tiny_trainer: C
     trainer = tiny_trainer()
     for _ in range(3):
         trainer.run_epoch()
-        checkpoint.save(checkpoint.path_of(tmp_path, [0, 1], CODE), trainer, started="then")
+        checkpoint.save(checkpoint.path_of(tmp_path, [0, 1], CODE), trainer, ORIGIN)
     assert [path.name for path in tmp_path.iterdir()] == ["seed-0-1.cccccccccccc.part"]
 
 
 def test_nothing_to_restore(tmp_path: Path, tiny_trainer: Callable[..., Trainer]) -> None:
     trainer = tiny_trainer()
-    assert checkpoint.restore(tmp_path / "seed-0.part", trainer) is None
+    assert checkpoint.restore(tmp_path / "seed-0.part", trainer, **HERE) == {}
     assert trainer.epoch == 0
 
 
@@ -50,14 +53,44 @@ def test_a_cut_file_is_noticed_and_leaves_the_trainer_at_the_start(tmp_path: Pat
     path = tmp_path / "seed-0-1.part"
     trainer = tiny_trainer()
     trainer.run_epoch()
-    checkpoint.save(path, trainer, started="then")
+    checkpoint.save(path, trainer, ORIGIN)
     path.write_bytes(path.read_bytes()[:-100])
     other = tiny_trainer()
     before = other.state()
     with pytest.raises(DamagedError, match=r"seed-0-1\.part does not match its checksum"):
-        checkpoint.restore(path, other)
+        checkpoint.restore(path, other, **HERE)
     assert other.epoch == 0
     assert all(torch.equal(other.state()[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize(
+    ("other", "fault"),
+    [
+        ({"device_name": "Another (2 cores)"}, r"another processor \(A processor \(2 cores\)\)"),
+        ({"versions": {"python": "3.11.2", "torch": "2.16.0"}}, r"other software \(torch 2\.15\.0\)"),
+        ({"versions": {"torch": "2.15.0", "cuda": "13.0"}}, r"other software \(python 3\.11\.2, cuda None\)"),
+        ({"device_name": "A processor (64 cores)"}, None),
+    ],
+)
+def test_a_checkpoint_of_another_processor_or_software_leaves_the_trainer_at_the_start(
+    tmp_path: Path, tiny_trainer: Callable[..., Trainer], other: dict[str, Any], fault: str | None
+) -> None:
+    """The number of cores does not affect results; a checkpoint of an earlier version names neither, and is taken."""
+    path = tmp_path / "seed-0-1.part"
+    trainer = tiny_trainer()
+    trainer.run_epoch()
+    checkpoint.save(path, trainer, ORIGIN)
+    resumed = tiny_trainer()
+    if fault is None:
+        checkpoint.restore(path, resumed, **HERE | other)
+    else:
+        with pytest.raises(DamagedError, match=rf"seed-0-1\.part is of {fault}$"):
+            checkpoint.restore(path, resumed, **HERE | other)
+    assert resumed.epoch == (fault is None)
+    checkpoint.save(path, trainer, {"started": "then"})
+    resumed = tiny_trainer()
+    assert checkpoint.restore(path, resumed, **HERE | other) == {"started": "then"}
+    assert resumed.epoch == 1
 
 
 @pytest.fixture(scope="module")

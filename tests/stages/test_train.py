@@ -20,14 +20,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load as from_bytes
 from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
 
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
-from pipeline.files import sha256
+from pipeline.files import read_sealed, sha256, write_sealed
 from pipeline.models import build
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
 from pipeline.runner import results, workers
+from pipeline.runner.checkpoint import metadata
 from pipeline.stages import train as stage
 from pipeline.training.engine import set_reproducible
 from tests.helpers import flip_bit, is_worker, wait_until, workers_of
@@ -351,3 +354,25 @@ def test_a_damaged_seed_trains_anew_with_one_line(tmp_path: Path, arrays: Path, 
     assert "goes on" not in out
     assert epochs_trained(out) == 6
     assert_same(directory, unbroken)
+
+
+@pytest.mark.parametrize(
+    ("change", "epochs"),
+    [({"device_name": "Another (2 cores)"}, 6), ({"versions": {"torch": "1.0"}}, 6), ({"device_name": None, "versions": None}, 5)],
+)
+def test_a_checkpoint_of_another_processor_or_torch_is_not_gone_on_from(
+    tmp_path: Path, arrays: Path, study: Params, unbroken: Path, change: dict[str, Any], epochs: int
+) -> None:
+    """Else one record would name one processor for the bits of two. A checkpoint of an earlier version, which names none, is."""
+    directory = continued(tmp_path, arrays, study, unbroken)
+    path = next((directory / ".checkpoints" / "seeds").glob("*/seed-0.*.done"))
+    path.unlink()
+    stored = read_sealed(unbroken / "first-epoch.part")
+    content = {name: value for name, value in (metadata(stored) | change).items() if value is not None}
+    write_sealed(path.with_suffix(".part"), to_bytes(from_bytes(stored), {"content": json.dumps(content)}))
+    out = here(directory)
+    assert len([line for line in out.splitlines() if ".part is of " in line]) == (epochs == 6)
+    assert epochs_trained(out) == epochs
+    assert_same(directory, unbroken)
+    origin = {name: metadata(read_sealed(unbroken / "first-epoch.part"))[name] for name in ("device_name", "versions")}
+    assert {name: results.read_run(directory / "runs" / "tiny")[name] for name in origin} == origin
