@@ -28,7 +28,7 @@ def save(path: Path, trainer: Trainer, origin: Mapping[str, Any]) -> None:
 
     Args:
         origin: what the finished seeds will say of where they come from, as far as a later process cannot find it out: `started`,
-            `device_name`, `versions`.
+            `device_name`, `versions`, and on a GPU `graphs`.
     """
     from safetensors.torch import save as to_bytes
 

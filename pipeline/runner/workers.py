@@ -523,13 +523,13 @@ def _train(job: Job, data: Any, seeds: list[int]) -> Iterator[Message]:
     first = trainer.epoch + 1
     while not trainer.done:
         rows = trainer.run_epoch()
+        if job.device == "cuda":
+            about["graphs"] = trainer.driver.graphs
         start = time.perf_counter()
         checkpoint.save(path, trainer, about)
         note = trainer.driver.note if trainer.epoch == first else None
         yield Epoch(seeds, trainer.epoch, rows, time.perf_counter() - start, note)
     origin = {**job.origin, **asdict(facts), **about, "finished": now()}
-    if job.device == "cuda":
-        origin["graphs"] = trainer.driver.graphs
     for part in finished.of_trainer(trainer, origin, tables):
         finished.write(job.folder, part)
     path.unlink(missing_ok=True)

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from pipeline.errors import UserError
-from pipeline.runner import checkpoint, workers
+from pipeline.runner import checkpoint, finished, workers
 from pipeline.runner.progress import TrainingProgress
+from pipeline.training.engine import Trainer
 
 
 @pytest.fixture
@@ -195,3 +196,22 @@ def test_progress_counts_the_epochs_of_the_groups_that_take_a_groups_place() -> 
     for epoch in range(4):
         progress.epoch([0, 1], epoch + 1, [])
     assert progress.screen.work_left() == 4  # of one seed, in epochs
+
+
+def test_a_kill_after_the_last_epoch_does_not_forget_that_graphs_ran(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_trainer: Callable[..., Trainer]
+) -> None:
+    """A process that trains no epoch has captured no graph; only the checkpoint knows. The CPU computes in the place of a GPU."""
+    captured, other = tiny_trainer(), tiny_trainer()
+    captured.driver.graphs = "captured"
+    trainers = iter([captured, other])
+    monkeypatch.setattr("pipeline.training.engine.Trainer", lambda *arguments: next(trainers))
+    monkeypatch.setattr(workers, "_facts", lambda job: workers.Facts("fused-triton", 1, 2, "A GPU"))
+    job = workers.Job(captured.settings, tmp_path, tmp_path, "cuda", {"code_hash": "c" * 64, "versions": {"torch": "2.15.0"}})
+    until_killed = workers._train(job, None, [0, 1])
+    while not captured.done:
+        next(until_killed)
+    started, done = workers._train(job, None, [0, 1])
+    assert (started.epoch, done.failed) == (captured.settings.train.epochs, {})
+    parts, _ = finished.read_all(tmp_path)
+    assert [part.origin["graphs"] for part in parts] == ["captured"] * 2
