@@ -257,12 +257,11 @@ class _Driver:
 
 
 def _stored(assignment: Assignment) -> Files:
-    """The stored files from which a group's task goes on: the checkpoint, or for a replay the finished seeds."""
+    """The stored files from which a group's task goes on: the checkpoint, for a replay also the finished seeds."""
     job, task = assignment.job, assignment.task
+    paths = [path_of(job.folder, task.seeds, job.origin["code_hash"])]
     if task.replay:
-        paths = [path for seed in task.seeds for path in job.folder.glob(f"seed-{seed}.*.done")]
-    else:
-        paths = [path_of(job.folder, task.seeds, job.origin["code_hash"])]
+        paths += [path for seed in task.seeds for path in job.folder.glob(f"seed-{seed}.*.done")]
     return {path.name: path.read_bytes() for path in paths if path.exists()}
 
 
@@ -288,7 +287,9 @@ def _train(assignment: Assignment, stored: Files, data: list[Any], wanted: dict[
             (folder / file).write_bytes(content)
         moved = replace(job, folder=folder, origin=job.origin | {"versions": versions(job.device)})
         for message in messages(replace(assignment, job=moved), lambda job: _fetch(data[0])):
-            yield message, {} if isinstance(message, Started) else _taken_from(folder)
+            # A group whose replay differed is trained next, from the checkpoint that lies there.
+            goes_on = isinstance(message, Started) or (isinstance(message, Replayed) and message.parted is not None)
+            yield message, {} if goes_on else _taken_from(folder)
 
 
 def _taken_from(folder: Path) -> Files:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -339,3 +341,46 @@ def test_what_a_task_is_given(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(name.encode())
     assert cluster._stored(workers.Assignment(job, workers.Task([1, 2]))) == {part.name: b"part"}
     assert set(cluster._stored(workers.Assignment(job, workers.Task([1], replay=True)))) == {"seed-1.a.done", "seed-1.b.done"}
+    files = {part.name, "seed-1.a.done", "seed-1.b.done"}
+    assert set(cluster._stored(workers.Assignment(job, workers.Task([1, 2], replay=True)))) == files
+
+
+def test_a_group_whose_replay_differs_goes_on_from_its_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, study: Path, arrays: Path, one_thread: None
+) -> None:
+    """The task of a node, in this process and without Ray."""
+    monkeypatch.setattr(cluster, "_refusal", lambda wanted: None)
+    monkeypatch.setattr(cluster, "_fetch", lambda reference: reference)
+    monkeypatch.setattr(cluster, "die_with_parent", lambda parent: None)
+    monkeypatch.setenv("LAB_ATTENTION", "sdpa")
+    data = [load(arrays)]
+    settings = params.load(study / "params.yaml").resolve("base")
+    settings = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 2})})
+    job = workers.Job(settings, arrays, tmp_path, "cpu", {"code_hash": "c" * 64, "git_commit": None})
+
+    def told(task: workers.Task, count: int) -> list[workers.Message]:
+        """The first messages, whose files are stored."""
+        assignment = workers.Assignment(job, task)
+        messages = cluster._train(assignment, cluster._stored(assignment), data, {})
+        found = []
+        for message, files in itertools.islice(messages, count):
+            found.append(message)
+            for name, content in files.items():
+                (tmp_path / name).write_bytes(content)
+        return found
+
+    told(workers.Task([0]), 4)
+    (part,), _ = finished.read_all(tmp_path)
+    part.tensors["trace.loss"][3] += 1
+    for path in tmp_path.iterdir():
+        path.unlink()
+    finished.write(tmp_path, replace(part, origin={**part.origin, "code_hash": "a" * 64}))
+    told(workers.Task([0]), 2)
+    replayed, started, epoch, done = told(workers.Task([0], replay=True), 5)
+    assert isinstance(replayed, workers.Replayed)
+    assert str(replayed.parted).startswith("step 4 of seed 0: ")
+    assert isinstance(started, workers.Started)
+    assert isinstance(epoch, workers.Epoch)
+    assert (started.epoch, epoch.epoch) == (1, 2)
+    assert done == workers.Done([0], {})
+    assert {one.origin["code_hash"][0] for one in finished.read_all(tmp_path)[0]} == {"a", "c"}
