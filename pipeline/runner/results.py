@@ -191,23 +191,29 @@ def keep(directory: Path, root: Path, only: Collection[Path] | None = None) -> N
     try:
         run = read_run(directory)
         place = finished.folder(root, settings_of(run), run["data_digest"], run["device"])
-        groups = run["trainings"] if "epochs" in run else []
+        groups = run["trainings"]
     except (ValueError, KeyError):
         return
-    if only is not None and place not in only:
+    if "epochs" not in run or (only is not None and place not in only):
         return
-    if all(finished.is_there(place, seed, group) for group in groups for seed in group["seeds"]):
+    id_path = _id_path(place, run["variant"], run["seeds"], run["code_hash"])
+    all_there = all(finished.is_there(place, seed, group) for group in groups for seed in group["seeds"])
+    if all_there and id_path.exists():
         return
-    lock = read_lock()  # slow in a large study, so only where something is not kept yet
-    for path in (directory / name for name in OUTPUTS):
-        intact = path.exists() and sha256(path) == run["outputs"][path.name]
-        source = None if intact else _stored(path, lock)
-        if source is not None and sha256(source) == run["outputs"][path.name]:
-            _copy(source, path)
-    for part in load_seeds(directory):
+    parts: list[Finished] = []
+    if not all_there:  # reading the lock is slow in a large study
+        lock = read_lock()
+        for path in (directory / name for name in OUTPUTS):
+            intact = path.exists() and sha256(path) == run["outputs"][path.name]
+            source = None if intact else _stored(path, lock)
+            if source is not None and sha256(source) == run["outputs"][path.name]:
+                _copy(source, path)
+        parts = load_seeds(directory)
+    # Before the seeds, so that a kill in between does not have them found without it. Two variants may share the seeds, but no id.
+    write_json(id_path, sealed_json({"training_id": run["training_id"]}))
+    for part in parts:
         if not finished.is_there(place, part.seed, part.origin):
             finished.write(place, part)
-    write_json(_id_path(place, run["variant"], run["seeds"], run["code_hash"]), sealed_json({"training_id": run["training_id"]}))
 
 
 def restore_runs(root: Path, wanted: Callable[[str], bool]) -> None:

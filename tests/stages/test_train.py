@@ -313,6 +313,38 @@ def test_what_lies_in_runs_is_found_under_any_name(tmp_path: Path, arrays: Path,
     assert files(directory) == files(unbroken)
 
 
+def test_a_training_keeps_its_id_through_a_kill_and_beside_a_variant_with_its_settings(
+    tmp_path: Path, arrays: Path, study: Params, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the id MLflow knows a training. The kill comes when all seeds are kept; the variant is found when they are there already."""
+    directory = lay_out(tmp_path, arrays, study)
+    shutil.copytree(unbroken / "runs" / "tiny", directory / "runs" / "tiny")
+    run = results.read_run(directory / "runs" / "tiny")
+    code = """
+import os, signal
+from pathlib import Path
+from pipeline.runner import finished, results
+left, write = [1, 2, 3], finished.write
+def killed(*arguments):
+    write(*arguments)
+    left.pop()
+    left or os.kill(os.getpid(), signal.SIGKILL)
+finished.write = killed
+results.keep(Path("runs/tiny"), Path(".checkpoints/seeds"))
+"""
+    assert subprocess.run([sys.executable, "-c", code], cwd=directory).returncode == -signal.SIGKILL
+    monkeypatch.chdir(directory)
+    (place,) = Path(".checkpoints/seeds").iterdir()
+    assert len(list(place.glob("*.done"))) == 3
+    shutil.copytree("runs/tiny", "runs/twin")
+    results.write_run(Path("runs/twin"), run | {"variant": "twin", "training_id": "f" * 32})
+    for name, id in (("tiny", run["training_id"]), ("twin", "f" * 32)):
+        results.keep(Path("runs", name), place.parent)
+        assert results.training_id(place, name, SEEDS, run["code_hash"]) == id
+    assert epochs_trained(here(directory)) == 0
+    assert results.read_run(directory / "runs" / "tiny")["training_id"] == run["training_id"]
+
+
 def test_damaged_outputs_come_back_from_the_finished_seeds(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
     directory = continued(tmp_path, arrays, study, unbroken)
     shutil.copytree(unbroken / "runs", directory / "runs")
