@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import yaml
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save as to_bytes
 
 from pipeline.errors import UserError
 from pipeline.files import DamagedError, read_sealed_json, replacing, sealed_json, sha256, write_json
@@ -53,7 +53,8 @@ def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished],
     arrays = finished.stack_arrays(parts)
     weights = {name.removeprefix("model."): value for name, value in arrays.items() if name.startswith("model.")}
     with replacing(directory / WEIGHTS) as temporary:
-        save_file(weights, temporary, metadata={"seeds": json.dumps(seeds)})
+        # Its own function for files writes to one of its own names, which a kill would leave beside ours.
+        temporary.write_bytes(to_bytes(weights, metadata={"seeds": json.dumps(seeds)}))
     trace = {name: arrays[f"trace.{name}"] for name in ("step", "loss", "gradient_norm")}
     with replacing(directory / STEPS) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, seeds=np.array(seeds), **trace)  # type: ignore[arg-type]

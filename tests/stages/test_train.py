@@ -233,8 +233,25 @@ def test_a_loss_that_is_not_finite_names_seed_and_epoch_and_leaves_what_was_fini
 
 @pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path, arrays: Path, study: Params) -> None:
-    """The kernel refuses files over 20 kB, so the first checkpoint does not fit."""
+    """So small a one that the first checkpoint does not fit."""
     directory = lay_out(tmp_path, arrays, study, epochs=2, seeds=(0,))
+    finds_no_room(directory)
+    assert not list((directory / ".checkpoints").rglob("*.tmp"))
+    assert epochs_trained(here(directory)) == 2
+
+
+@pytest.mark.slow
+def test_so_is_one_that_is_full_when_the_weights_are_written(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
+    """Of the seeds, which are all finished, the folder in runs/ holds nothing then, and the weights afterwards."""
+    directory = continued(tmp_path, arrays, study, unbroken)
+    finds_no_room(directory)
+    assert list((directory / "runs" / "tiny").iterdir()) == []
+    assert epochs_trained(here(directory)) == 0
+    assert files(directory) == files(unbroken)
+
+
+def finds_no_room(directory: Path) -> None:
+    """Has the stage refused files over 20 kB by the kernel."""
     command = f"ulimit -f 20; exec {sys.executable} -m pipeline.stages.train tiny"
     result = subprocess.run(
         ["bash", "-c", command], cwd=directory, env={**os.environ, "LAB_DEVICE": "cpu"}, capture_output=True, text=True, timeout=200
@@ -242,8 +259,6 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path, arrays: P
     assert result.returncode == 2, result.stderr
     assert "error: A file cannot be written" in result.stderr
     assert "Traceback" not in result.stderr
-    assert not list((directory / ".checkpoints").rglob("*.tmp"))
-    assert epochs_trained(here(directory)) == 2
 
 
 def test_a_second_trainer_is_refused(tmp_path: Path, arrays: Path, study: Params) -> None:
