@@ -100,7 +100,7 @@ def epoch_rows(run: Mapping[str, Any]) -> list[EpochRow]:
 def _mend(directory: Path) -> str:
     return (
         f"run `dvc repro train@{directory.name}`, which writes it again where its finished seeds are kept; else restore it with"
-        f" `git checkout` or `dvc pull --allow-missing`, or remove {directory} to train anew"
+        f" `git checkout` or `dvc pull --allow-missing`, or train anew with `REPLAY=0 dvc repro train@{directory.name}`"
     )
 
 

@@ -96,11 +96,11 @@ def look_up(
         screen, epoch_work: as for `TrainingProgress`.
 
     Raises:
-        UserError: there is something to train, and results cannot be used.
+        UserError: there is something to train, and results cannot be used; with REPLAY=0 they are trained over.
     """
     found, damaged = finished.find(place, origin["code_hash"])
     tasks = plan(settings, found, origin["code_hash"], device)
-    if tasks and unreadable is not None:  # hours of training would replace what a second may restore
+    if tasks and unreadable is not None and _replays():  # hours of training would replace what a second may restore
         raise unreadable
     groups = [task.seeds for task in tasks if not task.replay]
     progress = TrainingProgress(variant, groups, settings.train.epochs, screen=screen, epoch_work=epoch_work)
@@ -117,7 +117,7 @@ def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, de
     Args:
         found: all finished seeds of these settings; their tensors are not looked at.
     """
-    replay = os.environ.get("REPLAY") != "0"
+    replay = _replays()
     stacks: list[list[int]] = []  # of finished seeds, as they were trained: on CUDA, grouping decides rounding
     for seed in settings.train.seeds:
         if replay and seed in found and code not in found[seed].codes and found[seed].origin["stack"] not in stacks:
@@ -127,6 +127,10 @@ def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, de
     missing = [seed for seed in settings.train.seeds if seed not in kept]
     groups = workers.make_groups(missing, device, stackable=settings.stackable) if missing else []
     return [*(workers.Task(stack, replay=True) for stack in replays), *(workers.Task(group) for group in groups)]
+
+
+def _replays() -> bool:
+    return os.environ.get("REPLAY") != "0"
 
 
 class Training:

@@ -372,19 +372,24 @@ def test_damaged_outputs_come_back_from_the_finished_seeds(tmp_path: Path, array
 
 
 @pytest.mark.parametrize("name", ["run.json", "model.safetensors"])
-def test_results_that_cannot_be_read_are_not_trained_over(tmp_path: Path, arrays: Path, study: Params, unbroken: Path, name: str) -> None:
-    """As in a clone whose weights are nowhere, or whose record was edited: a sentence, and nothing is lost."""
+def test_results_that_cannot_be_read_are_not_trained_over(
+    tmp_path: Path, arrays: Path, study: Params, unbroken: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a clone whose weights are nowhere, or whose record was edited: a sentence, and nothing is lost. What it names trains."""
     directory = lay_out(tmp_path, arrays, study)
     shutil.copytree(unbroken / "runs" / "tiny", directory / "runs" / "tiny")
     path = directory / "runs" / "tiny" / name
     path.unlink() if name == "model.safetensors" else path.write_bytes(path.read_bytes()[:-20])
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     messages: list[workers.Message] = []
-    with pytest.raises(UserError, match=f"^runs/tiny/{name} .* or remove runs/tiny to train anew.$") as caught:
+    with pytest.raises(UserError, match=f"^runs/tiny/{name} .* or train anew with `REPLAY=0 dvc repro train@tiny`.$") as caught:
         here(directory, messages.append)
     assert caught.value.status == 2
     assert messages == []
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+    monkeypatch.setenv("REPLAY", "0")
+    assert epochs_trained(here(directory)) == 18
+    assert files(directory) == files(unbroken)
 
 
 @pytest.mark.parametrize("damage", ["finished", "part"])
