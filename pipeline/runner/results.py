@@ -38,13 +38,16 @@ _STORES = (Path(".dvc/cache/files/md5"), Path("results/files/md5"))
 _SHARED = ("code_hash", "git_commit", "git_dirty", "git_edits", "device", "device_name", "attention", "graphs", "versions")
 
 
-def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished], description: Mapping[str, Any]) -> dict[str, Any]:
+def write(
+    directory: Path, settings: VariantSettings, parts: Sequence[Finished], description: Mapping[str, Any], code: str | None = None
+) -> dict[str, Any]:
     """Writes model.safetensors, steps.npz, and last run.json, which has their digests.
 
     Args:
         directory: `runs/VARIANT`.
         parts: the finished seeds, in the order of the settings.
         description: what run.json says of the training as a whole; `write` adds the seeds' origins and epochs, a summary and digests.
+        code: as for `origins`.
 
     Returns:
         what run.json says.
@@ -66,7 +69,7 @@ def write(directory: Path, settings: VariantSettings, parts: Sequence[Finished],
         values = [value for row in last if math.isfinite(value := float(getattr(row, name)))]
         metrics[f"{name}_mean"], metrics[f"{name}_sd"] = _mean_sd(values) if values else (None, None)
     metrics |= {name: parts[0].origin[name] for name in ("parameters", "flops")}
-    return write_run(directory, {**description, **origins(parts), "metrics": metrics, "epochs": rows})
+    return write_run(directory, {**description, **origins(parts, code), "metrics": metrics, "epochs": rows})
 
 
 def write_run(directory: Path, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,11 +107,14 @@ def _mend(directory: Path) -> str:
     )
 
 
-def origins(parts: Sequence[Finished]) -> dict[str, Any]:
+def origins(parts: Sequence[Finished], code: str | None = None) -> dict[str, Any]:
     """What run.json says of where the seeds come from.
 
     Seeds of one origin are grouped under `trainings`. The run as a whole has the `code_hash` and so on of the seeds that were trained
     last.
+
+    Args:
+        code: the hash of that which trained last; by default the clocks decide.
     """
     groups: dict[str, dict[str, Any]] = {}
     for part in parts:
@@ -120,7 +126,7 @@ def origins(parts: Sequence[Finished]) -> dict[str, Any]:
             group[name].append(part.origin[name])
     trainings = [
         {**group, "started": min(group["started"]), "finished": max(group["finished"])}
-        for group in sorted(groups.values(), key=lambda group: max(group["finished"]))
+        for group in sorted(groups.values(), key=lambda group: (group["code_hash"] == code, max(group["finished"])))
     ]
     return {
         **{name: trainings[-1][name] for name in _SHARED if name in trainings[-1]},
@@ -273,6 +279,24 @@ def training_id(place: Path, variant: str, seeds: Sequence[int], code: str) -> s
         content = sealed_json({"training_id": uuid.uuid4().hex})
         write_json(path, content)
         return str(content["training_id"])
+
+
+def last_code(place: Path, variant: str, parts: Sequence[Finished], own: str) -> str:
+    """Hash of the code that trained last of these seeds, by which the training has its id.
+
+    The clocks may be wrong, of this machine or of the one that trained some of the seeds. So they decide only where it is not known
+    otherwise: code that began to train here has given the training an id.
+
+    Args:
+        own: hash of the code that runs.
+    """
+    seeds = [part.seed for part in parts]
+
+    def rank(part: Finished) -> tuple[bool, bool, str]:
+        code = part.origin["code_hash"]
+        return _id_path(place, variant, seeds, code).exists(), code == own, part.origin["finished"]
+
+    return str(max(parts, key=rank).origin["code_hash"])
 
 
 def _id_path(place: Path, variant: str, seeds: Sequence[int], code: str) -> Path:

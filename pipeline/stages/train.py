@@ -184,8 +184,8 @@ class Training:
         """Writes runs/VARIANT. Raises UserError with status 1 when a seed's loss was not finite."""
         parts = self._parts()
         directory = RUNS / self._variant
-        run = self._describe(results.origins(parts)["code_hash"])
-        run = results.write(directory, self._settings, parts, run)
+        code = results.last_code(self._place, self._variant, parts, self._origin["code_hash"])
+        run = results.write(directory, self._settings, parts, self._describe(code), code)
         if count := sum(part.seed not in self._trained for part in parts):
             how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
             self.progress.say(f"{self._variant}  {count} finished seed{'s' * (count != 1)} kept{how}")

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from pipeline.errors import UserError
 from pipeline.files import read_sealed, sha256, write_sealed
 from pipeline.models import build
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
-from pipeline.runner import results, workers
+from pipeline.runner import finished, results, workers
 from pipeline.runner.checkpoint import metadata
 from pipeline.stages import train as stage
 from pipeline.training.engine import set_reproducible
@@ -358,6 +359,24 @@ results.keep(Path("runs/tiny"), Path(".checkpoints/seeds"))
         assert results.training_id(place, name, SEEDS, run["code_hash"]) == id
     assert epochs_trained(here(directory)) == 0
     assert results.read_run(directory / "runs" / "tiny")["training_id"] == run["training_id"]
+
+
+def test_a_clock_that_is_ahead_gives_a_training_no_second_id(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
+    """One seed comes from another version of the code, on a machine whose clock is ahead; this code trains the other two."""
+    directory = continued(tmp_path, arrays, study, unbroken)
+    (place,) = (directory / ".checkpoints" / "seeds").iterdir()
+    part = finished.read(next(place.glob("seed-1.*.done")))
+    for path in place.iterdir():
+        path.unlink()
+    finished.write(place, replace(part, origin={**part.origin, "code_hash": "f" * 64, "finished": "2100-01-01T00:00:00+00:00"}))
+    assert epochs_trained(here(directory)) == 12
+    run = results.read_run(directory / "runs" / "tiny")
+    assert [training["seeds"] for training in run["trainings"]] == [[1], [0, 2]]
+    assert run["code_hash"] == run["trainings"][-1]["code_hash"] != "f" * 64
+    assert len(list(place.glob("tiny.*.json"))) == 1
+    assert epochs_trained(here(directory)) == 0  # as after `make train`, which leaves runs/ to a process that trains nothing
+    assert results.read_run(directory / "runs" / "tiny") == run
+    assert len(list(place.glob("tiny.*.json"))) == 1
 
 
 def test_damaged_outputs_come_back_from_the_finished_seeds(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
