@@ -41,8 +41,10 @@ def main(argv: list[str]) -> None:
     if os.path.isdir(mirror):
         os.environ["MNIST_MIRROR"] = str(Path(mirror).resolve())  # relative to here, not to build/NAME
     directory = lay_out(arguments.name)
+    begun = states.key(ROOT, directory)
     reproduce(directory)
-    states.keep(ROOT, directory)
+    if not states.keep(ROOT, directory, begun):
+        print("note: settings or code changed during the run, so `make compare` does not find its results.", file=sys.stderr)
     print(f"\n{arguments.name}: done in {time.monotonic() - start:.0f} s.")
     print(f"  The report:   {(directory / 'reports' / 'README.md').relative_to(ROOT)}")
     print(f"  MLflow on it: make ui IN={directory.relative_to(ROOT)}   then open the address that it prints")

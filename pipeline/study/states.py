@@ -23,13 +23,28 @@ _COPIED = (
 )
 
 
-def keep(root: Path, directory: Path) -> None:
+def key(root: Path, directory: Path) -> str:
+    """What the settings and code of a profile are called that a run of it would come from now.
+
+    Args:
+        root: of the repository; `directory`, the profile's, lies in it.
+    """
+    return _key(FolderFiles(root), directory.name)
+
+
+def keep(root: Path, directory: Path, begun: str) -> bool:
     """Copies what `make compare` reads of a finished profile's folder to a folder of its own in there.
 
     Args:
-        root: of the repository; `directory` lies in it.
+        root, directory: as for `key`.
+        begun: the key at the run's start.
+
+    Returns:
+        Whether it was copied: not where settings or code have changed since, which then are not all that the results come from.
     """
-    state = directory / STATES / _key(FolderFiles(root), directory.name)
+    if key(root, directory) != begun:
+        return False
+    state = directory / STATES / begun
     shutil.rmtree(state, ignore_errors=True)
     for name in _COPIED:
         (state / name).parent.mkdir(parents=True, exist_ok=True)
@@ -37,6 +52,7 @@ def keep(root: Path, directory: Path) -> None:
     by_age = sorted((directory / STATES).iterdir(), key=lambda path: path.stat().st_mtime)
     for old in by_age[:-_MAX_STATES]:
         shutil.rmtree(old)
+    return True
 
 
 def find(repository: Repository, revision: str, folder: str) -> str:
@@ -50,9 +66,9 @@ def find(repository: Repository, revision: str, folder: str) -> str:
     """
     profile = PurePosixPath(folder).name
     kept = {path.name for path in (repository.root / folder / STATES).glob("*")}
-    key = _key(CommitFiles(repository, repository.commit(revision).id), profile)
-    if key in kept:
-        return f"{folder}/{STATES}/{key}"
+    wanted = _key(CommitFiles(repository, repository.commit(revision).id), profile)
+    if wanted in kept:
+        return f"{folder}/{STATES}/{wanted}"
     recent = repository.recent(["params.yaml", f"profiles/{profile}", "pipeline"])
     there = [commit.short for commit in recent if _key(CommitFiles(repository, commit.id), profile) in kept] if kept else []
     others = f", only of {', '.join(there)}" if there else ""

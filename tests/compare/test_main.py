@@ -139,7 +139,7 @@ def test_a_profile_is_compared_with_what_it_had_by_any_commit_of_its_settings_an
             ("reports/claims.csv", f"claim,verdict,comparison,n,effect,low,high,level,shown\nT1,{verdict},a,,,,,,\n"),
         ):
             write(f"build/demo/{name}", text)
-        states.keep(study.root, study.root / "build/demo")
+        assert states.keep(study.root, study.root / "build/demo", states.key(study.root, study.root / "build/demo"))
 
     write("pipeline/models/vit.py", "x = 1")
     write("params.yaml", "variants: {base: {}}")
