@@ -16,6 +16,7 @@ from pipeline.tracking.store import EXPERIMENT, Store, StoreFault, display_name,
 # The finished runs of a commit's seeds; with `attributes.start_time DESC`, the first of a variant and seed is its newest.
 RUNS_OF_COMMIT = f"attributes.status = 'FINISHED' and tags.kind = 'seed' and tags.{COMMITS} LIKE '%{{commit}}%'"
 _PARENTS_OF_COMMIT = f"tags.kind = 'parent' and tags.{COMMITS} LIKE '%{{commit}}%'"
+_DIGEST = "sha256.run.json"  # the tag of a parent run that has its record
 _THREADS = 8  # histories are asked for one by one, and a server takes its time for each
 
 
@@ -79,10 +80,11 @@ def _read(address: str, find: Callable[[Store], list[Any]]) -> list[SeedRun]:
     try:
         store = Store(address)
         found = find(store)
-        parents = {run.info.run_id: run for run in found if run.data.tags.get("kind") == "parent"}
+        # One that `make train` has ended has no record before its stage has written it and `sync` added it.
+        parents = {run.info.run_id: run for run in found if run.data.tags.get("kind") == "parent" and _DIGEST in run.data.tags}
         newest: dict[tuple[str, str, int], Any] = {}
         for run in found:
-            # Seeds whose parent was deleted by hand do not count; `sync` makes new ones.
+            # Nor do seeds count whose parent was deleted by hand; `sync` makes new ones.
             if run.info.status == "FINISHED" and run.data.tags.get("mlflow.parentRunId") in parents:
                 newest.setdefault((run.data.params["data.dataset"], run.data.tags["variant"], int(run.data.tags["seed"])), run)
         parents = {id: parents[id] for id in {run.data.tags["mlflow.parentRunId"] for run in newest.values()}}
@@ -128,7 +130,7 @@ def _curves(store: Store, run_id: str) -> dict[str, list[float]]:
 
 def _record(store: Store, parent: Any) -> dict[str, Any]:
     content = store.file(parent, "run.json")
-    if hashlib.sha256(content).hexdigest() != parent.data.tags.get("sha256.run.json"):
+    if hashlib.sha256(content).hexdigest() != parent.data.tags[_DIGEST]:
         raise StoreFault(f"run.json of the run {parent.info.run_name} in {display_name(store.uri)} is not what was logged")
     record: dict[str, Any] = json.loads(content)
     return record

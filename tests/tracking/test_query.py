@@ -84,3 +84,10 @@ def test_the_newest_runs_of_a_commit(project: Path, uri: str, monkeypatch: pytes
     again = newest_runs(commit)
     assert [(run.variant, run.seed, run.curves) for run in again] == [(run.variant, run.seed, run.curves) for run in found]
     assert not {run.run_id for run in again if run.variant == "wide"} & {run.run_id for run in found}
+
+    # `make train` ends a training whose record its stage is to write; until then there is the one before.
+    tracker = Tracker(make_run("wide", "ba98" * 8) | {"git_commit": commit, "git_dirty": False, "started": "2026-01-06T03:04:05+00:00"})
+    for row in make_rows():
+        tracker.epoch(row)
+    assert tracker.close("FINISHED")
+    assert newest_runs(commit) == again
