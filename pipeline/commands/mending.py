@@ -7,7 +7,6 @@ stage read and wrote. DVC runs a stage again whose entry no longer fits, so old 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -21,6 +20,7 @@ import yaml
 
 from pipeline.errors import UserError
 from pipeline.files import write_text
+from pipeline.runner.lock import try_lock
 
 LOCK = "dvc.lock"
 COPY = Path(".checkpoints/dvc-lock.yaml")
@@ -245,12 +245,8 @@ def _held(directory: Path, name: str, seconds: float) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + seconds
     with path.open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise UserError("Another DVC command is at work here: wait until it ends, then run this one again.") from None
+        while not try_lock(file):
+            if time.monotonic() >= deadline:
+                raise UserError("Another DVC command is at work here: wait until it ends, then run this one again.")
             time.sleep(0.1)
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -264,6 +266,16 @@ def test_an_rwlock_in_use_stays(repository: Path, dvc_at_work: subprocess.Popen[
     assert path.read_text() == ""
     # A command in a repository nested in this one has an rwlock of its own.
     assert mending._dvc_processes(repository.parent) == []
+
+
+def test_a_file_system_without_locks_is_mended_too(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(*arguments: Any) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", answer)
+    lock(repository, SMALL[:-500], SMALL)
+    assert len(mending.mend(repository, NAMES)) == 1
+    assert (repository / "dvc.lock").read_text() == SMALL
 
 
 def test_while_dvc_holds_its_lock_nothing_is_touched(repository: Path) -> None:
