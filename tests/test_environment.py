@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,11 @@ def test_no_environment_is_tracked() -> None:
     """One that a mistyped path had put into the checkout was once committed with everything else."""
     command = ["git", "ls-files", "--", "*pyvenv.cfg", "*site-packages/*"]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == ""
+
+
+def test_the_oldest_mlflow_has_what_the_registry_asks_for() -> None:
+    """`save_model` has `serialization_format` since 3.11."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (floor,) = [re.fullmatch(r"mlflow>=(\d+)\.(\d+)", one) for one in project["dependencies"] if one.startswith("mlflow")]
+    assert floor
+    assert tuple(map(int, floor.groups())) >= (3, 11)
