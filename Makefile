@@ -1,4 +1,4 @@
-# `make demo` and `make test` need only Python 3.11 to 3.13 with venv, git and make; each rule sets up the rest.
+# `make demo` and `make test` need only Python 3.11.4 to 3.13 with venv, git and make; each rule sets up the rest.
 PYTHON ?= python3
 override PYTHON := $(value PYTHON)
 export PYTHON
@@ -33,8 +33,8 @@ help: ## list the commands
 setup: $(STAMP) ## install the locked requirements into .venv (nothing else)
 
 $(STAMP): requirements.lock pyproject.toml
-	@"$$PYTHON" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
-		{ echo "$$PYTHON is not Python 3.11, 3.12 or 3.13: name one that is, for example 'make setup PYTHON=python3.12'." >&2; exit 2; }
+	@"$$PYTHON" -c 'import sys; sys.exit(not (3, 11, 4) <= sys.version_info[:3] < (3, 14))' || \
+		{ echo "$$PYTHON is not Python 3.11.4 to 3.13: name one that is, for example 'make setup PYTHON=python3.12'." >&2; exit 2; }
 	@test -x $(VENV)/bin/python || "$$PYTHON" -m venv $(VENV)
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@$(VENV)/bin/uv pip sync --quiet --require-hashes requirements.lock || \

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_OLDEST = (3, 11)
+_OLDEST = (3, 11, 4)
 _NEEDED = ("dvc", "mlflow", "numba", "pooch", "pydantic", "safetensors", "torch", "yaml")
 
 
@@ -40,7 +40,8 @@ def ensure() -> None:
 def _lack() -> str:
     """What this Python lacks, as a clause; empty if nothing."""
     if sys.version_info < _OLDEST:
-        return f"is Python {sys.version_info[0]}.{sys.version_info[1]}, and the project needs {_OLDEST[0]}.{_OLDEST[1]} or a newer one"
+        here, oldest = (".".join(map(str, version[:3])) for version in (sys.version_info, _OLDEST))
+        return f"is Python {here}, and the project needs {oldest} or a newer one"
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     return f"has no {', '.join(missing)}" if missing else ""
 

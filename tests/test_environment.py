@@ -52,6 +52,13 @@ def test_without_one_it_says_what_to_do(checkout: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_python_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 11, 3, "final", 0))
+    assert environment._lack() == "is Python 3.11.3, and the project needs 3.11.4 or a newer one"
+    monkeypatch.setattr(sys, "version_info", (3, 11, 4, "final", 0))
+    assert environment._lack() == ""
+
+
 def test_what_the_outputs_encoding_lacks_is_written_as_its_code() -> None:
     code = """
 from pipeline.errors import UserError, run_command

@@ -7,6 +7,7 @@ import re
 import shutil
 import site
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
@@ -120,5 +121,18 @@ def test_a_python_that_is_none(checkout: Path, value: str) -> None:
     before = sorted(checkout.rglob("*"))
     done = make(checkout, "setup", f"PYTHON={value}")
     assert done.returncode == 2
-    assert f"\n{value} is not Python 3.11, 3.12 or 3.13: name one that is, for example 'make setup PYTHON=python3.12'.\n" in done.stderr
+    assert f"\n{value} is not Python 3.11.4 to 3.13: name one that is, for example 'make setup PYTHON=python3.12'.\n" in done.stderr
     assert sorted(checkout.rglob("*")) == before
+
+
+def test_a_python_that_is_too_old(checkout: Path) -> None:
+    """3.11 itself is not enough: `tarfile` has its filters since 3.11.4."""
+    (checkout / ".venv" / ".installed").unlink()
+    old = checkout / "python3.11.3"
+    old.write_text(f"#!/bin/sh\nexec {sys.executable} -c \"import sys; sys.version_info = (3, 11, 3, 'final', 0); $2\"\n")
+    old.chmod(0o755)
+    done = make(checkout, "setup", f"PYTHON={old}")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{old} is not Python 3.11.4 to 3.13: name one that is, ")
+    old.write_text(old.read_text().replace("11, 3,", "11, 4,"))
+    assert "is not Python" not in make(checkout, "setup", f"PYTHON={old}").stderr
