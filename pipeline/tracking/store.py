@@ -157,12 +157,18 @@ class Store:
     """
 
     def __init__(self, uri: str) -> None:
+        path = database_path(uri)
+        # Another database has no folder for the files of its runs, which only a server or a file's own folder gives.
+        if path is None and not is_server(uri):
+            raise StoreFault(
+                f"{display_name(uri)} is neither a SQLite file nor a server: start `mlflow server` on it, as docs/mlflow.md says,"
+                " and give MLFLOW_TRACKING_URI the server's http address"
+            )
         set_environment()
         from mlflow import MlflowClient
 
         self.uri = uri
         self._experiments: dict[str, str] = {}
-        path = database_path(uri)
         if path is None:
             self._client = MlflowClient(uri)
         else:

@@ -70,6 +70,17 @@ def test_a_file_that_is_no_database_is_damaged(tmp_path: Path) -> None:
         Store(f"sqlite:///{path}")
 
 
+@pytest.mark.parametrize("uri", ["postgresql://lab:secret@host/mlflow", "file:///a/folder", "sqlite://", "sqlite:///:memory:"])
+def test_a_store_is_a_sqlite_file_or_a_server(uri: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database alone has no place for files: on a second machine it would lead to folders of the first."""
+    write_training(project / "runs" / "base", make_run())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(UserError, match=r"^MLflow at .* is neither a SQLite file nor a server: start `mlflow server` on it, ") as caught:
+        sync()
+    assert caught.value.status == 2
+    assert "secret" not in str(caught.value)
+
+
 def forget_connections() -> None:
     """Closes the files that MLflow keeps open, as the end of a process does: `sync` runs in one of its own."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
