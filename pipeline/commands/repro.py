@@ -18,6 +18,7 @@ from pathlib import Path
 from pipeline import params
 from pipeline.commands import mending
 from pipeline.errors import UserError, run_command
+from pipeline.provenance import ROOT
 from pipeline.runner.workers import die_with_parent
 
 _INTERRUPTED = {130, 252}  # exit statuses after Ctrl-C: a command's of this project, and DVC's
@@ -27,7 +28,29 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m pipeline.commands.repro", usage="%(prog)s [ARGUMENTS OF dvc repro]", description=__doc__.splitlines()[0]
     )
-    reproduce(Path(), parser.parse_known_args(argv)[1])
+    arguments = parser.parse_known_args(argv)[1]
+    check_git()
+    reproduce(Path(), arguments)
+
+
+def check_git() -> None:
+    """Raises UserError where git refuses the repository: its trainings would not name their commit.
+
+    Without git, or outside of a repository, nothing is lost that could be known.
+    """
+    command = ["git", "rev-parse", "--git-dir"]
+    try:
+        asked = subprocess.run(command, cwd=ROOT, env=os.environ | {"LC_ALL": "C"}, capture_output=True, text=True, errors="replace")
+    except OSError:
+        return
+    if asked.returncode == 0 or "not a git repository" in asked.stderr:
+        return
+    first, *others = asked.stderr.strip().splitlines() or [f"status {asked.returncode}"]
+    mend = next((f"run `{line.strip()}`" for line in others if line.strip().startswith("git config")), "mend that")
+    raise UserError(
+        f"git refuses this repository ({first.removeprefix('fatal: ')}), and trainings would not name their commit:"
+        f" {mend}, then run the command again."
+    )
 
 
 def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:

@@ -11,15 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
 from pipeline.commands import mending
-from tests.helpers import PATIENCE, wait_until
-
-if TYPE_CHECKING:
-    from tests.conftest import Repository
+from tests.conftest import Repository, small_study
+from tests.helpers import PATIENCE, git, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -111,6 +109,21 @@ def test_what_is_refused_touches_nothing(study: Repository) -> None:
     assert "variants.base.train_images is 1,000,000" in plain.stderr
     assert config.stat().st_mtime_ns == before
     assert (study.path / "tables" / "epochs.csv").read_text() == "a result"
+
+
+@pytest.mark.parametrize("command", ["repro", "train"])
+def test_a_repository_that_git_refuses_is_told(command: str, tmp_path: Path, raw_params: dict[str, Any]) -> None:
+    """As root on another's files git reads nothing, and a training would know no commit. git's own tests make it think so."""
+    study = Repository.create(tmp_path / "study", small_study(raw_params))
+    git(study.path, "init", "--quiet")
+    before = sorted(study.path.rglob("*"))
+    done = study.run("env", "GIT_TEST_ASSUME_DIFFERENT_OWNER=1", sys.executable, "-B", "-m", f"pipeline.commands.{command}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: git refuses this repository (detected dubious ownership in repository at '{study.path}'), and trainings would not name"
+        f" their commit: run `git config --global --add safe.directory {study.path}`, then run the command again.\n"
+    )
+    assert sorted(study.path.rglob("*")) == before
 
 
 def test_a_stage_that_fails_and_another_dvc_at_work(study: Repository) -> None:
