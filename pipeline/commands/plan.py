@@ -32,7 +32,7 @@ from pipeline.runner import checkpoint, finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.progress import duration
 from pipeline.runner.schedule import makespan
-from pipeline.stages import train
+from pipeline.stages import bring, train
 from pipeline.study.files import ARRAYS, CHECKPOINTS, FINISHED, RUNS
 from pipeline.training.records import EpochRow
 from pipeline.training.tasks import TASKS, data_digest
@@ -105,6 +105,7 @@ class _Record:
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.commands.plan", description=__doc__.splitlines()[0]).parse_args(argv)
     params = load()
+    bring.runs(params.variants)
     device = workers.choose_device()
     processes = len(workers.choose_cards(device))
     entries = survey(params, device)
@@ -146,7 +147,8 @@ def survey(params: Params, device: str) -> list[Entry]:
         places = sorted(FINISHED.glob(pattern))
         parts = [part for place in places for part in finished.read_all(place)[0]]
         parts += [part for place, found in outlines if fnmatch.fnmatch(place, pattern) for part in found]
-        unchanged = _unchanged(lock, variant, settings, stage)
+        # Without its outputs DVC runs a stage that nothing else has changed.
+        unchanged = (RUNS / variant / results.RUN).exists() and _unchanged(lock, variant, settings, stage)
         tasks = [] if unchanged else train.plan(settings, finished.best(parts, code), code, device)
         epochs_done = {
             task.seeds[0]: epoch

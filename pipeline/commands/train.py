@@ -23,13 +23,14 @@ from pipeline.commands import plan, repro
 from pipeline.commands.plan import Entry, Rate
 from pipeline.errors import UserError, run_command
 from pipeline.params import load, shown
-from pipeline.runner import cluster, finished, workers
+from pipeline.runner import cluster, finished, results, workers
 from pipeline.runner.lock import variant_lock
 from pipeline.runner.progress import Screen, group_name, study_line
 from pipeline.runner.schedule import Queue
 from pipeline.runner.workers import Assignment
+from pipeline.stages import bring
 from pipeline.stages import train as stage
-from pipeline.study.files import ARRAYS, FINISHED
+from pipeline.study.files import ARRAYS, FINISHED, RUNS
 from pipeline.training.tasks import data_digest
 
 # These stages, with those before them, make what the train stages read.
@@ -52,7 +53,11 @@ def main(argv: list[str]) -> None:
         run_all = functools.partial(workers.run_all, cards=workers.choose_cards(device, jobs))
     else:
         raise UserError(f"ON is {shown(given.on)}; the choices are here and ray.")
-    if not any(entry.tasks for entry in plan.survey(load(), device)):
+    params = load()
+    if bring.has_other_remote():
+        bring.pull(RUNS / variant / name for variant in params.variants for name in (results.RUN, *results.OUTPUTS))
+    bring.runs(params.variants)  # and says which cannot be had, before they are trained again
+    if not any(entry.tasks for entry in plan.survey(params, device)):
         print("Nothing is to be trained.")
         return
     repro.reproduce(Path(), _INPUTS)

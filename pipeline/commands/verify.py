@@ -12,7 +12,6 @@ import argparse
 import hashlib
 import io
 import math
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -34,12 +33,13 @@ from pipeline.provenance import device_name, origin, same_processor, versions
 from pipeline.runner import finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.progress import TrainingProgress
+from pipeline.stages import bring
 from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES
 from pipeline.study.results import load_current
 from pipeline.training.records import EpochRow
 from pipeline.training.tasks import data_digest
 
-STORE = Path("results")  # the DVC remote that git tracks
+STORE = Path("results")  # the DVC remote that git tracks; a study with another one may lack it
 LIMIT = 200_000_000  # bytes; the weights of the whole catalogue, six seeds or more of a variant, are about 135 MB of float32
 # This share of a figure's colour values may differ, because another kind of processor may round a coordinate otherwise.
 _COLOURS_APART = 0.001
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"TRAIN is {arguments.train!r}; 1 trains the seed again.")
     if arguments.train == "1" and not (variant and seed is not None):
         raise UserError("TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0.")
-    results.restore_runs(RUNS, params.variants.__contains__)
+    bring.runs(params.variants)
     trained = [name for name in params.variants if (RUNS / name / results.RUN).exists()]
     if not trained:
         raise UserError("There is nothing to verify: runs/ holds no finished training of what params.yaml names; run `make repro` first.")
@@ -67,8 +67,9 @@ def main(argv: list[str]) -> int:
     chosen = [variant] if variant else with_seed(params, trained, seed)
     if not chosen:
         raise UserError(f"No variant that has been trained has seed {seed}.")
-    _say(check_store(STORE))
-    bring(trained)
+    if STORE.is_dir():
+        _say(check_store(STORE))
+    bring_rest(trained)
     if arguments.train == "1" and seed is not None:
         return _train_again(params, variant, seed)
     faulty = retest(params, chosen, seed)
@@ -126,7 +127,7 @@ def check_store(folder: Path) -> str:
     return f"{said}; the limit is {limit}."
 
 
-def bring(trained: Sequence[str]) -> None:
+def bring_rest(trained: Sequence[str]) -> None:
     """Has DVC pull weights, traces and predictions that are missing, and make data that are missing.
 
     Raises:
@@ -134,10 +135,7 @@ def bring(trained: Sequence[str]) -> None:
     """
     outputs = [RUNS / variant / name for variant in trained for name in (results.WEIGHTS, results.STEPS)]
     outputs += [PREDICTIONS / f"{variant}.npz" for variant in trained]
-    # Without the option DVC fails over the data, which are not pushed.
-    pull = [sys.executable, "-m", "dvc", "pull", "--allow-missing", "--quiet"]
-    if not all(path.exists() for path in outputs) and subprocess.run(pull).returncode:
-        raise UserError("`dvc pull --allow-missing` failed; the lines above say why.", status=1)
+    bring.pull(outputs)
     if not ((ARRAYS / "dataset.json").exists() and ARRAYS.with_name(SCENES).exists()):
         reproduce(Path(), ["--quiet", "scenes"])  # and the stages before it
 

@@ -19,7 +19,8 @@ from pipeline import environment, params
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures import late
-from pipeline.runner.results import RUN, WEIGHTS, epoch_rows, load_weights, read_run, restore_runs, settings_of
+from pipeline.runner.results import RUN, WEIGHTS, epoch_rows, load_weights, read_run, settings_of
+from pipeline.stages import bring
 from pipeline.study import history
 from pipeline.study.files import ARRAYS, CHECKPOINTS, PREDICTIONS, REPEATED, RUNS, TABLES
 from pipeline.study.git import Repository
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> None:
     description = "Completes the MLflow store from runs/ and predictions/, without doubles."
     argparse.ArgumentParser(prog="python -m pipeline.stages.sync", description=description).parse_args(argv)
     if Path("params.yaml").exists():
-        restore_runs(RUNS, params.load().variants.__contains__)
+        bring.runs(params.load().variants)
     sync()
 
 

@@ -1,0 +1,110 @@
+"""A study whose results DVC keeps in another remote than results/: a fresh clone asks for what it lacks, and trains nothing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from pipeline import params
+from pipeline.commands import plan, train
+from pipeline.errors import UserError
+from pipeline.runner import results
+from pipeline.stages import bring
+from tests.conftest import Repository
+from tests.helpers import commit_all, git
+
+ROOT = Path(__file__).parent.parent.parent
+DVC = (sys.executable, "-m", "dvc")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+RECORDS = [f"runs/{variant}/run.json" for variant in ("base", "wide")]
+
+
+@pytest.fixture(scope="module")
+def pushed(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], trained: Repository) -> Path:
+    """`origin` has two trained variants, committed, and pushed to `store`, a folder outside of it. To be copied, not to be changed."""
+
+    def make(path: Path) -> str:
+        origin = trained.copy(path / "origin")
+        with (origin.path / ".dvc" / "config").open("w") as file:
+            file.write("[core]\n    analytics = false\n    check_update = false\n    remote = store\n")
+            file.write(f"['remote \"store\"']\n    url = {path / 'store'}\n")
+        shutil.copyfile(ROOT / ".dvc" / ".gitignore", origin.path / ".dvc" / ".gitignore")
+        (origin.path / ".gitignore").write_text(
+            (ROOT / ".gitignore").read_text() + "model.safetensors\nsteps.npz\nrun.json\n/predictions\n"
+        )
+        git(origin.path, "init", "--quiet", "--initial-branch=main")
+        origin.succeed(*DVC, "push", "--quiet")
+        commit_all(origin.path, "Trained.")
+        return ""
+
+    return once("pushed elsewhere", make)[0]
+
+
+@pytest.fixture
+def clone(pushed: Path, tmp_path: Path, trained: Repository, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """A fresh clone, in which what this process computes is computed as its stages do."""
+    git(tmp_path, "clone", "--quiet", str(pushed / "origin"), "clone")
+    repository = Repository(tmp_path / "clone")
+    for name in ("PATH", "LAB_DEVICE", "LAB_PROCESSES", "LAB_ATTENTION"):
+        monkeypatch.setenv(name, repository.environment[name])
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert not list(repository.path.glob("runs/*/*"))
+    assert not (repository.path / "results").exists()
+    return repository
+
+
+def files(clone: Repository, *patterns: str) -> list[str]:
+    return sorted(path.relative_to(clone.path).as_posix() for pattern in patterns for path in clone.path.glob(pattern))
+
+
+def test_the_plan_keeps_what_another_remote_has(clone: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    """It brings the records alone. Where they cannot be had, it says so and that the seeds have to be trained."""
+    with chdir(clone.path):
+        plan.main([])
+        said = capsys.readouterr().out
+    assert said.startswith("Brought from where DVC has them: runs/base/run.json and 1 more.\n")
+    assert "\n2 variants: 2 kept.\n" in said
+    assert files(clone, "runs/*/*", "predictions/*") == RECORDS
+    shutil.rmtree(clone.path / "runs")
+    config = clone.path / ".dvc" / "config"
+    config.write_text(config.read_text().replace("/store", "/gone"))
+    with chdir(clone.path):
+        bring.runs(["base", "wide"])
+        said = capsys.readouterr().out
+        assert said.startswith("dvc.lock names runs/base/run.json and 1 more, and neither DVC's cache nor its remote gives it: ")
+        assert [entry.state for entry in plan.survey(params.load(), "cpu")] == ["to train", "to train"]
+
+
+def test_what_was_trained_elsewhere_is_not_trained_again(clone: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    with chdir(clone.path):
+        train.main([])
+    assert capsys.readouterr().out == "Nothing is to be trained.\n"
+    assert files(clone, "runs/*/*") == sorted(
+        RECORDS + [f"runs/{variant}/{name}" for variant in ("base", "wide") for name in results.OUTPUTS]
+    )
+    assert not [stage for stage in clone.repro("train@base", "train@wide") if stage.startswith("train")]
+
+
+def test_a_clone_is_verified_without_results(clone: Repository) -> None:
+    said = clone.succeed(sys.executable, "-m", "pipeline.commands.verify", "--variant=base", "--seed=0").splitlines()
+    assert said == [
+        "Brought from where DVC has them: runs/base/run.json and 1 more.",
+        *[line for line in said[1:-2] if not line.startswith("results/")],
+        "base  seed 0  same bits",
+        "Verified: seed 0 of base.",
+    ]
+
+
+def test_a_remote_that_fails_is_named(clone: Repository) -> None:
+    config = clone.path / ".dvc" / "config"
+    config.write_text(re.sub("url = .*", "url = s3://bucket", config.read_text()))
+    sentence = r"^DVC cannot bring runs/base/run\.json \(ImportError: s3 is supported, but requires 'dvc-s3' to be installed\): mend that, "
+    with chdir(clone.path), pytest.raises(UserError, match=sentence) as caught:
+        bring.runs(["base", "wide"])
+    assert caught.value.status == 1
