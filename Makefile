@@ -95,10 +95,10 @@ gpu-check: $(STAMP) ## what runs on the GPU that is here, beside what it should 
 	@python -m pipeline.commands.gpu_check
 
 lock: $(STAMP) ## rewrite the locks from pyproject.toml
-	@uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+	@uv pip compile pyproject.toml --extra dev --universal --python-version 3.11.4 --generate-hashes \
 		--no-emit-index-url --no-annotate --no-header --quiet --upgrade -o requirements.lock
 	@mkdir -p build && for extra in bench cluster; do \
-		uv pip compile pyproject.toml --extra dev --extra $$extra --universal --python-version 3.11 --generate-hashes \
+		uv pip compile pyproject.toml --extra dev --extra $$extra --universal --python-version 3.11.4 --generate-hashes \
 			--no-emit-index-url --no-annotate --no-header --quiet -c requirements.lock -o build/$$extra.lock && \
 		{ echo "-r requirements.lock"; grep -vxFf requirements.lock build/$$extra.lock; } > requirements-$$extra.lock && \
 		rm build/$$extra.lock || exit 1; done

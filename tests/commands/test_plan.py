@@ -80,7 +80,10 @@ def test_each_state_is_told(lay_out: Callable[..., params.Params], raw_params: d
     trainer = Trainer(long, dataset, [1], torch.device("cpu"))
     trainer.run_epoch()
     place = finished.folder(FINISHED, long, dataset.digest, "cpu")
-    checkpoint.save(checkpoint.path_of(place, [1], code_hash()), trainer, {"started": "2026-01-01T00:00:00+00:00"})
+    path, origin = checkpoint.path_of(place, [1], code_hash()), {"started": "2026-01-01T00:00:00+00:00"}
+    checkpoint.save(path, trainer, {**origin, "device_name": "another processor (2 cores)"})
+    assert [entry.epochs_done for entry in plan.survey(settings, "cpu")][-1] == {}  # none goes on from it here
+    checkpoint.save(path, trainer, origin)
     before = snapshot(Path())
 
     entries = {entry.variant: entry for entry in plan.survey(settings, "cpu")}
