@@ -47,6 +47,8 @@ def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.sync", description=description).parse_args(argv)
     if Path("params.yaml").exists():
         bring.runs(params.load().variants)
+    trained = [path.parent.name for path in sorted(RUNS.glob(f"*/{RUN}"))]
+    bring.files([*(PREDICTIONS / f"{variant}.npz" for variant in trained), RUNS / SERVED / WEIGHTS])
     sync()
 
 
@@ -155,7 +157,7 @@ def _register(store: Store, run_id: str, training: _Training) -> bool:
         weights = {"weights": run["outputs"][WEIGHTS]}
     except (ValueError, KeyError):  # of an older form, which this code cannot build
         return False
-    if settings.task != "classification" or not (directory / WEIGHTS).exists() or registry.is_registered(store, weights):
+    if settings.task != "classification" or registry.is_registered(store, weights):
         return False
     try:
         stacked = load_weights(directory, settings)

@@ -15,7 +15,8 @@ from pipeline import params
 from pipeline.commands import plan, train
 from pipeline.errors import UserError
 from pipeline.runner import results
-from pipeline.stages import bring
+from pipeline.stages import bring, sync
+from pipeline.tracking.store import Store, store_uri
 from tests.conftest import Repository
 from tests.helpers import commit_all, git
 
@@ -89,6 +90,23 @@ def test_what_was_trained_elsewhere_is_not_trained_again(clone: Repository, caps
         RECORDS + [f"runs/{variant}/{name}" for variant in ("base", "wide") for name in results.OUTPUTS]
     )
     assert not [stage for stage in clone.repro("train@base", "train@wide") if stage.startswith("train")]
+
+
+def test_one_sync_has_models_and_evaluations(clone: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second one brings and adds nothing."""
+    with chdir(clone.path):
+        sync.main([])
+        said = capsys.readouterr().out.splitlines()
+        assert said[:2] == [
+            "Brought from where DVC has them: runs/base/run.json and 1 more.",
+            "Brought from where DVC has them: predictions/base.npz and 2 more.",
+        ]
+        assert "1 model" in said[2]
+        store = Store(store_uri())
+        found = store.call("search_runs", [store.experiment("digits")], filter_string="tags.kind = 'parent'")
+        assert all("evaluation.ensemble_accuracy" in run.data.metrics for run in found)
+        sync.main([])
+        assert capsys.readouterr().out == "base: complete\nwide: complete\n"
 
 
 def test_a_clone_is_verified_without_results(clone: Repository) -> None:

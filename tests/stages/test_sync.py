@@ -215,6 +215,17 @@ def test_the_filters_of_the_document_find_what_it_says(
     assert [{run.info.run_name for run in runs} for runs in found] == expected
 
 
+def test_a_model_without_weights_is_told(project: Path, study: params.Params, capsys: pytest.CaptureFixture[str]) -> None:
+    config = study.resolve("base").model_dump(mode="json")
+    config["train"] |= {"seeds": SEEDS, "epochs": EPOCHS}
+    directory = write_training(project / "runs" / "base", make_run() | {"config": config})
+    (directory / results.WEIGHTS).unlink()
+    sync()
+    said = capsys.readouterr().out
+    assert said.startswith("base: not registered, runs/base/model.safetensors is missing: ")
+    assert "`dvc pull --allow-missing`" in said
+
+
 def test_the_report_stage_outlives_a_silent_server(
     project: Path, uri: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
