@@ -130,7 +130,7 @@ def survey(params: Params, device: str) -> list[Entry]:
     Args:
         device: "cpu" or "cuda".
     """
-    stage, name = code_hash(STAGE_CODE["train"]), device_name(device)
+    stage = code_hash(STAGE_CODE["train"])
     digests = {task: _digest(task) for task in TASKS}
     lock = results.read_lock()
     results.restore_runs(RUNS, params.variants.__contains__)
@@ -155,7 +155,7 @@ def survey(params: Params, device: str) -> list[Entry]:
             for task in tasks
             if not task.replay
             for place in places
-            if (epoch := len({row.epoch for row in _checkpoint_rows(checkpoint.path_of(place, task.seeds, code), name)}))
+            if (epoch := len({row.epoch for row in _checkpoint_rows(checkpoint.path_of(place, task.seeds, code), device)}))
         }
         entries.append(Entry(variant, settings, tuple(tasks), epochs_done))
     return entries
@@ -197,13 +197,14 @@ def _outlines(paths: Iterator[Path]) -> Iterator[tuple[dict[str, Any], list[Fini
             continue
 
 
-def _checkpoint_rows(path: Path, name: str) -> list[EpochRow]:
-    """The epochs of a checkpoint from which a processor of this name goes on; none where there is no such checkpoint."""
+def _checkpoint_rows(path: Path, device: str) -> list[EpochRow]:
+    """The epochs of a checkpoint from which this machine goes on; none where there is no such checkpoint."""
     try:
         content = checkpoint.metadata(read_sealed(path))
     except (FileNotFoundError, DamagedError):
         return []
-    return [EpochRow(*row) for row in content["rows"]] if same_processor(content.get("device_name", name), name) else []
+    known = content.get("device_name")
+    return [EpochRow(*row) for row in content["rows"]] if known is None or same_processor(known, device_name(device)) else []
 
 
 def recorded(params: Params, device: str) -> dict[str, Rate]:
@@ -244,7 +245,7 @@ def _records(params: Params, device: str) -> Iterator[_Record]:
         for place in sorted(FINISHED.glob(finished.folder(Path(), settings, "*", device).name)):
             yield from _of_parts(variant, settings, finished.read_all(place)[0], name)
             for path in sorted(place.glob(f"*.{code[:12]}.part")):
-                if rows := _checkpoint_rows(path, name):
+                if rows := _checkpoint_rows(path, device):
                     stack = len({row.seed for row in rows})
                     yield _Record(variant, _keys(settings), code, workers.now(), _per_image(settings, rows, stack))
     for run, parts in _outlines(path for root in (RUNS, *Path("build").glob("*/runs")) for path in root.glob("*/run.json")):
