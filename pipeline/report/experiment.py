@@ -197,7 +197,7 @@ def budgets(table: Sequence[Row]) -> str:
         if said := [f"{text.digits(ratio)} times the {what}" for ratio, what in ratios if not 1 / SAME_SIZE <= ratio <= SAME_SIZE]:
             of_size.setdefault(text.listed(said), []).append(f"*{row.label}*")
     parts = [f"{text.listed(names)} {'has' if len(names) == 1 else 'have'} {size}" for size, names in of_size.items()]
-    return f"Beside *{baseline.label}*, {'; '.join(parts)}." if parts else ""
+    return f"Sizes beside *{baseline.label}*: {'; '.join(parts)}." if parts else ""
 
 
 def answer(judgements: Sequence[Judgement], label: Callable[[str], str]) -> str:

@@ -85,7 +85,7 @@ def test_variants_of_another_size_are_told(study: Params) -> None:
         return experiment.budgets(experiment.rows(study, EXPERIMENT, runs))
 
     labels = {row.variant: row.label for row in experiment.rows(study, EXPERIMENT, runs)}
-    assert told() == f"Beside *{labels['base']}*, *{labels['mean']}* has 2.05 times the parameters."
+    assert told() == f"Sizes beside *{labels['base']}*: *{labels['mean']}* has 2.05 times the parameters."
     runs["relu"] = dataclasses.replace(runs["relu"], parameters=2050)
     assert told().endswith(" have 2.05 times the parameters.")
     runs["relu"] = dataclasses.replace(runs["relu"], flops=50)
