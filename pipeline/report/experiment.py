@@ -14,6 +14,7 @@ from pipeline.measures.definitions import FloatArray
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import text
 from pipeline.report.figures import Material, drawings
+from pipeline.report.figures.curves import EXCURSIONS, Line, excursions
 from pipeline.report.figures.positions import nearness_rows
 from pipeline.report.parallel import pictures
 from pipeline.report.text import differs, percent, points
@@ -243,6 +244,8 @@ def render(
     brief = {f"*{material.label(run)}*": run for run in material.runs if run.images_shown < params.images_shown}
     lengths = {(train.epochs, train.epoch_images) for train in (params.train, *(params.resolve(v).train for v in experiment.variants))}
     measure = MEASURES[experiment.measure]
+    # Where the curves are drawn their caption has them.
+    far = [] if "curves" in experiment.figures else excursions([Line(material.label(run), run) for run in material.runs])
     page = text.page(
         "experiment.md.j2",
         preview=params.preview,
@@ -257,6 +260,7 @@ def render(
         absent=[row.variant for row in table if row.run is None],
         headline=answer(judgements, experiment.label) or headline(table),
         budgets=budgets(table),
+        excursions=f" {EXCURSIONS}: {'; '.join(far)}." if far else "",
         images_shown=params.images_shown,
         short=[label for label, run in brief.items() if too_short(params, run)],
         brief=[label for label, run in brief.items() if not too_short(params, run)],

@@ -75,6 +75,26 @@ def test_differences_of_shares_are_exact(study: Params) -> None:
     assert found.interval == share_contrast([1.0] * 6, [0.0] * 6).interval(look_level(study.looks))
 
 
+@pytest.mark.usefixtures("drawn_once")
+def test_single_tests_far_off_stand_below_the_table_where_no_curves_are_drawn(study: Params) -> None:
+    runs = {}
+    for name in ("base", "cnn"):
+        long = {curve: np.repeat(values, 4, axis=1) for curve, values in result(study, name, (0, 1)).curves.items()}
+        runs[name] = dataclasses.replace(result(study, name, (0, 1)), curves=long)
+
+    def page(name: str) -> str:
+        return experiment.render(study, name, runs, [], train_images=None, timed=False)[f"experiments/{name}.md"].decode()
+
+    assert "far above" not in page("data-size")
+    runs["cnn"].test_accuracy[1, 4] = 0.25
+    (line,) = (line for line in page("data-size").splitlines() if "far above" in line)
+    assert line.startswith("*Table 1. ")
+    assert line.endswith(
+        f" Errors of a seed far above those before and after it: {study.experiments['data-size'].label('cnn')}, seed 1, epoch 5: 75.00 %.*"
+    )
+    assert page("networks").count("far above") == 1  # in the caption of the curves
+
+
 def test_variants_of_another_size_are_told(study: Params) -> None:
     runs = {name: result(study, name, (0,)) for name in ("base", "relu", "mean")}
     sizes = {"base": (1000, 100), "relu": (1090, 91), "mean": (2050, 100)}

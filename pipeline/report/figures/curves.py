@@ -28,6 +28,7 @@ MAX_LINES = 6  # in one panel; with more variants each has a panel
 MAX_TIMES = 6.0  # times the baseline's last error, where the axis of the panels ends: higher errors would press all curves flat
 FAR = 3.0  # times the error of the epochs around, from which a test is named
 FAR_POINTS = 5.0  # and so many points above it
+EXCURSIONS = "Errors of a seed far above those before and after it"
 TOP_LOSS = 10.0  # nats, where the axis of losses ends: higher losses would press all others flat; a guess has 2.3
 
 
@@ -94,7 +95,7 @@ def curves(material: Material) -> list[Drawing]:
     if not many and (critical := [line.label for line in lines if _self_critical(line.run)]):
         caption += f" The self-critical epochs of {listed(critical)} have no train loss, as what they minimise is no cross-entropy."
     if found := excursions(lines):
-        caption += f" Errors of a seed far above those before and after it: {'; '.join(found)}."
+        caption += f" {EXCURSIONS}: {'; '.join(found)}."
     return [Drawing(alt, caption, lambda theme: draw_curves(lines, theme))]
 
 
