@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.params import Params
 from pipeline.report import text
 from pipeline.report.figures.verdicts import forest
-from pipeline.report.text import compared, digits, effect, estimate, listed
+from pipeline.report.text import digits, estimate, listed
 from pipeline.study import Training
 from pipeline.study.claims import OBSERVATIONS, Judgement, is_timed
 from pipeline.study.statistics import Interval, Summary, next_value, summarize
@@ -78,7 +78,7 @@ def render(
         base=accuracies.get("base"),
         published=PUBLISHED_ACCURACY,
         questions=[] if timings is None else [_class_token(timings), _largest_patch(timings)],
-        judged=_judged(own),
+        sentences=_sentences(own),
     )
     return {"thesis.md": page, **(verdicts.files("figures") if verdicts else {})}
 
@@ -106,32 +106,23 @@ def _tally(judgements: Sequence[Judgement]) -> str:
     return listed([f"{count} {words[count != 1]}" for words, count in counts.items() if count])
 
 
-def _judged(judgements: Sequence[Judgement]) -> list[tuple[str, str, str, list[str]]]:
-    """For each sentence of the thesis of which a claim was judged: its source, the sentence, the verdicts, and their effects."""
+def _sentences(judgements: Sequence[Judgement]) -> dict[str, list[list[tuple[Judgement, str]]]]:
+    """The sentences of which a claim was judged, by what a reader should do with them: each one's claims, with what became of them."""
     found: dict[str, list[Judgement]] = {}
     for judgement in judgements:
         if judgement.claim.quote:
             found.setdefault(judgement.claim.quote, []).append(judgement)
-    lines = []
-    for quote, claims in found.items():
-        if all(claim.verdict in (*OBSERVATIONS, "not run") for claim in claims):
+    groups: dict[str, list[list[tuple[Judgement, str]]]] = {"correct": [], "qualify": [], "leave open": [], "keep": []}
+    for claims in found.values():
+        verdicts = {claim.verdict for claim in claims}
+        if verdicts <= {*OBSERVATIONS, "not run"}:
             continue
-        verdicts = list(dict.fromkeys(_verdict(claim) for claim in claims))
-        whose = [f"{claim.id} {_verdict(claim)}, " if len(verdicts) > 1 else "" for claim in claims]
-        results = []
-        for said, finding in zip(whose, (claim.deciding for claim in claims), strict=True):
-            seen = f"{'observed: ' if finding.observed else ''}{effect(finding)}"
-            results.append(f"{said}{compared(finding.comparison)}{'' if finding.verdict == 'not run' else f': {seen}'}")
-            results += [note for note in (finding.seeds_note, finding.missing and f"{finding.missing} may decide it") if note]
-        decided = [verdict for verdict in verdicts if verdict not in (_OPEN, _NOT_RUN)]
-        if {"supported", "contradicted"} <= {claim.verdict for claim in claims}:
-            together = "holds in part"
-        elif decided and len(decided) < len(verdicts):
-            together = f"{decided[0]} as far as it is decided"
+        if "supported" in verdicts:
+            group = "keep" if len(verdicts) == 1 else "qualify"
         else:
-            together = " and ".join(verdicts)
-        lines.append((claims[0].claim.source, quote, together, results))
-    return lines
+            group = "correct" if "contradicted" in verdicts else "leave open"
+        groups[group].append([(claim, _verdict(claim)) for claim in claims])
+    return {group: sentences for group, sentences in groups.items() if sentences}
 
 
 def _verdict(judgement: Judgement) -> str:

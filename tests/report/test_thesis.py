@@ -66,10 +66,12 @@ def test_open_questions_are_answered_by_the_timings(study: params.Params, make_t
 def test_each_claim_of_the_thesis_stands_once(study: params.Params, make_timings: Callable[..., Any]) -> None:
     said = page(study, make_timings())
     own = [id for id, claim in study.claims.items() if "thesis, " in claim.source]
-    tables = said[said.index("\n## 4.1") : said.index("## Its sentences")]
+    sentences, tables = said[: said.index("\n## 4.1")], said[said.index("\n## 4.1") :]
     assert all(tables.count(f"[{id}](") == 1 for id in own)
-    assert "[K1" not in tables
-    assert said.count("**does not hold on this machine**") == said.count("**contradicted**")  # only timings, and no sentence twice
+    assert all(sentences.count(f"[{id}](") <= 1 for id in own)
+    assert "[K1" not in said
+    assert sentences.count("**does not hold on this machine**") == tables.count("**contradicted**")  # only timings
+    assert sentences.index("### To correct") < sentences.index("### To keep")
 
 
 def test_claims_are_counted_by_what_became_of_them() -> None:
@@ -81,30 +83,26 @@ def test_claims_are_counted_by_what_became_of_them() -> None:
     assert thesis._tally(every) == "1 holds, 2 do not hold, 3 stay open and 1 was not run"
 
 
-def test_a_sentence_of_which_one_half_holds_says_which(study: params.Params) -> None:
-    def judged(*verdicts: Any) -> list[tuple[str, str, str, list[str]]]:
-        comparison = study.claims["T14a"].comparisons[0]
-        findings = [
-            (Finding(comparison, verdict, "", "", effect=0.5, seeds_note="9 seeds" * (verdict == "not decided")),) for verdict in verdicts
-        ]
-        claims = [study.claims[f"T14{half}"] for half in "ab"]
-        return thesis._judged([Judgement(f"T14{half}", *rest) for half, *rest in zip("ab", claims, verdicts, findings, strict=True)])
-
-    ((_, _, verdict, results),) = judged("contradicted", "supported")
-    assert verdict == "holds in part"
-    assert [result.split(", ")[0] for result in results] == ["T14a does not hold", "T14b holds"]
-    ((_, _, verdict, results),) = judged("not decided", "supported")
-    assert verdict == "holds as far as it is decided"
-    assert [result.split(", ")[0] for result in results] == ["T14a stays open", "9 seeds", "T14b holds"]
-    ((_, _, verdict, _),) = judged("contradicted", "not decided")
-    assert verdict == "does not hold as far as it is decided"
-    ((_, _, verdict, results),) = judged("supported", "supported")
-    assert (verdict, results[0].startswith("base")) == ("holds", True)
-    ((_, _, verdict, results),) = judged("supported", "not settled")  # what was not judged keeps its half of the sentence open
-    assert (verdict, results[1].split(", ")[0]) == ("holds as far as it is decided", "T14b stays open")
-    ((_, _, verdict, results),) = judged("not run", "contradicted")
-    assert (verdict, results[0].split(", ")[0]) == ("does not hold as far as it is decided", "T14a was not run")
-    assert judged("not settled", "not run") == []
+@pytest.mark.parametrize(
+    ("verdicts", "group", "became"),
+    [
+        (("supported", "supported"), "keep", ["holds", "holds"]),
+        (("contradicted", "supported"), "qualify", ["does not hold", "holds"]),
+        (("supported", "not settled"), "qualify", ["holds", "stays open"]),
+        (("contradicted", "not decided"), "correct", ["does not hold", "stays open"]),
+        (("not run", "contradicted"), "correct", ["was not run", "does not hold"]),
+        (("not decided", "not run"), "leave open", ["stays open", "was not run"]),
+        (("not settled", "not run"), None, []),
+    ],
+)
+def test_a_sentence_stands_where_its_claims_put_it(study: params.Params, verdicts: Any, group: str | None, became: list[str]) -> None:
+    claims = [
+        Judgement(id, study.claims[id], verdict, (Finding(study.claims[id].comparisons[0], verdict, "", effect=0.5),))
+        for id, verdict in zip(("T14a", "T14b"), verdicts, strict=True)
+    ]
+    found = thesis._sentences(claims)
+    assert list(found) == ([group] if group else [])
+    assert [words for sentences in found.values() for sentence in sentences for _, words in sentence] == became
 
 
 @pytest.mark.parametrize(("accuracies", "agrees"), [([0.97, 0.975, 0.98], True), ([0.97, 0.9701, 0.9702], False)])
