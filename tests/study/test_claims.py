@@ -869,6 +869,8 @@ def test_a_ratio_of_errors_worked_by_hand() -> None:
     assert finding.plain is not None
     assert finding.plain[0] == pytest.approx(0.14 / 3 - 0.07 / 3)
     assert finding.plain[1] is not None
+    of_two = found(comparison, 2, a=_errors(0.02, 0.04, 0.08), b=_errors(0.01, 0.02, 0.04))  # contradicted by a wider one
+    assert (of_two.interval, of_two.plain) == (finding.interval, finding.plain)
 
 
 def test_a_ratio_and_its_inverse_are_one() -> None:
