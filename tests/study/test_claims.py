@@ -249,6 +249,10 @@ def test_moving_the_bound_judges_anew(differences: list[float], bound: float, ru
     assert (finding.interval.low, finding.interval.high) == pytest.approx((low, high), abs=1e-12)
     if min(abs(end - edge) for end in (low, high, wide_low, wide_high) for edge in (bound, -bound)) > 1e-9:
         assert finding.verdict == expected
+        if expected == "not decided":
+            claimed_low, claimed_high = {"less": (-math.inf, bound), "more": (bound, math.inf)}.get(rule, (-bound, bound))
+            leaves = high < claimed_low or low > claimed_high
+            assert finding.why.startswith("no part of the interval lies" if leaves else "only a part of the interval lies")
 
 
 @given(_spreads, st.floats(-0.1, 0.1))
@@ -390,6 +394,12 @@ def test_a_supported_claim_hangs_on_the_comparison_nearest_to_its_margin() -> No
         judgement = judge("X", claim(*order), evidence)
         assert judgement.verdict == "supported"
         assert judgement.deciding.comparison == near
+    # Near is in widths of its own interval: the narrow one is closer to the bound, and the wide one would cross it sooner.
+    pattern = np.linspace(-1, 1, 10)
+    evidence = {"b": ending(*[0.9] * 10), "a": ending(*(0.9 - 0.001 + 1e-5 * pattern)), "c": ending(*(0.9 - 0.002 + 1e-3 * pattern))}
+    narrow, wide = compare("less"), compare("less", variant="c")
+    judgement = judge("X", claim(narrow, wide), evidence)
+    assert (judgement.verdict, judgement.deciding.comparison) == ("supported", wide)
 
 
 def test_an_undecided_claim_hangs_on_the_comparison_that_will_settle_it() -> None:
@@ -899,6 +909,8 @@ def test_unpaired_sides_bring_their_own_seeds_up_to_their_own_look() -> None:
     test = stats.ttest_ind(a.accuracy[:6], b.accuracy[:10], equal_var=False).confidence_interval(look_level((6, 10, 20)))
     assert finding.interval is not None
     assert (finding.interval.low, finding.interval.high) == pytest.approx(tuple(test))
+    near = judge("X", claim(compare("less", bound=0.0015, paired=False)), {"a": a, "b": b}, looks=(6, 10, 20)).deciding
+    assert near.seeds_note.endswith("; the next look has 10")  # of the side with fewer
     few = judge("X", claim(comparison), {"a": a, "b": runs(n=5)}, looks=(6, 10, 20)).deciding
     assert (few.verdict, few.why) == ("not decided", "it has 5 seeds, and the first look is at 6")
 
