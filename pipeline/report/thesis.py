@@ -79,6 +79,7 @@ def render(
         published=PUBLISHED_ACCURACY,
         questions=[] if timings is None else [_class_token(timings), _largest_patch(timings)],
         sentences=_sentences(own),
+        became=_verdict,
     )
     return {"thesis.md": page, **(verdicts.files("figures") if verdicts else {})}
 
@@ -106,13 +107,13 @@ def _tally(judgements: Sequence[Judgement]) -> str:
     return listed([f"{count} {words[count != 1]}" for words, count in counts.items() if count])
 
 
-def _sentences(judgements: Sequence[Judgement]) -> dict[str, list[list[tuple[Judgement, str]]]]:
-    """The sentences of which a claim was judged, by what a reader should do with them: each one's claims, with what became of them."""
+def _sentences(judgements: Sequence[Judgement]) -> dict[str, list[list[Judgement]]]:
+    """The sentences of which a claim was judged, by what a reader should do with them; of each the judgements of its claims."""
     found: dict[str, list[Judgement]] = {}
     for judgement in judgements:
         if judgement.claim.quote:
             found.setdefault(judgement.claim.quote, []).append(judgement)
-    groups: dict[str, list[list[tuple[Judgement, str]]]] = {"correct": [], "qualify": [], "leave open": [], "keep": []}
+    groups: dict[str, list[list[Judgement]]] = {"correct": [], "qualify": [], "leave open": [], "keep": []}
     for claims in found.values():
         verdicts = {claim.verdict for claim in claims}
         if verdicts <= {*OBSERVATIONS, "not run"}:
@@ -121,7 +122,7 @@ def _sentences(judgements: Sequence[Judgement]) -> dict[str, list[list[tuple[Jud
             group = "keep" if len(verdicts) == 1 else "qualify"
         else:
             group = "correct" if "contradicted" in verdicts else "leave open"
-        groups[group].append([(claim, _verdict(claim)) for claim in claims])
+        groups[group].append(claims)
     return {group: sentences for group, sentences in groups.items() if sentences}
 
 

@@ -84,25 +84,33 @@ def test_claims_are_counted_by_what_became_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "group", "became"),
+    ("verdicts", "title", "became"),
     [
-        (("supported", "supported"), "keep", ["holds", "holds"]),
-        (("contradicted", "supported"), "qualify", ["does not hold", "holds"]),
-        (("supported", "not settled"), "qualify", ["holds", "stays open"]),
-        (("contradicted", "not decided"), "correct", ["does not hold", "stays open"]),
-        (("not run", "contradicted"), "correct", ["was not run", "does not hold"]),
-        (("not decided", "not run"), "leave open", ["stays open", "was not run"]),
+        (("supported", "supported"), "To keep", ["holds", "holds"]),
+        (("contradicted", "supported"), "To qualify", ["does not hold", "holds"]),
+        (("supported", "not settled"), "To qualify", ["holds", "stays open"]),
+        (("contradicted", "not decided"), "To correct", ["does not hold", "stays open"]),
+        (("not run", "contradicted"), "To correct", ["was not run", "does not hold"]),
+        (("not decided", "not run"), "To leave open", ["stays open", "was not run"]),
         (("not settled", "not run"), None, []),
     ],
 )
-def test_a_sentence_stands_where_its_claims_put_it(study: params.Params, verdicts: Any, group: str | None, became: list[str]) -> None:
-    claims = [
-        Judgement(id, study.claims[id], verdict, (Finding(study.claims[id].comparisons[0], verdict, "", effect=0.5),))
-        for id, verdict in zip(("T14a", "T14b"), verdicts, strict=True)
-    ]
-    found = thesis._sentences(claims)
-    assert list(found) == ([group] if group else [])
-    assert [words for sentences in found.values() for sentence in sentences for _, words in sentence] == became
+def test_a_sentence_stands_where_its_claims_put_it(study: params.Params, verdicts: Any, title: str | None, became: list[str]) -> None:
+    def judged(id: str, verdict: Any) -> Judgement:
+        comparison = study.claims[id].comparisons[0]
+        note = "9 seeds would decide it" * (verdict == "not decided")
+        finding = Finding(comparison, verdict, "", effect=None if verdict == "not run" else 0.5, seeds_note=note)
+        return Judgement(id, study.claims[id], verdict, (finding,))
+
+    claims = [judged(id, verdict) for id, verdict in zip(("T14a", "T14b"), verdicts, strict=True)]
+    said = thesis.render(study, {}, claims, {"T14a": "a.md", "T14b": "b.md"}, None)["thesis.md"].decode()
+    said = said[: said.index("\n## 5")]
+    assert re.findall("^### (To [a-z ]+):", said, re.MULTILINE) == ([title] if title else [])
+    lines = re.findall(r"^  - \[(T14.)\]\(.\.md\) \*\*(.+?)\*\*: (.*)$", said, re.MULTILINE)
+    assert [(id, words) for id, words, _ in lines] == list(zip(("T14a", "T14b"), became, strict=False))
+    for (_, words, rest), verdict in zip(lines, verdicts, strict=False):
+        assert ("Effect" in rest) == (words != "was not run")
+        assert ("; 9 seeds would decide it." in rest) == (verdict == "not decided")
 
 
 @pytest.mark.parametrize(("accuracies", "agrees"), [([0.97, 0.975, 0.98], True), ([0.97, 0.9701, 0.9702], False)])
