@@ -36,14 +36,15 @@ class Change:
     """A variant that both sides have trained.
 
     Attributes:
-        retrained: whether the two are different trainings.
+        retrained: whether the two are different trainings. Seeds alone that were added or removed make none.
         identical: whether every loss and accuracy that both record is the same to the last bit, seed by seed; one side may have
             seeds that the other lacks.
-        settings: the settings that differ, without those that only one side records.
+        settings: the settings that differ, without `train.seeds` and those that only one side records.
         causes: what else differs: code, data, versions.NAME, device, attention.
         unrecorded: settings that only one side records.
         accuracy: of base and head, over the seeds.
-        paired: whether the difference is taken seed by seed; else the two sides are independent samples (Welch).
+        paired: whether both have the same seeds, so that the difference is taken seed by seed; else the two sides are independent
+            samples (Welch).
         difference: head - base, a fraction of the test images, with Student's t interval.
         p, adjusted: two-sided p of no difference, alone and Holm-adjusted over all variants that are not identical.
         images: interval of the difference from resampling seeds and test images; None without the predictions of both.
@@ -174,9 +175,11 @@ def _change(base: Training, head: Training) -> Change:
         if base.origin[key] != head.origin[key]
     )
     identical = _identical(base, head)
+    paired = set(base.seeds) == set(head.seeds)
     known = base.id is not None and head.id is not None
     retrained = base.id != head.id if known else bool(settings or causes or not identical)
-    paired = set(base.seeds) == set(head.seeds)
+    if identical and not paired and not settings:  # the code and the device of seeds that one side lacks are no reasons
+        retrained = False
     before, after = base.accuracy, head.accuracy
     if paired:
         after = after[[head.seeds.index(seed) for seed in base.seeds]]
@@ -200,7 +203,8 @@ def _change(base: Training, head: Training) -> Change:
 
 
 def _settings(base: Mapping[str, Any], head: Mapping[str, Any]) -> tuple[tuple[Difference, ...], tuple[str, ...]]:
-    differences = [Difference(key, base[key], head[key]) for key in base if key in head and base[key] != head[key]]
+    common = [key for key in base if key in head and key != "train.seeds"]
+    differences = [Difference(key, base[key], head[key]) for key in common if base[key] != head[key]]
     alone = [key for key in (*base, *head) if (key in base) != (key in head)]
     if any(key == "model.architecture" for key, _, _ in differences):
         # Another architecture has other options, which is a change. Settings outside of the model may still be unrecorded.

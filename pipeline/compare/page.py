@@ -86,10 +86,14 @@ def _cell(content: str) -> str:
 
 
 def _names(variants: Iterable[str], most: int) -> str:
-    names = list(variants)
+    return _named(map(code, variants), most)
+
+
+def _named(texts: Iterable[str], most: int) -> str:
+    names = list(texts)
     shown = names if len(names) <= most else names[: most - 1]
     rest = len(names) - len(shown)
-    return ", ".join(map(code, shown)) + (f" and {rest} more" if rest else "")
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
 def _interval(interval: Interval | None) -> str:
@@ -120,10 +124,11 @@ def verdict(comparison: Comparison) -> str:
     if not comparison.common:
         return "No variant is on both sides, so there is nothing to compare."
     if not changes:
-        same = f"{_of(len(comparison.common))} identical, every loss and accuracy to the last bit"
-        if comparison.claims:
-            return f"{same[0].upper()}{same[1:]}; {text.counted(len(comparison.claims), 'verdict')} changed."
-        return f"Nothing differs: {same}."
+        news = [f"{len(other)} with other seeds"] if (other := _with_other_seeds(comparison)) else []
+        news += [f"{text.counted(len(comparison.claims), 'verdict')} changed"] if comparison.claims else []
+        kept = " in the seeds of both" if other else ""
+        same = f"{_of(len(comparison.common))} identical{kept}, every loss and accuracy to the last bit"
+        return f"{same[0].upper()}{same[1:]}; {', '.join(news)}." if news else f"Nothing differs: {same}."
     largest = max(changes, key=lambda change: abs(change.difference))
     change = f"largest change: {code(largest.variant)} {text.points(largest.difference)} points {_interval(largest.interval)}"
     differing = sum(change.differs for change in changes)
@@ -149,6 +154,8 @@ def _summary(comparison: Comparison, rows: int) -> list[str]:
             lines.append(f"{word}: {_names((training.variant for training in trainings), most)}.")
     if comparison.claims is not None:
         lines.append(f"Verdicts changed: {_verdicts(comparison)}.")
+    if grown := _with_other_seeds(comparison):
+        lines.append(f"Seeds added or removed: {_named((f'{code(change.variant)} ({_seeds(change)})' for change in grown), most)}.")
     if changed := [change.variant for change in common if change.settings]:
         lines.append(f"Settings changed: {_group(comparison, changed)}.")
     retrained = [change for change in common if change.retrained]
@@ -302,10 +309,7 @@ def _identical(comparison: Comparison, rows: int) -> Section | None:
     changes = [change for change in comparison.common if change.identical]
     if not changes:
         return None
-    cells = [
-        [code(change.variant), f"{_mean_sd(change.accuracy[1])} (n = {_seeds(change)})", ", ".join(_kinds(change))]
-        for change in changes[:rows]
-    ]
+    cells = [[code(change.variant), _accuracies(change), ", ".join(_kinds(change))] for change in changes[:rows]]
     table = _table({"variant": ":---", "accuracy (%)": ":---:", "what differs": ":---"}, cells, len(changes))
     note = (
         "Every loss and accuracy that both sides record is the same to the last bit, epoch by epoch and seed by seed. "
@@ -315,9 +319,20 @@ def _identical(comparison: Comparison, rows: int) -> Section | None:
 
 
 def _seeds(change: Change) -> str:
-    """The number of seeds, or those at base and head."""
-    before, after = (summary.n for summary in change.accuracy)
-    return str(after) if before == after else f"{before} → {after}"
+    """The numbers of seeds at base and head, and which they are where the numbers are the same."""
+    before, after = change.base.seeds, change.head.seeds
+    both = (str(len(before)), str(len(after))) if len(before) != len(after) else (text.seed_list(before), text.seed_list(after))
+    return " → ".join(both)
+
+
+def _accuracies(change: Change) -> str:
+    """Of identical trainings, at base and at head where the seeds differ."""
+    shown = [f"{_mean_sd(summary)} (n = {summary.n})" for summary in change.accuracy]
+    return shown[1] if change.paired else " → ".join(shown)
+
+
+def _with_other_seeds(comparison: Comparison) -> list[Change]:
+    return [change for change in comparison.common if not change.paired]
 
 
 def _one_sided(comparison: Comparison, rows: int) -> Section | None:
@@ -372,7 +387,7 @@ def _causes(comparison: Comparison, rows: int) -> Section | None:
     sentences = []
     if nothing := [change.variant for change in retrained if not change.settings and not change.causes]:
         sentences.append(f"Trained anew although nothing that is recorded differs: {_group(comparison, nothing)}.")
-    if kept := [change.variant for change in comparison.common if not change.retrained]:
+    if kept := [change.variant for change in comparison.common if not change.retrained and change.paired]:
         sentences.append(f"Not trained anew, the two sides hold the same training: {_group(comparison, kept)}.")
     title = (
         f"Why {len(retrained)} of {text.counted(len(comparison.common), 'variant')} {'was' if len(retrained) == 1 else 'were'} trained anew"
@@ -411,8 +426,12 @@ def _group(comparison: Comparison, variants: Sequence[str]) -> str:
 def _kinds(change: Change) -> list[str]:
     """What differs between two trainings, in single words."""
     if not change.retrained:
-        return ["same training"]
-    kinds = ["settings"] * bool(change.settings) + [_KINDS.get(key.partition(".")[0], key) for key, _, _ in change.causes]
+        return ["same training" if change.paired else "seeds"]
+    kinds = (
+        ["seeds"] * (not change.paired)
+        + ["settings"] * bool(change.settings)
+        + [_KINDS.get(key.partition(".")[0], key) for key, _, _ in change.causes]
+    )
     return list(dict.fromkeys(kinds)) or ["nothing recorded"]
 
 

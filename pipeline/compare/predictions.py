@@ -52,26 +52,25 @@ def with_predictions(study: Study, cache: Cache) -> Study:
     locked = _locked(study, cache)
 
     def stored(variant: str) -> Arrays | None:
-        paths = [f"{study.prefix}predictions/{variant}.npz", f"{study.prefix}runs/{variant}/predictions.npz"]
-        content = next(iter(study.files.read(paths).values()), None) or cache.read(locked.get(variant, ""))
-        return read_arrays(io.BytesIO(content), paths[0]) if content else None
+        path = f"{study.prefix}predictions/{variant}.npz"
+        content = study.files.read([path]).get(path) or cache.read(locked.get(variant, ""))
+        return read_arrays(io.BytesIO(content), path) if content else None
 
     trainings = {variant: replace(training, stored=partial(stored, variant)) for variant, training in study.trainings.items()}
     return replace(study, trainings=trainings)
 
 
 def _locked(study: Study, cache: Cache) -> dict[str, str]:
-    """md5 of each variant's predictions: of the folder predictions/, or in older studies one file in each runs/VARIANT."""
+    """md5 of each variant's file in predictions/, whose listing the study's dvc.lock names; none where the cache lacks that."""
     path = f"{study.prefix}dvc.lock"
     try:
         lock = yaml.load(study.files.read([path])[path], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         outs = {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage.get("outs", ())}
     except (KeyError, TypeError, AttributeError, yaml.YAMLError):
         return {}
-    found = {Path(name).parent.name: md5 for name, md5 in outs.items() if name.startswith("runs/") and name.endswith("/predictions.npz")}
     listing = cache.read(str(outs.get("predictions", "")))
     try:
         entries = json.loads(listing) if listing is not None else []
-        return found | {Path(entry["relpath"]).stem: entry["md5"] for entry in entries}
+        return {Path(entry["relpath"]).stem: entry["md5"] for entry in entries}
     except (ValueError, KeyError, TypeError):
-        return found
+        return {}

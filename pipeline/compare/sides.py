@@ -48,7 +48,7 @@ def read_revision(repository: Repository, revision: str, folder: str = "", *, st
 def read_working_tree(repository: Repository, folder: str = "", *, store: str | None = None) -> Side:
     """The study as it lies in the working tree, committed or not. Raises as `read_revision`."""
     commit = repository.commit("HEAD") if repository.has_commits() else None
-    found = read(FolderFiles(repository.root), folder, name="the working tree", hint=repository.newest_with_runs)
+    found = read(FolderFiles(repository.root), folder, name="the working tree", hint=repository.newest_with_tables)
     return Side("working tree", commit, repository.changed(), _stored(found, store, "the working tree"))
 
 

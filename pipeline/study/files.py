@@ -1,6 +1,6 @@
 """Where a study keeps its files, and how those of a folder or of a commit are read.
 
-Records of any age are read. What an older record lacks is absent, and does not count as different.
+Tables of any age are read. What older ones lack is absent, and does not count as different.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import yaml
 
-from pipeline.files import DamagedError, sealed_json
+from pipeline.files import DamagedError
 from pipeline.measures.definitions import FloatArray
 from pipeline.study.git import Repository
 
@@ -30,9 +30,8 @@ TIMINGS = Path("timing/results.json")
 
 T = TypeVar("T")
 
-CURVES = ("train_loss", "test_loss", "test_accuracy", "seconds")  # of epochs.csv
+CURVES = ("train_loss", "test_loss", "test_accuracy", "seconds", "gradient_norm")  # of epochs.csv
 REPEATED = ("test_accuracy", "test_loss")  # of the last epoch: an evaluation is accepted only if it finds them again
-LATER_CURVES = ("gradient_norm",)  # columns that records of an older study lack
 
 
 class Files(Protocol):
@@ -75,15 +74,13 @@ class FolderFiles:
 
 
 def parse_json(content: bytes) -> dict[str, Any]:
-    """A JSON object. Raises DamagedError, with the reason as a clause; also where the object does not match its own digest."""
+    """A JSON object. Raises DamagedError, with the reason as a clause."""
     try:
         value = json.loads(content)
     except ValueError:
         value = None
     if not isinstance(value, dict):
         raise DamagedError("it is not a JSON object")
-    if "digest" in value and "outputs" in value and value != sealed_json(value):
-        raise DamagedError("it does not match its checksum")
     return value
 
 
@@ -96,8 +93,7 @@ def curves_of(lines: Sequence[Mapping[str, str]]) -> tuple[tuple[int, ...], dict
         DamagedError: they are not a training's; with the reason as a clause.
     """
     try:
-        columns = [*CURVES, *(name for name in LATER_CURVES if lines and lines[0].get(name))]
-        rows = [(int(line["seed"]), int(line["epoch"]), [float(line[name]) for name in columns]) for line in lines]
+        rows = [(int(line["seed"]), int(line["epoch"]), [float(line[name]) for name in CURVES]) for line in lines]
     except (KeyError, TypeError, ValueError):
         raise DamagedError("it is not a table of numbers with the columns of a training") from None
     seeds = tuple(dict.fromkeys(seed for seed, _, _ in rows))
@@ -107,10 +103,10 @@ def curves_of(lines: Sequence[Mapping[str, str]]) -> tuple[tuple[int, ...], dict
     if not full or sorted((seed, epoch) for seed, epoch, _ in rows) != sorted(expected):
         raise DamagedError("it has not one row for every seed and epoch")
     place = {pair: index for index, pair in enumerate(expected)}
-    table = np.empty((len(expected), len(columns)))
+    table = np.empty((len(expected), len(CURVES)))
     for seed, epoch, values in rows:
         table[place[seed, epoch]] = values
-    curves = {name: table[:, index].reshape(len(seeds), epochs) for index, name in enumerate(columns)}
+    curves = {name: table[:, index].reshape(len(seeds), epochs) for index, name in enumerate(CURVES)}
     if not ((curves["test_accuracy"] >= 0) & (curves["test_accuracy"] <= 1)).all() or not np.isfinite(curves["seconds"]).all():
         raise DamagedError("it holds an accuracy that is not between 0 and 1, or a time that is not a finite number")
     return seeds, curves
@@ -122,13 +118,13 @@ def mend(stage: str) -> str:
 
 
 def places(files: Files, top: str) -> list[str]:
-    """The folders whose tables/ (of an older study: runs/) hold results, as prefixes of paths: "" or ending in "/".
+    """The folders whose tables/ hold results, as prefixes of paths: "" or ending in "/".
 
     Args:
         top: such a prefix; a `*` stays inside one part of it.
     """
-    paths = [f"{path}/-" for path in files.matching(f"{top}tables/variants.csv")] + files.matching(f"{top}runs/*/run.json")
-    return sorted({f"{'/'.join(path.split('/')[:-3])}/".removeprefix("/") for path in paths})
+    end = "tables/variants.csv"
+    return sorted(path.removesuffix(end) for path in files.matching(f"{top}{end}"))
 
 
 def described(files: Files, prefix: str) -> list[str]:

@@ -105,10 +105,9 @@ class Repository:
             commit, _, patch = part.partition(b"\n")
             yield commit.decode(), b"\n".join(line for line in patch.splitlines() if line.startswith(b"+"))
 
-    def newest_with_runs(self) -> str | None:
-        """Short id of the newest commit, on any branch, that wrote text files of a run."""
-        ends = ("tables/variants.csv", "runs/*/run.json")
-        places = [f":(glob){top}{end}" for top in ("", "reports/*/") for end in ends]
+    def newest_with_tables(self) -> str | None:
+        """Short id of the newest commit, on any branch, that wrote a study's tables."""
+        places = [f":(glob){top}tables/variants.csv" for top in ("", "reports/*/")]
         return (self._run("log", "--all", "-1", "--format=%h", "--diff-filter=AM", "--", *places) or "").strip() or None
 
     def _experiments(self) -> dict[str, str]:

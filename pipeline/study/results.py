@@ -23,7 +23,7 @@ import numpy as np
 from pipeline.errors import UserError
 from pipeline.files import DamagedError
 from pipeline.params import Params
-from pipeline.study import former, stored, tables
+from pipeline.study import stored, tables
 from pipeline.study.files import (
     ARRAYS,
     PREDICTIONS,
@@ -70,7 +70,7 @@ def load(source: str | os.PathLike[str] = ".", folder: str = "", *, store: str |
 def load_commit(repository: Repository, revision: str, folder: str = "") -> Study:
     """As `load`, of a commit of any repository."""
     commit = repository.commit(revision)
-    return read(CommitFiles(repository, commit.id), folder, name=f"the commit {revision}", hint=repository.newest_with_runs)
+    return read(CommitFiles(repository, commit.id), folder, name=f"the commit {revision}", hint=repository.newest_with_tables)
 
 
 def read(
@@ -95,20 +95,16 @@ def read(
     if prefix not in places(files, prefix):
         said = f"{name[0].upper()}{name[1:]} holds no results in {prefix}{TABLES}/"
         if others := [place.removesuffix("/") for top in ("", "reports/*/", "build/*/") for place in places(files, top) if place != prefix]:
-            which = f"which with IN=, for example IN={others[0]}" if len(others) > 1 else f"so with IN={others[0] or '.'}"
+            first = f"`IN={others[0] or '.'}`"
+            which = f"which, for example with {first}" if len(others) > 1 else f"so with {first}"
             raise UserError(f"{said}, only in {', '.join(place or 'the top folder' for place in others)}: say {which}.")
         newest = hint()
         raise UserError(f"{said}{f'; the newest commit that wrote some is {newest}' if newest else ''}.")
-    if files.matching(f"{prefix}tables/variants.csv"):
-        place, left_out = f"{prefix}{TABLES}", dict[str, str]()
-        trainings = _of_tables(files, prefix, name)
-        if root is not None:
-            path = root / prefix / PREDICTIONS
-            trainings = {variant: replace(one, stored=partial(_stored, path / f"{variant}.npz")) for variant, one in trainings.items()}
-    else:
-        place = f"{prefix}{RUNS}"
-        trainings, left_out = former.read(files, prefix, name)
-    return Study(place, prefix, in_order(trainings, described(files, prefix)), files, left_out)
+    trainings = _of_tables(files, prefix, name)
+    if root is not None:
+        path = root / prefix / PREDICTIONS
+        trainings = {variant: replace(one, stored=partial(_stored, path / f"{variant}.npz")) for variant, one in trainings.items()}
+    return Study(f"{prefix}{TABLES}", prefix, in_order(trainings, described(files, prefix)), files)
 
 
 def _of_tables(files: Files, prefix: str, name: str) -> dict[str, Training]:

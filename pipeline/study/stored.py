@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import UserError
-from pipeline.study.files import CURVES, LATER_CURVES, REPEATED
+from pipeline.study.files import CURVES, REPEATED
 from pipeline.study.study import Study
 from pipeline.study.training import Training
 from pipeline.tracking import SeedRun, runs_of
@@ -47,7 +47,7 @@ def read(study: Study, store: str, *, name: str) -> Study:
     place = display_name(uri).removeprefix("the ")
     if not by_id:
         raise UserError(f"The {place} has no finished runs of the trainings of {name}: check that out and run `make sync` there.")
-    trainings, left_out = {}, dict(study.left_out)
+    trainings, left_out = {}, {}
     for variant, expected in study.trainings.items():
         training = _training(variant, by_id[expected.id or ""])
         if training is None:
@@ -71,7 +71,7 @@ def _training(variant: str, runs: Sequence[SeedRun]) -> Training | None:
     runs = [by_seed[seed] for seed in record["seeds"]]
     if {len(curve) for run in runs for curve in run.curves.values()} != {record["config"]["train"]["epochs"]}:
         return None
-    curves = {name: np.array([run.curves[_KEYS.get(name, name)] for run in runs]) for name in (*CURVES, *LATER_CURVES)}
+    curves = {name: np.array([run.curves[_KEYS.get(name, name)] for run in runs]) for name in CURVES}
     evaluated = [key.removeprefix(_EVALUATION) for key in newest.metrics if key.startswith(_EVALUATION)]
     found = {name: np.array([run.metrics[f"{_EVALUATION}{name}"] for run in runs]) for name in evaluated if name not in REPEATED}
     sizes = [int(newest.metrics[key]) if key in newest.metrics else None for key in ("parameters", "flops")]

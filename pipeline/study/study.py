@@ -28,9 +28,9 @@ class Study:
 
     Attributes:
         place: where the results were found, for people.
-        prefix: folder that holds runs/, dvc.lock and so on, from the top folder; "" or ending in "/".
+        prefix: folder that holds tables/, dvc.lock and so on, from the top folder; "" or ending in "/".
         trainings: by variant, in the order of params.yaml.
-        left_out: variants without a whole record, and what it lacks.
+        left_out: variants that MLflow does not know whole, and what it lacks.
         timed: whether the timings belong to it; no MLflow run holds them.
     """
 

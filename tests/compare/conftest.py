@@ -1,4 +1,4 @@
-"""A study in a real git repository, with real records in its runs/."""
+"""A study in a real git repository, with real tables."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from pipeline.runner import results
+from pipeline.study import tables
+from pipeline.training.records import EpochRow
 from tests.helpers import commit_all, git
 
 CONFIG: dict[str, Any] = {
@@ -28,6 +30,7 @@ class Study:
     def __init__(self, root: Path, prefix: str = "") -> None:
         self.root = root
         self.prefix = prefix
+        self.records: dict[str, dict[str, dict[str, Any]]] = {}  # by prefix and variant
         self.trained = 0
         root.mkdir(parents=True)
         self.git("init", "--quiet", "--initial-branch", "main")
@@ -49,13 +52,13 @@ class Study:
         parameters: int = 10_666,
         seconds: float = 12.5,
     ) -> None:
-        """Writes what a training leaves; a new training_id each time.
+        """Writes what a training leaves, and the tables of all; a new training_id each time.
 
         Args:
             accuracy: of each seed after the last epoch.
             change: settings by dotted key.
             run: other entries of run.json.
-            old: as before gradient norms, optimisers and architectures were recorded.
+            old: as before optimisers and architectures were recorded.
         """
         self.trained += 1
         final = dict(accuracy) if isinstance(accuracy, Mapping) else dict(enumerate(accuracy))
@@ -87,31 +90,46 @@ class Study:
             "started": "2026-01-02T03:04:05+00:00",
             "finished": "2026-01-02T03:14:05+00:00",
         } | dict(run or {})
-        columns = ["seed", "epoch", "train_loss", "test_loss", "test_accuracy", *(["gradient_norm"] if not old else []), "seconds"]
-        lines, rows = [",".join(columns)], []
+        rows = []
         epochs = config["train"]["epochs"]
         for seed, value in final.items():
             for epoch in range(1, epochs + 1):
                 now = value if epoch == epochs else value / 2
-                numbers = [2.3 / epoch + seed / 7, 2.1 / epoch + seed / 9, now, *([1.5 / epoch] if not old else []), seconds + seed / 3]
-                lines.append(",".join([str(seed), str(epoch), *map(repr, numbers)]))
-                rows.append([seed, epoch, *numbers])
+                losses = {"train_loss": 2.3 / epoch + seed / 7, "test_loss": 2.1 / epoch + seed / 9}
+                row = EpochRow(seed, epoch, **losses, test_accuracy=now, gradient_norm=1.5 / epoch, seconds=seconds + seed / 3)
+                rows.append(list(row))
+        metrics = {"n": len(final), "parameters": parameters, "flops": 163 * parameters}
+        self.write(variant, record | {"epochs": rows, "metrics": metrics})
+
+    def write(self, variant: str, record: dict[str, Any]) -> None:
+        """Writes run.json, which vouches for the files as they are now, and the tables."""
         directory = self.directory(variant)
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "run.json").write_text(json.dumps(record))
-        (directory / "epochs.csv").write_text("\n".join([*lines, ""]))
-        metrics = {"n": len(final), "parameters": parameters, "flops": 163 * parameters}
-        (directory / "metrics.json").write_text(json.dumps(metrics))
-        if not old:
-            results.write_run(directory, record | {"epochs": rows, "metrics": metrics})
+        results.write_run(directory, record)
+        self.records.setdefault(self.prefix, {})[variant] = record
+        self._write_tables()
+
+    def change(self, variant: str, change: Callable[[dict[str, Any]], None]) -> None:
+        """Writes a variant's record as `change` leaves it."""
+        record = copy.deepcopy(self.records[self.prefix][variant])
+        change(record)
+        self.write(variant, record)
 
     def seal(self, variant: str) -> None:
         """Has run.json vouch for the files as they are now."""
-        directory = self.directory(variant)
-        results.write_run(directory, json.loads((directory / "run.json").read_text()))
+        self.write(variant, self.records[self.prefix][variant])
 
     def remove(self, variant: str) -> None:
         shutil.rmtree(self.directory(variant))
+        del self.records[self.prefix][variant]
+        self._write_tables()
+
+    def _write_tables(self) -> None:
+        folder = self.root / self.prefix / "tables"
+        folder.mkdir(exist_ok=True)
+        trainings = [tables.training(record, None) for _, record in sorted(self.records[self.prefix].items())]
+        for name, content in tables.render(trainings).items():
+            (folder / name).write_text(content)
 
     def commit(self, message: str = "results") -> str:
         return commit_all(self.root, message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -236,19 +235,37 @@ def test_added_seeds_are_no_change(study: Study) -> None:
     study.commit()
     comparison = both(study, first)
     base, other = comparison.common
-    assert (base.identical, base.p, base.adjusted) == (True, None, None)
-    assert (other.identical, other.paired) == (False, False)
+    assert (base.identical, base.retrained, base.settings, base.p, base.adjusted) == (True, False, (), None, None)
+    assert (other.identical, other.retrained, other.paired) == (False, True, False)
     assert comparison.tested == [other]
     shown = render(comparison)
-    assert "(n = 5 \N{RIGHTWARDS ARROW} 7)" in shown
+    assert "- Seeds added or removed: `base` (5 → 7), `other` (5 → 7).\n" in shown
+    assert "- Trained anew: 1 of 2; what differs: seeds (1).\n" in shown
+    before, after = (f"{100 * np.mean(own):.2f}\xa0±\xa0{100 * np.std(own, ddof=1):.2f}" for own in (BASE[:5], BASE))
+    assert f"| `base` | {before} (n = 5) → {after} (n = 7) | seeds |" in shown
+    assert "Settings" not in shown
+
+
+def test_added_seeds_alone_are_said_first(study: Study) -> None:
+    study.train("base", BASE[:5])
+    study.train("other", dict(enumerate(BASE[:5])))
+    first = study.commit()
+    study.train("base", BASE, run={"code_hash": "e" * 64, "device_name": "Another processor (2 cores)"})
+    study.train("other", dict(enumerate(BASE[1:5], start=1)) | {9: 0.5})
+    study.commit()
+    shown = render(both(study, first))
+    same = "The 2 variants of both sides are identical in the seeds of both, every loss and accuracy to the last bit; 2 with other seeds."
+    assert f"**{same}**" in shown
+    assert "- Seeds added or removed: `base` (5 → 7), `other` (0 to 4 → 1, 2, 3, 4, 9).\n" in shown
+    assert "- Trained anew: none of 2.\n" in shown
+    assert "Another processor" not in shown.partition("<details>")[2]
 
 
 def test_a_bit_is_enough_to_differ(study: Study) -> None:
     study.train("base", BASE)
     first = study.commit()
-    path = study.directory("base") / "epochs.csv"
+    path = study.root / "tables" / "epochs.csv"
     path.write_text(path.read_text().replace(repr(BASE[0] / 2), repr(float(np.nextafter(BASE[0] / 2, 1)))))
-    study.seal("base")
     study.commit()
     comparison = both(study, first)
     assert not only(comparison).identical
@@ -272,11 +289,7 @@ def test_another_architecture_has_other_options(study: Study) -> None:
     study.train("net", BASE)
     first = study.commit()
     study.train("net", HEAD)
-    run = study.directory("net") / "run.json"
-    record = json.loads(run.read_text())
-    record["config"]["model"] = {"architecture": "cnn", "widths": [12, 26]}
-    run.write_text(json.dumps(record))
-    study.seal("net")
+    study.change("net", lambda record: record["config"].update(model={"architecture": "cnn", "widths": [12, 26]}))
     study.commit()
     change = only(both(study, first))
     assert change.unrecorded == ()

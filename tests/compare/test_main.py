@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pipeline.compare.__main__ import main
 from pipeline.errors import UserError
-from pipeline.study import states, tables
+from pipeline.study import states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.compare.conftest import Study
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -38,14 +41,14 @@ def test_the_page_is_written_and_printed(trained: Study, capsys: pytest.CaptureF
     assert out == page
     assert err == "Written to build/compare.md.\n"
     first, second = (trained.git("rev-parse", name)[:10] for name in ("v1", "main"))
-    assert page.startswith(f"# What changed in `runs` from `v1` ({first}) to `main` ({second})\n")
+    assert page.startswith(f"# What changed in `tables` from `v1` ({first}) to `main` ({second})\n")
 
 
 def test_where_nothing_can_be_written_the_page_is_printed(trained: Study, capsys: pytest.CaptureFixture[str]) -> None:
     (trained.root / "build").touch()  # stands where the folder would be
     main(["v1", "main"])
     out, err = capsys.readouterr()
-    assert out.startswith("# What changed in `runs` from `v1` ")
+    assert out.startswith("# What changed in `tables` from `v1` ")
     assert err == "Not written to build/compare.md: File exists.\n"
 
 
@@ -81,7 +84,7 @@ def test_the_folder_can_be_named(
     study.commit()
     monkeypatch.chdir(study.root)
     main(["HEAD", "--in", folder])
-    assert "`reports/preview/runs`" in capsys.readouterr().out
+    assert "`reports/preview/tables`" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ def test_the_folder_can_be_named(
         (["v1", "--in", "../x"], "--in ../x: give a folder from the repository's top"),
         (
             ["v1", "--in", "reports/demo"],
-            "The commit v1 holds no results in reports/demo/tables/, only in the top folder: say so with IN=..",
+            "The commit v1 holds no results in reports/demo/tables/, only in the top folder: say so with `IN=.`.",
         ),
         (
             ["v1", "--in", "build/demo"],
@@ -129,11 +132,7 @@ def test_a_profile_is_compared_with_what_it_had_by_any_commit_of_its_settings_an
     def run(variant: str, accuracy: float, verdict: str = "not run") -> None:
         """What `make demo` leaves."""
         study.train(variant, [accuracy])
-        rows = [
-            tables.training(json.loads(path.read_bytes()), None) for path in sorted((study.root / "build/demo/runs").glob("*/run.json"))
-        ]
         for name, text in (
-            *((f"tables/{name}", text) for name, text in tables.render(rows).items()),
             ("dvc.lock", ""),
             ("reports/README.md", ""),
             ("reports/claims.csv", f"claim,verdict,comparison,n,effect,low,high,level,shown\nT1,{verdict},a,,,,,,\n"),
@@ -161,9 +160,23 @@ def test_a_profile_is_compared_with_what_it_had_by_any_commit_of_its_settings_an
     with pytest.raises(UserError, match=r"^build/demo has no results of the settings and code of HEAD, only of \w{10}, \w{10}: check that"):
         main(["HEAD", "--in", "build/demo"])
     with pytest.raises(
-        UserError, match=r"^The commit HEAD holds no results in tables/, only in reports/preview: say so with IN=reports/preview\.$"
+        UserError, match=r"^The commit HEAD holds no results in tables/, only in reports/preview: say so with `IN=reports/preview`\.$"
     ):
         main(["HEAD"])
+
+
+def test_the_example_is_what_the_command_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, _, page = (ROOT / "docs" / "compare-example.md").read_text(encoding="utf-8").partition("\n\n")
+    revisions = re.findall(r"(?:BASE|HEAD)=(\w+)", first)
+    assert len(revisions) == 2
+    for revision in revisions:
+        if subprocess.run(["git", "cat-file", "-e", f"{revision}^{{commit}}"], cwd=ROOT, capture_output=True).returncode:
+            pytest.skip("this copy has no history")
+    monkeypatch.chdir(ROOT)
+    main([*revisions, "--out", str(tmp_path / "page.md")])
+    assert capsys.readouterr().out == page
 
 
 def test_the_process_ends_with_status_2_and_no_traceback(trained: Study) -> None:

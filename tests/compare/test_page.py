@@ -70,7 +70,7 @@ def test_the_whole_page_of_a_study_that_changed(study: Study) -> None:
     check_form(page)
     # The first line under the title says whether it matters.
     title, verdict, note = page.split("\n\n")[:3]
-    assert title == f"# What changed in `runs` from `main~1` ({first[:10]}) to `HEAD` ({second[:10]})"
+    assert title == f"# What changed in `tables` from `main~1` ({first[:10]}) to `HEAD` ({second[:10]})"
     assert verdict.startswith("**No variant differs at adjusted p < 0.05")
     assert note == "> Only a test."
     rows = {row[0]: row[1:] for table in tables(page) for row in table}

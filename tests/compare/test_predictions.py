@@ -25,18 +25,9 @@ if TYPE_CHECKING:
     from tests.compare.conftest import Study
 
 IMAGES = 400
-# One variant as studies have it now, in a folder of all predictions, and one as older ones had it.
 DVC = {
     "stages": {
-        "evaluate": {
-            "foreach": ["old"],
-            "do": {
-                "cmd": "cp prepared/${item}.npz runs/${item}/predictions.npz",
-                "deps": ["prepared"],
-                "outs": ["runs/${item}/predictions.npz"],
-            },
-        },
-        "evaluate-all": {"cmd": "mkdir -p predictions && cp prepared/new.npz predictions/", "deps": ["prepared"], "outs": ["predictions"]},
+        "evaluate": {"cmd": "mkdir -p predictions && cp prepared/*.npz predictions/", "deps": ["prepared"], "outs": ["predictions"]},
     }
 }
 
@@ -67,15 +58,13 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory, study_class: type[Study]
     commits, truths = [], []
     for start, right in enumerate((0.9, 0.95)):
         prepared = study.root / "prepared"
-        truth = {name: write_predictions(prepared / f"{name}.npz", right, start=7 * start + len(name)) for name in ("new", "old")}
-        truth["old"] = write_predictions(prepared / "old.npz", right, start=start + 20)
+        truth = {name: write_predictions(prepared / f"{name}.npz", right, start=7 * start + len(name)) for name in ("wide", "base")}
         for name, correct in truth.items():
             study.train(name, correct.mean(axis=1).tolist())
         dvc(study, "repro")
         commits.append(study.commit())
         truths.append(truth)
     shutil.rmtree(study.root / "predictions")
-    (study.root / "runs" / "old" / "predictions.npz").unlink()
     return study, commits, truths
 
 
@@ -102,9 +91,9 @@ def test_a_cache_that_is_configured_elsewhere_is_used(evaluated: Evaluation, tmp
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", str(study.root), str(clone)], check=True)
     side = read_revision(Repository(clone), commits[0])
-    assert found(side, clone, "new") is None
+    assert found(side, clone, "wide") is None
     subprocess.run([sys.executable, "-m", "dvc", "cache", "dir", "--local", str(study.root / ".dvc" / "cache")], cwd=clone, check=True)
-    np.testing.assert_array_equal(found(side, clone, "new"), truths[0]["new"])
+    np.testing.assert_array_equal(found(side, clone, "wide"), truths[0]["wide"])
 
 
 def test_a_damaged_or_foreign_cache_file_is_passed_over(evaluated: Evaluation, tmp_path: Path) -> None:
@@ -112,14 +101,14 @@ def test_a_damaged_or_foreign_cache_file_is_passed_over(evaluated: Evaluation, t
     copy = tmp_path / "copy"
     shutil.copytree(study.root, copy)
     sides = [read_revision(Repository(copy), commit) for commit in commits]
-    assert found(sides[0], copy, "old") is not None
+    assert found(sides[0], copy, "base") is not None
     for path in (copy / ".dvc" / "cache" / "files" / "md5").rglob("*"):
         if path.is_file():
             path.chmod(0o644)
             path.write_bytes(b"PK\3\4 not a zip file any more")
     assert [change.images for change in compare(*sides, Cache(copy)).common] == [None, None]
     (copy / "dvc.lock").write_text("schema: '2.0'\nstages: {evaluate: {outs: [{path: predictions, md5: ../../etc/passwd.dir}]}}\n")
-    assert found(read_working_tree(Repository(copy)), copy, "new") is None
+    assert found(read_working_tree(Repository(copy)), copy, "wide") is None
 
 
 def test_a_working_trees_own_files_are_used(study: Study) -> None:
@@ -143,9 +132,9 @@ def test_a_profiles_cache_in_build_is_used(evaluated: Evaluation, make_study: Ca
     source, commits, truths = evaluated
     study = make_study("published", "reports/preview")
     shutil.copytree(source.root / ".dvc", study.root / "build" / "preview" / ".dvc")
-    study.train("new", truths[0]["new"].mean(axis=1).tolist())
+    study.train("wide", truths[0]["wide"].mean(axis=1).tolist())
     lock = source.git("show", f"{commits[0]}:dvc.lock")
     (study.root / "reports" / "preview" / "dvc.lock").write_text(lock)
     (study.root / ".gitignore").write_text("/build/\n")
     side = read_revision(Repository(study.root), study.commit(), "reports/preview")
-    np.testing.assert_array_equal(found(side, study.root, "new"), truths[0]["new"])
+    np.testing.assert_array_equal(found(side, study.root, "wide"), truths[0]["wide"])

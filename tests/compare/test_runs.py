@@ -151,6 +151,19 @@ def test_trainings_that_mlflow_does_not_know_are_said(
         main([first, second, "--source", "mlflow"])
 
 
+def test_a_training_that_mlflow_does_not_know_is_left_out_and_said(
+    synced: tuple[Study, str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, first, _ = synced
+    monkeypatch.chdir(study.root)
+    study.git("switch", "--quiet", "--create", "later")
+    study.train("late", {7: 0.3, 0: 0.2, 2: 0.1})
+    main([first, commit(study, "the third"), "--source", "mlflow"])
+    page = capsys.readouterr().out
+    assert "- Left out at head, not a whole record (not all of its epochs are in MLflow): `late`.\n" in page
+    assert "Left out at base" not in page
+
+
 def test_without_a_store_none_is_made(make_study: Callable[..., Study], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     study = make_study()

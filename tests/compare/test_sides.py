@@ -1,10 +1,9 @@
-"""Records of any age, wherever a commit has them; damaged ones are named."""
+"""Tables of any age, wherever a commit has them; damaged ones are named."""
 
 from __future__ import annotations
 
-import subprocess
+import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,14 +16,11 @@ from pipeline.study.git import Repository
 if TYPE_CHECKING:
     from tests.compare.conftest import Study
 
-ROOT = Path(__file__).parents[2]
-OLDEST = "40e04d3"  # the first commit of this repository with results
-
 
 def test_a_commit_is_read_as_it_was_written(study: Study) -> None:
     study.train("base", {3: 0.9, 0: 0.85}, change={"model.dim": 48}, run={"versions": {"torch": "2.14"}}, seconds=10)
     side = read_revision(Repository(study.root), study.commit("some results"))
-    assert (side.study.place, side.study.prefix, side.dirty, side.study.preview, side.study.left_out) == ("runs", "", None, None, {})
+    assert (side.study.place, side.study.prefix, side.dirty, side.study.preview) == ("tables", "", None, None)
     assert side.commit is not None
     assert side.commit.subject == "some results"
     training = side.study.trainings["base"]
@@ -42,16 +38,13 @@ def test_a_commit_is_read_as_it_was_written(study: Study) -> None:
 def test_what_older_records_lack_is_absent(study: Study) -> None:
     study.train("base", [0.9, 0.8, 0.7], old=True)
     training = read_revision(Repository(study.root), study.commit()).study.trainings["base"]
-    assert "gradient_norm" not in training.curves
     assert "model.memory" not in training.options
     assert training.accuracy.tolist() == [0.9, 0.8, 0.7]
 
 
 def test_losses_that_diverged_are_read(study: Study) -> None:
     study.train("base", [0.1])
-    path = study.directory("base") / "epochs.csv"
-    path.write_text("seed,epoch,train_loss,test_loss,test_accuracy,gradient_norm,seconds\n0,1,nan,inf,0.098,nan,1.5\n")
-    study.seal("base")
+    study.change("base", lambda record: record.update(epochs=[[0, 1, math.nan, math.inf, 0.098, math.nan, 1.5]]))
     curves = read_revision(Repository(study.root), study.commit()).study.trainings["base"].curves
     assert np.isnan(curves["train_loss"]).all()
     assert np.isinf(curves["test_loss"]).all()
@@ -96,7 +89,7 @@ def test_a_published_profile_is_read_where_it_is_asked_for(make_study: Callable[
         study.train(variant, [0.9])
     (study.root / "reports" / "preview" / "README.md").write_text("# Results\n\n> Small.\n\nText.\n\n> Another quotation.\n")
     side = read_revision(Repository(study.root), study.commit(), "reports/preview")
-    assert (side.study.place, side.study.preview) == ("reports/preview/runs", "Small.")
+    assert (side.study.place, side.study.preview) == ("reports/preview/tables", "Small.")
     assert list(side.study.trainings) == ["zeta", "base", "extra", "alpha"]  # as the two files name them, others after
 
 
@@ -118,7 +111,7 @@ def test_no_other_place_is_read_than_the_one_that_was_asked_for(make_study: Call
     study.train("fast", [0.9])
     repository = Repository(study.root)
     two = study.commit()
-    said = "holds no results in tables/, only in reports/gpu, reports/preview: say which with IN=, for example IN=reports/gpu"
+    said = "holds no results in tables/, only in reports/gpu, reports/preview: say which, for example with `IN=reports/gpu`"
     for read, arguments in ((read_revision, (two,)), (read_working_tree, ())):
         with pytest.raises(UserError, match=said):
             read(repository, *arguments)
@@ -139,74 +132,43 @@ def test_a_side_without_results_names_a_commit_that_has_some(study: Study) -> No
     with pytest.raises(UserError, match=f"The commit {empty} holds no results .*; the newest commit that wrote some is {full[:7]}"):
         read_revision(repository, empty)
     with pytest.raises(
-        UserError, match=r"The working tree holds no results in reports/demo/tables/, only in the top folder: say so with IN="
+        UserError, match=r"The working tree holds no results in reports/demo/tables/, only in the top folder: say so with `IN=\.`\.$"
     ):
         read_working_tree(repository, "reports/demo")
 
 
-HEADER = "seed,epoch,train_loss,test_loss,test_accuracy,gradient_norm,seconds"
+HEADER = "variant,seed,epoch,train_loss,test_loss,test_accuracy,gradient_norm,seconds"
 
 
 @pytest.mark.parametrize(
     ("file", "content", "fault"),
     [
-        ("epochs.csv", b"", "not one row for every seed and epoch"),
-        ("epochs.csv", b"\xff\xfe\0", "not one row for every seed and epoch"),
-        ("epochs.csv", b"seed,epoch\n0,1\n", "not a table of numbers"),
-        ("epochs.csv", f"{HEADER}\n0,1,1,1,high,1,1\n".encode(), "not a table of numbers"),
-        ("epochs.csv", f"{HEADER}\n0,1,1,1,0.9\n".encode(), "not a table of numbers"),
-        ("epochs.csv", f"{HEADER}\n0,2,1,1,0.9,1,1\n".encode(), "not one row for every seed and epoch"),
-        ("epochs.csv", f"{HEADER}\n0,1,1,1,0.9,1,1\n0,1,1,1,0.9,1,1\n".encode(), "not one row for every seed and epoch"),
-        ("epochs.csv", f"{HEADER}\n0,999999999999,1,1,0.9,1,1\n".encode(), "not one row for every seed and epoch"),
-        ("epochs.csv", f"{HEADER}\n0,1,1,1,nan,1,1\n".encode(), "not between 0 and 1"),
-        ("epochs.csv", f"{HEADER}\n0,1,1,1,90.5,1,1\n".encode(), "not between 0 and 1"),
-        ("run.json", b"{", "not a JSON object"),
-        ("run.json", b"{}", "run.json lacks `config`"),
-        ("metrics.json", b"<<<<<<< HEAD", "not a JSON object"),
+        ("epochs.csv", "", "epochs.csv is not a table with a row per variant"),
+        ("epochs.csv", "variant,seed,epoch\nbase,0,1\n", "variant base: it is not a table of numbers"),
+        ("epochs.csv", f"{HEADER}\nbase,0,1,1,1,high,1,1\n", "variant base: it is not a table of numbers"),
+        ("epochs.csv", f"{HEADER}\nbase,0,1,1,1,0.9\n", "epochs.csv is not a table with a row per variant"),
+        ("epochs.csv", f"{HEADER}\nbase,0,2,1,1,0.9,1,1\n", "not one row for every seed and epoch"),
+        ("epochs.csv", f"{HEADER}\nbase,0,1,1,1,0.9,1,1\nbase,0,1,1,1,0.9,1,1\n", "not one row for every seed and epoch"),
+        ("epochs.csv", f"{HEADER}\nbase,0,999999999999,1,1,0.9,1,1\n", "not one row for every seed and epoch"),
+        ("epochs.csv", f"{HEADER}\nbase,0,1,1,1,nan,1,1\n", "not between 0 and 1"),
+        ("epochs.csv", f"{HEADER}\nbase,0,1,1,1,90.5,1,1\n", "not between 0 and 1"),
+        ("variants.csv", "variant,config.data.dataset\nother,digits\n", "the rows of the variant other do not fit together"),
+        ("variants.csv", "variant,parameters\nbase,12\n", "the rows of the variant base do not fit together"),
+        ("seeds.csv", "<<<<<<< HEAD\n", "seeds.csv is not a table with a row per variant"),
     ],
 )
-def test_a_damaged_file_is_one_sentence_with_what_to_do(study: Study, file: str, content: bytes, fault: str) -> None:
+def test_a_damaged_table_is_one_sentence_with_what_to_do(study: Study, file: str, content: str, fault: str) -> None:
     study.train("base", [0.9])
-    (study.directory("base") / file).write_bytes(content)
+    (study.root / "tables" / file).write_text(content)
     study.commit()
-    sentence = rf"^runs/base of the commit main is damaged, .*{fault}.*: compare another commit, or restore it with `git checkout`"
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match=rf"^tables/ of the commit main is damaged, .*{fault}.*: compare another commit\.$"):
         read_revision(Repository(study.root), "main")
-
-
-def test_an_unfinished_training_is_left_out_and_said(study: Study) -> None:
-    study.train("base", [0.9])
-    study.train("half", [0.9])
-    (study.directory("half") / "epochs.csv").unlink()
-    study.train("bare", [0.9])
-    (study.directory("bare") / "epochs.csv").unlink()
-    (study.directory("bare") / "metrics.json").unlink()
-    side = read_revision(Repository(study.root), study.commit())
-    assert list(side.study.trainings) == ["base"]
-    assert side.study.left_out == {"half": "no epochs.csv", "bare": "no epochs.csv and no metrics.json"}
-
-
-def test_a_side_of_unfinished_trainings_alone_has_nothing_to_compare(study: Study) -> None:
-    study.train("half", [0.9])
-    (study.directory("half") / "epochs.csv").unlink()
-    with pytest.raises(
-        UserError, match=r"^The working tree holds no whole record in runs \(half: no epochs\.csv\); `dvc repro evaluate` writes"
-    ):
+    with pytest.raises(UserError, match=rf"^tables/ is damaged, .*{fault}.*: run `dvc repro --force --single-item evaluate`\.$"):
         read_working_tree(Repository(study.root))
 
 
-def test_the_first_results_of_this_repository_are_read() -> None:
-    if subprocess.run(["git", "cat-file", "-e", f"{OLDEST}^{{commit}}"], cwd=ROOT, capture_output=True).returncode:
-        pytest.skip("this copy has no history")
-    side = read_revision(Repository(ROOT), OLDEST, "reports/preview")
-    assert side.study.place == "reports/preview/runs"
-    assert side.study.preview is not None
-    assert side.study.preview.startswith("PREVIEW. 3 seeds and 5 epochs")
-    assert list(side.study.trainings)[:3] == ["base", "sinusoidal", "sincos2d"]
-    assert len(side.study.trainings) == 13
-    base = side.study.trainings["base"]
-    # As README had it then: 95.88, with seconds of 12 to 16.
-    assert base.accuracy.mean() == pytest.approx(0.9587666666666667)
-    assert base.curves["seconds"].shape == (3, 5)
-    assert base.parameters == 10_666
-    assert "model.memory" not in base.options
+def test_a_table_that_is_missing_is_named(study: Study) -> None:
+    study.train("base", [0.9])
+    (study.root / "tables" / "epochs.csv").unlink()
+    with pytest.raises(UserError, match=r"^tables/ is damaged, epochs\.csv is missing: run `dvc repro"):
+        read_working_tree(Repository(study.root))
