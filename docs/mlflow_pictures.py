@@ -5,6 +5,7 @@ Drives a headless Chromium through its DevTools protocol.
 
 from __future__ import annotations
 
+import argparse
 import base64
 import itertools
 import json
@@ -19,6 +20,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from pipeline.errors import UserError, run_command
 
 DOCS = Path(__file__).parent
 _WAIT_SECONDS = 120.0
@@ -121,7 +124,10 @@ def _served() -> Iterator[list[str]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment) as server:
         assert server.stdout is not None
         try:
-            links = [server.stdout.readline().split()[-1] for _ in range(3)][1:]
+            lines = [server.stdout.readline().split() for _ in range(3)]
+            if not all(lines):
+                raise UserError("`make ui` shows nothing here: run it to see why, mend that, then run the command again.")
+            links = [words[-1] for words in lines[1:]]
             deadline = time.monotonic() + _WAIT_SECONDS
             while True:
                 try:
@@ -135,7 +141,8 @@ def _served() -> Iterator[list[str]]:
             server.terminate()
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
+    argparse.ArgumentParser(prog="python -m docs.mlflow_pictures", description="Takes the pictures of docs/mlflow.md.").parse_args(argv)
     with _served() as (study, thesis):
         for dark in (False, True):
             with closing(Browser(dark=dark)) as browser:
@@ -153,4 +160,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -5,6 +5,7 @@ Its steps are commands with what they print. A test takes the same steps, but fo
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -15,6 +16,8 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from pipeline.errors import run_command
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "walk.md"
@@ -184,7 +187,8 @@ def page(taken: list[tuple[Step, list[tuple[str, str]]]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
+    argparse.ArgumentParser(prog="python -m docs.walk", description="Walks through a study, and writes docs/walk.md.").parse_args(argv)
     with TemporaryDirectory(prefix="walk-") as name:
         folder = Path(name) / "lab"
         folder.mkdir()
@@ -198,4 +202,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -1,8 +1,9 @@
-"""What a `dvc repro` would keep, replay and train, how long that takes here, and what each claim waits for; nothing is changed.
+"""What a `dvc repro` would keep, replay and train, how long that takes here, and what each claim waits for; nothing is trained.
 
     python -m pipeline.commands.plan
 
-Times come from earlier trainings on this kind of processor. Without any, 20 steps are timed; .checkpoints/times.json keeps the result.
+It brings the text records that dvc.lock names and this folder lacks. Times come from earlier trainings on this kind of processor.
+Without any, 20 steps are timed; .checkpoints/times.json keeps the result.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -281,7 +283,13 @@ def measured(entries: Sequence[Entry], device: str, processes: int) -> dict[str,
                     console.print(f"Timing a few steps of {len(jobs)} variant{'s' * (len(jobs) != 1)}.", soft_wrap=True)
                 for i, (key, entry, job) in enumerate(jobs):
                     status.update(f"timing a few steps of each variant: {i} of {len(jobs)}, {entry.variant}")
-                    known[key] = job.result()
+                    try:
+                        known[key] = job.result()
+                    except BrokenProcessPool:
+                        raise UserError(
+                            "A process that timed steps ended early (out of memory?); run the same command again: what is timed is kept.",
+                            status=1,
+                        ) from None
                     write_json(TIMES, known)
     return {variant: Rate(known[key], "20 steps") for variant, key in keys.items()}
 
@@ -323,10 +331,7 @@ def _time(settings: VariantSettings, seeds: list[int], device: str) -> float:
 
     if settings.task not in _data:
         _data[settings.task] = load_data(settings.task, ARRAYS)
-    batch = settings.train.batch_size
-    length = {"epochs": 1, "epoch_images": batch * (_WARM_UP + _CHUNK * _CHUNKS)}  # whole batches
-    settings = settings.model_copy(update={"train": settings.train.model_copy(update=length)})
-    trainer = Trainer(settings, _data[settings.task], seeds, torch.device(device))
+    trainer = Trainer(_shortened(settings), _data[settings.task], seeds, torch.device(device))
 
     def clock() -> float:
         if device == "cuda":
@@ -339,7 +344,13 @@ def _time(settings: VariantSettings, seeds: list[int], device: str) -> float:
     while steps < _CHUNK * _CHUNKS and clock() - start < _PATIENCE:
         trainer.run_steps(_CHUNK)
         steps += _CHUNK
-    return (clock() - start) / (steps * batch * len(seeds))
+    return (clock() - start) / (steps * settings.train.batch_size * len(seeds))
+
+
+def _shortened(settings: VariantSettings) -> VariantSettings:
+    """The settings with as many whole batches as are timed. None is self-critical: that takes longer, and `_keys` does not name it."""
+    length = {"epochs": 1, "epoch_images": settings.train.batch_size * (_WARM_UP + _CHUNK * _CHUNKS), "self_critical_epochs": 0}
+    return settings.model_copy(update={"train": settings.train.model_copy(update=length)})
 
 
 def epoch_cost(entry: Entry, rate: Rate) -> float:

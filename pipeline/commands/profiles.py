@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from pipeline import params
-from pipeline.commands.repro import reproduce
+from pipeline.commands.repro import read_stages, reproduce
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_changed, write_text
 from pipeline.params import nearest, shown
@@ -68,11 +68,11 @@ def lay_out(name: str) -> Path:
 
 def lay_out_stages(directory: Path) -> None:
     """Makes or refreshes all of a nested repository, a folder of build/, but its params.yaml."""
-    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
+    stages = read_stages(ROOT / "dvc.yaml")
     stages["vars"] = [{"code": "../.."}]
     for stage in stages["stages"].values():
         stage = stage.get("do", stage)
-        stage["deps"] = [file for dep in stage["deps"] for file in source_files(dep)]
+        stage["deps"] = [file for dep in stage.get("deps", ()) for file in source_files(dep)]
     write_changed(directory / "dvc.yaml", yaml.safe_dump(stages, sort_keys=False))
     write_changed(directory / ".dvcignore", (ROOT / ".dvcignore").read_text(encoding="utf-8"))
     config = directory / ".dvc" / "config"
@@ -162,6 +162,8 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
 
 
 def _merge(old: Any, new: Any, path: tuple[str, ...] = ()) -> Any:
+    if old is None and path[:1] == ("variants",) and len(path) == 2:  # `base:` alone is `base: {}`
+        old = {}
     if not isinstance(old, Mapping):
         return new
     where = ".".join(path)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pipeline import params
 from pipeline.commands import mending
@@ -71,15 +72,20 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
     _run(directory, "dvc repro", ["-m", "dvc", "repro", *arguments], stages)
 
 
+def read_stages(path: Path) -> dict[str, Any]:
+    """The content of a dvc.yaml. Raises UserError where it holds no stages, or one that is no mapping."""
+    content = params.read(path)
+    stages = content.get("stages") if isinstance(content, dict) else None
+    if not isinstance(stages, dict) or not all(isinstance(stage, dict) for stage in stages.values()):
+        raise UserError("dvc.yaml holds no stages, or one without a body: bring it back with `git checkout dvc.yaml`.")
+    return content
+
+
 def _stages(directory: Path, settings: params.Params) -> list[str]:
     """Names of the stages of dvc.yaml; it repeats a stage for each variant, or not at all."""
-    content = params.read(directory / "dvc.yaml")
-    stages = content.get("stages") if isinstance(content, dict) else None
-    if not isinstance(stages, dict):
-        raise UserError("dvc.yaml holds no stages: bring it back with `git checkout dvc.yaml`.")
     return [
         f"{name}@{variant}" if variant else name
-        for name, stage in stages.items()
+        for name, stage in read_stages(directory / "dvc.yaml")["stages"].items()
         for variant in (settings.variants if "foreach" in stage else [None])
     ]
 

@@ -10,14 +10,15 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+_WORDS = {None: "null", True: "true", False: "false"}
 _repr = reprlib.Repr()
 _repr.maxlevel, _repr.maxlist, _repr.maxdict = 2, 8, 4
 _repr.maxstring = _repr.maxlong = _repr.maxother = 80  # characters
 
 
 def shown(value: object) -> str:
-    """The repr of a wrong value, shortened if it is long or deeply nested."""
-    return _repr.repr(value)
+    """A wrong value as YAML writes it, shortened if it is long or deeply nested."""
+    return _WORDS[value] if value is None or isinstance(value, bool) else _repr.repr(value)
 
 
 def nearest(value: object, choices: Iterable[str]) -> str:

@@ -384,7 +384,7 @@ def load(path: str | Path = "params.yaml") -> Params:
 def parse(raw: Any) -> Params:
     """Checks the content of params.yaml, a mapping. Raises UserError as `load` does."""
     if not isinstance(raw, Mapping):
-        raise UserError("params.yaml has to be a mapping with the keys data, train, base, variants, experiments and claims.")
+        raise UserError("params.yaml has to be a mapping of settings: `git checkout params.yaml` brings back the last commit's.")
     raw = dict(raw)
     variants = raw.get("variants")
     if isinstance(variants, Mapping):
@@ -447,9 +447,10 @@ def _check_names(params: Params) -> None:
             raise UserError(
                 f"{key}.baseline is {shown(experiment.baseline)}, which is not among its variants; add it there or choose one of them."
             )
-        twice = [variant for variant in experiment.variants if experiment.variants.count(variant) > 1]
-        if twice:
-            raise UserError(f"{key}.variants names {shown(twice[0])} more than once; list each variant once.")
+        for what in ("variants", "figures", "claims"):
+            listed = getattr(experiment, what)
+            if twice := [entry for entry in listed if listed.count(entry) > 1]:
+                raise UserError(f"{key}.{what} names {shown(twice[0])} more than once; list each once.")
         for variant in experiment.labels:
             if variant not in experiment.variants:
                 raise UserError(

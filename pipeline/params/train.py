@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.params.data import Settings
+from pipeline.params.faults import shown
 
 MAX_SEEDS = 1000
 
@@ -68,10 +69,10 @@ class TrainSettings(Settings):
     @field_validator("seeds", mode="before")
     @classmethod
     def _counted(cls, seeds: Any) -> Any:
-        if not isinstance(seeds, int) or isinstance(seeds, bool):
+        if isinstance(seeds, list | tuple):
             return seeds
-        if not 1 <= seeds <= MAX_SEEDS:
-            raise ValueError(f"is {seeds}, but has to be a number of seeds from 1 to {MAX_SEEDS:,}, or a list of seeds")
+        if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= MAX_SEEDS:
+            raise ValueError(f"is {shown(seeds)}, but has to be a number of seeds from 1 to {MAX_SEEDS:,}, or a list of seeds")
         return tuple(range(seeds))
 
     @field_validator("seeds")

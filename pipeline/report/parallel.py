@@ -6,10 +6,12 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
+from pipeline.errors import UserError
 from pipeline.report.figures.drawing import Drawing
 from pipeline.runner.workers import choose_processes
 
@@ -25,6 +27,7 @@ def call_all(calls: Sequence[Callable[[], Result]]) -> list[Result]:
     threads do not survive a fork: where torch is imported, the calls are made in this process, one by one.
 
     Raises:
+        UserError: a process died (status 1).
         Exception: that of the first call that failed.
     """
     processes = min(choose_processes(), len(calls))
@@ -35,7 +38,10 @@ def call_all(calls: Sequence[Callable[[], Result]]) -> list[Result]:
         warnings.filterwarnings("ignore", message=".*use of fork", category=DeprecationWarning)
         pool = ProcessPoolExecutor(processes, mp_context=get_context("fork"), initializer=_start, initargs=(calls,))
         with pool:
-            return list(pool.map(_call, range(len(calls))))
+            try:
+                return list(pool.map(_call, range(len(calls))))
+            except BrokenProcessPool:
+                raise UserError("A process that drew pictures ended early (out of memory?); run the command again.", status=1) from None
 
 
 def pictures(drawings: Sequence[Drawing], folder: str) -> dict[str, bytes]:

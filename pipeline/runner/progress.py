@@ -50,14 +50,19 @@ class Screen:
     def advance(self, work: float) -> None:
         """Counts work as done."""
         self._done += work
-        self.bar.update(self._overall, completed=self._done, text=f"{duration(self.seconds_left())} left")
+        self.bar.update(self._overall, completed=self._done, text=self.time_left())
 
     def work_left(self) -> float:
         return self._work - self._done
 
-    def seconds_left(self) -> float:
-        """At the pace so far."""
-        return self.seconds() / (self._done or 1.0) * self.work_left()
+    def seconds_left(self) -> float | None:
+        """At the pace so far; None while nothing is done. A replay ends before any work is."""
+        return self.seconds() / self._done * self.work_left() if self._done else None
+
+    def time_left(self) -> str:
+        """The same in words; empty while nothing is done."""
+        left = self.seconds_left()
+        return "" if left is None else f"{duration(left)} left"
 
     def seconds(self) -> float:
         """Since the beginning."""
@@ -120,8 +125,7 @@ class TrainingProgress:
         if self.screen.live:
             self.screen.bar.update(self._tasks[tuple(seeds)], completed=epoch, text=f"epoch {epoch}/{self._epochs}  {figures}")
         else:
-            left = f"{duration(self.screen.seconds_left())} left"
-            self.say(f"{self._variant}  {group_name(seeds)}  epoch {epoch}/{self._epochs}  {figures}  {left}")
+            self.say(f"{self._variant}  {group_name(seeds)}  epoch {epoch}/{self._epochs}  {figures}  {self.screen.time_left()}")
 
     def finished(self, seeds: list[int], rows: list[EpochRow]) -> None:
         """A group has finished; `rows` are its last epoch's."""

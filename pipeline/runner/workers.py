@@ -38,6 +38,7 @@ from pipeline.training.records import EpochRow
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux inside Windows
+_SWITCHES = {"LAB_DEVICE": ("cpu", "cuda"), "LAB_ATTENTION": ("sdpa",), "LAB_GRAPHS": ("0", "1"), "REPLAY": ("0", "1")}
 _PLAIN = {"LAB_GRAPHS": "0", "LAB_ATTENTION": "sdpa"}
 
 
@@ -180,11 +181,13 @@ def choose_device() -> str:
     One sentence tells of a GPU that is there and cannot be used (too old a driver, a torch without code for it).
 
     Raises:
-        UserError: LAB_DEVICE names a device that is not there or cannot be used.
+        UserError: LAB_DEVICE names a device that is not there or cannot be used, or another of this project's variables says nothing
+            that is known.
     """
+    for name, choices in _SWITCHES.items():
+        if (value := os.environ.get(name, "")) not in ("", *choices):
+            raise UserError(f"{name} is {value!r}, but has to be {' or '.join(choices)}, or unset.")
     wanted = os.environ.get("LAB_DEVICE", "")
-    if wanted not in ("", "cpu", "cuda"):
-        raise UserError(f"LAB_DEVICE is {wanted!r}; the choices are cpu and cuda.")
     # Without a driver there is nothing to ask torch, whose import takes seconds.
     if wanted == "cpu" or (not wanted and not any(Path(driver).exists() for driver in _GPU_DRIVERS)):
         return "cpu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from pipeline.study.files import CONFIGS, FINISHED, RUNS
 
 
 def main(argv: list[str]) -> None:
+    argparse.ArgumentParser(prog="python -m pipeline.stages.resolve", description=__doc__).parse_args(argv)
     params = load()
     write_configs(params, CONFIGS)
     for name in prune(RUNS, params):

@@ -25,7 +25,7 @@ from pipeline.training.tasks import data_digest
 
 
 def main(argv: list[str]) -> None:
-    if len(argv) != 1:
+    if len(argv) != 1 or argv[0].startswith("-"):
         raise UserError("Usage: python -m pipeline.stages.train VARIANT")
     variant = argv[0]
     workers.die_with_dvc()

@@ -7,6 +7,7 @@ ten, both ten, one twenty, both twenty. The first verdict counts, whatever later
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import cast
 
 import numpy as np
 
+from pipeline.errors import run_command
 from pipeline.files import replacing
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings
@@ -162,7 +164,8 @@ def read() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
+    argparse.ArgumentParser(prog="python -m pipeline.study.error_rates", description=__doc__.splitlines()[0]).parse_args(argv)
     rows = []
     for kind, of in (("error", scenarios()), ("power", power())):
         for scenario in of:
@@ -179,4 +182,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

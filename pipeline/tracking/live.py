@@ -55,7 +55,7 @@ class Tracker:
         """Ends the run as FINISHED, FAILED or KILLED.
 
         Args:
-            metrics: content of metrics.json.
+            metrics: those of run.json.
             artifacts: files to keep with the parent run.
 
         Returns:

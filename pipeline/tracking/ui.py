@@ -15,12 +15,13 @@ from pipeline.errors import UserError, run_command
 from pipeline.tracking.store import Store, artifact_root, database_path, display_name, explain, is_server, store_uri
 from pipeline.tracking.views import VIEWS
 
+_PORTS = 65536
 _START_SECONDS = 120.0  # for which the browser waits for the pages
 
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.tracking.ui", description="Serves MLflow's pages on the local store.")
-    parser.add_argument("--port", type=int, default=5000, help="port on 127.0.0.1 (default: %(default)s)")
+    parser.add_argument("--port", type=_port, default=5000, help="port on 127.0.0.1, 1 to 65535 (default: %(default)s)")
     port = parser.parse_args(argv).port
     uri = store_uri()
     path = database_path(uri)
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> None:
     if path is not None and not path.exists():
         raise UserError(f"There is no {path.name} in {path.parent.name}/ yet: run `make sync`, which makes it of all finished trainings.")
     if not _is_free(port):
-        free = next((candidate for candidate in range(port + 1, 65536) if _is_free(candidate)), None)
+        free = next((candidate for candidate in (*range(port + 1, _PORTS), *range(5000, port)) if _is_free(candidate)), "PORT")
         raise UserError(f"Port {port} is taken: `python -m pipeline.tracking.ui --port {free}` takes another one.")
     address = f"http://127.0.0.1:{port}"
     print(f"MLflow's pages come up at {address} in about 15 seconds; Ctrl-C ends them.", flush=True)
@@ -76,6 +77,12 @@ def open_page(address: str, link: str) -> None:
                 return
         except OSError:
             time.sleep(0.5)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < _PORTS:
+        raise argparse.ArgumentTypeError(f"{text} is not a port from 1 to {_PORTS - 1}")
+    return int(text)
 
 
 def _is_free(port: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from pipeline import params
 from pipeline.commands import plan
 from pipeline.commands.plan import Entry, Rate
 from pipeline.data import datasets
+from pipeline.errors import UserError
 from pipeline.provenance import STAGE_CODE, code_hash, device_name
 from pipeline.runner import checkpoint, finished, results
 from pipeline.runner.progress import duration, study_line
@@ -296,6 +298,25 @@ def test_without_scenes_captioners_alone_have_no_times(
     assert "20 steps" not in lines["caption"]
     assert "3 variants: 1 kept, 2 to train: 4 seeds.\n" in said
     assert "run `dvc repro scenes` first" in said
+
+
+def test_no_self_critical_step_is_timed(study: params.Params) -> None:
+    """The rate that is measured is also that of captioners without such epochs."""
+    critical, plain = (plan._shortened(study.resolve(name)).train for name in ("caption-critical", "caption-7"))
+    assert study.resolve("caption-critical").train.self_critical_epochs
+    assert (critical.self_critical_epochs, critical.epochs, critical.epoch_images) == (0, 1, 23 * critical.batch_size)
+    assert critical == plain
+
+
+def test_a_timing_process_that_dies_is_one_sentence(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = lay_out(study_of(raw_params, wide={"mlp_dim": 48}))
+    entries = [entry for entry in plan.survey(settings, "cpu") if entry.tasks]
+    monkeypatch.setattr(plan, "_open", os._exit)  # refuses the name of a device, which ends the process
+    with pytest.raises(UserError, match=r"^A process that timed steps ended early \(out of memory\?\); run") as caught:
+        plan.measured(entries, "cpu", 1)
+    assert caught.value.status == 1
 
 
 def test_the_line() -> None:

@@ -117,6 +117,13 @@ def test_a_variant_outlives_the_one_that_it_starts_from(raw_params: dict[str, An
     assert params.parse(merged).resolve("lab-gelu").train.epochs == 3
 
 
+def test_a_base_without_a_difference_can_be_changed(raw_params: dict[str, Any]) -> None:
+    raw = raw_params | {"variants": raw_params["variants"] | {"base": None}, "train": raw_params["train"] | {"seeds": 3}}
+    assert profiles.overlay(raw, {"variants": {"base": {"memory": 4}}, "train": {"seeds": 2}})["variants"]["base"] == {"memory": 4}
+    with pytest.raises(UserError, match=r"^variants\.base is 5, but params\.yaml has a mapping there; name the keys of it that change\."):
+        profiles.overlay(raw, {"variants": {"base": 5}, "train": {"seeds": 2}})
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kept=st.sets(st.sampled_from(NAMES), min_size=1))
 def test_whatever_variants_are_kept_the_study_still_makes_sense(kept: set[str]) -> None:

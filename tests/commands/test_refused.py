@@ -103,7 +103,13 @@ def test_a_number_of_processes_that_cannot_be(folder: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("value", ["gpu", "cuda:0", "CPU", "²"])
 def test_a_device_that_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("LAB_DEVICE", value)
-    assert refusal(workers.choose_device, folder) == f"LAB_DEVICE is {value!r}; the choices are cpu and cuda."
+    assert refusal(workers.choose_device, folder) == f"LAB_DEVICE is {value!r}, but has to be cpu or cuda, or unset."
+
+
+@pytest.mark.parametrize(("name", "choices"), [("LAB_ATTENTION", "sdpa"), ("LAB_GRAPHS", "0 or 1"), ("REPLAY", "0 or 1")])
+def test_a_switch_that_says_nothing_known(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, choices: str) -> None:
+    monkeypatch.setenv(name, "no")
+    assert refusal(workers.choose_device, folder) == f"{name} is 'no', but has to be {choices}, or unset."
 
 
 def test_make_repro_reads_params_yaml_first(folder: Path) -> None:
@@ -114,7 +120,7 @@ def test_make_repro_reads_params_yaml_first(folder: Path) -> None:
 
 def test_a_dvc_yaml_without_stages_and_a_folder_without_dvc(folder: Path) -> None:
     assert "There is no dvc.yaml in" in refusal(lambda: repro.main([]), folder)
-    for text in ("", "stages: 3", "stages: [code]", "[]"):
+    for text in ("", "stages: 3", "stages: [code]", "[]", "stages: {code: }"):
         (folder / "dvc.yaml").write_text(text)
         assert "dvc.yaml holds no stages" in refusal(lambda: repro.main([]), folder)
     shutil.copyfile(ROOT / "dvc.yaml", folder / "dvc.yaml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from functools import partial
 
@@ -47,6 +48,14 @@ def test_what_goes_wrong_there_is_said_here(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("LAB_PROCESSES", "2")
     with pytest.raises(UserError, match=r"^The weights are damaged\.$") as caught:
         call_all([fail, fail])
+    assert caught.value.status == 1
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_a_process_that_is_killed_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_PROCESSES", "2")
+    with pytest.raises(UserError, match=r"^A process that drew pictures ended early") as caught:
+        call_all([lambda: os.kill(os.getpid(), signal.SIGKILL)] * 2)
     assert caught.value.status == 1
 
 

@@ -24,6 +24,14 @@ def test_command_ui_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureF
             ui_command(["--port", str(port)])
 
 
+@pytest.mark.parametrize("port", ["0", "65536", "70000", "-1", "web"])
+def test_what_is_no_port_is_refused(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        ui_command([f"--port={port}"])
+    assert ended.value.code == 2
+    assert f"{port} is not a port from 1 to 65535" in capsys.readouterr().err
+
+
 def test_a_server_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     address = f"127.0.0.1:{free_port()}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:secret@{address}")
