@@ -41,6 +41,11 @@ class Trained(Protocol):
     @property
     def seeds(self) -> tuple[int, ...]: ...
     @property
+    def num_steps(self) -> int:
+        """Of a seed's whole training."""
+        ...
+
+    @property
     def training_images(self) -> int:
         """Different training images, or scenes, that a seed sees."""
         ...
@@ -99,6 +104,7 @@ class Measure:
         ratio: whether its effects are ratios of geometric means, and not differences.
         share: whether a seed counts 0 or 1, so that its effects are shares of seeds.
         series: (seeds,) of two curves, each of several trainings, in place of `values`; gets both and the seeds. Raises NotFormed.
+        unreached: the value of a seed that never reached what is measured, which is the least that it can be; None where all do.
         phrase: its name in comparisons, where that is another than its name here.
     """
 
@@ -116,6 +122,7 @@ class Measure:
     ratio: bool = False
     share: bool = False
     series: Callable[[Sequence[Trained], Sequence[Trained], Sequence[int]], FloatArray] | None = None
+    unreached: Callable[[Trained], float] | None = None
 
     def per_seed(self, training: Trained) -> FloatArray | None:
         """(seeds,), which may hold values that are not finite; None where the training does not give the measure."""
@@ -260,12 +267,13 @@ def _of_both_ends(name: str, column: str, lacking: str, measure: Measure) -> dic
     }
 
 
-def _of_positions(column: str, what: str, table: str) -> Measure:
+def _of_positions(column: str, what: str, table: str, phrase: str = "") -> Measure:
     return Measure(
         f"Rank correlation of the similarity of {what} with that of the {table} table",
         f"Spearman's rank correlation, over all pairs of patches, of the cosine similarity of the {what} with that of the {table} "
         "sinusoidal table's.",
         values=_evaluated(column, "its position vectors were not compared with the tables, or it does not learn them"), probe="positions",
+        phrase=phrase,
     )  # fmt: skip
 
 
@@ -353,6 +361,7 @@ MEASURES: dict[str, Measure] = {
         f"The first step at which the mean training loss of the last {REACHED_STEPS} recorded steps (all to the 500th, then each tenth) is "
         f"{REACHED_LOSS} nats or less; one more than all steps where it never is, which is the least that it can be.",
         "steps", "steps", 1, 0, _evaluated("steps_to_loss", _NO_TRACE), None, "trace", ratio=True,
+        unreached=lambda training: training.num_steps + 1,
     ),
     "first-epoch loss": Measure(
         "Train loss of the first epoch", "Mean cross-entropy on the training images in the first epoch, in nats.", "nats", "nats", 1, 4,
@@ -428,7 +437,8 @@ MEASURES: dict[str, Measure] = {
     "similarity to the 1-D table": _of_positions("positions_1d", "position vectors", "one-dimensional"),
     "similarity to the 2-D table": _of_positions("positions_2d", "position vectors", "two-dimensional"),
     "learned similarity to the 1-D table": _of_positions(
-        "position_changes_1d", "position vectors' changes in training", "one-dimensional"
+        "position_changes_1d", "position vectors' changes in training", "one-dimensional",
+        "similarity of its changes in training to the 1-D table",
     ),
     "learned similarity to the 2-D table": _of_positions(
         "position_changes_2d", "position vectors' changes in training", "two-dimensional"
@@ -439,14 +449,14 @@ MEASURES: dict[str, Measure] = {
             "Gradient at the state after the first row over that after the last, as a power of ten",
             "Base-10 logarithm of the L2 norm of the test loss's gradient at what a recurrent network carries on after an image's first "
             "row over that after its last (the hidden state, and an LSTM's cell state), in float64",
-            digits=2, probe="recurrence",
+            of_difference="powers of ten", digits=2, probe="recurrence",
         ),
     ),
     "vanishing over time": Measure(
         "How far the gradient vanishes or explodes from the last row to the first, in powers of ten",
         "Absolute base-10 logarithm of the L2 norm of the test loss's gradient at what a recurrent network carries on after an image's "
         "first row over that after its last (the hidden state, and an LSTM's cell state), in float64.",
-        digits=2, values=_vanishing, probe="recurrence",
+        of_difference="powers of ten", digits=2, values=_vanishing, probe="recurrence",
     ),
     "scene accuracy": _of_captions(
         "greedy_scene_accuracy", "Scene accuracy", "Share of the test scenes whose greedy caption is true and complete"

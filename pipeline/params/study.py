@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -66,6 +67,11 @@ class VariantSettings(Settings):
     def choices(self) -> int:
         """The number of outcomes that a network chooses from: classes, or words of the vocabulary."""
         return self.model.shape.words if self.scenes else self.model.shape.classes
+
+    @property
+    def num_steps(self) -> int:
+        """Of the whole training."""
+        return self.train.epochs * math.ceil(self.epoch_examples / self.train.batch_size)
 
     @property
     def images_shown(self) -> int:

@@ -182,7 +182,7 @@ def headline(table: Sequence[Row]) -> str:
     left = [f"*{row.label}*" for row in others if row.variant not in apart]
     if left:
         whom = text.listed(left) if len(left) <= 4 else f"{len(left)} others"
-        parts.append(f"{whom} cannot be told from it with so few seeds")
+        parts.append(f"{whom} cannot be told from it with these seeds")
     return f"{'; '.join([start, *parts])}."
 
 

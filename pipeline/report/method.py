@@ -56,16 +56,24 @@ def render(params: Params, runs: Mapping[str, Training]) -> bytes:
 
 @dataclass(frozen=True)
 class Skewness:
-    """The sample skewness of the logarithm of the late test error over seeds: its quartiles over `variants` variants."""
+    """The sample skewness of the logarithm of the late test error over seeds: its quartiles over `variants` variants, and the largest."""
 
     variants: int
     low: float
     median: float
     high: float
+    most: str
+    largest: float
 
 
 def skewness(runs: Mapping[str, Training], fewest: int) -> Skewness | None:
     """Over the variants with at least `fewest` seeds; None without any. Variants whose seeds all end at the same error have none."""
-    errors = [late(run.test_error) for run in runs.values() if len(run.seeds) >= fewest]
-    found = [float(stats.skew(np.log(error), bias=False)) for error in errors if error.min() > 0 and np.ptp(error) > 1e-9]
-    return Skewness(len(found), *np.quantile(found, (0.25, 0.5, 0.75)).tolist()) if found else None
+    errors = {name: late(run.test_error) for name, run in runs.items() if len(run.seeds) >= fewest}
+    found = {
+        name: float(stats.skew(np.log(error), bias=False)) for name, error in errors.items() if error.min() > 0 and np.ptp(error) > 1e-9
+    }
+    if not found:
+        return None
+    low, median, high = np.quantile(list(found.values()), (0.25, 0.5, 0.75)).tolist()
+    most = max(found, key=lambda name: found[name])
+    return Skewness(len(found), low, median, high, most, found[most])

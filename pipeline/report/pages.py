@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,10 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
     timings = load_timings(params)
     data = load_dataset()
     train_images = int(data["arrays"]["train_images"]["shape"][0]) if data else None
+    ended = [variant for variant in params.variants if params.resolve(variant).train.ends_at_zero]
     judgements = {
-        id: judge(id, claim, runs, timings, images_shown=params.images_shown, looks=params.looks) for id, claim in params.claims.items()
+        id: judge(id, claim, runs, timings, images_shown=params.images_shown, looks=params.looks, ended=ended)
+        for id, claim in params.claims.items()
     }
     places = _places(params, judgements, timed=timings is not None)
     files: dict[str, bytes] = {}
@@ -203,7 +205,7 @@ class Group:
 def _groups(params: Params, runs: Mapping[str, Training]) -> list[Group]:
     measures = {name: "scene accuracy" if run.settings.task == "captioning" else "late accuracy" for name, run in runs.items()}
     values = {name: MEASURES[measures[name]].per_seed(run) for name, run in runs.items()}
-    accuracy = {name: statistics.summarize(found) for name, found in values.items() if found is not None}
+    accuracy = {name: _of_accuracy(statistics.summarize(found)) for name, found in values.items() if found is not None}
     order = sorted(accuracy, key=lambda name: -accuracy[name].mean)  # equal means stay in the order of params
     place = {name: i for measure in set(measures.values()) for i, name in enumerate((n for n in order if measures[n] == measure), 1)}
     left = dict.fromkeys(params.variants)
@@ -218,6 +220,12 @@ def _groups(params: Params, runs: Mapping[str, Training]) -> list[Group]:
         for variant in own:
             del left[variant]
     return groups
+
+
+def _of_accuracy(summary: statistics.Summary) -> statistics.Summary:
+    """The summary with an interval that ends at 1: Student's, which knows no such bound, goes beyond it where one seed lies far off."""
+    found = summary.interval
+    return replace(summary, interval=found and replace(found, high=min(found.high, 1.0)))
 
 
 def _base(params: Params) -> list[tuple[str, str]]:

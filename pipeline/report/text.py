@@ -28,8 +28,8 @@ def percent(fraction: float) -> str:
 
 def signed(value: float, digits: int = 2) -> str:
     """With its sign, which is a true minus; a value that rounds to zero has no sign."""
-    text = f"{value:+.{digits}f}"
-    return text[1:] if float(text) == 0 else text.replace("-", MINUS)
+    text = f"{value:+,.{digits}f}"
+    return text[1:] if float(text.replace(",", "")) == 0 else text.replace("-", MINUS)
 
 
 def points(fraction: float) -> str:
@@ -104,7 +104,7 @@ def counted(number: int, thing: str) -> str:
 def value(measure: Measure, number: float) -> str:
     """A value of the measure in its printed unit, without the unit's name."""
     number *= measure.factor
-    return (three_decimals(number) if measure.digits is None else f"{number:.{measure.digits}f}").replace("-", MINUS)
+    return (three_decimals(number) if measure.digits is None else f"{number:,.{measure.digits}f}").replace("-", MINUS)
 
 
 def difference(measure: Measure, number: float) -> str:
@@ -167,6 +167,13 @@ def compared(comparison: ComparisonSettings, label: Callable[[str], str] = str) 
     if comparison.minus is not None:
         pair = f"({pair}) {join.strip()} ({label(comparison.minus[0])}{join}{label(comparison.minus[1])})"
     return f"{pair}, {measure}"
+
+
+def in_labels(note: str, comparison: ComparisonSettings, label: Callable[[str], str]) -> str:
+    """A note of a finding with its page's labels in place of the variants' names."""
+    for name in comparison.variants:
+        note = re.sub(rf"(?<= of ){re.escape(name)}(?![\w-])", lambda found: label(found[0]), note)
+    return note
 
 
 def needed(finding: Finding) -> str:
@@ -261,8 +268,8 @@ def page(template: str, **values: Any) -> bytes:
 def environment(package: str) -> jinja2.Environment:
     """The templates of a package, with the functions of this module that they use."""
     made = jinja2.Environment(loader=jinja2.PackageLoader(package), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    filters = (cell, quote, percent, points, count, effect, listed, digits, sizes, heading, anchor)
+    filters = (cell, quote, percent, count, effect, listed, digits, sizes, heading, anchor)
     made.filters |= {function.__name__: function for function in filters}
-    calls = (interval, percent, points, signed, compared, counted, needed, seed_list, rules, tokens)
+    calls = (interval, percent, points, signed, compared, counted, in_labels, needed, seed_list, rules, tokens)
     made.globals |= {"MINUS": MINUS, "NBSP": NBSP} | {function.__name__: function for function in calls}
     return made

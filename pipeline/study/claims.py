@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Protocol
@@ -202,12 +202,14 @@ def judge(
     *,
     images_shown: int,
     looks: tuple[int, ...] = (),
+    ended: Collection[str] = (),
 ) -> Judgement:
     """Judges one claim from the variants and timings that are there. What is missing or damaged becomes a verdict, never an error.
 
     Args:
         images_shown: training images that each side has to be shown, where the claim does not say it itself.
         looks: numbers of seeds at which claims are judged, rising; without looks all seeds count.
+        ended: variants, trained or not, whose learning rate falls to 0.
     """
     length = claim.images_shown or images_shown
     sizes = Counter(comparison.variant if claim.any else "" for comparison in claim.comparisons)
@@ -226,7 +228,7 @@ def judge(
     verdict = next(verdict for verdict in ("supported", *PRECEDENCE[1:-1], "contradicted") if verdict in verdicts)
     if is_timed(claim):
         return Judgement(id, claim, verdict, tuple(findings))
-    settles = any(_has_to_settle(comparison, evidence) for comparison in claim.comparisons)
+    settles = any(_has_to_settle(comparison, {*_ended(evidence), *ended}) for comparison in claim.comparisons)
     return Judgement(id, claim, verdict, tuple(findings), length, looks, settles)
 
 
@@ -369,7 +371,7 @@ class _Sample:
     def names(self) -> tuple[str, ...]:
         """Of the sides."""
         variants = self.comparison.variants
-        return variants if len(variants) == len(self.parts) else (f"the {self.comparison.measure}",)
+        return variants if len(variants) == len(self.parts) else ("both sides",)
 
     @property
     def apart(self) -> tuple[str, ...]:
@@ -494,9 +496,20 @@ def _of_trainings(
         return _observation(finding, "short run", why, f"trainings that are shown {images_shown:,} images")
     if sample is None or finding.interval is None:
         return finding
-    if _has_to_settle(comparison, evidence) and (found := _unsettled(sample, sides, levels, looks, first_seed)):
+    if _has_to_settle(comparison, _ended(evidence)) and (found := _unsettled(sample, sides, levels, looks, first_seed)):
         return _observation(replace(finding, notes=found.notes), "not settled", found.why, found.missing)
-    return replace(finding, notes=_notes(sample, finding, levels))
+    return replace(finding, notes=(*_unreached(sample, sides), *_notes(sample, finding, levels)))
+
+
+def _unreached(sample: _Sample, sides: Mapping[str, Training]) -> list[str]:
+    """A sentence of each side with seeds that never reached what is measured: their values are the least that they can be."""
+    limit = MEASURES[sample.comparison.measure].unreached
+    notes = []
+    for place, (name, part) in enumerate(zip(sample.names, sample.parts, strict=True)):
+        if limit and (count := sum(sample.shown(value) >= limit(sides[name]) - 0.5 for value in part)):
+            which = f"{f'Only {len(part) - count}' if count < len(part) else 'None'} of the {len(part)} seeds"
+            notes.append(f"{which} of {name} reached it, so the effect may be {'smaller' if place else 'larger'} than is shown.")
+    return notes
 
 
 def _observation(finding: Finding, verdict: Verdict, why: str, missing: str) -> Finding:
@@ -505,14 +518,18 @@ def _observation(finding: Finding, verdict: Verdict, why: str, missing: str) -> 
     return replace(finding, verdict=verdict, why=why, seeds_needed=None, seeds_note="", observed=observed, missing=missing)
 
 
-def _has_to_settle(comparison: ComparisonSettings, evidence: Mapping[str, Training]) -> bool:
+def _ended(evidence: Mapping[str, Training]) -> set[str]:
+    """The variants whose learning rate falls to 0."""
+    return {name for name, training in evidence.items() if training.ends_at_zero}
+
+
+def _has_to_settle(comparison: ComparisonSettings, ended: Collection[str]) -> bool:
     """Whether the effect is judged only once it has settled.
 
     That can be seen where the measure has a value after every epoch. Trainings whose learning rates all fall to 0 end there, and have
     nothing to settle.
     """
-    ended = all(name in evidence and evidence[name].ends_at_zero for name in comparison.variants)
-    return MEASURES[comparison.measure].by_epoch is not None and not ended
+    return MEASURES[comparison.measure].by_epoch is not None and not {*comparison.variants} <= {*ended}
 
 
 @dataclass(frozen=True)

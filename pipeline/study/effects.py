@@ -1,7 +1,7 @@
 """Effects, with the intervals that verdicts rest on.
 
 The seed is the unit: one value per training. Two networks are compared as independent samples (Welch 1947), because trainings with
-the same seed share only the order of the images: their results have a median correlation of 0.05 in this study. Trainings that share
+the same seed share only the order of the images: their results have a median correlation near 0 in this study. Trainings that share
 their subset of the data, and what depends on the initial weights alone, are compared in pairs. Shares of trainings have exact
 intervals. Rounds of interleaved timings have stragglers, so their ratios are judged by ranks (Hodges and Lehmann 1963).
 

@@ -118,6 +118,11 @@ class Training:
         return self.record.get("trainings") or [{**self.record, "seeds": list(self.seeds)}]
 
     @property
+    def num_steps(self) -> int:
+        """Of a seed's whole training."""
+        return self.settings.num_steps
+
+    @property
     def images_shown(self) -> int:
         return self.settings.images_shown
 

@@ -142,7 +142,7 @@ def test_the_headline_names_who_ends_elsewhere(study: Params) -> None:
         "one seed per variant does not tell whether the others reach another accuracy."
     )
     near = {"base": runs["base"], "relu": result(study, "relu", (7, 8))}
-    assert "cannot be told from it with so few seeds" in experiment.headline(experiment.rows(study, EXPERIMENT, near))
+    assert "cannot be told from it with these seeds" in experiment.headline(experiment.rows(study, EXPERIMENT, near))
 
 
 def test_claims_are_the_answer_where_none_is_about_how_a_training_ends(study: Params) -> None:

@@ -71,16 +71,21 @@ def test_each_claim_of_the_thesis_stands_once(study: params.Params, make_timings
     assert all(sentences.count(f"[{id}](") <= 1 for id in own)
     assert "[K1" not in said
     assert sentences.count("**does not hold on this machine**") == tables.count("**contradicted**")  # only timings
-    assert sentences.index("### To correct") < sentences.index("### To keep")
+    assert sentences.index("### Not reproduced on this machine") < sentences.index("### To keep")
+    assert "### To correct" not in sentences  # only timings contradict, and they are of another machine than the thesis's
 
 
 def test_claims_are_counted_by_what_became_of_them() -> None:
     def judged(*verdicts: str) -> Any:
-        return [SimpleNamespace(verdict=verdict) for verdict in verdicts]
+        trained, timed = (SimpleNamespace(comparisons=[SimpleNamespace(rule=rule)]) for rule in ("less", "ratio"))
+        return [SimpleNamespace(verdict=v.removeprefix("timed "), claim=timed if "timed" in v else trained) for v in verdicts]
 
     assert thesis._tally(judged("supported")) == "1 holds"
     every = judged("supported", "contradicted", "contradicted", "not decided", "short run", "not settled", "not run")
     assert thesis._tally(every) == "1 holds, 2 do not hold, 3 stay open and 1 was not run"
+    every += judged("timed supported", "timed supported", "timed contradicted", "timed not decided", "timed not run")
+    said = "1 holds, 2 hold on this machine, 2 do not hold, 1 does not hold on this machine, 4 stay open and 2 were not run"
+    assert thesis._tally(every) == said
 
 
 @pytest.mark.parametrize(
@@ -111,6 +116,13 @@ def test_a_sentence_stands_where_its_claims_put_it(study: params.Params, verdict
     for (_, words, rest), verdict in zip(lines, verdicts, strict=False):
         assert ("Effect" in rest) == (words != "was not run")
         assert ("; 9 seeds would decide it." in rest) == (verdict == "not decided")
+
+
+def test_a_claim_of_another_network_says_so_below_its_sentence(study: params.Params) -> None:
+    one = study.claims["T2c"]
+    claims = [Judgement("T2c", one, "supported", (Finding(one.comparisons[0], "supported", "", effect=0.5),))]
+    said = thesis.render(study, {}, claims, {"T2c": "a.md"}, None)["thesis.md"].decode()
+    assert "*(thesis, 4.2, with the start of Dosovitskiy et al.: another network than the thesis's)* Effect: " in said
 
 
 @pytest.mark.parametrize(("accuracies", "agrees"), [([0.97, 0.975, 0.98], True), ([0.97, 0.9701, 0.9702], False)])

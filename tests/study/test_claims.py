@@ -53,6 +53,7 @@ class Runs:
     grid: int = GRID
     epochs: int = EPOCHS
     images_shown: int = 2 * LENGTH  # as long as the longest training that a claim of the study speaks of
+    num_steps: int = 2345
     ends_at_zero: bool = False
     slope: float = 0.0  # by which accuracy still rises from one epoch to the next
     shift_accuracy: np.ndarray | None = None
@@ -625,6 +626,8 @@ def test_a_training_that_ends_at_a_rate_of_0_has_nothing_to_settle() -> None:
     one = claim(compare("more", bound=0.01))
     mixed, ended = ({"a": a, "b": replace(b, ends_at_zero=end)} for end in (False, True))
     assert [judge("X", one, evidence).settles for evidence in (mixed, ended, {"a": a})] == [True, False, True]
+    # Also of trainings that were not run the page says whether an effect has to settle.
+    assert [judge("X", one, {}, ended=names).settles for names in ((), ("a",), ("a", "b"))] == [True, True, False]
 
 
 def test_of_a_claim_made_after_results_only_later_seeds_count() -> None:
@@ -1164,3 +1167,19 @@ def test_the_evidence_that_claims_ask_for_exists(study: Params) -> None:
     ]
     assert {"attention", "positions", "recurrence"} <= {probe for _, probe, _ in asked}
     assert [one for one in asked if one[2] not in study.probed(one[1])] == []
+
+
+def test_seeds_that_never_reach_what_is_measured_are_said() -> None:
+    """Their value, one more than all steps, is the least that it can be: the effect is a bound."""
+
+    def steps(*values: float) -> Runs:
+        return runs(n=6, captions={"steps_to_loss": np.array(values)}, num_steps=900)
+
+    quick, slow = steps(290, 300, 310, 295, 305, 300), steps(*[901.0] * 6)
+    comparison = compare("more", "steps to a train loss of 0.5", paired=False, bound=1.25)
+    finding = found(comparison, a=slow, b=quick)
+    assert finding.effect == pytest.approx(901 / 300, rel=1e-3)
+    assert finding.notes[0] == "None of the 6 seeds of a reached it, so the effect may be larger than is shown."
+    mixed = found(comparison, a=quick, b=steps(300, 310, 901, 305, 295, 901))
+    assert mixed.notes[0] == "Only 4 of the 6 seeds of b reached it, so the effect may be smaller than is shown."
+    assert not any("reached" in note for note in found(comparison, a=quick, b=steps(400, 410, 420, 405, 415, 410)).notes)

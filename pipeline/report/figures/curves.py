@@ -102,13 +102,14 @@ def curves(material: Material) -> list[Drawing]:
 def excursions(lines: Sequence[Line]) -> list[str]:
     """The tests of one seed that make a peak in the mean over the seeds, in words.
 
-    Such a test's error is more than `FAR` times, and `FAR_POINTS` points above, all of the two epochs before and the two after.
+    Such a test's error is more than `FAR` times, and `FAR_POINTS` points above, all of the two epochs before and the two after, or the
+    one after. Of the last test nothing tells whether the training recovers.
     """
     found = []
     for line in lines:
         for seed, error in zip(line.run.seeds, line.run.test_error, strict=True):
-            for epoch in range(2, len(error) - 2):
-                around = max(error[epoch - 2 : epoch].max(), error[epoch + 1 : epoch + 3].max())
+            for epoch in range(2, len(error) - 1):
+                around = max(*error[epoch - 2 : epoch], *error[epoch + 1 : epoch + 3])
                 if error[epoch] > max(FAR * around, around + FAR_POINTS / 100):
                     found.append(f"{line.label}, seed {seed}, epoch {epoch + 1}: {percent(float(error[epoch]))} %")
     return found
