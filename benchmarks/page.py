@@ -109,7 +109,6 @@ def _head(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
                 ("fp32 matrix rate, measured in every round", _rate_text(facts["matrix_rates"])),
             ],
         ),
-        f"Not installed, so left out: {', '.join(facts['skipped'])}." if facts["skipped"] else "",
     )
 
 

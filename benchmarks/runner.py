@@ -30,7 +30,6 @@ class Options:
         threshold: share of the machine, in [0, 1], that other processes may use during a timing that counts.
         attempts: timings of one implementation in one round, until one counts.
         steps: replaces every implementation's own number of steps; None leaves them.
-        full_epochs: time whole epochs instead.
     """
 
     device: str
@@ -40,7 +39,6 @@ class Options:
     threshold: float
     attempts: int
     steps: int | None
-    full_epochs: bool
 
 
 def measure(name: str, options: Options, steps: int | None, *arguments: str) -> dict[str, Any]:
@@ -82,12 +80,11 @@ def measure(name: str, options: Options, steps: int | None, *arguments: str) -> 
     return result | {"memory": result.get("device_memory") or peak}
 
 
-def run_rounds(steps: dict[str, int], options: Options, num_rounds: int, seed: int, say: Say) -> tuple[list[Row], list[float]]:
+def run_rounds(steps: dict[str, int], options: Options, num_rounds: int, say: Say) -> tuple[list[Row], list[float]]:
     """Times every implementation and the machine's matrix rate once a round; repeats a timing that was disturbed.
 
     Args:
         steps: the implementations, each with the number of steps to time.
-        seed: of the orders.
 
     Returns:
         all timings, those that do not count included; the matrix rates that count, operations a second.
@@ -95,7 +92,7 @@ def run_rounds(steps: dict[str, int], options: Options, num_rounds: int, seed: i
 
     def time_one(names: Sequence[str]) -> tuple[dict[str, Any], float]:
         (name,) = names
-        result = measure(name, options, None if options.full_epochs or name == "matrix" else (options.steps or steps[name]))
+        result = measure(name, options, None if name == "matrix" else (options.steps or steps[name]))
         return result, result["foreign"]
 
     timings = rounds.run_rounds(
@@ -107,7 +104,6 @@ def run_rounds(steps: dict[str, int], options: Options, num_rounds: int, seed: i
         show=_show,
         attempts=options.attempts,
         threshold=options.threshold,
-        seed=seed,
     )
     rates = [timing.value["flops_per_second"] for timing in timings if timing.names == ("matrix",) and timing.kept]
     return [_row(timing) for timing in timings if timing.names != ("matrix",)], rates

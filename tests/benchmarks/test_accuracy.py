@@ -16,7 +16,7 @@ def test_both_paths_are_trained_and_agree_to_rounding(tmp_path: Path) -> None:
     if why_not_fused(4, "cpu"):
         pytest.skip("the fused kernel cannot run on this machine")
     options = Options(
-        device="cpu", data=tmp_path / "none", threads=2, warmup=0, threshold=1.0, attempts=1, steps=None, full_epochs=False
+        device="cpu", data=tmp_path / "none", threads=2, warmup=0, threshold=1.0, attempts=1, steps=None
     )  # fmt: skip
     said: list[str] = []
     measured = accuracy.measure(options, said.append, quick=True)

@@ -12,7 +12,7 @@ from benchmarks.results import Row
 FACTS: dict[str, Any] = {
     "machine": "Some CPU (2 cores)", "device": "cpu", "threads": 2, "versions": {"python": "3.11.9", "torch": "2.15.0"}, "data": "mnist",
     "commit": "0123456789abcdef0123456789abcdef01234567", "dirty": False, "date": "2026-01-02", "attention": "fused-cpu", "seed": 0,
-    "threshold": 0.05, "quick": False, "rounds": 3, "matrix_rates": [180e9, 200e9, 210e9], "skipped": [],
+    "threshold": 0.05, "quick": False, "rounds": 3, "matrix_rates": [180e9, 200e9, 210e9],
     "profile": [["lab::small_head_attention", 3, 0.5], ["aten::addmm", 12, 0.3], ["aten::gelu", 3, 0.2]],
 }  # fmt: skip
 

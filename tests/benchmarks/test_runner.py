@@ -21,7 +21,7 @@ from pipeline.errors import UserError
 from pipeline.provenance import device_name
 from pipeline.timing import load
 
-OPTIONS = Options(device="cpu", data=Path("none"), threads=1, warmup=1, threshold=0.05, attempts=3, steps=2, full_epochs=False)
+OPTIONS = Options(device="cpu", data=Path("none"), threads=1, warmup=1, threshold=0.05, attempts=3, steps=2)
 AT_ONCE = dataclasses.replace(OPTIONS, threshold=1.0)  # does not wait for a quiet machine, which the tests beside it keep busy
 
 
@@ -44,7 +44,7 @@ class _Machine:
 
 def _run(monkeypatch: pytest.MonkeyPatch, machine: _Machine, options: Options) -> tuple[list[Row], list[float]]:
     monkeypatch.setattr(runner, "measure", machine.measure)
-    return runner.run_rounds({"a": 8, "b": 60, "c": 60}, options, 1, 0, lambda line: None)
+    return runner.run_rounds({"a": 8, "b": 60, "c": 60}, options, 1, lambda line: None)
 
 
 def test_disturbed_timings_are_kept_aside_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +63,8 @@ def test_growth_takes_the_median_of_what_counts_or_the_least_disturbed() -> None
     assert series["y"] == [3.5, 7.0]
 
 
-def test_steps_come_from_the_option_the_entry_or_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = dataclasses.replace(OPTIONS, steps=None)
-    for options, expected in ((OPTIONS, 2), (own, 8), (dataclasses.replace(own, full_epochs=True), None)):
+def test_steps_come_from_the_option_or_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for options, expected in ((OPTIONS, 2), (dataclasses.replace(OPTIONS, steps=None), 8)):
         machine = _Machine({})
         _run(monkeypatch, machine, options)
         assert dict(machine.asked)["a"] == expected
@@ -127,7 +126,7 @@ def test_page_is_written_again_from_the_files(monkeypatch: pytest.MonkeyPatch, t
     facts = {
         "machine": "Some CPU", "device": "cpu", "threads": 2, "versions": {}, "data": "mnist", "commit": None, "dirty": None,
         "date": "2026-01-02", "attention": "sdpa", "seed": 0, "threshold": 0.05, "quick": False, "rounds": 1,
-        "matrix_rates": [], "skipped": [],
+        "matrix_rates": [],
     }  # fmt: skip
     base.with_suffix(".json").write_text(json.dumps(facts))
     command.main(["--page", "--out", str(tmp_path)])
