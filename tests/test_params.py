@@ -78,8 +78,9 @@ def test_a_variant_trains_its_own_way(study: params.Params) -> None:
     best = study.resolve("best").train
     changed = {name: value for name, value in study.variants["best"].items() if name in params.TrainSettings.model_fields}
     assert {"epochs", "schedule", "warmup", "augment"} <= changed.keys()
+    changed["seeds"] = tuple(range(changed.get("seeds", 6)))
     assert best.model_dump() == study.train.model_dump() | changed
-    assert best.seeds == study.train.seeds == tuple(range(6))
+    assert study.train.seeds == tuple(range(6))
 
 
 def test_batch_norm_keeps_seeds_from_training_as_one_stack(study: params.Params) -> None:

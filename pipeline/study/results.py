@@ -99,7 +99,8 @@ def read(
             which = f"which, for example with {first}" if len(others) > 1 else f"so with {first}"
             raise UserError(f"{said}, only in {', '.join(place or 'the top folder' for place in others)}: say {which}.")
         newest = hint()
-        raise UserError(f"{said}{f'; the newest commit that wrote some is {newest}' if newest else ''}.")
+        more = f"; the newest commit that wrote some is {newest}" if newest else ""
+        raise UserError(f"{said}{'; `dvc repro evaluate` writes tables/ of what is trained' if root else more}.")
     trainings = _of_tables(files, prefix, name)
     if root is not None:
         path = root / prefix / PREDICTIONS

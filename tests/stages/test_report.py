@@ -386,7 +386,7 @@ def test_a_seed_far_from_the_others_is_named_beside_the_verdict(tmp_path: Path, 
     write_pages()
     rows = table(read(tmp_path, "experiments/one.md").split("### T1a: ")[1], "effect [interval]")
     because = rows["a \\| b / base, test error"][-1]
-    assert "Seed 3 of sinusoidal lies far from its others." in because
+    assert "Seed 3 of a \\| b lies far from its others." in because  # by its label on the page
     assert re.search(r"Half of its interval is a factor of [\d.]+, and the margin a factor of 1.25, so", because)
 
 
