@@ -171,9 +171,9 @@ def compared(comparison: ComparisonSettings, label: Callable[[str], str] = str) 
 
 def in_labels(note: str, comparison: ComparisonSettings, label: Callable[[str], str]) -> str:
     """A note of a finding with its page's labels in place of the variants' names."""
-    for name in comparison.variants:
-        note = re.sub(rf"(?<= of ){re.escape(name)}(?![\w-])", lambda found: label(found[0]), note)
-    return note
+    names = "|".join(map(re.escape, comparison.variants))
+    # All at once: one variant's label may be another's name.
+    return re.sub(rf"(?<= of )(?:{names})(?![\w-])", lambda found: label(found[0]), note)
 
 
 def needed(finding: Finding) -> str:

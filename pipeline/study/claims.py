@@ -676,7 +676,7 @@ def _decide(sample: _Sample, levels: _Levels, looks: tuple[int, ...]) -> Finding
     plain = (sample.plain.mean, sample.plain.interval(levels.shown)) if sample.plain else None
     finding = replace(finding, interval=Interval(show(shown.low), show(shown.high), shown.level), plain=plain)
     if sample.seeds and looks and fewest < looks[0]:
-        why = f"it has {fewest} seed{'s' if fewest > 1 else ''}, and the first look is at {looks[0]}"
+        why = f"it has {fewest} seed{'s' if fewest > 1 else ''}"
         return replace(finding, why=why, seeds_note=f"the first look is at {looks[0]} seeds")
     if low < inner.low and inner.high < high:
         return replace(finding, verdict="supported", why=f"the whole interval lies {where}")

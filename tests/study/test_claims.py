@@ -770,7 +770,8 @@ def test_a_comparison_takes_the_seeds_that_all_sides_have() -> None:
         judgement = judge("X", claim(compare("equivalent", bound=0.005)), {"a": a, "b": b}, looks=looks)
         assert judgement.looks == looks
         assert (judgement.deciding.n, judgement.deciding.effect) == (k, pytest.approx(np.mean(difference[:k])))
-    assert (judgement.verdict, judgement.deciding.why) == ("not decided", "it has 8 seeds, and the first look is at 9")
+    assert (judgement.verdict, judgement.deciding.why) == ("not decided", "it has 8 seeds")
+    assert judgement.deciding.seeds_note == "the first look is at 9 seeds"
     alone = judge("X", claim(compare("at least", reference=None, bound=0.9)), {"a": a}, looks=(6, 20))
     assert (alone.deciding.n, alone.deciding.effect) == (6, pytest.approx(a.accuracy[:6].mean()))
 
@@ -915,7 +916,8 @@ def test_unpaired_sides_bring_their_own_seeds_up_to_their_own_look() -> None:
     near = judge("X", claim(compare("less", bound=0.0015, paired=False)), {"a": a, "b": b}, looks=(6, 10, 20)).deciding
     assert near.seeds_note.endswith("; the next look has 10")  # of the side with fewer
     few = judge("X", claim(comparison), {"a": a, "b": runs(n=5)}, looks=(6, 10, 20)).deciding
-    assert (few.verdict, few.why) == ("not decided", "it has 5 seeds, and the first look is at 6")
+    assert (few.verdict, few.why) == ("not decided", "it has 5 seeds")
+    assert few.seeds_note == "the first look is at 6 seeds"
 
 
 def test_seeds_far_out_and_verdicts_that_hang_on_one_are_named() -> None:
