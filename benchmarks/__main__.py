@@ -13,7 +13,6 @@ A run replaces the table of its machine; every other part stays until it is meas
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import re
@@ -29,7 +28,7 @@ from pipeline.errors import UserError, run_command
 from pipeline.files import write_json, write_text
 from pipeline.kernels import attention_path
 from pipeline.kernels.small_head_attention import MAX_FUSED_TOKENS
-from pipeline.provenance import device_name, git_state, versions
+from pipeline.provenance import device_name, versions
 from pipeline.runner.workers import choose_device
 
 RESULTS = Path(__file__).parent / "results"
@@ -88,7 +87,8 @@ def main(argv: list[str]) -> None:
         if getattr(arguments, part):
             facts[part] = measure()
             facts |= {"fused_tokens": MAX_FUSED_TOKENS} if part == "growth" else {}
-            facts.setdefault("parts", {})[part] = _run()  # its own commit and date, because it may be of another run than the table
+            # Of its own, because it may be of another run than the table.
+            facts.setdefault("parts", {})[part] = results.this_run()
             write_json(path, facts)
     _write_page(base, facts)
 
@@ -134,18 +134,12 @@ def _describe(arguments: argparse.Namespace, options: Options, name: str) -> dic
         "threads": options.threads,
         "versions": versions() | {peer: version for peer, version in peers.items() if version},
         "data": dataset.name,
-        **_run(),
+        **results.this_run(),
         "attention": attention_path(device=options.device, head_dim=4, tokens=50),
         "seed": 0,  # of the rounds' orders, as run_rounds has it
         "threshold": options.threshold,
         "quick": arguments.quick,
     }
-
-
-def _run() -> dict[str, Any]:
-    """The commit and date of this run."""
-    commit, dirty = git_state()
-    return {"commit": commit, "dirty": dirty, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
 
 
 def _read_facts(path: Path) -> dict[str, Any]:

@@ -226,7 +226,12 @@ def checkpoint_share(ours: Summary, facts: Mapping[str, Any]) -> float:
 def _run_of(part: str, facts: Mapping[str, Any]) -> str:
     """The sentence that names a part's own run, where it was noted."""
     run = facts.get("parts", {}).get(part)
-    return f"Measured at {commit(run)}, {run['date']}." if run else ""
+    return measured_at(run) if run else ""
+
+
+def measured_at(run: Mapping[str, Any]) -> str:
+    """The sentence that names a run."""
+    return f"Measured at {commit(run)}, {run['date']}."
 
 
 def commit(run: Mapping[str, Any]) -> str:

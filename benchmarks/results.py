@@ -1,23 +1,32 @@
-"""Timings as rows of a CSV file, and their medians, spreads and ratios with intervals."""
+"""Timings as rows of a CSV file, their medians, spreads and ratios with intervals, and the run that they are of."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import datetime
 import io
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter
 
 from pipeline.errors import UserError
 from pipeline.files import write_text
+from pipeline.provenance import git_state
 
 _RESAMPLES = 10_000
 _LEVEL = 0.95
+
+
+def this_run() -> dict[str, Any]:
+    """The commit and date of a run that begins now."""
+    commit, dirty = git_state()
+    return {"commit": commit, "dirty": dirty, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,14 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
+from benchmarks.page import measured_at
+from benchmarks.results import this_run
 from pipeline.commands import plan
 from pipeline.commands.plan import Entry
 from pipeline.errors import UserError, run_command
@@ -75,7 +78,7 @@ def main(argv: list[str]) -> None:
     rows = [simulate(trainings, count) for count in WORKERS]
     mean = round(statistics.fmean(training.checkpoint for training in trainings))
     picture = drawing(rows, trainings)
-    write_text(PAGE, page(trainings, rows, seeds, device_name("cpu"), write_seconds(mean), picture.markdown("scaling")))
+    write_text(PAGE, page(trainings, rows, this_run(), device_name("cpu"), write_seconds(mean), picture.markdown("scaling")))
     for path, content in picture.files("docs/scaling").items():
         Path(path).parent.mkdir(exist_ok=True)
         Path(path).write_bytes(content)
@@ -128,8 +131,9 @@ def write_seconds(size: int) -> float:
     return statistics.median(taken)
 
 
-def page(trainings: Sequence[Training], rows: Sequence[Row], seeds: int, machine: str, write: float, picture: str) -> str:
+def page(trainings: Sequence[Training], rows: Sequence[Row], run: Mapping[str, Any], machine: str, write: float, picture: str) -> str:
     """The page, as Markdown."""
+    seeds = len(trainings) // len({training.variant for training in trainings})
     longest = max(trainings, key=lambda training: training.seconds)
     total = sum(training.seconds for training in trainings)
     enough = math.ceil(total / longest.seconds)
@@ -142,7 +146,7 @@ def page(trainings: Sequence[Training], rows: Sequence[Row], seeds: int, machine
         f"`python -m benchmarks.scaling` wrote this page. It simulates `make train` for the whole catalogue with {counted(seeds, 'seed')}:"
         f" {len(trainings):,} trainings, each on one core of {machine.split(' (')[0]}, {_hours(total)} of it in all."
         " The durations are those of `make plan`; the order comes from the scheduler that hands out the real trainings."
-        " Starts of processes and other work on the machine are left out.",
+        f" Starts of processes and other work on the machine are left out. {measured_at(run)}",
         "",
         picture,
         "",
