@@ -22,13 +22,13 @@ import yaml
 from hypothesis import settings
 
 from pipeline import params
+from tests.helpers import ROOT
 
 if TYPE_CHECKING:
     from pipeline.data.datasets import Dataset
     from pipeline.params import VariantSettings
     from pipeline.training.engine import Trainer
 
-ROOT = Path(__file__).parent.parent
 
 # The same cases in every run, so that a commit that passed passes again. `pytest --hypothesis-profile=default` looks for new ones.
 settings.register_profile("repeatable", derandomize=True)
@@ -229,21 +229,9 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def blobs() -> Callable[[int, int], Dataset]:
     """Makes data sets of so many training and test images: noise with a bright square where the class says; soon learned."""
-    from pipeline.data.datasets import Dataset
+    from pipeline.commands.gpu_check import synthetic
 
-    def make(num_train: int, num_test: int) -> Dataset:
-        rng = np.random.default_rng(0)
-        arrays: list[np.ndarray] = []
-        for count in (num_train, num_test):
-            labels = rng.integers(0, 10, count).astype(np.uint8)
-            images = rng.integers(0, 60, (count, 28, 28)).astype(np.uint8)
-            for image, label in zip(images, labels, strict=True):
-                row, column = divmod(int(label), 4)
-                image[7 * row : 7 * row + 7, 7 * column : 7 * column + 7] += 150
-            arrays += [images, labels]
-        return Dataset("blobs", *arrays, digest="0" * 64)
-
-    return make
+    return synthetic.__wrapped__  # uncached, so that a test may change what it gets
 
 
 # The drawing functions of pipeline.report.figures, by module.

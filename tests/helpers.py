@@ -1,4 +1,4 @@
-"""What tests of several folders do: run git, wait, flip a bit, watch a command's workers, and work in a worker's place."""
+"""What tests of several folders do: run git, wait, train to the end, flip a bit, watch a command's workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from pipeline.training.engine import Trainer
+
+ROOT = Path(__file__).parent.parent
 PATIENCE = 150  # seconds, for machines that do other work
 
 
@@ -34,6 +39,12 @@ def wait_until(met: Callable[[], object]) -> None:
     while not met():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def finish(trainer: Trainer) -> None:
+    """Trains all epochs that are left."""
+    while not trainer.done:
+        trainer.run_epoch()
 
 
 def flip_bit(path: Path, place: float = 0.5) -> bytes:

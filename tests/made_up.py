@@ -20,8 +20,8 @@ from pipeline.measures import Probe
 from pipeline.measures.definitions import SHIFTS, SIZES
 from pipeline.params import ModelSettings, Params, parse
 from pipeline.runner import results
+from tests.helpers import ROOT
 
-ROOT = Path(__file__).parents[1]
 IMAGES = 500  # test images of a made-up study
 INPUTS = {"weights": ""}  # none were made
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.helpers import commit_all, git
+from tests.helpers import ROOT, commit_all, git
 
 if TYPE_CHECKING:
     from tests.conftest import Repository

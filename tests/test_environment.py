@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import environment
-
-ROOT = Path(__file__).parent.parent
+from tests.helpers import ROOT
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import torch
 from pipeline.data.datasets import load
 from pipeline.params import DataSettings, Params, VariantSettings
 from pipeline.training.engine import Trainer, set_reproducible
+from tests.helpers import finish
 
 # (train loss, test loss) of epochs 1 to 3: the published configuration with patches of 7 on scikit-learn's digits, seed 0.
 # Five digits hold on every processor; the last bits depend on its vector width.
@@ -24,6 +25,5 @@ def test_losses_of_the_golden_run(arrays: Path, study: Params) -> None:
         model=study.resolve("patch-7").model,
     )
     trainer = Trainer(settings, load(arrays), [0], torch.device("cpu"))
-    while not trainer.done:
-        trainer.run_epoch()
+    finish(trainer)
     assert [(row.train_loss, row.test_loss) for row in trainer.rows] == [pytest.approx(pair, rel=1e-4) for pair in EXPECTED]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.params import Params
+from tests.helpers import ROOT
 
-ROOT = Path(__file__).parent.parent
 TARGETS = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
 HOSTILE = ["'; touch hit; '", '"; touch hit; "', "$(shell touch hit)", "`touch hit`", "$$(touch hit)", "a b #c", "-x"]
 

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from pipeline import params
 from pipeline.errors import UserError
 from pipeline.measures import PROBES, TIMING_RULES
-
-ROOT = Path(__file__).parent.parent
+from tests.helpers import ROOT
 
 
 def test_the_study_is_valid_and_in_use(study: params.Params, raw_params: dict[str, Any]) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from pipeline import provenance
-from tests.helpers import commit_all, git
-
-ROOT = Path(__file__).parent.parent
+from tests.helpers import ROOT, commit_all, git
 
 # All that Pythons parse into other trees, or into trees that `ast.dump` writes otherwise: f-strings, type parameters, empty fields.
 SOURCE = '''
@@ -87,7 +87,13 @@ def test_every_stage_with_a_hash_depends_on_it() -> None:
 
 
 def test_device_and_versions_are_those_of_this_machine() -> None:
-    assert set(provenance.versions()) == {"python", "torch", "numpy", "numba"}
+    import torch
+
+    found = provenance.versions()
+    assert {name: found[name] for name in ("python", "torch", "numpy")} == {
+        "python": platform.python_version(), "torch": torch.__version__.split("+")[0], "numpy": np.__version__,
+    }  # fmt: skip
+    assert set(found) == {"python", "torch", "numpy", "numba"}
     assert set(provenance.versions("cuda")) == {"python", "torch", "numpy", "numba", "triton", "cuda", "driver"}
 
 

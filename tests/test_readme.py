@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from pipeline.commands import profiles
 from pipeline.params import Params, parse
 from pipeline.report import readme
-
-ROOT = Path(__file__).parent.parent
+from tests.helpers import ROOT
 
 
 def test_its_claims_are_those_of_the_committed_report() -> None:

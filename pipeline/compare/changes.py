@@ -115,7 +115,7 @@ class Comparison:
 
     @property
     def compared(self) -> list[Change]:
-        """Variants that are not identical: those with the smallest p first, then by the size of the change."""
+        """Variants that are not identical: those that differ first, then by the size of the change."""
         changes = [change for change in self.common if not change.identical]
         return sorted(changes, key=lambda c: (not c.differs, -abs(c.difference)))
 

@@ -1,4 +1,4 @@
-"""README.md's table of speed is that of the benchmark that it names."""
+"""README.md's table of speed, and the page behind it, are those of the benchmark that README names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import readme, results
+from benchmarks import page, readme, results
 from benchmarks.runner import ROOT
 from pipeline.errors import UserError
 
@@ -20,6 +20,12 @@ README = f"# A\n\n<!-- speed of {NAME} -->\nold\n<!-- end of speed -->\n\nB\n"
 def test_the_committed_readme_says_what_its_benchmark_measured() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme.updated(text) == text
+
+
+def test_the_committed_page_says_what_was_measured() -> None:
+    base = ROOT / NAME
+    facts = json.loads(base.with_suffix(".json").read_text(encoding="utf-8"))
+    assert page.render(base.name, results.read(base.with_suffix(".csv")), facts) == base.with_suffix(".md").read_text(encoding="utf-8")
 
 
 def test_only_what_stands_between_the_marks_changes() -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from benchmarks.runner import Options
 from pipeline.errors import UserError
 from pipeline.provenance import device_name
 from pipeline.timing import load
+from tests.helpers import wait_until
 
 OPTIONS = Options(device="cpu", data=Path("none"), threads=1, warmup=1, threshold=0.05, attempts=3, steps=2)
 AT_ONCE = dataclasses.replace(OPTIONS, threshold=1.0)  # does not wait for a quiet machine, which the tests beside it keep busy
@@ -93,15 +93,17 @@ def test_a_benchmark_that_is_ended_ends_its_timing(tmp_path: Path) -> None:
     command_line = [sys.executable, "-m", "benchmarks", "--only", "ours-thread", "--threshold", "1", "--out", str(tmp_path)]
     environment = os.environ | {"LAB_DEVICE": "cpu"}
     with subprocess.Popen(command_line, cwd=runner.ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        timed: list[int] = []
-        while not timed and time.monotonic() < deadline:
-            time.sleep(0.05)
-            timed = [pid for pid in load.tree(process.pid) if "benchmarks.measure" in _command_of(pid)]
+        wait_until(lambda: _timed(process.pid))
+        timed = _timed(process.pid)
         process.terminate()
         assert process.communicate(timeout=60)[1] == "interrupted\n"
     assert len(timed) == 1
     assert "benchmarks.measure" not in _command_of(*timed)
+
+
+def _timed(pid: int) -> list[int]:
+    """The timings that a benchmark runs at the moment."""
+    return [one for one in load.tree(pid) if "benchmarks.measure" in _command_of(one)]
 
 
 def _command_of(pid: int) -> str:

@@ -15,13 +15,14 @@ from torch.nn import functional as F
 from pipeline.captioning import decoding, learning, scenes
 from pipeline.captioning.data import SceneData
 from pipeline.captioning.grammar import BOS, EOS, PAD, PHRASINGS, grammar_of
-from pipeline.captioning.learning import Captioning, choose, scenes_right, shifted
+from pipeline.captioning.learning import SAMPLES, Captioning, choose, scenes_right, shifted
 from pipeline.captioning.model import CaptionModel
 from pipeline.captioning.scenes import compose
 from pipeline.data.datasets import load
 from pipeline.params import BaselineSettings, CaptionerSettings, DataSettings, Params, ScenesSettings, VariantSettings
 from pipeline.runner import replay
 from pipeline.training.engine import Trainer
+from tests.helpers import finish
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
@@ -110,11 +111,19 @@ def test_a_test_is_of_the_validation_scenes(study: Params, data: SceneData, monk
         return written
 
     monkeypatch.setattr(decoding, "greedy", write)
-    losses, shares = trainer(study, data).test()
+    monkeypatch.setattr(learning, "EVALUATION_BATCH", 20)
+    made = trainer(study, data)
+    losses, shares = made.test()
     assert shares == [0.75]
-    assert 2 < losses[0] < 6  # nats; a guess among 35 words is worth 3.6
     pictures = compose(torch.from_numpy(data.dataset.train_images), torch.from_numpy(data.scenes.validation.cells).long())
     assert torch.equal(torch.cat(seen)[:, 0], pictures.float() / 255)
+    captions = torch.from_numpy(data.scenes.validation.captions)[torch.arange(20), torch.arange(20) % len(PHRASINGS)].long()
+    with torch.no_grad():
+        logits = made.stack.module.eval()(pictures[:, None].float() / 255, shifted(captions))
+    expected = F.cross_entropy(logits.flatten(0, 1), captions.flatten(), ignore_index=PAD)
+    assert losses == pytest.approx([expected.item()], rel=1e-5)
+    monkeypatch.setattr(learning, "EVALUATION_BATCH", 8)
+    assert learning.evaluate(made.learning._model, made.learning._images, data.scenes.validation)[0].item() == pytest.approx(losses[0])
 
 
 @pytest.mark.parametrize("model", [CAPTIONER, CNN_LSTM], ids=["captioner", "cnn_lstm"])
@@ -131,8 +140,7 @@ def test_repeat_and_resume_are_bitwise(study: Params, data: SceneData, model: An
         torch.manual_seed(99)  # nothing may depend on the global generator
         resumed = trainer(study, data, **options)
         resumed.load(state, epoch=epoch, rows=rows, failed={})
-        while not resumed.done:
-            resumed.run_epoch()
+        finish(resumed)
         assert [row[:6] for row in resumed.rows] == [row[:6] for row in unbroken.rows]
         for name, value in unbroken.state().items():
             assert torch.equal(resumed.state()[name], value), name
@@ -179,6 +187,24 @@ def test_samples_have_the_models_own_probabilities(study: Params, data: SceneDat
     assert not ((drawn == PAD) & ~ended).any()
 
 
+def test_samples_are_scored_by_the_references_of_their_own_scene(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer(study, data, self_critical_epochs=2)
+    made.learning.begin(2)
+    score, seen = learning.CiderD.score, []
+
+    def watched(reward: learning.CiderD, captions: np.ndarray, of: np.ndarray) -> np.ndarray:
+        seen.append((captions, of))
+        return score(reward, captions, of)
+
+    monkeypatch.setattr(learning.CiderD, "score", watched)
+    made.learning.losses(torch.tensor([[3, 47, 20]]), torch.tensor(0))
+    ((captions, of),) = seen
+    assert of.tolist() == [3] * SAMPLES + [47] * SAMPLES + [20] * SAMPLES
+    pictures = compose(torch.from_numpy(data.dataset.train_images), torch.from_numpy(data.scenes.train.cells)[[3, 47, 20]].long())
+    drawn = decoding.sample(made.learning._model, pictures[:, None] / 255, SAMPLES, made.learning._keys["sample"], torch.tensor(0))
+    assert captions.tolist() == drawn.tolist()
+
+
 def test_self_critical_steps_favour_what_is_rewarded(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reward for short captions makes them short."""
 
@@ -200,6 +226,5 @@ def test_self_critical_steps_favour_what_is_rewarded(study: Params, data: SceneD
 
     made.run_epoch()
     before = length()
-    while not made.done:
-        made.run_epoch()
+    finish(made)
     assert length() < 0.7 * before

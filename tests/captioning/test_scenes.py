@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.captioning import data
 from pipeline.captioning import scenes as module
 from pipeline.captioning.grammar import MAX_WORDS, PHRASINGS, grammar_of
 from pipeline.captioning.scenes import SPLITS, VALIDATION_SHARE, Scenes, Split, compose, draw, load, scene_of, write
@@ -19,7 +20,7 @@ from pipeline.data import datasets
 from pipeline.data.datasets import Dataset
 from pipeline.data.fetch import fetch, source
 from pipeline.errors import UserError
-from pipeline.params import DATASETS, DataSource, ScenesSettings
+from pipeline.params import ScenesSettings
 
 SETTINGS = ScenesSettings(train=20_000, validation=500, test=800)
 
@@ -151,12 +152,6 @@ def test_the_smallest_data_set_that_has_scenes() -> None:
         draw(noise(VALIDATION_SHARE - 1, 1), ScenesSettings())
 
 
-def test_a_data_set_without_nouns_has_no_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DATASETS, "mnist", DataSource("Noise", 1600, 400))
-    with pytest.raises(UserError, match=r"^Noise has no captions, because its classes have no nouns: "):
-        draw(noise(), ScenesSettings())
-
-
 @pytest.mark.slow
 def test_the_scenes_of_real_mnist(tmp_path: Path) -> None:
     """Whatever is reported of captioning is of these scenes; a change that moves one has to be told apart from one that does not."""
@@ -252,22 +247,14 @@ def test_missing_and_damaged_files_are_one_sentence(
     assert str(caught.value).startswith(f"{tmp_path / name} {sentence}")
 
 
-def test_files_of_two_draws_do_not_pass_for_one(few: Scenes, tmp_path: Path) -> None:
-    write(few, tmp_path / "a")
-    write(draw(noise(), ScenesSettings(train=3, validation=2, test=2, repeat=1.0)), tmp_path / "b")
-    (tmp_path / "a" / module._ARRAYS).write_bytes((tmp_path / "b" / module._ARRAYS).read_bytes())
-    with pytest.raises(UserError, match=r"scenes\.safetensors is damaged"):
-        load(tmp_path / "a")
+def test_scenes_of_other_arrays_are_not_used(few: Scenes, arrays: Path, tmp_path: Path) -> None:
+    shutil.copytree(arrays, tmp_path / "arrays")
+    write(few, tmp_path / "scenes")
+    with pytest.raises(UserError, match=r"scenes was made of other arrays: run `dvc repro scenes`\.$"):
+        data.load(tmp_path / "arrays")
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(few: Scenes, tmp_path: Path) -> None:
     (tmp_path / "scenes").write_text("a file")
     with pytest.raises(UserError, match=r"scenes cannot be written \(.+\): mend that, then run the command again\.$"):
         write(few, tmp_path / "scenes")
-
-
-def test_the_description_is_for_readers_too(few: Scenes, tmp_path: Path) -> None:
-    write(few, tmp_path)
-    description = json.loads((tmp_path / module._DESCRIPTION).read_text())
-    assert description == few.description
-    assert list(description) == ["dataset", "data_digest", "words", "arrays", "digest"]

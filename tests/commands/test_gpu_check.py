@@ -68,8 +68,9 @@ def test_the_kernel_beside_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.outcome == "PASS", found.text
     assert 0 < found.numbers["error"] < 2e-6
     assert gpu_check.kernel_line(CPU, torch.float32, 32, (5,)).outcome == "FAIL"  # there the CPU has none of its own
-    monkeypatch.setattr(cuda, "TOLERANCES", {torch.float32: (0.0, 0.0)})
-    assert gpu_check.kernel_line(CPU, torch.float32, 4, (5, 9), batch=4).outcome == "FAIL"
+    for tolerances in ((0.0, 1e9), (1e9, 0.0)):
+        monkeypatch.setattr(cuda, "TOLERANCES", {torch.float32: tolerances})
+        assert gpu_check.kernel_line(CPU, torch.float32, 4, (5, 9), batch=4).outcome == "FAIL"
 
 
 def test_the_machine_is_described() -> None:
@@ -89,21 +90,27 @@ def test_configurations_are_compared(tiny: Params, monkeypatch: pytest.MonkeyPat
     assert [(one.outcome, one.numbers["variants"]) for one in lines] == [("PASS", ["base"]), ("PASS", ["wide"])], lines
     steps = -(-tiny.resolve("base").epoch_examples // tiny.train.batch_size)
     assert whole.numbers["hours"] == pytest.approx(sum(one.numbers["milliseconds"] for one in lines) * steps / 3.6e6)
+
+
+@pytest.mark.parametrize(("fault", "others", "apart"), [("weight", 1, False), ("loss", 0, True)])
+def test_each_difference_of_a_configuration_is_a_failure(
+    tiny: Params, monkeypatch: pytest.MonkeyPatch, fault: str, others: int, apart: bool
+) -> None:
     real = gpu_check.after_steps
 
     def other(settings: Any, data: Any, seeds: Any, device: Any, **variables: str) -> Any:
         trainer = real(settings, data, seeds, device, **variables)
-        if variables == {"LAB_GRAPHS": "0"}:
+        if fault == "weight" and variables == {"LAB_GRAPHS": "0"}:
             trainer.stack.parameters[0].data.view(-1)[0] += 1e-6
-        if "LAB_ATTENTION" in variables:
+        if fault == "loss" and "LAB_ATTENTION" in variables:
             trainer.trace.loss.add_(5e-4)
         return trainer
 
     monkeypatch.setattr(gpu_check, "after_steps", other)
     (settings, variants), _ = gpu_check.configurations(tiny, 4)
     failed = gpu_check.configuration_line(settings, variants, gpu_check.data_of(settings), CPU)
-    assert (failed.outcome, len(failed.numbers["others"])) == ("FAIL", 1)
-    assert failed.numbers["apart"] > 1e-4
+    assert (failed.outcome, len(failed.numbers["others"])) == ("FAIL", others)
+    assert (failed.numbers["apart"] > 1e-4) == apart
 
 
 def test_parts_that_train_pass_on_the_cpu(tiny: Params) -> None:

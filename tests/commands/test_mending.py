@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 
 from pipeline.commands import mending
 from pipeline.errors import UserError
-from tests.helpers import git
+from tests.helpers import ROOT, git
 
-ROOT = Path(__file__).parent.parent.parent
 # Stages of a lock that DVC wrote. Short ones, as DVC's parser is slow; one of them also under the names of variants.
 LOCK = (ROOT / "dvc.lock").read_text()
 BLOCKS = {name: mending._split(LOCK)[name] for name in ("fetch", "prepare")}
@@ -86,7 +85,7 @@ def test_a_whole_lock_is_copied_and_left_alone(repository: Path) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(length=st.integers(0, len(SMALL) - 1), changed=st.booleans())
 def test_any_prefix_is_mended(repository: Path, length: int, changed: bool) -> None:
-    """Of an old and of a newer lock: no stage is lost, each is the old or the new one, and those before the cut are the new ones."""
+    """Of an old and of a newer lock: no stage is lost; those before the cut are the new ones, those behind it the old."""
     written = newer(SMALL) if changed else SMALL
     lock(repository, written[:length], SMALL)
     mending.mend(repository, NAMES)
@@ -99,8 +98,8 @@ def test_any_prefix_is_mended(repository: Path, length: int, changed: bool) -> N
             assert found[name] == new[name]
         elif position - len(block) >= length:
             assert found[name] == old[name]
-    # The stage that was cut is the old one, or what a reader cannot tell from a whole new one.
-    assert all(found[name] in (old[name], new[name]) or changed for name in found)
+    if not changed:  # else the stage that was cut may be what a reader cannot tell from a whole new one
+        assert found == old
     assert (repository / mending.COPY).read_text() == (repository / "dvc.lock").read_text()
     assert mending.mend(repository, NAMES) == []
 
@@ -259,7 +258,11 @@ def test_an_rwlock_that_holds_nothing_stays(repository: Path, content: str) -> N
 def test_an_rwlock_in_use_stays(repository: Path, dvc_at_work: subprocess.Popen[str]) -> None:
     path = repository / ".dvc" / "tmp" / "rwlock"
     path.write_text(DEAD)
+    written = repository / "runs" / f"steps.npz.{'A' * 22}.tmp"  # by DVC, which puts no process id into the name
+    written.parent.mkdir()
+    written.touch()
     assert mending.mend(repository, NAMES) == []
+    assert written.exists()
     path.write_text("")
     with pytest.raises(UserError, match=rf"rwlock is damaged, and DVC is at work here \(process {dvc_at_work.pid}\): wait until it ends"):
         mending.mend(repository, NAMES)

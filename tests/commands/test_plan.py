@@ -18,9 +18,9 @@ from pipeline.commands import plan
 from pipeline.commands.plan import Entry, Rate
 from pipeline.data import datasets
 from pipeline.errors import UserError
-from pipeline.provenance import STAGE_CODE, code_hash, device_name
+from pipeline.provenance import STAGE_CODE, code_hash
 from pipeline.runner import checkpoint, finished, results
-from pipeline.runner.progress import duration, study_line
+from pipeline.runner.progress import duration
 from pipeline.runner.workers import Task
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import Trainer
@@ -224,6 +224,14 @@ def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_pa
     assert plan.recorded(settings, "cpu") == {}
 
 
+def test_times_of_a_profiles_runs_count_too(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+    settings = lay_out(study_of(raw_params))
+    Path("build/demo").mkdir(parents=True)
+    Path("runs").rename("build/demo/runs")
+    shutil.rmtree(".checkpoints")
+    assert plan.recorded(settings, "cpu")["base"].source == "recorded"
+
+
 def test_the_last_seeds_leave_processes_idle(study: params.Params) -> None:
     """Three seeds on two processes take as long as four; what a checkpoint holds of one, and a replay, take that much less."""
     settings = study.resolve("base")
@@ -317,13 +325,3 @@ def test_a_timing_process_that_dies_is_one_sentence(
     with pytest.raises(UserError, match=r"^A process that timed steps ended early \(out of memory\?\); run") as caught:
         plan.measured(entries, "cpu", 1)
     assert caught.value.status == 1
-
-
-def test_the_line() -> None:
-    assert study_line(4, 61, 0.0567, 4320, 72_000) == "study: 4 of 61 variants (5 %), 1 h 12 min done, about 20 h 00 min left"
-    assert study_line(4, 61, 0.0567, 4, None) == "study: 4 of 61 variants (5 %), 4 s done"
-
-
-def test_this_machine_is_on_record(trained: Repository) -> None:
-    """The name under which the records are found is the one under which they are written."""
-    assert results.read_run(trained.path / "runs" / "base")["device_name"] == device_name("cpu")

@@ -17,8 +17,7 @@ from pipeline import params
 from pipeline.commands import profiles
 from pipeline.errors import UserError
 from pipeline.study import states
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.helpers import ROOT
 
 
 @pytest.fixture
@@ -69,12 +68,6 @@ def test_shipped_profiles_change_the_study_only_in_scale(name: str, study: param
             assert ours.train.model_dump(include=length) == profile.train.model_dump(include=length)
     for experiment, told in profile.experiments.items():
         assert set(told.variants) == set(study.experiments[experiment].variants) & set(profile.variants)
-
-
-def test_the_preview_leaves_a_few_experiments_to_the_full_study(study: params.Params) -> None:
-    left_out = study.experiments.keys() - profiles.read("preview")["experiments"].keys()
-    of_classifiers = {"full-heads", "depth", "depth-rates", "scaling", "schedules-low-rate", "optimizers-low-rate"}
-    assert left_out == of_classifiers | {"best", "captioning-memory", "captioning-decoding"}
 
 
 def test_a_merge_replaces_lists_and_keeps_what_is_not_named(raw_params: dict[str, Any]) -> None:

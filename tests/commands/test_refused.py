@@ -19,8 +19,8 @@ from pipeline.commands import train as train_all
 from pipeline.errors import UserError
 from pipeline.runner import workers
 from pipeline.stages import train
+from tests.helpers import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 LONG = 5000 * "1"
 NO_PICTURE = "is not a picture that can be read; give a PNG of 56 x 56 pixels."
 
@@ -30,8 +30,8 @@ VALUES = [
     (verify.main, ["--variant=$(touch x)"], "There is no variant '$(touch x)'."),
     (verify.main, ["--variant=base\n"], "There is no variant 'base\\n'; the nearest is 'base'."),
     (verify.main, [f"--variant={LONG}"], "There is no variant '111"),
-    (verify.main, ["--seed=77"], "No variant has a seed '77', only 0, 1, 2"),
-    (verify.main, ["--variant=base", "--seed=66"], "Variant base has no seed '66', only 0, 1, 2"),
+    (verify.main, ["--seed=77"], "No variant has a seed '77', only "),
+    (verify.main, ["--variant=base", "--seed=66"], "Variant base has no seed '66', only "),
     (verify.main, ["--variant=base", "--seed=-0"], "Variant base has no seed '-0'"),
     (verify.main, ["--variant=base", "--seed=²"], "Variant base has no seed '²'"),
     (verify.main, ["--variant=base", f"--seed={LONG}"], "Variant base has no seed '111"),
@@ -41,7 +41,7 @@ VALUES = [
     (verify.main, ["--variant=base", "--seed=1"], "There is nothing to verify: runs/ holds no finished training"),
     (caption.main, [], "Give a picture or the number of a test scene: `make caption IMAGE=scene.png` or `make caption SCENE=12`."),
     (caption.main, ["--scene=1", "--image=a.png"], "Give a picture or the number of a test scene"),
-    (caption.main, ["--scene=1", "--seed=²"], "SEED is '²', but has to be a whole number from 0 to 5."),
+    (caption.main, ["--scene=1", "--seed=²"], "SEED is '²', but has to be a whole number from 0 to "),
     (caption.main, ["--scene=1", "--seed=1e0"], "SEED is '1e0', but has to be a whole number"),
     (caption.main, ["--scene=1", f"--seed={LONG}"], "SEED is '111"),
     (caption.main, ["--scene=1", "--variant=base"], "The variant base writes no captions; the choices are caption, "),

@@ -17,9 +17,8 @@ import pytest
 
 from pipeline.commands import mending
 from tests.conftest import Repository, small_study
-from tests.helpers import PATIENCE, git, wait_until
+from tests.helpers import PATIENCE, ROOT, git, wait_until
 
-ROOT = Path(__file__).parent.parent.parent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PREPARED = "prepare", "resolve"  # stages that take seconds
 
@@ -126,7 +125,7 @@ def test_a_repository_that_git_refuses_is_told(command: str, tmp_path: Path, raw
     assert sorted(study.path.rglob("*")) == before
 
 
-def test_a_stage_that_fails_and_another_dvc_at_work(study: Repository) -> None:
+def test_an_unknown_stage_and_another_dvc_at_work(study: Repository) -> None:
     status, _, err = repro(study, "no-such-stage")
     assert status == 1
     assert err.splitlines()[-1] == "error: `dvc repro` failed; the lines above say why."

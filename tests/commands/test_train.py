@@ -181,10 +181,21 @@ def test_a_loss_that_is_not_finite_stops_no_other_variant(
     assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "wild"))) == ([0], [])
 
 
-def test_processes_share_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    monkeypatch.setenv("LAB_PROCESSES", "4")
-    assert workers.choose_cards("cuda") == ["2", "5"]
-    assert workers.choose_cards("cuda", 3) == ["2", "5", "2"]
-    assert workers.choose_cards("cpu") == [""] * 4
-    assert workers.choose_cards("cpu", 2) == [""] * 2
+def test_a_group_that_is_cut_in_half_is_still_one_variant(study: Callable[..., params.Params], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU without memory for the stack has it: nothing is over before both halves are."""
+    settings = study(halved={"seeds": [0, 1], "blocks": 2})
+    monkeypatch.setattr(workers, "make_groups", lambda seeds, device, *, stackable: [list(seeds)])
+
+    def run(queue: Queue[workers.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
+        while queue:
+            whole = queue.take()
+            halves = [whole]
+            if whole.task.seeds == [0, 1]:
+                handle(whole, workers.Again([0, 1], [[0], [1]], "two halves"))
+                halves = [workers.Assignment(whole.job, workers.Task([seed])) for seed in (0, 1)]
+            for half in halves:
+                for message in workers.messages(half, lambda job: load(job.arrays)):
+                    handle(half, message)
+
+    train.train("cpu", run)
+    assert seeds_in(place(settings, "halved")) == [0, 1]

@@ -17,18 +17,18 @@ import pytest
 import yaml
 from PIL import Image
 
-from pipeline.commands.verify import LIMIT, _same_picture, bits_parted, check_store, main, start_parted, with_seed
+from pipeline import params
+from pipeline.commands.verify import LIMIT, _judge, _same_picture, _Test, bits_parted, check_store, main, start_parted, with_seed
 from pipeline.errors import UserError
 from pipeline.files import sealed_json, sha256
-from pipeline.params import Params
 from pipeline.runner.finished import Finished
 from pipeline.training.records import EpochRow
-from tests.helpers import commit_all, git
+from tests.conftest import small_study
+from tests.helpers import ROOT, commit_all, flip_bit, git
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
 
-ROOT = Path(__file__).parent.parent.parent
 DVC = (sys.executable, "-m", "dvc")
 
 
@@ -43,20 +43,17 @@ def verify(path: Path, *arguments: str) -> tuple[int, str]:
 
 
 @contextmanager
-def changed(path: Path, content: bytes) -> Iterator[None]:
-    """The file with another content while the block lasts."""
+def changed(path: Path, content: bytes | None = None) -> Iterator[None]:
+    """The file with another content while the block lasts; without one, with a flipped bit."""
     before, times = path.read_bytes(), path.stat()
     path.chmod(0o644)
-    path.write_bytes(content)
+    if content is None:
+        flip_bit(path)
+    else:
+        path.write_bytes(content)
     yield
     path.write_bytes(before)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-
-def flipped(path: Path) -> bytes:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    return bytes(content)
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +97,12 @@ def clone(travelled: Path, trained: Repository, tmp_path_factory: pytest.TempPat
     return type(trained)(travelled / "clone").copy(tmp_path_factory.mktemp("clone") / "clone")
 
 
-def test_a_seed_is_looked_for_where_it_is(study: Params) -> None:
-    """The base has ten seeds, the others six."""
-    assert with_seed(study, ["base", "mean"], 9) == ["base"]
-    assert with_seed(study, ["base", "mean"], 5) == ["base", "mean"]
-    assert with_seed(study, ["base", "mean"], None) == ["base", "mean"]
+def test_a_seed_is_looked_for_where_it_is(raw_params: dict[str, Any]) -> None:
+    variants = {"base": {"seeds": 3}, "few": {"seeds": 2}}
+    study = params.parse(small_study(raw_params) | {"variants": variants, "experiments": {}, "claims": {}})
+    assert with_seed(study, ["base", "few"], 2) == ["base"]
+    assert with_seed(study, ["base", "few"], 1) == ["base", "few"]
+    assert with_seed(study, ["base", "few"], None) == ["base", "few"]
 
 
 @pytest.mark.long
@@ -134,7 +132,7 @@ class TestClone:
 
     def test_a_flipped_bit_in_results_is_told(self, clone: Repository) -> None:
         stored = next(path for path in sorted((clone.path / "results" / "files" / "md5").glob("*/*")) if not path.suffix)
-        with changed(stored, flipped(stored)):
+        with changed(stored):
             status, said = verify(clone.path)
         assert status == 1
         name = stored.relative_to(clone.path)
@@ -142,7 +140,7 @@ class TestClone:
 
     def test_a_flipped_bit_in_a_weight_is_told(self, clone: Repository) -> None:
         weights = clone.path / "runs" / "base" / "model.safetensors"
-        with changed(weights, flipped(weights)):
+        with changed(weights):
             status, said = verify(clone.path, "--variant=base")
         assert status == 1
         assert "base  not verified: runs/base/model.safetensors does not have the sha256 that run.json recorded, so it is damaged: " in said
@@ -217,6 +215,22 @@ def test_every_bit_of_a_training_counts_but_its_seconds() -> None:
     assert bits_parted(new, old) == "the weights head.weight"
     new.tensors["trace.loss"][40] = np.nextafter(new.tensors["trace.loss"][40], np.float32(9))
     assert str(bits_parted(new, old)).startswith("loss of step 41: ")
+
+
+@pytest.mark.parametrize(
+    ("loss", "accuracy", "exact", "agrees", "clause"),
+    [
+        (1.25, 0.5, True, True, "1 seed  same bits"),
+        (1.25001, 0.5, True, False, "the test of seed 0: loss 1.25001 was 1.25"),
+        (1.25001, 0.5002, False, True, "1 seed  same up to rounding: losses within 8.0e-06, 2 of 10000 test examples apart;"),
+        (1.26, 0.5, False, False, "the test of seed 0: loss 1.26 was 1.25, more than rounding on another processor than Other"),
+        (1.25, 0.5003, False, False, "the test of seed 0: accuracy "),
+    ],
+)
+def test_another_processor_may_round_and_this_one_may_not(loss: float, accuracy: float, exact: bool, agrees: bool, clause: str) -> None:
+    found = _judge([_Test(a_seed(device_name="Other", versions={}), loss, accuracy, 10_000, exact)], None)
+    assert found[1] == agrees
+    assert found[0].startswith(clause)
 
 
 def test_the_beginning_has_to_agree_on_every_processor() -> None:

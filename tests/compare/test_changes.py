@@ -135,15 +135,15 @@ def test_one_seed_allows_no_test(study: Study) -> None:
 
 
 def test_a_clear_change_is_found(study: Study) -> None:
-    study.train("base", BASE)
+    study.train("zeta", BASE)
     study.train("other", BASE)
     first = study.commit()
-    study.train("base", [value + 0.02 + 0.001 * (i % 3) for i, value in enumerate(BASE)])
+    study.train("zeta", [value + 0.02 + 0.001 * (i % 3) for i, value in enumerate(BASE)])
     study.train("other", [value + 0.001 * (-1) ** i for i, value in enumerate(BASE)])
     study.commit()
     comparison = both(study, first)
-    assert [change.variant for change in comparison.compared] == ["base", "other"]
-    assert verdict(comparison).startswith("1 of 2 variants differs at adjusted p < 0.05; largest change: `base` +2.09 points [")
+    assert [change.variant for change in comparison.compared] == ["zeta", "other"]
+    assert verdict(comparison).startswith("1 of 2 variants differs at adjusted p < 0.05; largest change: `zeta` +2.09 points [")
 
 
 def test_added_removed_and_changed_settings(study: Study) -> None:

@@ -14,13 +14,12 @@ import pytest
 from pipeline.compare.__main__ import main
 from pipeline.errors import UserError
 from pipeline.study import states
+from tests.helpers import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.compare.conftest import Study
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -62,11 +61,6 @@ def test_without_a_head_the_working_tree_is_compared(trained: Study, capsys: pyt
     trained.git("checkout", "--quiet", "--", ".")
     main(["main"])
     assert "**Nothing differs" in capsys.readouterr().out
-
-
-def test_the_same_commit_twice_is_fine(trained: Study, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["main", "main"])
-    assert "**Nothing differs: the one variant of both sides is identical" in capsys.readouterr().out
 
 
 def test_the_command_works_in_a_folder_below(trained: Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,14 +118,6 @@ def test_verdicts_that_changed_are_told(study: Study) -> None:
     assert "Verdicts" not in page_of(study, "main~2")
 
 
-def test_equal_inputs_give_equal_pages(study: Study) -> None:
-    study.train("base", [0.9, 0.8])
-    first = study.commit()
-    study.train("base", [0.8, 0.9])
-    study.commit()
-    assert page_of(study, first) == page_of(study, first)
-
-
 @pytest.mark.parametrize("count", [1, 61, 200])
 def test_any_number_of_variants_fits_into_a_comment(study: Study, count: int) -> None:
     def name(kind: str, index: int) -> str:

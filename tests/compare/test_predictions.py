@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,14 @@ def test_both_commits_predictions_give_an_interval_over_images(evaluated: Evalua
         assert change.images == hierarchical_bootstrap(truths[1][change.variant], truths[0][change.variant])
         assert change.images is not None
     assert "with other test images" in render(comparison)
+
+
+def test_other_data_have_no_interval_over_images(evaluated: Evaluation) -> None:
+    study, commits, _ = evaluated
+    base, head = (read_revision(Repository(study.root), commit) for commit in commits)
+    trainings = {name: replace(one, record={**one.record, "data_digest": "e" * 64}) for name, one in head.study.trainings.items()}
+    head = replace(head, study=replace(head.study, trainings=trainings))
+    assert [change.images for change in compare(base, head, Cache(study.root)).common] == [None, None]
 
 
 def test_a_cache_that_is_configured_elsewhere_is_used(evaluated: Evaluation, tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ from pipeline.runner import results
 from pipeline.stages.sync import sync
 from pipeline.study import load
 from pipeline.tracking.store import Store
+from tests.helpers import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.compare.conftest import Study
 
-ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 

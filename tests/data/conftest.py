@@ -79,6 +79,10 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, half, length=len(content))
             if fault == "stalls":
                 server.closing.wait()
+        elif fault == "trickle":
+            self._answer(200, b"", length=len(content))
+            while not server.closing.wait(0.02):
+                self.wfile.write(b"\x1f")
         elif fault == "slow":
             self._answer(200, b"", length=len(content))
             for at in range(0, len(content), 1 << 15):

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from pipeline.data.datasets import ARRAYS, Dataset, data_digest, load, prepare, read_idx
 from pipeline.data.fetch import MANIFEST, fetch, source
 from pipeline.errors import UserError
-from tests.helpers import flip_bit
+from tests.data.conftest import idx
+from tests.helpers import ROOT, flip_bit
 
-ROOT = Path(__file__).parents[2]
 MNIST_TRAIN_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 MNIST_TEST_COUNTS = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
@@ -50,7 +50,8 @@ def test_arrays_are_what_the_archives_hold(raw, synthetic, tmp_path):
     sums = [hashlib.sha256((tmp_path / "arrays" / f"{name}.npy").read_bytes()).hexdigest() for name in ARRAYS]
     assert [array["sha256"] for array in description["arrays"].values()] == sums
     assert dataset.digest == description["digest"] == data_digest(tmp_path / "arrays") == hashlib.sha256("".join(sums).encode()).hexdigest()
-    assert description["class_counts"]["train"] == [int((synthetic["train_labels"] == label).sum()) for label in range(10)]
+    for split in ("train", "test"):
+        assert description["class_counts"][split] == [int((synthetic[f"{split}_labels"] == label).sum()) for label in range(10)]
     pixels = synthetic["train_images"] / 255
     assert description["pixel_mean"] == pytest.approx(pixels.mean(), rel=1e-12)
     assert description["pixel_std"] == pytest.approx(pixels.std(), rel=1e-12)
@@ -171,6 +172,17 @@ def test_archives_that_do_not_belong_together(raw, archives, tmp_path):
     shutil.copy(raw / test, raw / train)
     manifest = json.loads((raw / MANIFEST).read_text())
     manifest["files"][train] = manifest["files"][test]
+    (raw / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="do not belong together"):
+        prepare("mnist", raw, tmp_path / "arrays")
+
+
+def test_a_label_beyond_the_classes(raw, synthetic, tmp_path):
+    labels = synthetic["train_labels"].copy()
+    labels[7] = 10
+    archive, manifest = gzip.compress(idx(labels)), json.loads((raw / MANIFEST).read_text())
+    (raw / ARRAYS["train_labels"]).write_bytes(archive)
+    manifest["files"][ARRAYS["train_labels"]] = {"md5": hashlib.md5(archive).hexdigest(), "size": len(archive)}
     (raw / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="do not belong together"):
         prepare("mnist", raw, tmp_path / "arrays")

@@ -267,30 +267,6 @@ def test_a_model_that_looks_everywhere_alike(raw_params: dict[str, Any]) -> None
     np.testing.assert_allclose(found.rollout, 1 / 16, atol=1e-7)
 
 
-def test_an_image_blind_map_in_place_of_the_models_is_worth_nothing(raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network that classifies by whether the middle is dark, on images with all of their ink there."""
-    import torch
-
-    from pipeline.models import build
-
-    settings = settings_of(raw_params)
-    module = build(settings)
-    rng = np.random.default_rng(6)
-    images = np.zeros((40, 28, 28), np.uint8)
-    images[:, 7:21, 7:21] = rng.integers(100, 256, (40, 14, 14))  # the four patches in the middle
-    labels = np.ones(40, np.uint8)
-    monkeypatch.setattr(attention, "_predictions", lambda module, images: (images.mean((1, 2)) > 40).astype(np.int64))
-    blind = np.zeros(17)
-    blind[[6, 7, 10, 11]] = 0.25  # behind the class token: the patches in the middle
-    monkeypatch.setattr(attention, "source_row", lambda rolled, has_cls: np.broadcast_to(blind, (*rolled.shape[:-2], 17)))
-    with torch.no_grad():
-        found = attention.probe(module, settings, images, labels, images[:1])
-    assert found.ink_correlation > 0.9
-    assert found.own_ink_correlation == pytest.approx(0.0, abs=1e-12)
-    assert found.deletion > 0.3
-    assert found.own_deletion == 0.0
-
-
 def test_a_diverged_model(raw_params: dict[str, Any]) -> None:
     import torch
 

@@ -27,10 +27,12 @@ TRACES = {4: np.repeat([2.0, 0.0], [7, 33]), 2: np.full(40, 2.0), 7: np.where(np
 POSITIONS = ("learned", "sinusoidal", "sincos2d", "none")
 MODELS: dict[str, dict[str, Any]] = {
     "tiny": {},
+    "moved": {},
     "net": {"architecture": "mlp", "widths": [8]},
     "rows": {"architecture": "lstm", "widths": [8]},
     **{position: {"patch": 4, "position": position} for position in POSITIONS},
 }
+MOVED = ("moved", "rows")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def settings_of(raw_params: dict[str, Any]) -> dict[str, params.VariantSettings]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, settings_of: dict[str, params.VariantSettings]) -> Path:
-    """The initial weights of every seed, stored as those of a finished training are."""
+    """The initial weights of every seed, in MOVED half as large again, stored as those of a finished training are."""
     import torch
 
     directory = tmp_path_factory.mktemp("runs")
@@ -59,12 +61,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory, settings_of: dict[str, params
         parts = []
         for seed in SEEDS:
             state = Stack(settings.model, [seed], torch.device("cpu")).state()
-            tensors = {f"model.{name}": value[0].detach().numpy() for name, value in state.items()}
+            factor = 1.5 if variant in MOVED else 1
+            tensors = {f"model.{name}": value[0].detach().numpy() * factor for name, value in state.items()}
             loss = TRACES[seed].astype(np.float32)
             tensors |= {"trace.loss": loss, "trace.gradient_norm": loss, "trace.step": np.arange(1, 41)}
             parts.append(Finished(seed, tensors, (EpochRow(seed, 1, 2.0, 2.0, 0.1, 1.0, 1.0),), origin))
         results.write(directory / variant, settings, parts, {"seeds": SEEDS})
     return directory
+
+
+def moved(settings: params.VariantSettings, seed: int) -> Any:
+    """What the runs of MOVED hold: the initial model with all parameters half as large again."""
+    import torch
+
+    model = initial_model(settings.model, seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 1.5
+    return model
 
 
 def make_task(
@@ -250,15 +264,22 @@ def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], 
 
 
 def test_saturation_of_each_seed_at_both_ends(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
-    """The weights of these runs are the initial ones, so both ends are one."""
-    model, data = settings_of["tiny"].model, load(arrays)
+    settings, data = settings_of["moved"], load(arrays)
+    model = settings.model
     assert isinstance(model, params.ModelSettings)
-    found = measure(make_task(settings_of["tiny"], runs / "tiny", arrays, seeds=(7, 4), probes=("saturation",))).columns
-    expected = [saturation.measure(initial_model(model, seed), model, data.test_images[:256], data.test_labels[:256]) for seed in (7, 4)]
-    for end in ("_start", ""):
-        assert found[f"saturated_attention{end}"].tolist() == [one.share for one in expected]
-        assert found[f"score_gradient{end}"].tolist() == [one.gradient_ratio for one in expected]
-    assert len(found) == 4
+    found = measure(make_task(settings, runs / "moved", arrays, seeds=(7, 4), probes=("saturation",))).columns
+    for i, seed in enumerate((7, 4)):
+        start, end = (
+            saturation.measure(module, model, data.test_images[:256], data.test_labels[:256])
+            for module in (initial_model(model, seed), moved(settings, seed))
+        )
+        assert start.gradient_ratio != end.gradient_ratio
+        assert {name: column[i] for name, column in found.items()} == {
+            "saturated_attention_start": start.share,
+            "saturated_attention": end.share,
+            "score_gradient_start": start.gradient_ratio,
+            "score_gradient": end.gradient_ratio,
+        }
 
 
 def test_position_vectors_against_the_tables(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
@@ -286,12 +307,12 @@ def test_gradients_of_a_recurrent_network_at_both_ends(settings_of: dict[str, pa
     data = load(arrays)
     for seed in (2, 4):
         found = measure(make_task(settings_of["rows"], runs / "rows", arrays, seeds=(seed,), probes=("recurrence",))).columns
-        initial = initial_model(settings_of["rows"].model, seed)
-        expected = recurrence.log_ratio(recurrence.state_gradients(initial, data.test_images[:256], data.test_labels[:256]))
-        assert {name: column.tolist() for name, column in found.items()} == {
-            "state_gradient_start": [expected],
-            "state_gradient": [expected],
-        }
+        start, end = (
+            recurrence.log_ratio(recurrence.state_gradients(module, data.test_images[:256], data.test_labels[:256]))
+            for module in (initial_model(settings_of["rows"].model, seed), moved(settings_of["rows"], seed))
+        )
+        assert start != end
+        assert {name: column.tolist() for name, column in found.items()} == {"state_gradient_start": [start], "state_gradient": [end]}
 
 
 def test_the_trace_of_each_seed_in_the_order_of_the_task(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:

@@ -15,8 +15,8 @@ from torch import Tensor
 from pipeline.kernels import attention, attention_path, small_head_attention, why_not_fused
 from pipeline.models import attention_kernel
 from pipeline.params import Params
+from tests.helpers import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SHAPES = [
     (1, 1, 1, 2),
     (2, 2, 3, 3),
@@ -172,7 +172,7 @@ def test_interpreted(names: list[str]) -> None:
     assert process.stdout.splitlines() == names
 
 
-def test_without_a_gpu_the_plain_path_runs_and_says_why() -> None:
+def test_without_a_gpu_the_plain_path_is_chosen_and_says_why() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     assert attention_path(device="cuda", head_dim=4, tokens=50) == "sdpa"

@@ -22,8 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.kernels import attention, attention_path, cpu, fuses_slices, sliced_attention, small_head_attention, why_not_fused
 from pipeline.models.dropout import Dropout
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers import ROOT
 
 # A grid that covers every head dimension, every way a head is cut into runs of four, two and one, odd and even token counts,
 # counts around the chunk of four, groups of eight and sixteen lanes filled in part, exactly, and across images.
@@ -381,24 +380,6 @@ def test_opcheck() -> None:
     torch.library.opcheck(torch.ops.lab.sliced_attention, (*(tensor.requires_grad_() for tensor in operands), 0.5))
 
 
-def test_fake_tensors_have_the_shapes_and_strides_of_the_real_ones() -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    def results(qkv: Tensor, grad: Tensor, *sliced: Tensor) -> list[Tensor]:
-        out, statistics = torch.ops.lab.small_head_attention(qkv, 0.5)
-        packed = [out, statistics, torch.ops.lab.small_head_attention_backward(grad, qkv, out, statistics, 0.5)]
-        *operands, token_grad = sliced
-        out, statistics = torch.ops.lab.sliced_attention(*operands, 0.5)
-        return [*packed, out, statistics, *torch.ops.lab.sliced_attention_backward(token_grad, *operands, out, statistics, 0.5)]
-
-    tensors = [draw(2, 6, 3, 3, 4), draw(2, 6, 3, 4, seed=1), *sliced_inputs(2, 6, 3, 4)]
-    real = results(*tensors)
-    with FakeTensorMode() as mode:
-        fake = results(*(mode.from_tensor(tensor) for tensor in tensors))
-    for f, r in zip(fake, real, strict=True):
-        assert (f.shape, f.stride(), f.dtype, f.device) == (r.shape, r.stride(), r.dtype, r.device)
-
-
 @pytest.mark.parametrize("stacked", [("q", "k", "v"), ("q",), ("k", "v")])
 def test_vmap_equals_a_loop(stacked: tuple[str, ...]) -> None:
     seeds, batch = 3, 2
@@ -449,20 +430,6 @@ def test_flops_are_counted() -> None:
 
     batch, tokens, heads, dim = 2, 6, 3, 4
     assert count() == 7 * 2 * batch * heads * tokens * tokens * dim  # two products forward, five backward
-
-
-@pytest.mark.slow
-def test_torch_compile() -> None:
-    def function(x: Tensor) -> Tensor:
-        return attention(torch.tanh(x), scale=0.5).square()
-
-    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
-    for tokens in (6, 9):
-        x = draw(2, tokens, 3, 3, 4).requires_grad_()
-        expected = function(x)
-        actual = compiled(x)
-        torch.testing.assert_close(actual, expected)
-        torch.testing.assert_close(*(torch.autograd.grad(out.sum(), x)[0] for out in (actual, expected)))
 
 
 def sliced_inputs(batch: int, tokens: int, heads: int, dim: int) -> list[Tensor]:

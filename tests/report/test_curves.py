@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,8 +12,7 @@ import yaml
 from pipeline.params import Params
 from pipeline.report import curves
 from pipeline.study import Training
-
-ROOT = Path(__file__).parents[2]
+from tests.helpers import ROOT
 
 
 def make_run(study: Params, name: str, *, epochs: int, seeds: int = 3) -> Training:

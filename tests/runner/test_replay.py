@@ -20,6 +20,7 @@ from pipeline.runner import finished, replay
 from pipeline.runner.finished import Finished
 from pipeline.training import augment, classification, engine, schedules, stack
 from pipeline.training.engine import Trainer
+from tests.helpers import finish
 
 Train = Callable[..., list[Finished]]
 
@@ -38,8 +39,7 @@ def train(tiny_trainer: Callable[..., Trainer], trained: dict[str, list[Finished
         if repr(settings) not in trained:
             trainer = tiny_trainer(**settings)
             tables = replay.tables(trainer)
-            while not trainer.done:
-                trainer.run_epoch()
+            finish(trainer)
             trained[repr(settings)] = finished.of_trainer(trainer, {"code_hash": "a" * 64}, tables)
         return list(trained[repr(settings)])
 

@@ -12,8 +12,8 @@ from pipeline.runner import results
 
 def test_a_damaged_cache_does_not_hide_the_intact_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     md5 = hashlib.md5(b"whole", usedforsecurity=False).hexdigest()
-    cache, remote = (store / md5[:2] / md5[2:] for store in (tmp_path / "cache", tmp_path / "remote"))
-    monkeypatch.setattr(results, "_STORES", (tmp_path / "cache", tmp_path / "remote"))
+    monkeypatch.chdir(tmp_path)
+    cache, remote = (Path(store, "files/md5", md5[:2], md5[2:]) for store in (".dvc/cache", "results"))
     lock = {"train@base": {"outs": [{"path": "runs/base/run.json", "md5": md5}]}}
     path = Path("runs/base/run.json")
     assert results._stored(path, lock) is None

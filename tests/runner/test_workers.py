@@ -226,3 +226,12 @@ def test_a_kill_after_the_last_epoch_does_not_forget_that_graphs_ran(
     assert (started.epoch, done.failed) == (captured.settings.train.epochs, {})
     parts, _ = finished.read_all(tmp_path)
     assert [part.origin["graphs"] for part in parts] == ["captured"] * 2
+
+
+def test_processes_share_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    monkeypatch.setenv("LAB_PROCESSES", "4")
+    assert workers.choose_cards("cuda") == ["2", "5"]
+    assert workers.choose_cards("cuda", 3) == ["2", "5", "2"]
+    assert workers.choose_cards("cpu") == [""] * 4
+    assert workers.choose_cards("cpu", 2) == [""] * 2

@@ -18,9 +18,8 @@ from pipeline.runner import results
 from pipeline.stages import bring, sync
 from pipeline.tracking.store import Store, store_uri
 from tests.conftest import Repository
-from tests.helpers import commit_all, git
+from tests.helpers import ROOT, commit_all, git
 
-ROOT = Path(__file__).parent.parent.parent
 DVC = (sys.executable, "-m", "dvc")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 RECORDS = [f"runs/{variant}/run.json" for variant in ("base", "wide")]

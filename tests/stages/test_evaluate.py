@@ -30,9 +30,8 @@ from pipeline.runner import finished, replay, results
 from pipeline.stages import evaluate as stage
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.records import EpochRow
-from tests.helpers import flip_bit, is_worker, wait_until, workers_of
+from tests.helpers import ROOT, finish, flip_bit, is_worker, wait_until, workers_of
 
-ROOT = Path(__file__).parents[2]
 SEEDS = [4, 2, 7]
 ORIGIN = {
     "code_hash": "c" * 64,
@@ -76,8 +75,7 @@ def train(directory: Path, settings: params.VariantSettings, arrays: Path) -> No
     for seed in settings.train.seeds:
         trainer = Trainer(settings, load(arrays), [seed], torch.device("cpu"))
         tables = replay.tables(trainer)
-        while not trainer.done:
-            trainer.run_epoch()
+        finish(trainer)
         parts += finished.of_trainer(trainer, ORIGIN, tables)
     config = settings.model_dump(mode="json")
     results.write(directory, settings, parts, {"variant": directory.name, "config": config, "seeds": list(settings.train.seeds)})

@@ -16,8 +16,7 @@ import yaml
 from pipeline.commands import profiles
 from pipeline.errors import UserError
 from pipeline.stages import fetch
-
-ROOT = Path(__file__).parents[2]
+from tests.helpers import ROOT
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from pipeline.report.figures import drawing
 from pipeline.stages import timing as stage
 from pipeline.study.files import TIMINGS
 from pipeline.timing import results
-
-ROOT = Path(__file__).parents[2]
+from tests.helpers import ROOT
 
 
 @pytest.fixture

@@ -427,23 +427,17 @@ def test_a_damaged_seed_trains_anew_with_one_line(tmp_path: Path, arrays: Path, 
     assert_same(directory, unbroken)
 
 
-@pytest.mark.parametrize(
-    ("change", "epochs"),
-    [({"device_name": "Another (2 cores)"}, 6), ({"versions": {"torch": "1.0"}}, 6), ({"device_name": None, "versions": None}, 5)],
-)
-def test_a_checkpoint_of_another_processor_or_torch_is_not_gone_on_from(
-    tmp_path: Path, arrays: Path, study: Params, unbroken: Path, change: dict[str, Any], epochs: int
-) -> None:
-    """Else one record would name one processor for the bits of two. A checkpoint of an earlier version, which names none, is."""
+def test_a_checkpoint_of_another_processor_is_not_gone_on_from(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
+    """Else one record would name one processor for the bits of two."""
     directory = continued(tmp_path, arrays, study, unbroken)
     path = next((directory / ".checkpoints" / "seeds").glob("*/seed-0.*.done"))
     path.unlink()
     stored = read_sealed(unbroken / "first-epoch.part")
-    content = {name: value for name, value in (metadata(stored) | change).items() if value is not None}
+    content = metadata(stored) | {"device_name": "Another (2 cores)"}
     write_sealed(path.with_suffix(".part"), to_bytes(from_bytes(stored), {"content": json.dumps(content)}))
     out = here(directory)
-    assert len([line for line in out.splitlines() if ".part is of " in line]) == (epochs == 6)
-    assert epochs_trained(out) == epochs
+    assert len([line for line in out.splitlines() if ".part is of " in line]) == 1
+    assert epochs_trained(out) == 6
     assert_same(directory, unbroken)
     origin = {name: metadata(read_sealed(unbroken / "first-epoch.part"))[name] for name in ("device_name", "versions")}
     assert {name: results.read_run(directory / "runs" / "tiny")[name] for name in origin} == origin

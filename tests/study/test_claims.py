@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -20,7 +17,7 @@ from scipy import stats
 from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured
 from pipeline.measures.definitions import SIZES
 from pipeline.measures.positions import nearness_correlation
-from pipeline.params import ClaimSettings, ComparisonSettings, Params, load, parse
+from pipeline.params import ClaimSettings, ComparisonSettings, Params
 from pipeline.study import claims
 from pipeline.study.claims import (
     OBSERVATIONS,
@@ -32,7 +29,6 @@ from pipeline.study.claims import (
 )
 from pipeline.study.effects import RankEstimate, look_level, vote_estimate
 
-ROOT = Path(__file__).parents[2]
 GRID = 5
 EPOCHS = 12
 LENGTH = 1_800_000
@@ -173,11 +169,6 @@ def found(comparison: ComparisonSettings, times: int = 1, **evidence: Runs) -> F
     return judge("X", claim(*[comparison] * times), evidence).findings[0]
 
 
-@pytest.fixture(scope="module")
-def study() -> Params:
-    return load(ROOT / "params.yaml")
-
-
 # --- the rules ---
 
 
@@ -225,12 +216,15 @@ def test_at_least_looks_at_the_mean_itself() -> None:
 _spreads = st.lists(st.floats(-0.05, 0.05), min_size=3, max_size=12).filter(lambda values: np.ptp(values) > 1e-4)
 
 
-@given(_spreads, st.floats(-0.1, 0.1), st.sampled_from(["less", "more", "equivalent"]), st.integers(1, 5))
+@given(_spreads, st.floats(-0.1, 0.1), st.sampled_from(["less", "more", "equivalent"]), st.integers(1, 5), st.integers(2, 40))
 @settings(deadline=None, max_examples=40)
-def test_moving_the_bound_judges_anew(differences: list[float], bound: float, rule: str, times: int) -> None:
-    """For every bound the verdict follows from where scipy's interval lies, and the interval does not depend on the bound."""
+def test_moving_the_bound_judges_anew(differences: list[float], bound: float, rule: str, times: int, epochs: int) -> None:
+    """For every bound and any number of epochs without movement the verdict follows from where scipy's interval lies.
+
+    The interval does not depend on the bound.
+    """
     n = len(differences)
-    a, b = ending(*(0.9 + np.array(differences))), ending(*[0.9] * n)
+    a, b = (replace(ending(*side), epochs=epochs) for side in (0.9 + np.array(differences), [0.9] * n))
     bound = max(abs(bound), 1e-6) if rule == "equivalent" else bound
 
     def interval(level: float) -> tuple[float, float]:
@@ -297,6 +291,8 @@ def test_one_of_many_comparisons_decides_a_claim_by_the_wider_interval_only() ->
     of_any = claim(*(compare("more", variant=name) for name in names)).model_copy(update={"any": True})
     finding = judge("X", of_any, {"b": reference, **dict.fromkeys(names, variant)}).findings[0]
     assert finding.verdict == "not decided"
+    assert finding.interval is not None
+    assert finding.interval.level == 0.95  # the narrower one, which is shown
     assert "but not the whole 98.8 % interval" in finding.why
 
 
@@ -386,6 +382,8 @@ def test_a_case_is_one_variants_comparisons(first: tuple[str, str], second: tupl
     assert judgement.deciding is judgement.findings[deciding]
     rule = "supported if the whole 97.5 % interval lies below 0; contradicted if no part of it does"
     assert judgement.findings[0].rule_text == rule
+    uneven = claim(*comparisons[1:]).model_copy(update={"any": True})  # one comparison of `x`, two of `y`
+    assert judge("X", uneven, evidence).findings[0].rule_text == rule
 
 
 def test_a_supported_claim_hangs_on_the_comparison_nearest_to_its_margin() -> None:
@@ -494,19 +492,6 @@ def test_the_length_is_the_claims_own_or_the_studys() -> None:
     ]
     assert [judge("X", one, evidence).images_shown for one in (claim(compare("less")), own)] == [LENGTH, LENGTH + 1]
     assert judge("X", claim(compare("ratio", "step time", between=(1.1, 1.5))), {}, _Times()).images_shown is None
-
-
-def test_a_claim_of_a_short_run_is_contradicted_by_another_comparison_of_full_length_only() -> None:
-    evidence = {"a": runs(0.95), "b": runs(seed=1), "short": runs(0.93, seed=2, images_shown=48_000)}
-    holds, fails = compare("less"), compare("more")
-    short_holds, short_fails = (one.model_copy(update={"variant": "short"}) for one in (holds, fails))
-    verdicts = {
-        (holds, short_holds): "short run", (holds, short_fails): "short run", (short_fails, short_fails): "short run",
-        (fails, short_holds): "contradicted", (short_holds, fails): "contradicted",
-    }  # fmt: skip
-    assert {pair: judge("X", claim(*pair), evidence).verdict for pair in verdicts} == verdicts
-    judgement = judge("X", claim(short_holds, fails), evidence)
-    assert judgement.deciding.comparison == fails
 
 
 def test_an_observation_hangs_on_the_first_comparison_that_has_an_effect() -> None:
@@ -665,27 +650,7 @@ def test_the_luck_of_the_last_epoch_does_not_decide() -> None:
     assert found(compare("equivalent", bound=0.005), a=a, b=b).verdict == "supported"
     assert found(compare("equivalent", bound=0.005), a=lucky, b=b).verdict == "not settled"
     late = found(compare("equivalent", "late accuracy", bound=0.005), a=lucky, b=b)
-    assert late.effect == pytest.approx(0.0049 + 0.00005 / 3.3, abs=3e-4)
-    assert late.effect != pytest.approx(0.0049 + 1e-5 * 1.5, abs=1e-6)
-
-
-@given(_spreads, st.floats(-0.05, 0.05), st.sampled_from(["less", "more", "equivalent"]), st.integers(2, 40), st.integers(1, 4))
-@settings(deadline=None, max_examples=30)
-def test_full_length_and_no_movement_leave_every_verdict(
-    differences: list[float], bound: float, rule: str, epochs: int, times: int
-) -> None:
-    """The verdict is that of the interval alone, which needs no epochs."""
-    bound = max(abs(bound), 1e-6) if rule == "equivalent" else bound
-    evidence = {
-        "a": replace(ending(*(0.9 + np.array(differences))), epochs=epochs),
-        "b": replace(ending(*[0.9] * len(differences)), epochs=epochs),
-    }
-    finding = found(compare(rule, bound=bound), times, **evidence)
-    assert finding.verdict in ("supported", "contradicted", "not decided")
-    # the same numbers, without epochs
-    lost = [replace(one, captions={"greedy_exact_match": one.accuracy}) for one in evidence.values()]
-    plain = found(compare(rule, "exact match", bound=bound), times, a=lost[0], b=lost[1])
-    assert (finding.verdict, finding.interval, finding.seeds_needed) == (plain.verdict, plain.interval, plain.seeds_needed)
+    assert late.effect == pytest.approx(0.0049 + 1.5e-5 + 0.0002)  # of the last two epochs one is better by 0.0004
 
 
 def test_one_epoch_has_not_settled_and_losses_that_were_lost_have_not() -> None:
@@ -781,7 +746,9 @@ def test_what_a_seed_beyond_the_look_did_does_not_count() -> None:
     loss[7] = math.nan
     evidence = {"a": runs(loss=loss), "b": runs(seed=1)}
     assert "seed 7 was not finite" in judge("X", claim(compare("less", "test loss")), evidence).deciding.why
-    assert judge("X", claim(compare("less", "test loss")), evidence, looks=(6,)).deciding.n == 6
+    looked = judge("X", claim(compare("less", "test loss")), evidence, looks=(6,))
+    assert looked.deciding.n == 6
+    assert looked.verdict != "not settled"  # though the seventh seed's losses would not have
 
 
 def test_seeds_that_do_not_pair_decide_nothing() -> None:
@@ -1034,6 +1001,8 @@ def test_a_ratio_is_judged_on_logarithms() -> None:
     comparison = compare("ratio", "step time", between=(1.13, 1.5))
     by_ratio = {ratio: judge("X", claim(comparison), {}, _Times(ratio=ratio)).verdict for ratio in (1.3, 1.05, 1.6, 1.13)}
     assert by_ratio == {1.3: "supported", 1.05: "contradicted", 1.6: "contradicted", 1.13: "not decided"}
+    looked = judge("X", claim(comparison), {}, _Times(rounds=6), looks=(6, 10, 20))  # of seeds, which rounds are not
+    assert (looked.verdict, looked.looks, looked.findings[0].interval and looked.findings[0].interval.level) == ("supported", (), 0.95)
     finding = judge("X", claim(comparison), {}, _Times()).findings[0]
     interval = RankEstimate(np.log(1.3 * np.linspace(0.999, 1.001, 9))).interval()
     assert finding.interval is not None
@@ -1136,26 +1105,6 @@ def test_every_claim_of_the_study_is_judged_in_any_state(study: Params, state: s
         assert verdicts == {"not decided"}
     elif state == "nothing":
         assert verdicts == {"not run"}
-
-
-def test_t5a_is_contradicted_by_one_comparison_and_supported_by_all_only(study: Params) -> None:
-    similar = {name: runs(seed=i) for i, name in enumerate(("base", "patch-7"))}
-    t5 = study.claims["T5a"]
-    assert judge("T5a", t5, similar | {"patch-2": runs(seed=5)}).verdict == "supported"
-    assert judge("T5a", t5, similar | {"patch-2": runs(0.93, seed=9)}).verdict == "contradicted"
-    assert judge("T5a", t5, similar | {"patch-2": runs(0.964, noise=0.009, seed=5)}).verdict == "not decided"
-
-
-def test_a_bound_changed_in_params_judges_anew() -> None:
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    evidence = {"base": runs(noise=0.0003, seed=1), "first": runs(0.9667, noise=0.0003, seed=2)}  # a ratio of 1.11
-
-    def verdict(bound: float) -> str:
-        changed = copy.deepcopy(raw)
-        changed["claims"]["T3"]["comparisons"][0]["bound"] = bound
-        return judge("T3", parse(changed).claims["T3"], evidence).verdict
-
-    assert [verdict(bound) for bound in (1.25, 1.11, 1.05)] == ["supported", "not decided", "contradicted"]
 
 
 def test_the_evidence_that_claims_ask_for_exists(study: Params) -> None:

@@ -15,9 +15,7 @@ from pipeline.study import statistics
 from pipeline.study.statistics import (
     Interval,
     hierarchical_bootstrap,
-    holm,
     paired_difference,
-    sign_flip_p,
     summarize,
 )
 
@@ -89,40 +87,3 @@ def test_hierarchical_bootstrap_covers_over_seeds_and_images(
     rng = np.random.default_rng(5)
     covered = np.mean([_covers(hierarchical_bootstrap(*_trainings(rng, num_seeds, of_seeds, of_images)), 0.0) for _ in range(200)])
     assert covered == pytest.approx(counted, abs=_error(0.95, 200))
-
-
-def test_the_interval_over_seeds_does_not_cover_other_images() -> None:
-    """Where images decide, training again on the same ones cannot show it; the hierarchical bootstrap is for that."""
-    rng = np.random.default_rng(6)
-    pairs = (_trainings(rng, 10, 0.0, 1.0) for _ in range(200))
-    covered = [_covers(paired_difference(*(side.mean(axis=1) for side in pair)).interval, 0.0) for pair in pairs]
-    assert np.mean(covered) < 0.7
-
-
-@pytest.mark.parametrize(("n", "skewed"), [(6, False), (10, False), (6, True)])
-def test_sign_flips_reject_a_true_null_at_no_more_than_their_level(n: int, skewed: bool) -> None:
-    rng = np.random.default_rng(7)
-    if skewed:
-        variant, baseline = _skewed(rng, (1500, n))[0], _skewed(rng, (1500, n))[0]
-    else:
-        variant, baseline = rng.normal(size=(1500, n)), rng.normal(size=(1500, n))
-    p = np.array([sign_flip_p(*pair) for pair in zip(variant, baseline, strict=True)])
-    for level in (0.05, 0.1, 0.5):
-        attainable = math.floor(level * 2 ** (n - 1)) / 2 ** (n - 1)  # p comes in steps of one pattern and its mirror image
-        rejected = (p <= level).mean()
-        assert rejected <= level + _error(level, 1500)
-        if not skewed:  # no ties among normal values, so the test reaches the attainable level
-            assert rejected == pytest.approx(attainable, abs=_error(level, 1500))
-
-
-def test_holm_keeps_false_alarms_in_a_family_at_its_level() -> None:
-    """Five variants as good as their common baseline; without adjustment one of them seems to differ far more often."""
-    rng = np.random.default_rng(8)
-    alone = adjusted = 0
-    for _ in range(400):
-        baseline, *variants = rng.normal(size=(6, 10))
-        p = [sign_flip_p(variant, baseline) for variant in variants]
-        alone += min(p) <= 0.05
-        adjusted += min(holm(p)) <= 0.05
-    assert adjusted / 400 <= 0.05 + _error(0.05, 400)
-    assert alone / 400 > 0.1

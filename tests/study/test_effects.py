@@ -251,6 +251,15 @@ def test_the_votes_error_is_the_delete_half_jackknife_by_hand() -> None:
     assert math.isnan(vote_estimate(predictions[:1], labels).error)
 
 
+def test_the_error_of_many_voters_is_estimated_from_some_of_their_subsets() -> None:
+    """Thirteen voters, six left out: of 1,716 subsets."""
+    rng = np.random.default_rng(3)
+    predictions = (rng.uniform(size=(13, 400)) > rng.beta(3, 1.2, 400)).astype(np.uint8)
+    labels = np.zeros(400, dtype=np.uint8)
+    votes = [(vote(predictions[list(kept)]) == labels).mean() for kept in itertools.combinations(range(13), 7)]
+    assert vote_estimate(predictions, labels).error == pytest.approx(math.sqrt(7 / 6) * np.std(votes), rel=0.1)
+
+
 def test_the_votes_interval_covers_what_other_seeds_give() -> None:
     """Voters that know each image with a chance of its own; the truth is the mean vote of as many other voters."""
     rng = np.random.default_rng(1)
@@ -281,6 +290,7 @@ def test_the_range_of_seeds_is_the_first_n_of_a_small_and_of_a_large_spread() ->
         sd = math.sqrt(5 / stats.chi2.ppf(quantile, 5))
         found.append(next(n for n in range(2, 500) if stats.t.ppf(0.975, n - 1) * sd / math.sqrt(n) < 0.6))
     assert seeds_to_decide(estimate, claimed) == tuple(found)
+    assert seeds_to_decide(estimate, claimed, outside_level=0.99) == tuple(found)  # its mean lies inside
     assert found[0] < found[1]
     wide = seeds_to_decide(_of(0.0, 1.0, 6), claimed, outside_level=0.99)
     narrow = seeds_to_decide(_of(0.0, 1.0, 6), claimed)

@@ -16,6 +16,7 @@ import torch
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.params import Params
+from pipeline.timing import measure as module
 from pipeline.timing.measure import measure
 from pipeline.timing.subjects import entries
 
@@ -66,6 +67,14 @@ def test_measure_gives_json_with_every_number(small: Params, arrays: Path) -> No
     assert len(results["profiles"]) == 2 * (3 + 1)  # three subjects and the most tokens, in both ways
     assert results["machine"]["threads"] == 2
     assert any("round" in line for line in lines)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_round_gives_the_seconds_of_one_step_by_name(small: Params, arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "make", lambda entry, params, dataset, device, steps, threads: lambda: 0.5 * steps)
+    listed = {entry.name: (entry, steps) for entry, steps in zip(entries(small, 4)[:2], (3, 7), strict=True)}
+    seconds, _ = module.time_round(small, load(arrays), CPU, listed, 1, list(reversed(listed)))
+    assert list(seconds.items()) == [(name, 0.5) for name in listed]
 
 
 @pytest.mark.slow

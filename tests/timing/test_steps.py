@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def test_only_a_step_as_published_has_torchs_own_threads(
     finally:
         torch.set_num_threads(before)
     assert seen == {threads}
+
+
+def test_a_step_whose_loss_is_not_finite_is_no_time(small: Params, arrays: Path) -> None:
+    entry = next(entry for entry in entries(small, 4) if (entry.kind, entry.way) == ("step", "fast"))
+    work = steps.make(entry, small, load(arrays), CPU, 1, 1)
+    assert isinstance(work, steps.FastSteps)
+    with torch.no_grad():
+        work.trainer.stack.parameters[0].fill_(math.nan)
+    with pytest.raises(FloatingPointError):
+        work()
 
 
 def test_images_are_gone_through_again_where_there_are_too_few(arrays: Path) -> None:

@@ -27,9 +27,8 @@ from pipeline.runner import results
 from pipeline.tracking import SeedRun, live
 from pipeline.tracking import Tracker as DelayedTracker
 from pipeline.training.records import EpochRow
-from tests.helpers import wait_until
+from tests.helpers import ROOT, wait_until
 
-ROOT = Path(__file__).parents[2]
 SEEDS, EPOCHS = [3, 0, 7], 4
 KEYS = ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "epoch_seconds")
 COUNTS = {"n": 3, "diverged": 0, "parameters": 26_000, "flops": 4_000_000}

@@ -90,14 +90,6 @@ def test_draws_are_uniform_and_independent() -> None:
         assert abs(float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1])) < bound
 
 
-def test_the_largest_draw_is_the_largest_change() -> None:
-    """Each named limit is reached, and the angle is as good as uniform."""
-    uniform = draw(KEYS, STEP, 20_000)[..., 0].flatten().double()
-    degrees = 2 * torch.rad2deg(torch.atan(uniform * math.tan(math.radians(MAX_ROTATION) / 2)))
-    assert float(degrees.abs().max()) == pytest.approx(MAX_ROTATION, rel=1e-3)
-    assert float((degrees / MAX_ROTATION - uniform).abs().max()) < 0.001
-
-
 def test_alone_and_in_a_stack_are_bitwise_the_same() -> None:
     images = pictures(3, 20)
     stacked = affine(images, KEYS, STEP)

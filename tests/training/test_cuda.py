@@ -12,6 +12,7 @@ from pipeline.data.datasets import Dataset
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.step import GraphDriver
+from tests.helpers import finish
 
 pytestmark = pytest.mark.cuda
 SEEDS = [0, 1, 2]
@@ -48,8 +49,7 @@ def settings(study: Params, *, batch_size: int = 64, epochs: int = 2, **model: A
 
 def trained(chosen: VariantSettings, dataset: Dataset, device: str = "cuda", seeds: list[int] = SEEDS) -> Trainer:
     trainer = Trainer(chosen, dataset, seeds, torch.device(device))
-    while not trainer.done:
-        trainer.run_epoch()
+    finish(trainer)
     return trainer
 
 
@@ -62,7 +62,12 @@ def assert_bitwise(a: Trainer, b: Trainer) -> None:
 def test_fifty_steps_follow_the_cpu(study: Params, dataset: Dataset) -> None:
     """An epoch of one batch is a step, so an epoch's training loss is that step's."""
     small = Dataset(
-        "blobs", dataset.train_images[:128], dataset.train_labels[:128], dataset.test_images[:64], dataset.test_labels[:64], digest="0" * 64
+        dataset.name,
+        dataset.train_images[:128],
+        dataset.train_labels[:128],
+        dataset.test_images[:64],
+        dataset.test_labels[:64],
+        dataset.digest,
     )
     chosen = settings(study, batch_size=128, epochs=50)
     gpu = trained(chosen, small)
@@ -98,8 +103,7 @@ def test_repeat_and_resume_are_bitwise(study: Params, dataset: Dataset) -> None:
     first.run_epoch()
     resumed = Trainer(chosen, dataset, SEEDS, torch.device("cuda"))
     resumed.load(first.state(), epoch=first.epoch, rows=first.rows, failed=first.failed)
-    while not resumed.done:
-        resumed.run_epoch()
+    finish(resumed)
     assert_bitwise(resumed, unbroken)
     assert_bitwise(trained(chosen, dataset), unbroken)
 
@@ -139,8 +143,7 @@ def test_a_step_that_cannot_be_captured_runs_and_says_why(study: Params, dataset
         return norm
 
     monkeypatch.setattr(trainer.optimizer, "step", waits)
-    while not trainer.done:
-        trainer.run_epoch()
+    finish(trainer)
     assert trainer.driver.graphs == "none"
     assert (trainer.driver.note or "").startswith("No CUDA graph")
     assert_bitwise(trainer, expected)
