@@ -81,8 +81,8 @@ class Handler(BaseHTTPRequestHandler):
                 server.closing.wait()
         elif fault == "trickle":
             self._answer(200, b"", length=len(content))
-            while not server.closing.wait(0.02):
-                self.wfile.write(b"\x1f")
+            while not server.closing.wait(0.1):  # 10 KiB a second, and 16 would do
+                self.wfile.write(bytes(1024))
         elif fault == "slow":
             self._answer(200, b"", length=len(content))
             for at in range(0, len(content), 1 << 15):

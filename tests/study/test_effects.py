@@ -248,6 +248,8 @@ def test_the_votes_error_is_the_delete_half_jackknife_by_hand() -> None:
     pairs = [(vote(predictions[list(kept)]) == labels).mean() for kept in itertools.combinations(range(4), 2)]
     assert found.error == pytest.approx(np.std(pairs))  # (S - d) / d = 1
     assert (found.freedom, found.sizes) == (3, (4,))
+    pairs = [(vote(predictions[list(kept)]) == labels).mean() for kept in itertools.combinations(range(3), 2)]
+    assert vote_estimate(predictions[:3], labels).error == pytest.approx(math.sqrt(2) * np.std(pairs))  # one of three is left out
     assert math.isnan(vote_estimate(predictions[:1], labels).error)
 
 
