@@ -33,7 +33,7 @@ def test_late_accuracy_error_and_loss_by_hand() -> None:
 
 
 def test_gain_and_price_by_hand() -> None:
-    """Of the last epoch alone five of 24 epochs are the last fifth; the first is the start."""
+    """Of five epochs the last one is the last fifth."""
     accuracy = np.array([[0.5, 0.6, 0.8, 0.9, 1.0]])
     assert values_of("accuracy gained", test_accuracy=accuracy) == pytest.approx([0.5])
     assert values_of("error times arithmetic", test_error=np.full((1, 5), 0.1), flops=1000) == pytest.approx([100])

@@ -24,7 +24,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no residual": {"residual": "none"},
     "normalized residual": {"residual": "normalized"},
     "no norm": {"norm": "none"},
-    "post-norm": {"norm": "post"},
+    "post-norm": {"norm": "post", "activation": "relu"},
     "no scale": {"score_scale": False},
     "one head, no scale": {"heads": 1, "score_scale": False},
     "attention dropout": {"attention_dropout": 0.3},

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.params import Params, parse
+from pipeline.params import Params, load, parse
 from pipeline.study.claims import Judgement, judge
 from pipeline.study.files import TIMINGS
 from pipeline.timing import results
@@ -128,6 +128,17 @@ def test_the_committed_timings_are_read(study: Params) -> None:
         assert len(found.ratio(slower, faster)) == len(found.rounds) > 0
     with pytest.raises(LookupError, match="`step/published/nested loops` was not timed"):
         found.ratio("nested loops", "cls-loop")
+
+
+def test_what_was_timed_with_other_settings_gives_no_ratio(tmp_path: Path) -> None:
+    subject = "    first: {pool: %s, cls_insert: none}"
+    text = (ROOT / "params.yaml").read_text().replace(subject % "first", subject % "mean")
+    (tmp_path / "params.yaml").write_text(text)
+    found = results.load(load(tmp_path / "params.yaml"), ROOT)
+    assert found is not None
+    assert found.changed == {"step/published/first", "step/fast/first"}
+    with pytest.raises(LookupError, match="other settings"):
+        found.ratio("cls-loop", "first")
 
 
 def test_a_contrast_names_the_part_in_which_two_steps_differ_most(make_timings: Make) -> None:
