@@ -748,7 +748,7 @@ def test_what_a_seed_beyond_the_look_did_does_not_count() -> None:
     assert "seed 7 was not finite" in judge("X", claim(compare("less", "test loss")), evidence).deciding.why
     looked = judge("X", claim(compare("less", "test loss")), evidence, looks=(6,))
     assert looked.deciding.n == 6
-    assert looked.verdict != "not settled"  # though the seventh seed's losses would not have
+    assert looked.verdict != "not settled"  # though with the losses of seed 7 it would be
 
 
 def test_seeds_that_do_not_pair_decide_nothing() -> None:
