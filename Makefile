@@ -22,6 +22,7 @@ TEST_PROCESSES := $(shell expr $$(nproc) + 1)
 GIVEN := BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON
 $(foreach name,$(GIVEN),$(if $(filter undefined,$(origin $(name))),,$(eval override $(name) := $$(value $(name)))))
 export $(GIVEN)
+PROCESSES := LAB_PROCESSES="$${JOBS:-$$LAB_PROCESSES}"
 IN_FOLDER := CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
 
 .PHONY: help setup demo list plan caption test test-fast lint repro train preview verify compare ui sync bench gpu-check lock clean
@@ -45,13 +46,13 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (minutes, no network)
-	@python -m pipeline.commands.profiles demo
+	@$(PROCESSES) python -m pipeline.commands.profiles demo
 
 preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview
-	@python -m pipeline.commands.profiles preview
+	@$(PROCESSES) python -m pipeline.commands.profiles preview
 
-repro: $(STAMP) ## the full study: mends what a kill left, then make train, then dvc repro
-	@python -m pipeline.commands.repro
+repro: $(STAMP) ## the full study: mends what a kill left, then make train, then dvc repro: [JOBS=processes]
+	@$(PROCESSES) python -m pipeline.commands.repro
 
 train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS=processes] [ON=ray]; of a profile with IN=build/preview
 	@test "$$ON" != ray || uv pip install --quiet --require-hashes -r requirements-cluster.lock

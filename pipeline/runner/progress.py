@@ -22,6 +22,8 @@ class Screen:
 
     def __init__(self, title: str) -> None:
         self._work = self._done = 0.0
+        self._running: dict[object, tuple[float, float]] = {}  # by group: when its epoch began, and the epoch's work
+        self._worked = 0.0  # seconds of all epochs that have ended, which side by side pass faster than the clock
         self._start = time.monotonic()
         self._console = Console(stderr=False)
         self.live = self._console.is_terminal
@@ -47,9 +49,20 @@ class Screen:
         self._work += work
         self.bar.update(self._overall, total=self._work)
 
-    def advance(self, work: float) -> None:
-        """Counts work as done."""
+    def begin(self, group: object, work: float) -> None:
+        """An epoch of a group begins, of so much work."""
+        self._running[group] = (time.monotonic(), work)
+
+    def rest(self, group: object) -> None:
+        """A group has ended, within an epoch or after one."""
+        self._running.pop(group, None)
+
+    def advance(self, group: object) -> None:
+        """A group's epoch has ended; its next one begins."""
+        begun, work = self._running[group]
+        self._worked += time.monotonic() - begun
         self._done += work
+        self.begin(group, work)
         self.bar.update(self._overall, completed=self._done, text=self.time_left())
 
     def work_left(self) -> float:
@@ -57,7 +70,12 @@ class Screen:
 
     def seconds_left(self) -> float | None:
         """At the pace so far; None while nothing is done. A replay ends before any work is."""
-        return self.seconds() / self._done * self.work_left() if self._done else None
+        if not self._done:
+            return None
+        # The part of the epochs that run counts, too: at the first epoch's end of two groups side by side it is as much as is done.
+        now, pace = time.monotonic(), self._worked / self._done
+        under_way = sum(min(work, (now - begun) / pace) if pace else 0.0 for begun, work in self._running.values())
+        return self.seconds() / (self._done + under_way) * (self.work_left() - under_way)
 
     def time_left(self) -> str:
         """The same in words; empty while nothing is done."""
@@ -107,6 +125,7 @@ class TrainingProgress:
         self.screen.expect(-epoch * self._work_of(seeds))
         if epoch:
             self.say(f"{self._variant}  {group_name(seeds)}  goes on after epoch {epoch} of {self._epochs}")
+        self.screen.begin(self._key(seeds), self._work_of(seeds))
         self._tasks[tuple(seeds)] = self.screen.bar.add_task(
             f"  {self._variant}  {group_name(seeds)}", total=self._epochs, completed=epoch, text=""
         )
@@ -120,7 +139,7 @@ class TrainingProgress:
     def epoch(self, seeds: list[int], epoch: int, rows: list[EpochRow]) -> None:
         """A group has finished an epoch."""
         self._left[tuple(seeds)] -= 1
-        self.screen.advance(self._work_of(seeds))
+        self.screen.advance(self._key(seeds))
         figures = _figures(rows)
         if self.screen.live:
             self.screen.bar.update(self._tasks[tuple(seeds)], completed=epoch, text=f"epoch {epoch}/{self._epochs}  {figures}")
@@ -135,6 +154,7 @@ class TrainingProgress:
 
     def ended(self, seeds: list[int]) -> None:
         """A group has ended, finished or not."""
+        self.screen.rest(self._key(seeds))
         if (task := self._tasks.pop(tuple(seeds), None)) is not None:
             self.screen.bar.remove_task(task)
         self.screen.expect(-self._left.pop(tuple(seeds), 0) * self._work_of(seeds))
@@ -146,6 +166,9 @@ class TrainingProgress:
     def _expect(self, seeds: list[int]) -> None:
         self._left[tuple(seeds)] = self._epochs
         self.screen.expect(self._epochs * self._work_of(seeds))
+
+    def _key(self, seeds: list[int]) -> object:
+        return self._variant, *seeds
 
     def _work_of(self, seeds: list[int]) -> float:
         """Of an epoch."""

@@ -28,7 +28,8 @@ from pipeline.study.statistics import summarize
 from pipeline.tracking import registry
 from pipeline.tracking.query import search
 from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, commit_tags, milliseconds, training_lock
-from pipeline.tracking.store import Store, StoreBusy, explain, locked, open_or_rebuild, store_uri
+from pipeline.tracking.store import Store, StoreBusy, experiment_name, explain, locked, open_or_rebuild, store_uri
+from pipeline.tracking.views import CURRENT
 
 SERVED = "base"  # the variant whose first seed is in the model registry: one small model, not a choice by test accuracy
 PICTURES = CHECKPOINTS / "figures"  # VARIANT.png, which the report stage draws
@@ -68,6 +69,7 @@ def sync(*, register: bool = True) -> None:
     places = _places()
     address = store_uri()
     damaged: list[str] = []
+    logged = []
     try:
         store = open_or_rebuild(address)
         commit, held = _checked_out()
@@ -82,8 +84,11 @@ def sync(*, register: bool = True) -> None:
                 with locked(training_lock(training.run), 0):
                     added = _complete(store, training, places, commit if training.run["training_id"] in held else None, register)
                     print(f"{directory.name}: {added}", flush=True)
+                    logged.append(training.run)
             except StoreBusy:
                 print(f"{directory.name}: another process logs it at the moment; run `make sync` again afterwards", flush=True)
+        if experiment_name() is None:  # those are shown beside the study
+            _show_current(store, logged)
         commits = complete_commits(store)
     except Exception as error:
         raise UserError(f"{explain(error, address)}; mend that, then run `make sync` again.") from None
@@ -101,6 +106,25 @@ def _checked_out() -> tuple[str | None, set[str]]:
     except UserError:
         return None, set()
     return commit, history.named(repository, commit)
+
+
+def _show_current(store: Store, runs: Collection[Mapping[str, Any]]) -> None:
+    """Has the views show these trainings, and none of their variants' earlier ones.
+
+    Args:
+        runs: what run.json holds of each.
+    """
+    current = {run["training_id"]: run for run in runs}
+    begun = {(store.experiment(run["dataset"]), run["variant"]): milliseconds(run["started"]) for run in runs}
+    for run in search(store, "tags.kind = 'parent'"):
+        tags = run.data.tags
+        start = begun.get((run.info.experiment_id, tags["variant"]))
+        # A training that runs now is shown beside the finished one; a DVC experiment always is.
+        if start is None or "dvc.experiment" in tags or (run.info.status == "RUNNING" and run.info.start_time > start):
+            continue
+        shown = "true" if tags["training.id"] in current else "false"
+        if tags.get(CURRENT) != shown:
+            store.call("set_tag", run.info.run_id, CURRENT, shown)
 
 
 def complete_commits(store: Store) -> list[tuple[str, str]]:

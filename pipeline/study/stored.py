@@ -42,7 +42,7 @@ def read(study: Study, store: str, *, name: str) -> Study:
     if (path := database_path(uri)) is not None and not path.is_file():
         raise UserError(f"There is no MLflow store {path.name} in {path.parent.name}/ yet: run `make sync`, or name another store.")
     by_id: dict[str, list[SeedRun]] = defaultdict(list)
-    for run in runs_of([training.id for training in study.trainings.values() if training.id], uri=uri):
+    for run in runs_of([training.id for training in study.trainings.values() if training.id], uri):
         by_id[run.record["training_id"]].append(run)
     place = display_name(uri).removeprefix("the ")
     if not by_id:

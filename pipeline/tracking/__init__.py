@@ -5,13 +5,9 @@ Tracking never stops a training or a report: whatever happens to the store, they
 
 A training is one parent run with a nested child run per seed. A run is FINISHED in MLflow only when all its points are there.
 A value that is not finite is logged as it is: MLflow keeps NaN, and the largest float in infinity's place.
-
-The finished runs of a commit's seeds in MLflow's own filter language, which `newest_runs(commit)` uses:
-
-    attributes.status = 'FINISHED' and tags.kind = 'seed' and tags.commits LIKE '%COMMIT%'
 """
 
 from pipeline.tracking.live import Tracker
-from pipeline.tracking.query import RUNS_OF_COMMIT, SeedRun, newest_runs, runs_of
+from pipeline.tracking.query import SeedRun, runs_of
 
-__all__ = ["RUNS_OF_COMMIT", "SeedRun", "Tracker", "newest_runs", "runs_of"]
+__all__ = ["SeedRun", "Tracker", "runs_of"]

@@ -1,21 +1,18 @@
-"""The runs of a commit, read back from an MLflow store."""
+"""Trainings, read back from an MLflow store."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.tracking.recorder import COMMITS, EPOCH_KEYS, restored
-from pipeline.tracking.store import EXPERIMENT, Store, StoreFault, display_name, explain, store_uri
+from pipeline.tracking.recorder import EPOCH_KEYS, restored
+from pipeline.tracking.store import EXPERIMENT, Store, StoreFault, display_name, explain
 
-# The finished runs of a commit's seeds; with `attributes.start_time DESC`, the first of a variant and seed is its newest.
-RUNS_OF_COMMIT = f"attributes.status = 'FINISHED' and tags.kind = 'seed' and tags.{COMMITS} LIKE '%{{commit}}%'"
-_PARENTS_OF_COMMIT = f"tags.kind = 'parent' and tags.{COMMITS} LIKE '%{{commit}}%'"
 _DIGEST = "sha256.run.json"  # the tag of a parent run that has its record
 _THREADS = 8  # histories are asked for one by one, and a server takes its time for each
 
@@ -41,45 +38,20 @@ class SeedRun:
     record: Mapping[str, Any]
 
 
-def newest_runs(commit: str) -> list[SeedRun]:
-    """The newest finished run of each variant and seed that belongs to a commit, ordered by data set, variant and seed.
-
-    A run belongs to the commit that it ran at, if nothing that decides it was uncommitted, and to every commit that was checked out during
-    a `sync` (`make sync`, or the report stage) and whose tables name it. The filter `RUNS_OF_COMMIT` works on MLflow's pages, too.
-
-    Args:
-        commit: 40 hexadecimal digits.
-
-    Raises:
-        UserError: the store cannot be read.
-    """
-    filters = _PARENTS_OF_COMMIT.format(commit=commit), RUNS_OF_COMMIT.format(commit=commit)
-    return _read(store_uri(), lambda store: [run for wanted in filters for run in search(store, wanted)])
-
-
-def runs_of(trainings: Collection[str], *, uri: str | None = None) -> list[SeedRun]:
-    """The finished runs of each seed of these trainings, ordered by data set, variant and seed.
+def runs_of(trainings: Collection[str], uri: str) -> list[SeedRun]:
+    """The newest finished run of each data set, variant and seed among those of these trainings, in this order.
 
     Args:
         trainings: by their `training_id`.
-        uri: address of the store; by default MLFLOW_TRACKING_URI or the SQLite file of the working directory.
+        uri: address of the store.
 
     Raises:
         UserError: the store cannot be read.
     """
-
-    def found(store: Store) -> list[Any]:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return [run for runs in pool.map(lambda id: list(search(store, f"tags.`training.id` = '{id}'")), trainings) for run in runs]
-
-    return _read(store_uri(uri), found)
-
-
-def _read(address: str, find: Callable[[Store], list[Any]]) -> list[SeedRun]:
-    """Of the runs found, newest first and with their parents: the newest finished one of each data set, variant and seed."""
     try:
-        store = Store(address)
-        found = find(store)
+        store = Store(uri)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = [run for runs in pool.map(lambda id: list(search(store, f"tags.`training.id` = '{id}'")), trainings) for run in runs]
         # One that `make train` has ended has no record before its stage has written it and `sync` added it.
         parents = {run.info.run_id: run for run in found if run.data.tags.get("kind") == "parent" and _DIGEST in run.data.tags}
         newest: dict[tuple[str, str, int], Any] = {}
@@ -92,7 +64,7 @@ def _read(address: str, find: Callable[[Store], list[Any]]) -> list[SeedRun]:
             records = dict(zip(parents, pool.map(lambda run: _record(store, run), parents.values()), strict=True))
             curves = list(pool.map(lambda run: _curves(store, run.info.run_id), newest.values()))
     except Exception as error:
-        raise UserError(f"{explain(error, address)}; mend that, then run the command again.") from None
+        raise UserError(f"{explain(error, uri)}; mend that, then run the command again.") from None
     runs = []
     for ((of, variant, seed), run), curve in zip(newest.items(), curves, strict=True):
         parent = parents[run.data.tags["mlflow.parentRunId"]]

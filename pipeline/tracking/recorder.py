@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from pipeline.params import flatten
 from pipeline.tracking.store import Store, experiment_name, home
+from pipeline.tracking.views import CURRENT
 from pipeline.training.records import EpochRow
 
 EPOCH_KEYS = ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "epoch_seconds")  # in the order of EpochRow, from train_loss on
@@ -318,7 +319,7 @@ class Recorder:
             # `commit_tags` follow as soon as `sync` finds a commit that holds the edits.
             tags |= {"git.dirty": "true", "git.base": run["git_commit"], "git.edits": "; ".join(run.get("git_edits", ()))[:_MAX_TAG]}
         if seed is None:
-            tags["mlflow.note.content"] = self._note()
+            tags |= {"mlflow.note.content": self._note(), CURRENT: "true"}
         else:
             tags |= {"seed": str(seed), "mlflow.parentRunId": self._parent.id}
         return tags

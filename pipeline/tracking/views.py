@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_PARENTS = "tags.kind = 'parent'"
+# The tag of a parent run that says whether the views show it: "true" from its start on, "false" once `sync` finds its variant trained anew.
+CURRENT = "current"
+_CURRENT = f"tags.kind = 'parent' and tags.{CURRENT} = 'true'"
 
 _TAG = "mlflow.sharedViewState."
 # With it MLflow shows an experiment as trainings; else it guesses, and opens at its overview of language models' traces.
@@ -98,6 +100,6 @@ _CHARTS: Sequence[Mapping[str, Any]] = (
 )  # fmt: skip
 
 VIEWS = (
-    View("study", "The study, a row for each variant", _PARENTS, "TABLE"),
-    View("thesis", "The thesis's experiments", f"{_PARENTS} and tags.sources LIKE '%,thesis,%'", "CHART"),
+    View("study", "The study, a row for each variant", _CURRENT, "TABLE"),
+    View("thesis", "The thesis's experiments", f"{_CURRENT} and tags.sources LIKE '%,thesis,%'", "CHART"),
 )

@@ -14,7 +14,7 @@ import torch
 
 from pipeline.errors import UserError
 from pipeline.runner import checkpoint, finished, workers
-from pipeline.runner.progress import Screen, TrainingProgress
+from pipeline.runner.progress import TrainingProgress
 from pipeline.training.engine import Trainer
 
 
@@ -196,17 +196,6 @@ def test_progress_counts_the_epochs_of_the_groups_that_take_a_groups_place() -> 
     for epoch in range(4):
         progress.epoch([0, 1], epoch + 1, [])
     assert progress.screen.work_left() == 4  # of one seed, in epochs
-
-
-def test_before_the_first_epoch_no_time_is_known() -> None:
-    """A replay ends before any work is done; nothing can be said of the rest from it."""
-    screen = Screen("study")
-    screen.expect(3600.0)
-    assert (screen.seconds_left(), screen.time_left()) == (None, "")
-    screen.advance(1800.0)
-    left = screen.seconds_left()
-    assert left is not None
-    assert left == pytest.approx(screen.seconds(), abs=0.5)
 
 
 def test_a_kill_after_the_last_epoch_does_not_forget_that_graphs_ran(

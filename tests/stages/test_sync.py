@@ -17,7 +17,7 @@ from pipeline.runner import results
 from pipeline.stages.sync import main as command
 from pipeline.stages.sync import sync
 from pipeline.study import load
-from pipeline.tracking import newest_runs
+from pipeline.tracking import runs_of
 from pipeline.tracking.recorder import training_lock
 from pipeline.tracking.store import Store, locked
 from pipeline.tracking.views import VIEWS
@@ -108,6 +108,7 @@ def test_sync_adds_only_what_is_missing(project: Path, uri: str, capsys: pytest.
 
 
 def test_a_new_training_of_a_variant_leaves_the_old_one_alone(project: Path, uri: str) -> None:
+    """But for its place in the views, which show one row of each variant."""
     directory = write_training(project / "runs" / "base", make_run())
     track(make_run(), directory)
     sync()
@@ -120,7 +121,37 @@ def test_a_new_training_of_a_variant_leaves_the_old_one_alone(project: Path, uri
     assert content.points == expected_points() + expected_points("fedc")
     for name in before.statuses:
         assert content.artifacts[name] == before.artifacts[name]
-        assert content.tags[name] == before.tags[name]
+        assert content.tags[name] == before.tags[name] | ({"current": "false"} if name == "0123 base" else {})
+
+
+def test_the_views_show_the_training_in_the_folder(project: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what runs now, and DVC experiments; after a checkout of an earlier commit, that one's."""
+
+    def shown() -> set[str]:
+        store = Store(uri)
+        found = store.call("search_runs", [store.experiment("digits")], filter_string=VIEWS[0].filter)
+        return {f"{run.data.tags['training.id'][:4]} {run.info.run_name}" for run in found}
+
+    directory = project / "runs" / "base"
+    folders = {}
+    for number in (1, 2):
+        write_training(directory, make_run(training_id=f"{number}{number}" * 16) | {"started": f"2026-01-0{number}T00:00:00+00:00"})
+        sync()
+        assert shown() == {f"{number}{number}{number}{number} base"}
+        folders[number] = directory.rename(project / f"commit-{number}")
+    for number, day in ((3, 1), (4, 3)):  # killed before the second one was trained, and running now
+        run = make_run(training_id=f"{number}{number}" * 16) | {"started": f"2026-01-0{day}T12:00:00+00:00"}
+        assert not Tracker(run).close("FINISHED")
+    write_training(project / "runs" / "other", make_run("other", "fedc" * 8))
+    with monkeypatch.context() as experiment:
+        experiment.setenv("DVC_EXP_NAME", "wider")
+        experiment.setenv("DVC_ROOT", str(project))
+        assert not Tracker(make_run(training_id="5555" * 8)).close("FINISHED")
+    for number in (2, 1, 2):
+        folders[number].rename(directory)
+        sync()
+        assert shown() == {f"{number}{number}{number}{number} base", "4444 base", "fedc other", "5555 wider: base"}
+        directory.rename(folders[number])
 
 
 def test_sync_leaves_out_the_evaluation_of_an_earlier_training(project: Path, uri: str) -> None:
@@ -193,7 +224,8 @@ def test_the_filters_of_the_document_find_what_it_says(
     for number, variant in enumerate(("base", "sinusoidal", "no-position", "cnn", "caption")):
         config = study.resolve(variant).model_dump(mode="json")
         config["train"] |= {"seeds": SEEDS, "epochs": 30 if variant == "sinusoidal" else EPOCHS}
-        directory = write_training(project / "runs" / variant, make_run(variant, f"000{number}" * 8) | {"config": config})
+        known = {"config": config, "git_commit": f"{number}" * 40, "git_dirty": False}
+        directory = write_training(project / "runs" / variant, make_run(variant, f"000{number}" * 8) | known)
         if variant in ("sinusoidal", "no-position"):
             run = results.read_run(directory)
             epochs = [row._replace(test_accuracy=0.98 - 0.01 * (row.seed == 7)) for row in results.epoch_rows(run)]
@@ -201,12 +233,14 @@ def test_the_filters_of_the_document_find_what_it_says(
     sync()
     assert "base: not registered, " in capsys.readouterr().out  # what lies there are no weights
     text = (ROOT / "docs/mlflow.md").read_text(encoding="utf-8")
-    filters = re.findall(r"```sql\n(.+)\n```", text) + [view.filter for view in VIEWS]
+    filters = re.findall(r"```sql\n(.+)\n```", text.replace("%COMMIT%", "%4444444%")) + [view.filter for view in VIEWS]
     expected = [
         {"base", "sinusoidal", "no-position"},
+        {"base"},
         {"sinusoidal"},
         {"sinusoidal"},
         {"sinusoidal, seed 0", "sinusoidal, seed 3"},
+        {"caption", *(f"caption, seed {seed}" for seed in SEEDS)},
         {"base", "sinusoidal", "no-position", "cnn", "caption"},
         {"base", "sinusoidal", "no-position", "cnn"},
     ]
@@ -268,7 +302,7 @@ def test_a_training_that_diverged(project: Path, uri: str, capsys: pytest.Captur
     after = read_store(uri)
     assert sorted(map(repr, after.points.elements())) == sorted(map(repr, before.points.elements()))
     assert after.points["0123 base", "diverged", 0, 1.0] == 1
-    assert_diverged(newest_runs(run["git_commit"]))
+    assert_diverged(runs_of([run["training_id"]], uri))
 
 
 def test_settings_of_every_architecture_are_params(project: Path, uri: str, study: params.Params) -> None:
@@ -313,7 +347,7 @@ def test_runs_get_the_commits_that_hold_them(project: Path, uri: str, study: par
     raw = small_study(yaml.safe_load((provenance.ROOT / "params.yaml").read_text()))
     raw["train"] |= {"seeds": SEEDS, "epochs": EPOCHS}
     git(project, "init", "--quiet")
-    first = commit_all(project, "before any training")
+    commit_all(project, "before any training")
     train("1111" * 8, 16)
     assert commits("1111" * 8) == [None, "true", "f" * 40, None]
     git(project, "add", "tables")
@@ -331,8 +365,6 @@ def test_runs_get_the_commits_that_hold_them(project: Path, uri: str, study: par
     sync()
     assert commits("2222" * 8)[:2] == [None, "true"]
     assert commits("3333" * 8) == [third, "false", "f" * 40, third]
-    assert {run.record["training_id"] for run in newest_runs(third)} == {"3333" * 8}
-    assert not newest_runs(first)
 
 
 def test_runs_of_an_experiment_go_to_the_repository_that_it_is_of(project: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:

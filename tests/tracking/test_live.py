@@ -19,7 +19,7 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.stages.sync import sync
 from pipeline.tracking import Tracker as DelayedTracker
-from pipeline.tracking import live, newest_runs
+from pipeline.tracking import live, runs_of
 from pipeline.tracking.store import set_environment
 from tests.helpers import wait_until
 from tests.tracking.trainings import (
@@ -289,7 +289,7 @@ def test_a_server_that_dies_midway(project: Path, capsys: pytest.CaptureFixture[
         sync()
         sync()
         assert capsys.readouterr().out.splitlines()[3] == "wild: complete"
-        assert_diverged(newest_runs(wild["git_commit"]))
+        assert_diverged(runs_of([wild["training_id"]], address))
     assert not (project / "mlartifacts").exists()
 
 

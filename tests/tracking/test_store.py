@@ -16,7 +16,7 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.stages.sync import sync
-from pipeline.tracking import newest_runs
+from pipeline.tracking import runs_of
 from pipeline.tracking.store import Store, StoreBusy, StoreDamaged, explain, locked, store_uri
 from tests.tracking.trainings import (
     ALL_POINTS,
@@ -47,7 +47,7 @@ def test_a_damaged_database_is_set_aside_and_made_anew(
     said = "The MLflow store mlflow.db is damaged: `make sync` makes it anew"
     assert capsys.readouterr().err == f"{said}; training goes on, `make sync` will log this run later.\n"
     with pytest.raises(UserError, match=f"^{said}; mend that, then run the command again"):
-        newest_runs("1" * 40)
+        runs_of([], uri)
     assert (project / "mlflow.db").read_bytes() == content
 
     (project / "mlflow.db.damaged-1").write_bytes(b"an earlier one")
