@@ -126,7 +126,8 @@ class Records:
             with np.load(io.BytesIO(content), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}  # reading all of them checks their CRCs
             return Evaluation(**json.loads(str(arrays["evaluation"])))
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
+        except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+            # RuntimeError: a flipped bit that says that the file is encrypted, or compressed in another way.
             return None
 
     def write_tables(self, wanted: Mapping[str, dict[str, Any]]) -> None:

@@ -19,15 +19,18 @@ REACHED_STEPS = 20  # recorded ones; the loss of a single batch scatters too muc
 def loss_spikes(loss: FloatArray) -> int:
     """How many steps have a loss that exceeds the median of the `SPIKE_STEPS` steps before by more than `SPIKE_HEIGHT`.
 
-    A step with fewer before it is compared with those there are, the first with none. A loss that is not finite is a spike.
+    The first `SPIKE_STEPS` steps are compared with nothing: Adam's second step is often worse than its first, which is no spike out of a
+    level. A loss that is not finite is a spike wherever it stands.
 
     Args:
         loss: (step,), of the recorded steps in order.
     """
     loss = np.where(np.isfinite(loss), np.asarray(loss, dtype=np.float64), np.inf)
-    padded = np.concatenate([np.full(SPIKE_STEPS - 1, np.nan), loss])
-    before = np.nanmedian(sliding_window_view(padded, SPIKE_STEPS)[:-1], axis=1)  # of each step after the first
-    return int(np.isinf(loss).sum() + (np.isfinite(loss[1:]) & (loss[1:] > before + SPIKE_HEIGHT)).sum())
+    spikes = int(np.isinf(loss).sum())
+    if len(loss) > SPIKE_STEPS:
+        before, later = np.median(sliding_window_view(loss, SPIKE_STEPS)[:-1], axis=1), loss[SPIKE_STEPS:]
+        spikes += int((np.isfinite(later) & (later > before + SPIKE_HEIGHT)).sum())
+    return spikes
 
 
 def steps_to_loss(step: FloatArray, loss: FloatArray, num_steps: int) -> int:

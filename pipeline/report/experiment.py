@@ -201,16 +201,17 @@ def budgets(table: Sequence[Row]) -> str:
     return f"Sizes beside *{baseline.label}*: {'; '.join(parts)}." if parts else ""
 
 
-def answer(judgements: Sequence[Judgement], label: Callable[[str], str]) -> str:
-    """What became of an experiment's claims, as a sentence each, where none of them is about how well a training ends; else empty."""
-    if any(comparison.measure in ENDS for judgement in judgements for comparison in judgement.claim.comparisons):
-        return ""
+def answers(judgements: Sequence[Judgement], label: Callable[[str], str]) -> list[tuple[str, str]]:
+    """Verdict and sentence of each of an experiment's claims, where the first is not about how well a training ends; else none."""
+    if not judgements or any(comparison.measure in ENDS for comparison in judgements[0].claim.comparisons):
+        return []
     said = []
     for judgement in judgements:
         found, sentence = judgement.deciding, judgement.claim.sentence.removesuffix(".")
         if found.effect is not None:
-            said.append(f"{sentence}: {judgement.verdict} ({text.compared(found.comparison, label)}: {text.effect(found)}).")
-    return " ".join(said)
+            effect = f"{text.compared(found.comparison, label)}: {text.effect(found)}"
+            said.append((judgement.verdict.capitalize(), f"{sentence} ({effect})."))
+    return said
 
 
 def too_short(params: Params, run: Training) -> bool:
@@ -258,7 +259,8 @@ def render(
         present=present,
         differ=[row for row in present if row.accuracy.difference],
         absent=[row.variant for row in table if row.run is None],
-        headline=answer(judgements, experiment.label) or headline(table),
+        answers=answers(judgements, experiment.label),
+        headline=headline(table),
         budgets=budgets(table),
         excursions=f" {EXCURSIONS}: {'; '.join(far)}." if far else "",
         images_shown=params.images_shown,

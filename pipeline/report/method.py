@@ -13,7 +13,7 @@ from pipeline.measures import late
 from pipeline.params import Params
 from pipeline.report import text
 from pipeline.study import Training, error_rates
-from pipeline.study.effects import TOGETHER, look_level
+from pipeline.study.effects import TOGETHER, look_level, look_path
 from pipeline.study.statistics import LEVEL
 
 
@@ -41,6 +41,8 @@ def render(params: Params, runs: Mapping[str, Training]) -> bytes:
         level=100 * look_level(params.looks),
         overall=100 * (1 - LEVEL),
         together=100 * TOGETHER,
+        steps=len(look_path(params.looks)),
+        path=text.listed([f"{one} and {other}" for one, other in look_path(params.looks)]) if params.looks else "",
         timed_level=100 * LEVEL,
         simulated=error_rates.LOOKS,
         rows=rows,

@@ -79,6 +79,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         kind = captions if params.resolve(settings.baseline).task == "captioning" else experiment
         files |= kind.render(params, name, runs, own, train_images=train_images, timed=timings is not None)
     overview = forest(list(judgements.values()))
+    counts = [len(params.resolve(variant).train.seeds) for variant in params.variants]
     judged = sum(judgement.verdict in ("supported", "contradicted", "not decided") for judgement in judgements.values())
     files["README.md"] = text.page(
         "README.md.j2",
@@ -94,6 +95,8 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         judgements=[(judgement, places[id]) for id, judgement in judgements.items()],
         tally=_tally(list(judgements.values())),
         other_seeds=text.other_seeds(params, list(params.variants)),
+        fewest=min(counts),
+        most=max(counts),
         without_experiment=[judgement for id, judgement in judgements.items() if places[id].startswith("#")],
         timed=timings is not None,
         groups=_groups(params, runs),

@@ -13,7 +13,7 @@ from pipeline.report.parallel import pictures
 from pipeline.report.text import NBSP, digits, estimate
 from pipeline.study.claims import Judgement
 from pipeline.study.effects import MIN_ROUNDS
-from pipeline.timing.results import MIN_TOKENS, Timings
+from pipeline.timing.results import MIN_TOKENS, Contrast, Timings
 from pipeline.timing.subjects import WAYS, Way
 
 
@@ -71,7 +71,7 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
         way_labels=figures.WAY_LABELS,
         spoken=figures.SPOKEN,
         pairs=pairs,
-        contrasts=[found for _, *pair in pairs for way in WAYS if (found := timings.contrast(way, *pair))],
+        contrasts=_contrasts(timings, pairs),
         ratio=ratio,
         milliseconds=milliseconds,
         exponent=exponent,
@@ -82,6 +82,23 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
         page="timing.md",
     )
     return files | {"timing.md": page}
+
+
+def _contrasts(timings: Timings, pairs: Sequence[tuple[str, str, str]]) -> list[Contrast]:
+    """How the steps of the claims' pairs differ, each pair once, where the interval of their times' ratio excludes 1.
+
+    Where it does not, the profiles of two single steps differ by chance.
+    """
+    once: dict[frozenset[str], tuple[str, str]] = {}
+    for _, slower, faster in pairs:
+        once.setdefault(frozenset((slower, faster)), (slower, faster))
+    found = []
+    for slower, faster in once.values():
+        for way in WAYS:
+            ratio = timings.relative(f"step/{way}/{slower}", f"step/{way}/{faster}")
+            if ratio and ratio[1] and not ratio[1].low <= 1 <= ratio[1].high and (contrast := timings.contrast(way, slower, faster)):
+                found.append(contrast)
+    return found
 
 
 def _pairs(timings: Timings, judgements: Sequence[Judgement]) -> list[tuple[str, str, str]]:

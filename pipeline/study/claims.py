@@ -563,7 +563,7 @@ def _unsettled(
     ]
     if not alone:
         return _Unsettled(moved, longer)
-    return _Unsettled(moved, either, (f"Without {' or without '.join(alone)} it would have settled.",))
+    return _Unsettled(moved, either, (f"If {' or '.join(alone)} were left out, it would have settled.",))
 
 
 def _moved(sample: _Sample, before: _Sample, levels: _Levels, looks: tuple[int, ...]) -> str:
@@ -619,9 +619,9 @@ def _notes(sample: _Sample, finding: Finding, levels: _Levels) -> tuple[str, ...
             # Not only the outlier: it widens the interval, so that leaving it out may confirm the verdict.
             flip = [str(seed) for j, seed in enumerate(seeds) if _decide(sample.without(i, j), levels, ()).verdict != finding.verdict]
             if flip:
-                flips.append(f"{'seed' if len(flip) == 1 else 'any one of the seeds'} {listed(flip)} of {name}")
+                flips.append(f"{'seed' if len(flip) == 1 else 'one of the seeds'} {listed(flip)} of {name}")
     if flips:
-        notes.append(f"Without {' or without '.join(flips)} it would not be {finding.verdict}.")
+        notes.append(f"If {' or '.join(flips)} were left out, it would not be {finding.verdict}.")
     estimate = sample.estimate
     if comparison.rule == "equivalent" and isinstance(estimate, Estimate):
         half, margin = estimate.half_width(levels.inside), sample.region[1]

@@ -253,7 +253,7 @@ def look_path(looks: Sequence[int]) -> list[tuple[int, int]]:
 
 @cache
 def look_level(looks: tuple[int, ...]) -> float:
-    """Level of the intervals at each look, so that all looks together miss the truth in at most 5 % of cases (Pocock 1977).
+    """Level of the intervals at each look, so that all looks together miss the truth in `TOGETHER` of all cases (Pocock 1977).
 
     Each side of a comparison counts up to its own largest look, so the information about a difference, n₁n₂ / (n₁ + n₂), grows at
     every step of `look_path`. The level is that of all these steps. The chance that a random walk stays below c √information at every

@@ -23,7 +23,7 @@ from pipeline.training.records import EpochRow
 from pipeline.training.stack import Stack, initial_model
 
 SEEDS = [4, 2, 7]
-TRACES = {4: np.repeat([2.0, 0.0], [7, 33]), 2: np.full(40, 2.0), 7: np.where(np.arange(40) == 30, 9.0, 0.0)}
+TRACES = {4: np.repeat([2.0, 0.0], [7, 53]), 2: np.full(60, 2.0), 7: np.where(np.arange(60) == 55, 9.0, 0.0)}
 POSITIONS = ("learned", "sinusoidal", "sincos2d", "none")
 MODELS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -64,7 +64,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, settings_of: dict[str, params
             factor = 1.5 if variant in MOVED else 1
             tensors = {f"model.{name}": value[0].detach().numpy() * factor for name, value in state.items()}
             loss = TRACES[seed].astype(np.float32)
-            tensors |= {"trace.loss": loss, "trace.gradient_norm": loss, "trace.step": np.arange(1, 41)}
+            tensors |= {"trace.loss": loss, "trace.gradient_norm": loss, "trace.step": np.arange(1, 61)}
             parts.append(Finished(seed, tensors, (EpochRow(seed, 1, 2.0, 2.0, 0.1, 1.0, 1.0),), origin))
         results.write(directory / variant, settings, parts, {"seeds": SEEDS})
     return directory

@@ -8,6 +8,7 @@ from scipy.spatial import distance
 from scipy.stats import spearmanr
 
 from pipeline.measures.positions import cosine_similarity, grid_distance, nearness_correlation, similarity_mosaic, table_correlation
+from pipeline.models.positions import sinusoidal_table
 
 
 def test_cosine_similarity_is_one_minus_scipys_cosine_distance() -> None:
@@ -79,6 +80,18 @@ def test_table_correlation_is_spearmans_over_the_pairs() -> None:
         [np.dot(m[i], m[j]) / np.linalg.norm(m[i]) / np.linalg.norm(m[j]) for i in range(6) for j in range(i)] for m in (vectors, table)
     ]
     assert table_correlation(vectors, table) == pytest.approx(spearmanr(*similar).statistic)
+
+
+def test_pairs_that_are_equally_far_apart_tie() -> None:
+    """Rows of the 1-D table are as alike as their distance says; its float32 numbers must not break these ties."""
+    vectors = np.random.default_rng(8).normal(size=(49, 32))
+    frequency = 10000 ** -(np.arange(0, 32, 2) / 32)  # Vaswani et al. (2017), section 3.5: sin and cos of position times frequency
+    cosine = cosine_similarity(vectors)
+    pairs = [(i, j) for i in range(49) for j in range(i)]
+    by_distance = [float(np.cos((i - j) * frequency).mean()) for i, j in pairs]
+    assert len({round(one, 12) for one in by_distance}) == 48
+    expected = spearmanr([cosine[i, j] for i, j in pairs], np.round(by_distance, 12)).statistic
+    assert table_correlation(vectors, sinusoidal_table(49, 32).double().numpy()) == pytest.approx(expected, abs=1e-6)
 
 
 def test_table_correlation_by_hand() -> None:

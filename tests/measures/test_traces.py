@@ -12,9 +12,11 @@ from pipeline.measures.traces import loss_spikes, steps_to_loss
 
 def test_spikes_are_counted_above_the_median_before_them() -> None:
     loss = np.ones(300)
-    loss[[40, 120, 121, 250]] = [2.5, 2.01, 1.99, 9.0]
+    loss[[50, 120, 121, 250]] = [2.5, 2.01, 1.99, 9.0]
     assert loss_spikes(loss) == 3
-    assert loss_spikes(np.array([1.0, 2.5, 1.0])) == 1  # against the one step before
+    loss[49] = 9.0  # of the first 50 steps none has 50 before it
+    assert loss_spikes(loss) == 3
+    assert loss_spikes(np.array([1.0, 2.5, 1.0])) == 0
 
 
 def test_a_higher_level_is_a_spike_until_it_is_half_of_the_window() -> None:

@@ -145,7 +145,7 @@ def test_the_headline_names_who_ends_elsewhere(study: Params) -> None:
     assert "cannot be told from it with these seeds" in experiment.headline(experiment.rows(study, EXPERIMENT, near))
 
 
-def test_claims_are_the_answer_where_none_is_about_how_a_training_ends(study: Params) -> None:
+def test_claims_are_the_answer_where_the_first_is_not_about_how_a_training_ends(study: Params) -> None:
     def judged(id: str, verdict: Verdict, effect: float | None) -> Judgement:
         ends = None if effect is None else Interval(effect - 0.01, effect + 0.01, 0.98)
         return Judgement(
@@ -153,11 +153,14 @@ def test_claims_are_the_answer_where_none_is_about_how_a_training_ends(study: Pa
         )
 
     label = study.experiments["lengths"].label
-    said = experiment.answer([judged("T15", "contradicted", 0.16)], label)
+    [(verdict, said)] = experiment.answers([judged("T15", "contradicted", 0.16)], label)
     sentence = study.claims["T15"].sentence.removesuffix(".")
     assert (
         said.replace("\N{NO-BREAK SPACE}", " ")
-        == f"{sentence}: contradicted ({label('sinusoidal')}, accuracy at another size: 16.00 % [15.00 to 17.00])."
+        == f"{sentence} ({label('sinusoidal')}, accuracy at another size: 16.00 % [15.00 to 17.00])."
     )
-    assert experiment.answer([judged("T15", "not run", None)], label) == ""
-    assert experiment.answer([judged("T15", "contradicted", 0.16), judged("T1a", "not decided", 0.9)], label) == ""
+    assert verdict == "Contradicted"
+    assert experiment.answers([judged("T15", "not run", None)], label) == []
+    both = [judged("T15", "contradicted", 0.16), judged("T1a", "not decided", 0.9)]
+    assert [verdict for verdict, _ in experiment.answers(both, label)] == ["Contradicted", "Not decided"]
+    assert experiment.answers(both[::-1], label) == []

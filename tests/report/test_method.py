@@ -55,6 +55,7 @@ def test_it_states_looks_level_and_length(study: Params) -> None:
     shown = page(study)
     assert "looked at with 6, 10 and 20 seeds" in shown
     assert f"has a level of {100 * look_level(study.looks):.3g} %" in shown
+    assert "looked at 5 times: 6 and 6, 6 and 10, 10 and 10, 10 and 20 and 20 and 20 seeds" in shown
     assert "(1,800,000 where it says nothing else)" in shown
     once = page(study.model_copy(update={"looks": (), "images_shown": 1234}))
     assert "This study has no looks: all seeds count, once, with intervals at 95 %." in once

@@ -51,7 +51,7 @@ def test_other_numbers_of_seeds_are_named_once(raw_params: dict[str, Any]) -> No
 def test_notes_have_the_labels_of_their_page() -> None:
     """Also where one variant's label is another's name, and a name begins another."""
     comparison = ComparisonSettings.model_validate({"rule": "less", "measure": "accuracy", "variant": "a", "reference": "a-b", "bound": 1})
-    note = "Seed 3 of a lies far from its others. Without any one of the seeds 1 and 2 of a-b it would not be supported."
+    note = "Seed 3 of a lies far from its others. If one of the seeds 1 and 2 of a-b were left out, it would not be supported."
     said = text.in_labels(note, comparison, {"a": "a-b", "a-b": "wide"}.__getitem__)
-    expected = "Seed 3 of a-b lies far from its others. Without any one of the seeds 1 and 2 of wide it would not be supported."
+    expected = "Seed 3 of a-b lies far from its others. If one of the seeds 1 and 2 of wide were left out, it would not be supported."
     assert said == expected

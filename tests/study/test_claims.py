@@ -595,7 +595,7 @@ def test_a_seed_whose_excursion_looks_like_a_movement_is_named() -> None:
     late = 0.9 + 1e-4 * np.array([-1.5, -0.5, 0.0, 0.5, 1.5])
     b = ending(*[0.9] * 5)
     one = found(compare("equivalent", bound=0.005), a=_last_two_fifths(late - np.array([0, 0, 0.1, 0, 0]), late), b=b)
-    assert (one.verdict, one.notes) == ("not settled", ("Without seed 2 of a and b it would have settled.",))  # paired
+    assert (one.verdict, one.notes) == ("not settled", ("If seed 2 of a and b were left out, it would have settled.",))  # paired
     assert one.missing == "more seeds or a longer training"
     every = found(compare("equivalent", bound=0.005), a=_last_two_fifths(late - 0.02, late), b=b)
     assert (every.verdict, every.notes, every.missing) == ("not settled", (), "a longer training")
@@ -901,7 +901,7 @@ def test_seeds_far_out_and_verdicts_that_hang_on_one_are_named() -> None:
     barely = found(compare("less", paired=False), a=ending(0.960, 0.961, 0.962), b=ending(0.963, 0.964, 0.9652))
     assert (barely.verdict, barely.notes) == (
         "supported",
-        ("Without any one of the seeds 0 and 1 of a or without seed 1 of b it would not be supported.",),
+        ("If one of the seeds 0 and 1 of a or seed 1 of b were left out, it would not be supported.",),
     )
 
 
@@ -920,11 +920,11 @@ def test_every_seed_whose_absence_changes_the_verdict_is_named() -> None:
             left = [found(compare("less", paired=False), **{one: ending(*rest) for one, rest in of.items()}).verdict for of in without]
             flips = [str(seed) for seed, verdict in enumerate(left) if verdict != finding.verdict]
             if len(flips) > 1:
-                clauses.append(f"any one of the seeds {', '.join(flips[:-1])} and {flips[-1]} of {name}")
+                clauses.append(f"one of the seeds {', '.join(flips[:-1])} and {flips[-1]} of {name}")
             elif flips:
                 clauses.append(f"seed {flips[0]} of {name}")
-        expected = f"Without {' or without '.join(clauses)} it would not be {finding.verdict}." if clauses else None
-        assert next((note for note in finding.notes if note.startswith("Without")), None) == expected
+        expected = f"If {' or '.join(clauses)} were left out, it would not be {finding.verdict}." if clauses else None
+        assert next((note for note in finding.notes if note.startswith("If ")), None) == expected
         named += bool(clauses)
     assert named > 5
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from matplotlib.transforms import Bbox
@@ -126,8 +127,9 @@ def _name(axes: Axes, named: Sequence[tuple[Point, dict[str, Any]]]) -> None:
     inside = axes.get_window_extent()
     spots = [axes.transData.transform((point.flops, float(point.errors.mean()))) for point, _ in named]
     taken = [Bbox.from_bounds(x - 6, y - 6, 12, 12) for x, y in spots]
-    for line in axes.lines:
-        for one, next_ in itertools.pairwise(axes.transData.transform(np.asarray(line.get_xydata()))):
+    bars = [bar for found in axes.collections if isinstance(found, LineCollection) for bar in found.get_segments()]
+    for path in (*(np.asarray(line.get_xydata()) for line in axes.lines), *bars):
+        for one, next_ in itertools.pairwise(axes.transData.transform(path)):
             steps = np.linspace(one, next_, 2 + int(np.hypot(*(next_ - one)) / 8))
             taken += [Bbox.from_bounds(x - 1, y - 1, 2, 2) for x, y in steps]
     for point, own in named:

@@ -17,7 +17,6 @@ from matplotlib.textpath import TextPath
 from pipeline.captioning.grammar import Grammar, Words, grammar_of
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH, FloatArray
-from pipeline.params import ARCHITECTURES
 from pipeline.report.figures.drawing import Drawing, Material, figure
 from pipeline.report.figures.lines import bands, draw_bars, error_axis, log_ticks, move_aside, same_but
 from pipeline.report.figures.style import (
@@ -286,7 +285,7 @@ def budget(material: Material) -> list[Drawing]:
         names = {material.label(run) for run in members}
         if len(members) > 1:
             names = {name.split(",")[0] for name in names}
-        label = names.pop() if len(names) == 1 else ARCHITECTURES[members[0].settings.model.architecture].label
+        label = names.pop() if len(names) == 1 else " / ".join(material.label(run) for run in members)
         greedy, beam = zip(*(found for run in members if (found := _errors(run)) is not None), strict=True)
         epochs = tuple(run.settings.train.epochs for run in members)
         lines.append(Budget(label, epochs, greedy, beam, any(material.is_baseline(run) for run in members)))

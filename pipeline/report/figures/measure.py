@@ -50,12 +50,19 @@ def measure(material: Material) -> list[Drawing]:
     caption += f"; bar: its {100 * LEVEL:g} % Student t interval." if max(len(row.values) for row in rows) > 1 else "."
     if any(row.is_baseline for row in rows):
         caption += f" Dotted: the mean of {material.experiment.label(material.experiment.baseline)}, the baseline."
+    if is_logarithmic(rows) and any(_reaches_zero(row) for row in rows):
+        caption += " A bar that runs to the left edge is of an interval that reaches 0."
     if any(row.finite.size < row.values.size for row in rows):
         caption += " Values that are not finite are counted at the right and left out of the means."
     if lacking := [material.label(run) for run in material.runs if run.variant not in found]:
         caption += f" {text.listed(lacking)} {'have' if len(lacking) > 1 else 'has'} no such measure."
     title = chosen.title + (f" ({chosen.of_value})" if chosen.of_value else "")
     return [Drawing(alt, caption, lambda theme: draw_measure(rows, title, theme))]
+
+
+def _reaches_zero(row: Dots) -> bool:
+    interval = summarize(row.finite).interval if row.finite.size else None
+    return interval is not None and interval.low <= 0
 
 
 def is_logarithmic(rows: Sequence[Dots]) -> bool:
@@ -72,6 +79,7 @@ def draw_measure(rows: Sequence[Dots], title: str, theme: Theme) -> bytes:
         lines = textwrap.wrap(title + (", log scale" if logarithmic else ""), _TITLE)
         drawn = Figure(figsize=(WIDTH, 0.85 + 0.2 * len(lines) + 0.36 * len(rows)), layout="constrained")
         axes = drawn.subplots()
+        endless: list[tuple[int, str]] = []
         smallest = min((float(row.finite.min()) for row in rows if row.finite.size), default=0.0)
         for place, row in enumerate(rows):
             colour = INK[theme] if row.is_baseline else COLOURS[theme][0]
@@ -84,8 +92,11 @@ def draw_measure(rows: Sequence[Dots], title: str, theme: Theme) -> bytes:
             if row.finite.size:
                 summary = summarize(row.finite)
                 if summary.interval:
-                    low = max(summary.interval.low, smallest / 2) if logarithmic else summary.interval.low
-                    axes.plot([low, summary.interval.high], [place, place], color=colour, linewidth=4, alpha=0.35, zorder=2)
+                    low, high = summary.interval.low, summary.interval.high
+                    if logarithmic and _reaches_zero(row):
+                        endless.append((place, colour))
+                        low = smallest / 2  # so far the axis reaches
+                    axes.plot([low, high], [place, place], color=colour, linewidth=4, alpha=0.35, zorder=2, solid_capstyle="butt")
                 axes.plot([summary.mean], [place], marker="D", markersize=6.5, color=colour, markeredgecolor=PAGE[theme], zorder=4)
                 if row.is_baseline:
                     axes.axvline(summary.mean, color=MUTED[theme], linestyle=":", linewidth=1.2, zorder=1)
@@ -97,6 +108,10 @@ def draw_measure(rows: Sequence[Dots], title: str, theme: Theme) -> bytes:
         axes.set_title("\n".join(lines))
         if logarithmic:
             log_axis(axes, "x")
+            ends = axes.get_xlim()
+            for place, colour in endless:
+                axes.plot([ends[0], smallest / 2], [place, place], color=colour, linewidth=4, alpha=0.35, zorder=2, solid_capstyle="butt")
+            axes.set_xlim(ends)
         else:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
             plain_numbers(axes, "x")

@@ -74,7 +74,8 @@ def _label(judgement: Judgement) -> str:
 
 def _sentence(judgement: Judgement) -> str:
     """The claim's own words, in a few lines."""
-    text = f"{judgement.id}  {judgement.claim.sentence.rstrip('.').removesuffix(': reproduced on this machine')}"
+    sentence = judgement.claim.sentence.rstrip(".").removeprefix("On this machine ")
+    text = f"{judgement.id}  {sentence[0].upper()}{sentence[1:]}"
     wrapped = textwrap.wrap(text, _SENTENCE_LINE, max_lines=_SENTENCE_LINES, placeholder=" \N{HORIZONTAL ELLIPSIS}")
     return "\n".join(wrapped)
 
