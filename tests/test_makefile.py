@@ -53,6 +53,18 @@ def test_values_are_text_and_never_run(checkout: Path, value: str) -> None:
     assert not (checkout / "hit").exists()
 
 
+@pytest.mark.parametrize("target", ["repro", "demo", "preview"])
+def test_jobs_are_the_processes_of_all_that_trains(checkout: Path, target: str) -> None:
+    (checkout / ".venv" / "bin" / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$LAB_PROCESSES"\n')
+    given = {name: make(checkout, target, *arguments, **variables).stdout for name, arguments, variables in (
+        ("JOBS", ["JOBS=3"], {"LAB_PROCESSES": "2"}), ("LAB_PROCESSES", [], {"LAB_PROCESSES": "2"}), ("none", [], {"LAB_PROCESSES": ""}),
+    )}  # fmt: skip
+    assert given == {"JOBS": "3\n", "LAB_PROCESSES": "2\n", "none": "\n"}
+    for value in HOSTILE:
+        assert make(checkout, target, f"JOBS={value}").stdout == f"{value}\n"
+    assert not (checkout / "hit").exists()
+
+
 @pytest.mark.parametrize("target", ["plan", "ui", "sync"])
 def test_a_folder_may_have_any_name_and_has_to_be_there(checkout: Path, target: str) -> None:
     folder = checkout / "build" / 'a demo\'s "folder"'

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator
 from scipy.optimize import isotonic_regression
 
-from pipeline.measures import first_changes, shift_accuracy, size_accuracy
+from pipeline.measures import first_changes, late, shift_accuracy, size_accuracy
 from pipeline.measures.definitions import FIRST_STEPS, SHIFTS, SIZES, FloatArray
 from pipeline.params import ARCHITECTURES
 from pipeline.report.figures.drawing import Drawing, Material, figure
@@ -54,7 +54,7 @@ def data_size(material: Material) -> list[Drawing]:
         members.sort(key=lambda run: images[run.variant])
         own = architectures.count(architecture) == 1
         label = ARCHITECTURES[architecture].label if own else material.label(members[-1])
-        values = pd.DataFrame({run.variant: pd.Series(run.test_error[:, -1]) for run in members}).to_numpy()
+        values = pd.DataFrame({run.variant: pd.Series(late(run.test_error)) for run in members}).to_numpy()
         is_baseline = any(material.is_baseline(run) for run in members)
         lines.append(Series(label, tuple(images[run.variant] for run in members), values, is_baseline))
     if not any(len(line.x) > 1 for line in lines):
@@ -65,7 +65,8 @@ def data_size(material: Material) -> list[Drawing]:
     ]
     alt = f"Test error against the number of training images. {'; '.join(spoken)}."
     caption = (
-        f"Test error after the last epoch against the number of different training images, at equal optimiser steps. "
+        "Test error, mean over each seed's last five epochs (the last fifth of fewer than 25), against the number of different training "
+        f"images, at equal optimiser steps. "
         f"{bands(material.runs, 'bars')} A seed's subset is the same for all networks. Both axes are logarithmic."
     )
     return [Drawing(alt, caption, lambda theme: draw_data_size(lines, theme))]
@@ -180,11 +181,16 @@ def first_steps(material: Material) -> list[Drawing]:
         return []
     spoken = [f"{line.label} {line.values[:, 0].mean():.1g}, then {line.values[:, -1].mean():.1g}" for line in lines]
     alt = f"Change of a weight in the first and in the {FIRST_STEPS}th step: {'; '.join(spoken)}."
+    radam = (
+        " RAdam takes plain gradient steps until that mean is of enough of them (Liu et al. 2020, section 4)."
+        if any(run.settings.train.optimizer == "radam" for run in material.runs)
+        else ""
+    )
     caption = (
         f"Root mean square change of a weight in each of the first {FIRST_STEPS} steps: the square root of the variance of the effective "
         f"step, whose mean is near zero. {bands(material.runs, 'bars')} Adam divides a gradient by the root of the mean of its squares, "
-        "which of one gradient is its size: its first step moves every weight by the whole learning rate, however small the gradient. "
-        "RAdam takes plain gradient steps until that mean is of enough of them (Liu et al. 2020, section 4)."
+        "which of one gradient is its size: its first step moves every weight by the whole learning rate, however small the "
+        f"gradient.{radam}"
     )
     return [Drawing(alt, caption, lambda theme: draw_first_steps(lines, theme))]
 
