@@ -39,10 +39,10 @@ class SeedRun:
 
 
 def runs_of(trainings: Collection[str], uri: str) -> list[SeedRun]:
-    """The newest finished run of each data set, variant and seed among those of these trainings, in this order.
+    """The finished run of each seed of these trainings, ordered by data set, variant and seed.
 
     Args:
-        trainings: by their `training_id`.
+        trainings: by their `training_id`, one of each variant.
         uri: address of the store.
 
     Raises:
