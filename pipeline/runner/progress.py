@@ -54,15 +54,14 @@ class Screen:
         self._running[group] = (time.monotonic(), work)
 
     def rest(self, group: object) -> None:
-        """A group has ended, within an epoch or after one."""
+        """A group has ended, whether or not within an epoch."""
         self._running.pop(group, None)
 
     def advance(self, group: object) -> None:
-        """A group's epoch has ended; its next one begins."""
-        begun, work = self._running[group]
+        """A group's epoch has ended."""
+        begun, work = self._running.pop(group)
         self._worked += time.monotonic() - begun
         self._done += work
-        self.begin(group, work)
         self.bar.update(self._overall, completed=self._done, text=self.time_left())
 
     def work_left(self) -> float:
@@ -140,6 +139,8 @@ class TrainingProgress:
         """A group has finished an epoch."""
         self._left[tuple(seeds)] -= 1
         self.screen.advance(self._key(seeds))
+        if self._left[tuple(seeds)]:
+            self.screen.begin(self._key(seeds), self._work_of(seeds))
         figures = _figures(rows)
         if self.screen.live:
             self.screen.bar.update(self._tasks[tuple(seeds)], completed=epoch, text=f"epoch {epoch}/{self._epochs}  {figures}")

@@ -36,6 +36,20 @@ def test_the_time_left_is_right_from_the_first_epoch_on(monkeypatch: pytest.Monk
     assert (screen.work_left(), screen.seconds_left()) == (4, pytest.approx(2 * 1020))
 
 
+def test_the_time_left_is_never_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that has trained its last epoch stores its results for a while; no further epoch of it is under way."""
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    training = TrainingProgress("tiny", [[0], [1]], 1)
+    training.started([0], 0)
+    training.started([1], 0)
+    clock[0] += 10
+    training.epoch([0], 1, [])
+    clock[0] += 9
+    training.epoch([1], 1, [])
+    assert training.screen.seconds_left() == 0
+
+
 def test_an_epoch_of_no_time_leaves_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     training = TrainingProgress("tiny", [[0]], 2)
