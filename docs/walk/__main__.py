@@ -55,8 +55,8 @@ DEMO = Step(
 STEPS = (
     Step(
         "A study of your own",
-        "A study is one file. This one has two variants, and takes the place of the repository's own: do it in a clone of its own. "
-        "Tests that hold the old catalogue or README.md to the committed pages then have to be changed with them.",
+        "A study is one file. This one has two variants and replaces the repository's own, so use a separate clone. "
+        "Its tests of the old catalogue and of README.md fail until they are changed, too.",
         (
             "cp docs/walk/params.yaml params.yaml",
             "make list",

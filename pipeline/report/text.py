@@ -93,7 +93,7 @@ def other_seeds(params: Params, variants: Sequence[str]) -> str:
     return listed([f"{listed(own)} {'has' if len(own) == 1 else 'have'} {count}" for count, own in by_count.items()]) if by_count else ""
 
 
-def of_any_machine(sentence: str) -> str:
+def without_machine(sentence: str) -> str:
     """A claim's sentence without its beginning "On this machine", where that is said beside it."""
     rest = sentence.removeprefix("On this machine ")
     return rest[0].upper() + rest[1:]

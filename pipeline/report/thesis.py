@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.params import Params
 from pipeline.report import text
 from pipeline.report.figures.verdicts import forest
-from pipeline.report.text import digits, estimate, listed, of_any_machine
+from pipeline.report.text import digits, estimate, listed, without_machine
 from pipeline.study import Training
 from pipeline.study.claims import OBSERVATIONS, Judgement, is_timed
 from pipeline.study.effects import RankEstimate
@@ -84,7 +84,7 @@ def render(
         questions=[] if timings is None else [_class_token(timings), _largest_patch(timings)],
         sentences=_sentences(own),
         became=_verdict,
-        of_any_machine=of_any_machine,
+        without_machine=without_machine,
         of_another=_of_another,
     )
     return {"thesis.md": page, **(verdicts.files("figures") if verdicts else {})}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -72,6 +73,7 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
         spoken=figures.SPOKEN,
         pairs=pairs,
         contrasts=_contrasts(timings, pairs),
+        numbered=functools.partial(next, itertools.count(1)),
         ratio=ratio,
         milliseconds=milliseconds,
         exponent=exponent,

@@ -114,7 +114,7 @@ def _show_current(store: Store, runs: Collection[Mapping[str, Any]]) -> None:
     Args:
         runs: what run.json holds of each.
     """
-    current = {run["training_id"]: run for run in runs}
+    current = {run["training_id"] for run in runs}
     begun = {(store.experiment(run["dataset"]), run["variant"]): milliseconds(run["started"]) for run in runs}
     for run in search(store, "tags.kind = 'parent'"):
         tags = run.data.tags

@@ -14,6 +14,7 @@ from PIL import Image
 
 from pipeline.params import Params, parse
 from pipeline.report import pages, timing
+from pipeline.report.text import digits
 from pipeline.study.claims import judge
 from pipeline.study.files import TIMINGS
 from pipeline.study.results import load_current
@@ -65,17 +66,22 @@ def test_tables_and_answers_follow_params(study: Params, make_timings: Make, raw
     found = make_timings(loop=1.3, noise=1e-4)
     shown, _ = page(study, found)
     assert "| T4 | class token by loop | no class token | 1.30" in shown
-    assert "As published, the step with *class token by loop* takes 1.30" in shown
     assert "the reference in nested loops | 50 |" in shown
-    for way, profiles in (("published", "As published"), ("fast", "On the fast path")):
+    for way, words in (("published", "as published"), ("fast", "fast path")):
         one, other = (found.raw["profiles"][f"step/{way}/{subject}"]["groups"] for subject in ("cls-loop", "first"))
         part = max(one, key=lambda group: abs(one[group] - other[group]))
-        (line,) = (line for line in shown.splitlines() if line.startswith(f"- {profiles}, the step with *class token by loop* takes"))
-        assert f"differ most in the part {part}: " in line
+        (line,) = (line for line in shown.splitlines() if line.startswith(f"| class token by loop | no class token | {words} | 1.30"))
+        assert f" | {part} | {digits(1e3 * one[part])} / {digits(1e3 * other[part])} | " in line
     renamed = raw_params["timing"]["labels"] | {"first": "nothing before the patches"}
     shown, _ = page(parse(raw_params | {"timing": raw_params["timing"] | {"labels": renamed}}), found)
     assert "| T4 | class token by loop | nothing before the patches | 1.30" in shown
     assert "no class token |" not in shown
+
+
+def test_tables_are_numbered_in_their_order(study: Params, make_timings: Make) -> None:
+    for rounds, tables in ((12, 8), (1, 7)):  # one round has no interval, so that no ratio's leaves out 1
+        shown, _ = page(study, make_timings(rounds=rounds, loop=1.3))
+        assert re.findall(r"^\*Table (\d+)\. ", shown, re.MULTILINE) == [str(number) for number in range(1, tables + 1)]
 
 
 def test_a_profiled_step_unlike_the_timed_ones_gives_no_share(study: Params, make_timings: Make) -> None:

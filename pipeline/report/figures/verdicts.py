@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from pipeline.measures import MEASURES
 from pipeline.report.figures.drawing import Drawing
 from pipeline.report.figures.style import COLOURS, INK, MUTED, PAGE, WIDTH, Theme, legend_below, plain_numbers, png, style, tidy
-from pipeline.report.text import compared, counted, listed, of_any_machine
+from pipeline.report.text import compared, counted, listed, without_machine
 from pipeline.study.claims import OBSERVATIONS, Judgement, Verdict, is_ratio, region
 
 REACH = 4.0  # margins shown to either side; an arrow at the edge stands for what lies beyond
@@ -74,7 +74,7 @@ def _label(judgement: Judgement) -> str:
 
 def _sentence(judgement: Judgement) -> str:
     """The claim's own words, in a few lines."""
-    text = f"{judgement.id}  {of_any_machine(judgement.claim.sentence.rstrip('.'))}"
+    text = f"{judgement.id}  {without_machine(judgement.claim.sentence.rstrip('.'))}"
     wrapped = textwrap.wrap(text, _SENTENCE_LINE, max_lines=_SENTENCE_LINES, placeholder=" \N{HORIZONTAL ELLIPSIS}")
     return "\n".join(wrapped)
 
