@@ -98,6 +98,7 @@ class Finding:
         seeds_note: the same as a clause, or why there is no number; empty where it is decided or not run.
         notes: what else a reader has to know, as sentences: seeds far from the others, a verdict that depends on one seed, too few
             seeds to support.
+        hangs_on_seed: whether its verdict is a decision, and would be none without one of its seeds.
     """
 
     comparison: ComparisonSettings
@@ -114,6 +115,7 @@ class Finding:
     observed: str = ""
     missing: str = ""
     notes: tuple[str, ...] = ()
+    hangs_on_seed: bool = False
 
     @property
     def n(self) -> int:
@@ -157,6 +159,16 @@ class Judgement:
         if self.verdict in OBSERVATIONS:
             return next((finding for finding in same if finding.effect is not None), same[0])
         return same[0]
+
+    @property
+    def hangs_on_seed(self) -> bool:
+        """Whether the claim is decided, and would not be without one seed of one side."""
+        cases = _cases(self.claim, self.findings)
+        if self.verdict == "supported":
+            return all(any(finding.hangs_on_seed for finding in case) for case in cases if _of_case(case) == "supported")
+        if self.verdict == "contradicted":
+            return any(all(finding.hangs_on_seed for finding in case if finding.verdict == "contradicted") for case in cases)
+        return False
 
 
 def _distance_to_edge(finding: Finding) -> float:
@@ -498,7 +510,8 @@ def _of_trainings(
         return finding
     if _has_to_settle(comparison, _ended(evidence)) and (found := _unsettled(sample, sides, levels, looks, first_seed)):
         return _observation(replace(finding, notes=found.notes), "not settled", found.why, found.missing)
-    return replace(finding, notes=(*_unreached(sample, sides), *_notes(sample, finding, levels)))
+    flips = _flips(sample, finding, levels)
+    return replace(finding, notes=(*_unreached(sample, sides), *_notes(sample, finding, levels, flips)), hangs_on_seed=bool(flips))
 
 
 def _unreached(sample: _Sample, sides: Mapping[str, Training]) -> list[str]:
@@ -601,8 +614,22 @@ def _moved(sample: _Sample, before: _Sample, levels: _Levels, looks: tuple[int, 
     return _DIFFER if _decide(before, levels, looks).verdict != _decide(sample, levels, looks).verdict else ""
 
 
-def _notes(sample: _Sample, finding: Finding, levels: _Levels) -> tuple[str, ...]:
-    """See `Finding.notes`."""
+def _flips(sample: _Sample, finding: Finding, levels: _Levels) -> list[str]:
+    """In words, by side, the seeds without any one of which the comparison would not be decided as it is."""
+    if finding.verdict not in ("supported", "contradicted") or sample.comparison.measure == "ensemble accuracy":
+        return []
+    flips = []
+    for i, (name, seeds) in enumerate(zip(sample.apart, sample.seeds, strict=False)):
+        if len(seeds) > 2:
+            # Not only the outlier: it widens the interval, so that leaving it out may confirm the verdict.
+            flip = [str(seed) for j, seed in enumerate(seeds) if _decide(sample.without(i, j), levels, ()).verdict != finding.verdict]
+            if flip:
+                flips.append(f"{'seed' if len(flip) == 1 else 'one of the seeds'} {listed(flip)} of {name}")
+    return flips
+
+
+def _notes(sample: _Sample, finding: Finding, levels: _Levels, flips: Sequence[str]) -> tuple[str, ...]:
+    """See `Finding.notes`. `flips`: what `_flips` found."""
     comparison = sample.comparison
     if comparison.measure == "ensemble accuracy":
         return ()
@@ -613,13 +640,6 @@ def _notes(sample: _Sample, finding: Finding, levels: _Levels) -> tuple[str, ...
         place = int(distance.argmax())
         if len(part) >= MIN_FOR_OUTLIERS and distance[place] > OUTLIER * deviation > 0:
             notes.append(f"Seed {seeds[place]} of {name} lies far from its others.")
-    flips = []
-    for i, (name, seeds) in enumerate(zip(sample.apart, sample.seeds, strict=False)):
-        if finding.verdict in ("supported", "contradicted") and len(seeds) > 2:
-            # Not only the outlier: it widens the interval, so that leaving it out may confirm the verdict.
-            flip = [str(seed) for j, seed in enumerate(seeds) if _decide(sample.without(i, j), levels, ()).verdict != finding.verdict]
-            if flip:
-                flips.append(f"{'seed' if len(flip) == 1 else 'one of the seeds'} {listed(flip)} of {name}")
     if flips:
         notes.append(f"If {' or '.join(flips)} were left out, it would not be {finding.verdict}.")
     estimate = sample.estimate

@@ -15,7 +15,7 @@ PAGE = """# Results
 
 2 claims: 1 supported (timing), 1 observed on short runs. Of 1 that was judged [some](method.md).
 
-| id | claim | verdict | effect | what would decide it |
+| id | claim | verdict | effect | what would decide or undo it |
 |:---|:---|:---|:---|:---|
 | [A1](timing.md#claims) | It is \\| fast. *(thesis, 4.2)* | **supported** | a / b, step time: 2.00 times [1.90 to 2.10] | decided |
 | [A-2](#claims-of-no-experiment) | Good. *(lab)* | **short run** | observed: a \N{MINUS SIGN} b, loss: 1 nats | longer trainings |

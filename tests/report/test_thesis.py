@@ -104,7 +104,8 @@ def test_a_sentence_stands_where_its_claims_put_it(study: params.Params, verdict
     def judged(id: str, verdict: Any) -> Judgement:
         comparison = study.claims[id].comparisons[0]
         note = "9 seeds would decide it" * (verdict == "not decided")
-        finding = Finding(comparison, verdict, "", effect=None if verdict == "not run" else 0.5, seeds_note=note)
+        effect, hangs = None if verdict == "not run" else 0.5, verdict == "supported"
+        finding = Finding(comparison, verdict, "", effect=effect, seeds_note=note, hangs_on_seed=hangs)
         return Judgement(id, study.claims[id], verdict, (finding,))
 
     claims = [judged(id, verdict) for id, verdict in zip(("T14a", "T14b"), verdicts, strict=True)]
@@ -116,6 +117,7 @@ def test_a_sentence_stands_where_its_claims_put_it(study: params.Params, verdict
     for (_, words, rest), verdict in zip(lines, verdicts, strict=False):
         assert ("Effect" in rest) == (words != "was not run")
         assert ("; 9 seeds would decide it." in rest) == (verdict == "not decided")
+        assert ("; one seed left out would undo it." in rest) == (verdict == "supported")
 
 
 def test_a_claim_of_another_network_says_so_below_its_sentence(study: params.Params) -> None:

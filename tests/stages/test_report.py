@@ -285,7 +285,7 @@ def test_what_was_not_run_is_said_and_stops_nothing(full_study: Path) -> None:
     missing = {first[1 : first.index("]")]: cells for first, cells in table(readme, "what is missing").items()}
     assert missing["K5"][1:] == ["**not run**", "base / rnn, test error", "there are no results of rnn"]
     assert missing["T3"][1] == "**not run**"  # of no variant of this study
-    assert not missing.keys() & {first[1 : first.index("]")] for first in table(readme, "what would decide it")}
+    assert not missing.keys() & {first[1 : first.index("]")] for first in table(readme, "what would decide or undo it")}
     assert f"<summary>Not run: {len(missing)} claims</summary>" in readme
     assert re.search(rf"^\d+ claims: .*, {len(missing)} not run\.", readme, flags=re.MULTILINE)
     variants = len(yaml.safe_load((full_study / "params.yaml").read_text())["variants"])
@@ -431,7 +431,7 @@ def test_claims_come_first_with_verdict_interval_and_link(full_study: Path) -> N
     order = ("## The claims", "figures/verdicts.png", "## The variants", "## The data", "## Provenance")
     assert [readme.index(part) for part in order] == sorted(readme.index(part) for part in order)
     raw = yaml.safe_load((full_study / "params.yaml").read_text())
-    rows, missing = table(readme, "what would decide it"), table(readme, "what is missing")
+    rows, missing = table(readme, "what would decide or undo it"), table(readme, "what is missing")
     named = [first[1 : first.index("]")] for first in (*rows, *missing)]
     assert sorted(named) == sorted(raw["claims"])
     assert named[: len(rows)] == [id for id in raw["claims"] if id in named[: len(rows)]]
@@ -449,7 +449,12 @@ def test_claims_come_first_with_verdict_interval_and_link(full_study: Path) -> N
                 decides,
             ), decides
         else:
-            assert decides == ""
+            decided = verdict.strip("*")
+            place = first[first.index("(") + 1 : first.index("#")]
+            section = read(full_study, place or "README.md").split(f"\n### {id}: {decided}\n")[1].split("\n### ")[0]
+            told = [f"were left out, it would not be {decided}." in line for line in section.splitlines() if f" | {decided} | " in line]
+            hangs = any(told) if decided == "supported" else all(told)
+            assert decides == ("one seed left out would undo it" if hangs else "")
     verdicts = [cells[1].strip("*") for cells in rows.values()]
     counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("supported", "contradicted", "not decided") if verdict in verdicts]
     assert f"\n{len(raw['claims'])} claims: {', '.join(counts)}" in readme
@@ -458,7 +463,7 @@ def test_claims_come_first_with_verdict_interval_and_link(full_study: Path) -> N
 
 def test_the_first_page_says_how_many_false_verdicts_to_expect(full_study: Path) -> None:
     readme = read(full_study, "README.md")
-    verdicts = [cells[1].strip("*") for cells in table(readme, "what would decide it").values()]
+    verdicts = [cells[1].strip("*") for cells in table(readme, "what would decide or undo it").values()]
     judged = sum(verdict in ("supported", "contradicted", "not decided") for verdict in verdicts)
     assert judged > 5
     (said,) = re.findall(r"Of (\d+) that were judged, .* at most ([\d.]+) false verdicts are to be expected", readme)
@@ -472,7 +477,7 @@ def test_a_claim_follows_the_files(full_study: Path) -> None:
     low, high = np.exp(welch(ours, theirs))
     expected = "supported" if low > 0.952 else "contradicted" if high < 0.952 else "not decided"
     assert f"### T10: {expected}" in read(full_study, "experiments/positions.md")
-    (cells,) = (cells for first, cells in table(read(full_study, "README.md"), "what would decide it").items() if "T10" in first)
+    (cells,) = (cells for first, cells in table(read(full_study, "README.md"), "what would decide or undo it").items() if "T10" in first)
     assert cells[1] == f"**{expected}**"
     assert ends(re.findall(r"\[(.+)\]", cells[2])[0]) == pytest.approx([low, high], rel=0.006)
 
@@ -480,12 +485,16 @@ def test_a_claim_follows_the_files(full_study: Path) -> None:
 def test_a_new_bound_is_judged_without_a_training(small_study: Path) -> None:
     before = {path: path.read_bytes() for path in (small_study / "runs").rglob("*") if path.is_file()}
     edit(small_study, lambda raw: raw.update(images_shown=1, looks=[]))
-    for bound, verdict in ((50.0, "supported"), (1.0001, "not settled")):
+    undoes = "one seed left out would undo it"  # of the interval that just fits between the bounds
+    for bound, verdict, decides in (
+        (50.0, "supported", ""), (1.25, "supported", undoes), (1.0001, "not settled", "a longer training"),
+    ):  # fmt: skip
         edit(small_study, lambda raw, bound=bound: raw["claims"]["T3"]["comparisons"][0].update(variant="sinusoidal", bound=bound))
         write_pages()
         page = read(small_study, "README.md")
         assert f"### T3: {verdict}" in page  # no experiment of this study has it
-        assert f"[T3](#t3-{verdict.replace(' ', '-')})" in page
+        cells = table(page, "what would decide or undo it")[f"[T3](#t3-{verdict.replace(' ', '-')})"]
+        assert cells[3] == decides
         check_links(small_study)
     assert before == {path: path.read_bytes() for path in (small_study / "runs").rglob("*") if path.is_file()}
 
@@ -504,7 +513,7 @@ def test_a_short_run_is_observed_and_not_judged(small_study: Path) -> None:
     assert "shown at least 1,800,000 training images each, once the effect has settled, at 6, 10 and 20 seeds per side." in page
     assert "**Short trainings.**" not in page
     readme = read(small_study, "README.md")
-    number, shown = len(load().claims), table(readme, "what would decide it")
+    number, shown = len(load().claims), table(readme, "what would decide or undo it")
     assert f"\n{number} claims: {len(shown)} observed on short runs, {number - len(shown)} not run.\n" in readme
     assert {cells[1] for cells in shown.values()} == {"**short run**"}
     assert "false verdicts" not in readme  # as none was given
@@ -603,7 +612,7 @@ def test_the_glossary_has_the_words_that_the_pages_use(full_study: Path) -> None
     used = " ".join(path.read_text() for path in written).lower().replace("-", " ")
     for word in (
         "hierarchical bootstrap", "short run", "observed", "not decided", "looks", "Welch", "98.8 % interval", "test error", "margin",
-        "what would decide it", "unsteadiness", "rollout", "nats", "points", "diverged", "ink correlation", "one case is enough",
+        "what would decide or undo it", "unsteadiness", "rollout", "nats", "points", "diverged", "ink correlation", "one case is enough",
     ):  # fmt: skip
         if word != "one case is enough":  # no claim of that kind is in an experiment of this study
             assert word.lower().replace("-", " ") in used, word

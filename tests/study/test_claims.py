@@ -925,8 +925,31 @@ def test_every_seed_whose_absence_changes_the_verdict_is_named() -> None:
                 clauses.append(f"seed {flips[0]} of {name}")
         expected = f"If {' or '.join(clauses)} were left out, it would not be {finding.verdict}." if clauses else None
         assert next((note for note in finding.notes if note.startswith("If ")), None) == expected
+        assert finding.hangs_on_seed == bool(clauses)
         named += bool(clauses)
     assert named > 5
+
+
+@pytest.mark.parametrize(
+    ("any_case", "verdict", "findings", "hangs"),
+    [  # each finding: its variant, its verdict, whether it hangs
+        (False, "supported", [("a", "supported", False), ("b", "supported", True)], True),
+        (False, "supported", [("a", "supported", False), ("b", "supported", False)], False),
+        (False, "contradicted", [("a", "contradicted", True), ("b", "supported", True)], True),
+        (False, "contradicted", [("a", "contradicted", True), ("b", "contradicted", False)], False),
+        (False, "not decided", [("a", "supported", True), ("b", "not decided", False)], False),
+        (True, "supported", [("a", "supported", True), ("b", "contradicted", True)], True),
+        (True, "supported", [("a", "supported", True), ("b", "supported", False)], False),
+        (True, "contradicted", [("a", "contradicted", True), ("b", "contradicted", False)], True),
+        (True, "contradicted", [("a", "contradicted", False), ("b", "contradicted", False)], False),
+    ],
+)
+def test_a_claim_hangs_on_a_seed_where_all_that_decides_it_does(
+    any_case: bool, verdict: Any, findings: list[tuple[str, Any, bool]], hangs: bool
+) -> None:
+    of = [Finding(compare("less", variant=name, reference="c"), found, "", hangs_on_seed=on) for name, found, on in findings]
+    settings = claim(*(finding.comparison for finding in of)).model_copy(update={"any": any_case})
+    assert Judgement("X", settings, verdict, tuple(of)).hangs_on_seed == hangs
 
 
 def test_equivalence_that_so_few_seeds_cannot_show_is_said() -> None:
