@@ -176,18 +176,18 @@ def kernel_line(device: torch.device, dtype: torch.dtype, dim: int, lengths: Seq
     )  # fmt: skip
 
 
-def milliseconds(call: Callable[[], object], device: torch.device, repeats: int = 20) -> float:
-    """Mean time of a call, after two that are not timed."""
+def milliseconds(call: Callable[[], object], device: torch.device) -> float:
+    """Mean time of a call over 20, after two that are not timed."""
     from pipeline.timing.steps import synchronize
 
     for _ in range(2):
         call()
     synchronize(device)
     start = time.perf_counter()
-    for _ in range(repeats):
+    for _ in range(20):
         call()
     synchronize(device)
-    return (time.perf_counter() - start) / repeats * 1000
+    return (time.perf_counter() - start) / 20 * 1000
 
 
 @cache
@@ -262,8 +262,7 @@ def check_configurations(device: torch.device) -> Iterator[Line]:
         yield found
         for variant in variants:
             whole = params.resolve(variant)
-            steps = whole.train.epochs * -(-whole.epoch_examples // whole.train.batch_size)
-            seconds += steps * found.numbers["milliseconds"] / 1000 * (1 if whole.stackable else len(whole.train.seeds))
+            seconds += whole.num_steps * found.numbers["milliseconds"] / 1000 * (1 if whole.stackable else len(whole.train.seeds))
     hours = seconds / 3600
     yield line(hours > 0, f"the steps of the whole study, tests left out, take {hours:.2f} hours", hours=hours)
 

@@ -70,9 +70,9 @@ def definition(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return torch.einsum("bhij,bjhd->bihd", weights, v)
 
 
-def run(function: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, grad: Tensor, scale: float) -> list[Tensor]:
-    """Output and the gradients of q, k and v."""
-    leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+def run(function: Callable[..., Tensor], one: Tensor, two: Tensor, three: Tensor, grad: Tensor, scale: float) -> list[Tensor]:
+    """Output and the gradients of the operands: q, k and v, or tokens, weight and bias."""
+    leaves = [tensor.detach().requires_grad_() for tensor in (one, two, three)]
     out = function(*leaves, scale=scale)
     return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
 
@@ -156,8 +156,6 @@ def test_expanded_inputs() -> None:
 
 def test_nothing_is_written_beside_the_output() -> None:
     """The kernel works on whole vectors; a ragged group must not touch its neighbours' memory."""
-    from pipeline.kernels import cpu
-
     operands = draw(3, 5, 3, 1, 3), draw(3, 5, 1, 3, seed=1), *sliced_inputs(3, 5, 1, 3)
     originals = [tensor.clone() for tensor in operands]
     qkv, grad, tokens, weight, bias, token_grad = operands
@@ -450,17 +448,9 @@ def sliced_definition(tokens: Tensor, weight: Tensor, bias: Tensor, *, scale: fl
     return definition(q, k, v, scale).flatten(2)
 
 
-def run_sliced(function: Callable[..., Tensor], *operands: Tensor, scale: float = 0.5) -> list[Tensor]:
-    """Output and the gradients of tokens, weight and bias."""
-    *inputs, grad = operands
-    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
-    out = function(*leaves, scale=scale)
-    return [out.detach(), *torch.autograd.grad(out, leaves, grad)]
-
-
 def assert_close_to_exact(operands: list[Tensor], scale: float = 0.5, tolerance: float = 1e-5) -> None:
-    actual = run_sliced(sliced_attention, *operands, scale=scale)
-    expected = run_sliced(sliced_definition, *(tensor.double() for tensor in operands), scale=scale)
+    actual = run(sliced_attention, *operands, scale)
+    expected = run(sliced_definition, *(tensor.double() for tensor in operands), scale)
     assert all(tensor.is_contiguous() for tensor in actual)
     largest = max(float(tensor.abs().max()) for tensor in expected[1:])
     for name, a, e in zip(("out", "tokens", "weight", "bias"), actual, expected, strict=True):
@@ -501,8 +491,8 @@ def test_sliced_with_large_scores(factor: float) -> None:
 def test_sliced_whatever_the_layout(name: str) -> None:
     change = layouts()[name]
     operands = sliced_inputs(3, 11, 5, 4)
-    expected = run_sliced(sliced_attention, *operands)
-    for a, e in zip(run_sliced(sliced_attention, *map(change, operands)), expected, strict=True):
+    expected = run(sliced_attention, *operands, 0.5)
+    for a, e in zip(run(sliced_attention, *map(change, operands), 0.5), expected, strict=True):
         assert torch.equal(a, e)
 
 
@@ -510,13 +500,13 @@ def test_sliced_whatever_the_layout(name: str) -> None:
 def test_sliced_is_bitwise_repeatable_and_independent_of_the_neighbours(tokens: int) -> None:
     """Sums over images apart, a pair's bits are its own; a head's sums do not depend on the other heads."""
     x, weight, bias, grad = sliced_inputs(5, tokens, 7, 4)
-    everything = run_sliced(sliced_attention, x, weight, bias, grad)
-    for a, e in zip(run_sliced(sliced_attention, x, weight, bias, grad), everything, strict=True):
+    everything = run(sliced_attention, x, weight, bias, grad, 0.5)
+    for a, e in zip(run(sliced_attention, x, weight, bias, grad, 0.5), everything, strict=True):
         assert torch.equal(a, e)
     for head in (0, 3, 6):
         own = slice(4 * head, 4 * head + 4)
         alone = x[..., own], weight[:, head : head + 1], bias[:, head : head + 1], grad[..., own]
-        out, dx, dweight, dbias = run_sliced(sliced_attention, *alone)
+        out, dx, dweight, dbias = run(sliced_attention, *alone, 0.5)
         assert torch.equal(out, everything[0][..., own])
         assert torch.equal(dx, everything[1][..., own])
         assert torch.equal(dweight[:, 0], everything[2][:, head])
@@ -524,7 +514,7 @@ def test_sliced_is_bitwise_repeatable_and_independent_of_the_neighbours(tokens: 
     spoilt = x.clone()
     spoilt[1] *= 1000
     spoilt[3, 2, 9] = math.nan
-    for a, e in zip(run_sliced(sliced_attention, spoilt, weight, bias, grad)[:2], everything[:2], strict=True):
+    for a, e in zip(run(sliced_attention, spoilt, weight, bias, grad, 0.5)[:2], everything[:2], strict=True):
         for image in (0, 2, 4):
             assert torch.equal(a[image], e[image])
 
@@ -532,9 +522,9 @@ def test_sliced_is_bitwise_repeatable_and_independent_of_the_neighbours(tokens: 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_token_that_is_not_finite_spoils_its_own_head_alone(value: float) -> None:
     operands = sliced_inputs(3, 9, 7, 4)
-    healthy = run_sliced(sliced_attention, *operands)
+    healthy = run(sliced_attention, *operands, 0.5)
     operands[0][1, 4, 9] = value  # head 2 of the second image
-    out, dx, dweight, dbias = run_sliced(sliced_attention, *operands)
+    out, dx, dweight, dbias = run(sliced_attention, *operands, 0.5)
     for a, e in ((out, healthy[0]), (dx, healthy[1])):
         pair = torch.zeros(a.shape, dtype=torch.bool)
         pair[1, :, 8:12] = True
@@ -552,7 +542,7 @@ def test_a_token_that_is_not_finite_spoils_its_own_head_alone(value: float) -> N
 def test_gradients_are_the_slope_of_the_output(function: Callable[..., Tensor], given: Sequence[Tensor], tolerance: float) -> None:
     """Central differences of the fused output itself, along random directions."""
     *operands, grad = given
-    _, *gradients = run_sliced(function, *operands, grad)
+    _, *gradients = run(function, *operands, grad, 0.5)
     step = 1e-2
     for seed in range(3):
         directions = [draw(*x.shape, seed=10 + 3 * seed + i) for i, x in enumerate(operands)]
@@ -608,7 +598,7 @@ def test_second_derivatives_are_refused(function: Callable[..., Tensor], given: 
 
 @pytest.mark.parametrize(("batch", "heads"), [(0, 2), (2, 0)])
 def test_sliced_empty_tensors(batch: int, heads: int) -> None:
-    out, *gradients = run_sliced(sliced_attention, *sliced_inputs(batch, 5, heads, 4))
+    out, *gradients = run(sliced_attention, *sliced_inputs(batch, 5, heads, 4), 0.5)
     assert out.shape == (batch, 5, 4 * heads)
     assert all(not gradient.any() for gradient in gradients)
 

@@ -162,10 +162,10 @@ def log_axis(axes: Axes, which: Literal["x", "y"], *, top: float | None = None) 
     plain_numbers(axes, which)
 
 
-def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str] | None = None, **options: Any) -> None:
+def legend_below(figure: Figure, handles: Sequence[Any], **options: Any) -> None:
     """Draws the legend below all panels, in as many columns as fit: a character takes about 0.085 inches, a handle with its gaps 0.65."""
-    labels = [str(handle.get_label()) for handle in handles] if labels is None else labels
+    labels = [str(handle.get_label()) for handle in handles]
     columns = max(1, int(WIDTH // (0.65 + 0.085 * max(len(label) for label in labels))))
     rows = -(-len(labels) // columns)
     chosen = {"ncols": -(-len(labels) // rows), "columnspacing": 1.4, **options}
-    figure.legend(list(handles), list(labels), loc="outside lower center", **chosen)
+    figure.legend(list(handles), labels, loc="outside lower center", **chosen)

@@ -61,7 +61,7 @@ def draw_profile(panels: Sequence[tuple[str, Sequence[tuple[str, Mapping[str, fl
             axes.set_ylim(len(bars) - 0.5, -0.5)
             axes.grid(False)
             sns.despine(ax=axes, left=True)
-        legend_below(drawn, *drawn.axes[0].get_legend_handles_labels(), ncols=4)
+        legend_below(drawn, drawn.axes[0].get_legend_handles_labels()[0], ncols=4)
         return png(drawn)
 
 
@@ -108,5 +108,5 @@ def draw_growth(panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[float],
             plain_numbers(axes, "y")
             axes.yaxis.set_minor_formatter(NullFormatter())
             sns.despine(ax=axes, left=True)
-        legend_below(drawn, *drawn.axes[0].get_legend_handles_labels())
+        legend_below(drawn, drawn.axes[0].get_legend_handles_labels()[0])
         return png(drawn)
