@@ -98,7 +98,7 @@ class Finding:
         seeds_note: the same as a clause, or why there is no number; empty where it is decided or not run.
         notes: what else a reader has to know, as sentences: seeds far from the others, a verdict that depends on one seed, too few
             seeds to support.
-        hangs_on_seed: whether its verdict is a decision, and would be none without one of its seeds.
+        hangs_on: (variant, seed) of each seed without which alone it would not be decided as it is.
     """
 
     comparison: ComparisonSettings
@@ -115,7 +115,7 @@ class Finding:
     observed: str = ""
     missing: str = ""
     notes: tuple[str, ...] = ()
-    hangs_on_seed: bool = False
+    hangs_on: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def n(self) -> int:
@@ -162,12 +162,14 @@ class Judgement:
 
     @property
     def hangs_on_seed(self) -> bool:
-        """Whether the claim is decided, and would not be without one seed of one side."""
+        """Whether the claim is decided, and would not be as it is without one seed of one variant."""
         cases = _cases(self.claim, self.findings)
         if self.verdict == "supported":
-            return all(any(finding.hangs_on_seed for finding in case) for case in cases if _of_case(case) == "supported")
+            undone = [frozenset[tuple[str, int]]().union(*(one.hangs_on for one in case)) for case in cases if _of_case(case) == "supported"]
+            return bool(frozenset.intersection(*undone))
         if self.verdict == "contradicted":
-            return any(all(finding.hangs_on_seed for finding in case if finding.verdict == "contradicted") for case in cases)
+            against = [[one.hangs_on for one in case if one.verdict == "contradicted"] for case in cases]
+            return any(frozenset.intersection(*hangs_on) for hangs_on in against)
         return False
 
 
@@ -386,9 +388,10 @@ class _Sample:
         return variants if len(variants) == len(self.parts) else ("both sides",)
 
     @property
-    def apart(self) -> tuple[str, ...]:
-        """Names of the sides that lose a seed for themselves, see `without`; of a paired sample all together."""
-        return (listed(list(dict.fromkeys(self.names))),) if self.form is paired_contrast else self.names
+    def apart(self) -> tuple[tuple[str, ...], ...]:
+        """The variants that lose a seed together, see `without`: of a paired sample all of them."""
+        one_by_one = len(self.comparison.variants) == len(self.parts) and self.form is not paired_contrast
+        return tuple((name,) for name in self.names) if one_by_one else (tuple(dict.fromkeys(self.comparison.variants)),)
 
     def without(self, side: int, place: int) -> _Sample:
         """The sample without one seed of one side; a paired one loses it on all sides."""
@@ -511,7 +514,8 @@ def _of_trainings(
     if _has_to_settle(comparison, _ended(evidence)) and (found := _unsettled(sample, sides, levels, looks, first_seed)):
         return _observation(replace(finding, notes=found.notes), "not settled", found.why, found.missing)
     flips = _flips(sample, finding, levels)
-    return replace(finding, notes=(*_unreached(sample, sides), *_notes(sample, finding, levels, flips)), hangs_on_seed=bool(flips))
+    hangs_on = frozenset((name, seed) for names, seeds in flips for name in names for seed in seeds)
+    return replace(finding, notes=(*_unreached(sample, sides), *_notes(sample, finding, levels, flips)), hangs_on=hangs_on)
 
 
 def _unreached(sample: _Sample, sides: Mapping[str, Training]) -> list[str]:
@@ -569,8 +573,8 @@ def _unsettled(
     if not moved or moved == _DIFFER:  # a small movement across a bound may be chance, which more seeds tell
         return _Unsettled(moved, either) if moved else None
     alone = [
-        f"seed {seed} of {name}"
-        for i, (name, seeds) in enumerate(zip(sample.apart, sample.seeds, strict=False))
+        f"seed {seed} of {_together(sample, names)}"
+        for i, (names, seeds) in enumerate(zip(sample.apart, sample.seeds, strict=False))
         for j, seed in enumerate(seeds)
         if len(seeds) > 3 and not _moved(sample.without(i, j), before.without(i, j), levels, ())
     ]
@@ -614,21 +618,26 @@ def _moved(sample: _Sample, before: _Sample, levels: _Levels, looks: tuple[int, 
     return _DIFFER if _decide(before, levels, looks).verdict != _decide(sample, levels, looks).verdict else ""
 
 
-def _flips(sample: _Sample, finding: Finding, levels: _Levels) -> list[str]:
-    """In words, by side, the seeds without any one of which the comparison would not be decided as it is."""
+def _flips(sample: _Sample, finding: Finding, levels: _Levels) -> list[tuple[tuple[str, ...], list[int]]]:
+    """The seeds without any one of which the comparison would not be decided as it is, with the variants that lose it."""
     if finding.verdict not in ("supported", "contradicted") or sample.comparison.measure == "ensemble accuracy":
         return []
     flips = []
-    for i, (name, seeds) in enumerate(zip(sample.apart, sample.seeds, strict=False)):
+    for i, (names, seeds) in enumerate(zip(sample.apart, sample.seeds, strict=False)):
         if len(seeds) > 2:
             # Not only the outlier: it widens the interval, so that leaving it out may confirm the verdict.
-            flip = [str(seed) for j, seed in enumerate(seeds) if _decide(sample.without(i, j), levels, ()).verdict != finding.verdict]
+            flip = [seed for j, seed in enumerate(seeds) if _decide(sample.without(i, j), levels, ()).verdict != finding.verdict]
             if flip:
-                flips.append(f"{'seed' if len(flip) == 1 else 'one of the seeds'} {listed(flip)} of {name}")
+                flips.append((names, flip))
     return flips
 
 
-def _notes(sample: _Sample, finding: Finding, levels: _Levels, flips: Sequence[str]) -> tuple[str, ...]:
+def _together(sample: _Sample, names: tuple[str, ...]) -> str:
+    """Variants that lose a seed together, in words."""
+    return listed(names) if sample.form is paired_contrast or len(names) == 1 else sample.names[0]
+
+
+def _notes(sample: _Sample, finding: Finding, levels: _Levels, flips: Sequence[tuple[tuple[str, ...], list[int]]]) -> tuple[str, ...]:
     """See `Finding.notes`. `flips`: what `_flips` found."""
     comparison = sample.comparison
     if comparison.measure == "ensemble accuracy":
@@ -641,7 +650,11 @@ def _notes(sample: _Sample, finding: Finding, levels: _Levels, flips: Sequence[s
         if len(part) >= MIN_FOR_OUTLIERS and distance[place] > OUTLIER * deviation > 0:
             notes.append(f"Seed {seeds[place]} of {name} lies far from its others.")
     if flips:
-        notes.append(f"If {' or '.join(flips)} were left out, it would not be {finding.verdict}.")
+        which = [
+            f"{'seed' if len(seeds) == 1 else 'one of the seeds'} {listed([str(seed) for seed in seeds])} of {_together(sample, names)}"
+            for names, seeds in flips
+        ]
+        notes.append(f"If {' or '.join(which)} were left out, it would not be {finding.verdict}.")
     estimate = sample.estimate
     if comparison.rule == "equivalent" and isinstance(estimate, Estimate):
         half, margin = estimate.half_width(levels.inside), sample.region[1]

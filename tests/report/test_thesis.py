@@ -104,8 +104,8 @@ def test_a_sentence_stands_where_its_claims_put_it(study: params.Params, verdict
     def judged(id: str, verdict: Any) -> Judgement:
         comparison = study.claims[id].comparisons[0]
         note = "9 seeds would decide it" * (verdict == "not decided")
-        effect, hangs = None if verdict == "not run" else 0.5, verdict == "supported"
-        finding = Finding(comparison, verdict, "", effect=effect, seeds_note=note, hangs_on_seed=hangs)
+        effect, hangs_on = None if verdict == "not run" else 0.5, {("base", 3)} if verdict == "supported" else ()
+        finding = Finding(comparison, verdict, "", effect=effect, seeds_note=note, hangs_on=frozenset(hangs_on))
         return Judgement(id, study.claims[id], verdict, (finding,))
 
     claims = [judged(id, verdict) for id, verdict in zip(("T14a", "T14b"), verdicts, strict=True)]

@@ -914,40 +914,47 @@ def test_every_seed_whose_absence_changes_the_verdict_is_named() -> None:
         finding = found(compare("less", paired=False), **{name: ending(*side) for name, side in sides.items()})
         if finding.verdict == "not decided":
             continue
-        clauses = []
+        clauses, flipping = [], set()
         for name, side in sides.items():
             without = [{**sides, name: np.delete(side, seed)} for seed in range(6)]
             left = [found(compare("less", paired=False), **{one: ending(*rest) for one, rest in of.items()}).verdict for of in without]
             flips = [str(seed) for seed, verdict in enumerate(left) if verdict != finding.verdict]
+            flipping |= {(name, int(seed)) for seed in flips}
             if len(flips) > 1:
                 clauses.append(f"one of the seeds {', '.join(flips[:-1])} and {flips[-1]} of {name}")
             elif flips:
                 clauses.append(f"seed {flips[0]} of {name}")
         expected = f"If {' or '.join(clauses)} were left out, it would not be {finding.verdict}." if clauses else None
         assert next((note for note in finding.notes if note.startswith("If ")), None) == expected
-        assert finding.hangs_on_seed == bool(clauses)
+        assert finding.hangs_on == flipping
         named += bool(clauses)
     assert named > 5
 
 
 @pytest.mark.parametrize(
     ("any_case", "verdict", "findings", "hangs"),
-    [  # each finding: its variant, its verdict, whether it hangs
-        (False, "supported", [("a", "supported", False), ("b", "supported", True)], True),
-        (False, "supported", [("a", "supported", False), ("b", "supported", False)], False),
-        (False, "contradicted", [("a", "contradicted", True), ("b", "supported", True)], True),
-        (False, "contradicted", [("a", "contradicted", True), ("b", "contradicted", False)], False),
-        (False, "not decided", [("a", "supported", True), ("b", "not decided", False)], False),
-        (True, "supported", [("a", "supported", True), ("b", "contradicted", True)], True),
-        (True, "supported", [("a", "supported", True), ("b", "supported", False)], False),
-        (True, "contradicted", [("a", "contradicted", True), ("b", "contradicted", False)], True),
-        (True, "contradicted", [("a", "contradicted", False), ("b", "contradicted", False)], False),
+    [  # each finding: its variant, its verdict, the seeds of c that it hangs on
+        (False, "supported", [("a", "supported", ()), ("b", "supported", (1,))], True),
+        (False, "supported", [("a", "supported", ()), ("b", "supported", ())], False),
+        (False, "contradicted", [("a", "contradicted", (1,)), ("b", "supported", (1,))], True),
+        (False, "contradicted", [("a", "contradicted", (1,)), ("b", "contradicted", ())], False),
+        (False, "contradicted", [("a", "contradicted", (1, 2)), ("b", "contradicted", (2,))], True),
+        (False, "contradicted", [("a", "contradicted", (1,)), ("b", "contradicted", (2,))], False),  # no one seed undoes both
+        (False, "not decided", [("a", "supported", (1,)), ("b", "not decided", ())], False),
+        (True, "supported", [("a", "supported", (1,)), ("b", "contradicted", (1,))], True),
+        (True, "supported", [("a", "supported", (1,)), ("b", "supported", ())], False),
+        (True, "supported", [("a", "supported", (1,)), ("b", "supported", (2,))], False),
+        (True, "contradicted", [("a", "contradicted", (1,)), ("b", "contradicted", ())], True),
+        (True, "contradicted", [("a", "contradicted", ()), ("b", "contradicted", ())], False),
     ],
 )
 def test_a_claim_hangs_on_a_seed_where_all_that_decides_it_does(
-    any_case: bool, verdict: Any, findings: list[tuple[str, Any, bool]], hangs: bool
+    any_case: bool, verdict: Any, findings: list[tuple[str, Any, tuple[int, ...]]], hangs: bool
 ) -> None:
-    of = [Finding(compare("less", variant=name, reference="c"), found, "", hangs_on_seed=on) for name, found, on in findings]
+    of = [
+        Finding(compare("less", variant=name, reference="c"), found, "", hangs_on=frozenset(("c", seed) for seed in seeds))
+        for name, found, seeds in findings
+    ]
     settings = claim(*(finding.comparison for finding in of)).model_copy(update={"any": any_case})
     assert Judgement("X", settings, verdict, tuple(of)).hangs_on_seed == hangs
 
