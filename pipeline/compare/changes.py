@@ -101,6 +101,7 @@ class Comparison:
     """All that a page says. Variants are in the order of params.yaml.
 
     Attributes:
+        added, removed: trainings of variants that the other side has none of. What its MLflow store does not have whole is neither.
         claims: those whose verdict differs, in the order of params.yaml; None where a side's report has no table of them.
         num_claims: of both sides together.
     """
@@ -153,8 +154,8 @@ def compare(base: Side, head: Side, cache: Cache | None = None) -> Comparison:
     return Comparison(
         base,
         head,
-        added=tuple(training for variant, training in after.items() if variant not in before),
-        removed=tuple(training for variant, training in before.items() if variant not in after),
+        added=tuple(training for variant, training in after.items() if variant not in {*before, *base.study.left_out}),
+        removed=tuple(training for variant, training in before.items() if variant not in {*after, *head.study.left_out}),
         common=tuple(replace(change, adjusted=by_variant.get(change.variant)) for change in changes),
         claims=tuple(one for one in judged if (one.base and one.base.verdict) != (one.head and one.head.verdict))
         if all(verdicts)
@@ -169,21 +170,24 @@ def _verdicts(side: Side) -> dict[str, Verdict]:
 
 def _change(base: Training, head: Training) -> Change:
     settings, unrecorded = _settings(base.options, head.options)
+    # Of the seeds of both, because what others were trained with is no reason for a change of these.
+    common = {*base.seeds} & {*head.seeds}
+    before, after = (side.origin_of(common or side.seeds) for side in (base, head))
     causes = tuple(
-        Difference(key, base.origin[key], head.origin[key])
-        for key in sorted(base.origin.keys() & head.origin.keys(), key=_cause_rank)
-        if base.origin[key] != head.origin[key]
+        Difference(key, before[key], after[key])
+        for key in sorted(before.keys() & after.keys(), key=_cause_rank)
+        if before[key] != after[key]
     )
     identical = _identical(base, head)
     paired = set(base.seeds) == set(head.seeds)
     known = base.id is not None and head.id is not None
     retrained = base.id != head.id if known else bool(settings or causes or not identical)
-    if identical and not paired and not settings:  # the code and the device of seeds that one side lacks are no reasons
+    if identical and not paired and not settings:
         retrained = False
-    before, after = base.accuracy, head.accuracy
+    theirs, ours = base.accuracy, head.accuracy
     if paired:
-        after = after[[head.seeds.index(seed) for seed in base.seeds]]
-    difference, interval, p = _test(before, after, paired=paired)
+        ours = ours[[head.seeds.index(seed) for seed in base.seeds]]
+    difference, interval, p = _test(theirs, ours, paired=paired)
     return Change(
         variant=head.variant,
         base=base,
@@ -193,7 +197,7 @@ def _change(base: Training, head: Training) -> Change:
         settings=settings,
         causes=causes,
         unrecorded=unrecorded,
-        accuracy=(statistics.summarize(before), statistics.summarize(after)),
+        accuracy=(statistics.summarize(theirs), statistics.summarize(ours)),
         paired=paired,
         difference=difference,
         interval=interval,

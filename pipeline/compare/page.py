@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pipeline.compare.changes import ALPHA, Change, Comparison, Verdict
 from pipeline.compare.sides import Side
 from pipeline.report import text
-from pipeline.study import statistics
+from pipeline.study import Training, statistics
 from pipeline.study.statistics import Interval, Summary
 
 LIMIT = 60_000  # characters; GitHub refuses comments above 65,536
@@ -121,11 +121,14 @@ def _name(side: Side) -> str:
 def verdict(comparison: Comparison) -> str:
     """One sentence: how many variants differ, and the largest change."""
     changes = comparison.compared
+    left_out = {**comparison.base.study.left_out, **comparison.head.study.left_out}
     if not comparison.common:
-        return "No variant is on both sides, so there is nothing to compare."
+        whole = ", in a whole record" if left_out else ""
+        return f"No variant is on both sides{whole}, so there is nothing to compare."
     if not changes:
         news = [f"{len(other)} with other seeds"] if (other := _with_other_seeds(comparison)) else []
         news += [f"{text.counted(len(comparison.claims), 'verdict')} changed"] if comparison.claims else []
+        news += [f"{text.counted(len(left_out), 'variant')} left out, so not compared"] if left_out else []
         kept = " in the seeds of both" if other else ""
         same = f"{_of(len(comparison.common))} identical{kept}, every loss and accuracy to the last bit"
         return f"{same[0].upper()}{same[1:]}; {', '.join(news)}." if news else f"Nothing differs: {same}."
@@ -218,9 +221,13 @@ def _header(comparison: Comparison) -> list[tuple[str, str, str]]:
         ("variants", *(str(len(own)) for own in trainings)),
         ("seeds", *(_range(len(one.seeds) for one in own) for own in trainings)),
         ("epochs", *(_range(one.seconds.shape[1] for one in own) for own in trainings)),
-        ("device", *(_names(sorted({one.origin.get("device_name", "not recorded") for one in own}), 3) for own in trainings)),
+        ("device", *(_names(sorted({_device(one, group) for one in own for group in one.trainings}), 3) for own in trainings)),
     ]
     return [(label, _cell(before), _cell(after)) for label, before, after in rows]
+
+
+def _device(training: Training, group: Mapping[str, Any]) -> str:
+    return str(group.get("device_name") or training.record.get("device_name") or "not recorded")
 
 
 def _commit(side: Side) -> str:
@@ -264,8 +271,11 @@ def _accuracy_caption(comparison: Comparison) -> str:
     ]
     if paired := [change for change in tested if change.paired]:
         seeds = _range(len(change.base.seeds) for change in paired)
-        least = statistics.smallest_p(max(len(change.base.seeds) for change in paired))
-        sentences.append(f"Paired on the seeds, which both sides share; p: exact sign-flip test, at least {least:.2g} with {seeds} seeds.")
+        most = max(len(change.base.seeds) for change in paired)
+        test = f"exact sign-flip test, at least {statistics.smallest_p(most):.2g} with {seeds} seeds"
+        if most > statistics.EXACT_SIGN_FLIPS:
+            test = f"sign-flip test, with more than {statistics.EXACT_SIGN_FLIPS} seeds of a sample of the patterns of signs"
+        sentences.append(f"Paired on the seeds, which both sides share; p: {test}.")
     if tested:
         sentence = f"Adjusted p: Holm's, over {text.counted(len(tested), 'variant')}; identical ones are no test."
         least_adjusted = comparison.smallest_adjusted_p
@@ -436,7 +446,7 @@ def _kinds(change: Change) -> list[str]:
 
 
 def _short(key: str, value: str) -> str:
-    return value[:10] if key in ("code_hash", "data_digest") else value
+    return "; ".join(one[:10] for one in value.split("; ")) if key in ("code_hash", "data_digest") else value
 
 
 def _value(value: Any) -> str:

@@ -165,7 +165,9 @@ class Judgement:
         """Whether the claim is decided, and would not be as it is without one seed of one variant."""
         cases = _cases(self.claim, self.findings)
         if self.verdict == "supported":
-            undone = [frozenset[tuple[str, int]]().union(*(one.hangs_on for one in case)) for case in cases if _of_case(case) == "supported"]
+            undone = [
+                frozenset[tuple[str, int]]().union(*(one.hangs_on for one in case)) for case in cases if _of_case(case) == "supported"
+            ]
             return bool(frozenset.intersection(*undone))
         if self.verdict == "contradicted":
             against = [[one.hangs_on for one in case if one.verdict == "contradicted"] for case in cases]

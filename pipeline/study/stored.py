@@ -72,7 +72,9 @@ def _training(variant: str, runs: Sequence[SeedRun]) -> Training | None:
     if {len(curve) for run in runs for curve in run.curves.values()} != {record["config"]["train"]["epochs"]}:
         return None
     curves = {name: np.array([run.curves[_KEYS.get(name, name)] for run in runs]) for name in CURVES}
-    evaluated = [key.removeprefix(_EVALUATION) for key in newest.metrics if key.startswith(_EVALUATION)]
+    # A `sync` that was interrupted may have given a column to some seeds only.
+    common = [key for key in newest.metrics if all(key in run.metrics for run in runs)]
+    evaluated = [key.removeprefix(_EVALUATION) for key in common if key.startswith(_EVALUATION)]
     found = {name: np.array([run.metrics[f"{_EVALUATION}{name}"] for run in runs]) for name in evaluated if name not in REPEATED}
     sizes = [int(newest.metrics[key]) if key in newest.metrics else None for key in ("parameters", "flops")]
     return Training(variant, record, tuple(record["seeds"]), curves, sizes[0], sizes[1], found if evaluated else None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -191,6 +192,25 @@ def test_why_a_variant_was_trained_anew(study: Study, key: str, value: object, k
     assert "Not trained anew, the two sides hold the same training: `kept`." in page
 
 
+def test_what_some_seeds_alone_were_trained_with_differs_too(study: Study) -> None:
+    """Of seeds that were trained at different times the record of the whole has what the last ones were trained with."""
+
+    def of(*devices: str) -> dict[str, Any]:
+        return {"device_name": devices[-1], "trainings": [{"seeds": [seed], "device_name": name} for seed, name in enumerate(devices)]}
+
+    study.train("base", BASE[:2], run=of("An Intel, old", "An AMD"))
+    study.train("more", BASE[:1], run=of("An Intel, old"))
+    first = study.commit()
+    study.train("base", HEAD[:2], run=of("An AMD", "An AMD"))
+    study.train("more", [HEAD[0], 0.9], run=of("An Intel, old", "An AMD"))
+    study.commit()
+    comparison = both(study, first)
+    assert {change.variant: [cause.key for cause in change.causes] for change in comparison.common} == {"base": ["device_name"], "more": []}
+    page = render(comparison)
+    assert "| device name | `An AMD; An Intel, old` | `An AMD` | `base` |" in page
+    assert "| device | `An AMD`, `An Intel, old` | `An AMD`, `An Intel, old` |" in page
+
+
 def test_accuracies_of_other_test_images_are_marked(study: Study) -> None:
     study.train("base", BASE)
     first = study.commit()
@@ -221,7 +241,14 @@ def test_a_repeated_training_is_identical(study: Study) -> None:
     assert (change.identical, change.retrained, change.seconds) == (True, True, (11.0, 21.0))
     page = render(comparison)
     assert "Trained anew, and identical to the last bit: `base`." in page
-    assert "**Nothing differs: the one variant of both sides is identical, every loss and accuracy to the last bit.**" in page
+    same = "he one variant of both sides is identical, every loss and accuracy to the last bit"
+    assert f"**Nothing differs: t{same}.**" in page
+    base, head = comparison.base, comparison.head
+    partly = replace(base, study=replace(base.study, left_out={"other": "not all of its epochs are in MLflow"}))
+    assert f"**T{same}; 1 variant left out, so not compared.**" in render(compare(partly, head))
+    assert verdict(compare(replace(partly, study=replace(partly.study, trainings={})), head)) == (
+        "No variant is on both sides, in a whole record, so there is nothing to compare."
+    )
     assert "| `base` | 11 | 21 | 1.91 |" in page
     assert "do not say which side is faster" in page
 

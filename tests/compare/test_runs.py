@@ -158,10 +158,14 @@ def test_a_training_that_mlflow_does_not_know_is_left_out_and_said(
     monkeypatch.chdir(study.root)
     study.git("switch", "--quiet", "--create", "later")
     study.train("late", {7: 0.3, 0: 0.2, 2: 0.1})
-    main([first, commit(study, "the third"), "--source", "mlflow"])
-    page = capsys.readouterr().out
-    assert "- Left out at head, not a whole record (not all of its epochs are in MLflow): `late`.\n" in page
-    assert "Left out at base" not in page
+    study.train("kept", {7: 0.3, 0: 0.2, 2: 0.1})
+    third = commit(study, "the third")
+    for sides, there, added, removed in (((first, third), "head", "new", "gone"), ((third, first), "base", "gone", "new")):
+        main([*sides, "--source", "mlflow"])
+        page = capsys.readouterr().out
+        assert f"- Left out at {there}, not a whole record (not all of its epochs are in MLflow): `kept`, `late`.\n" in page
+        assert page.count("Left out at") == 1
+        assert f"- Added: `{added}`.\n- Removed: `{removed}`.\n" in page
 
 
 def test_without_a_store_none_is_made(make_study: Callable[..., Study], monkeypatch: pytest.MonkeyPatch) -> None:
