@@ -150,7 +150,8 @@ def complete_commits(store: Store) -> list[tuple[str, str]]:
 
 
 def _complete(store: Store, training: _Training, places: Mapping[str, Mapping[str, str]], commit: str | None, register: bool) -> Added:
-    recorder = Recorder(store, training.run)
+    # An experiment begins with the results of the commit that it was made from.
+    recorder = Recorder(store, training.run, experiment=experiment_name() if commit is None else None)
     recorder.add(training.rows)
     recorder.counts(training.run["metrics"])
     recorder.summary(_late(training))
@@ -181,7 +182,8 @@ def _register(store: Store, run_id: str, training: _Training) -> bool:
         weights = {"weights": run["outputs"][WEIGHTS]}
     except (ValueError, KeyError):  # of an older form, which this code cannot build
         return False
-    if settings.task != "classification" or registry.is_registered(store, weights):
+    alias = f"{run['variant']}-{run['dataset']}"
+    if settings.task != "classification" or registry.is_registered(store, weights, alias):
         return False
     try:
         stacked = load_weights(directory, settings)
@@ -197,7 +199,7 @@ def _register(store: Store, run_id: str, training: _Training) -> bool:
         images = np.random.default_rng(0).random((2, shape.channels, shape.size, shape.size), dtype=np.float32)
         tags = weights | {name: str(run[name]) for name in ("variant", "dataset", "training_id")} | {"seed": str(run["seeds"][0])}
         tags |= {name: repr(value) for name, value in _late(training).items() if value is not None}
-        registry.register(store, run_id, network.eval(), images, tags, f"{run['variant']}-{run['dataset']}")
+        registry.register(store, run_id, network.eval(), images, tags, alias)
     return True
 
 

@@ -217,6 +217,7 @@ class Training:
     def _end(self, parts: Sequence[Finished], **description: Any) -> None:
         """Ends the MLflow runs, with what the store lacks of seeds that were finished before."""
         if self._tracker is not None:
+            self._tracker.origins(results.origins(parts)["trainings"])
             for row in (row for part in parts if part.seed not in self._trained for row in part.rows):
                 self._tracker.epoch(row)
             self._tracker.close("FINISHED", **description)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.tracking.recorder import Recorder, TimedRow, now, training_lock
-from pipeline.tracking.store import Store, display_name, explain, locked, store_uri
+from pipeline.tracking.store import Store, display_name, experiment_name, explain, locked, store_uri
 from pipeline.training.records import EpochRow
 
 # Importing MLflow, opening the store and logging take about three seconds of a core, which a training on the CPU would have. To keep this
@@ -34,7 +34,7 @@ class Tracker:
     """
 
     def __init__(self, run: Mapping[str, Any], *, start_after: float = START_SECONDS) -> None:
-        self._run = run
+        self._run = dict(run)
         self._uri = store_uri()
         self._delay = start_after
         self._lock_path = training_lock(run)
@@ -50,6 +50,10 @@ class Tracker:
     def epoch(self, row: EpochRow) -> None:
         """Takes one epoch of one seed; returns at once."""
         self._rows.append(TimedRow(row, now()))
+
+    def origins(self, trainings: Sequence[Mapping[str, Any]]) -> None:
+        """Takes what run.json will hold as `trainings`, before the epochs of seeds that were trained earlier."""
+        self._run["trainings"] = trainings
 
     def close(self, status: str, *, metrics: Mapping[str, Any] | None = None, artifacts: Sequence[Path] = ()) -> bool:
         """Ends the run as FINISHED, FAILED or KILLED.
@@ -92,7 +96,7 @@ class Tracker:
                     if self._store is None:
                         self._store = Store(self._uri)
                     if recorder is None:
-                        recorder, written = Recorder(self._store, self._run), 0
+                        recorder, written = Recorder(self._store, self._run, experiment=experiment_name()), 0
                         recorder.reopen()
                     rows = self._rows[written:]
                     recorder.add(rows)

@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pipeline.params import flatten
-from pipeline.tracking.store import Store, experiment_name, home
+from pipeline.tracking.store import Store, home
 from pipeline.tracking.views import CURRENT
 from pipeline.training.records import EpochRow
 
@@ -84,15 +84,17 @@ class Recorder:
     """Writes one training into an open store.
 
     Args:
-        run: what runs/VARIANT/run.json holds; "finished" may be missing.
+        run: what runs/VARIANT/run.json holds; "finished" and "trainings" may be missing.
+        experiment: the DVC experiment that it is of.
 
     Attributes:
         added: what this recorder had to add so far.
     """
 
-    def __init__(self, store: Store, run: Mapping[str, Any]) -> None:
+    def __init__(self, store: Store, run: Mapping[str, Any], *, experiment: str | None = None) -> None:
         self._store = store
         self._run = run
+        self._of = experiment
         self._seeds: list[int] = list(run["seeds"])
         self._epochs = set(range(1, run["config"]["train"]["epochs"] + 1))
         self._experiment = store.experiment(run["dataset"])
@@ -157,9 +159,12 @@ class Recorder:
     def belongs_to(self, commit: str) -> None:
         """Notes on every run that the commit holds this training's files."""
         for run in (self._parent, *self._children.values()):
-            commits = run.tags.get(COMMITS, "").split()
-            if commit not in commits:
-                self._set_tag(run, COMMITS, " ".join([*commits, commit][-_MAX_COMMITS:]))
+            self._belongs_to(run, commit)
+
+    def _belongs_to(self, run: _Run, commit: str) -> None:
+        commits = run.tags.get(COMMITS, "").split()
+        if commit not in commits:
+            self._set_tag(run, COMMITS, " ".join([*commits, commit][-_MAX_COMMITS:]))
 
     def label(self, tags: Mapping[str, str]) -> None:
         """Sets tags of the parent run that have another value there."""
@@ -198,8 +203,10 @@ class Recorder:
             self._terminate(self._parent, "FINISHED", ended)
         complete = whole and self._parent.status == "FINISHED"
         # Only now, because a training that was given up belongs to no commit.
-        if complete and self._run["git_dirty"] is False:
-            self.belongs_to(self._run["git_commit"])
+        for seed, run in [(None, self._parent), *self._children.items()] if complete else []:
+            origin = self._origin(seed)
+            if origin["git_dirty"] is False:
+                self._belongs_to(run, origin["git_commit"])
         return complete
 
     def _covered(self, run: _Run) -> bool:
@@ -230,7 +237,7 @@ class Recorder:
 
     def _look_up(self) -> _Run | None:
         """The parent run, if the store has one; the seeds' runs go to `_children`."""
-        parent = None
+        parent, children = None, []
         # Ordered by id, too, so that of two doubles made by hand all processes choose the same.
         found = self._store.call(
             "search_runs",
@@ -251,12 +258,13 @@ class Recorder:
             if run.tags.get("kind") == "parent":
                 parent = parent or run
             elif run.tags.get("kind") == "seed" and run.tags["seed"].isdecimal():
-                self._children.setdefault(int(run.tags["seed"]), run)
+                children.append(run)
         if parent is None:
-            # The children of a parent that was deleted by hand stay as they are, and new runs are made.
-            self._children.clear()
             return None
-        self._children = {seed: run for seed, run in self._children.items() if run.tags.get("mlflow.parentRunId") == parent.id}
+        for run in children:
+            # The children of a parent that was deleted by hand stay as they are, and new runs are made.
+            if run.tags.get("mlflow.parentRunId") == parent.id:
+                self._children.setdefault(int(run.tags["seed"]), run)
         for run in (parent, *self._children.values()):
             for key in EPOCH_KEYS:
                 if run.status == "FINISHED":
@@ -268,8 +276,7 @@ class Recorder:
     def _create(self, seed: int | None, start: int) -> _Run:
         variant = self._run["variant"]
         tags = self._tags(seed)
-        experiment = experiment_name()
-        name = (f"{experiment}: " if experiment else "") + (variant if seed is None else f"{variant}, seed {seed}")
+        name = (f"{self._of}: " if self._of else "") + (variant if seed is None else f"{variant}, seed {seed}")
         # The look-up needs the tags, so the run is created with them.
         created = self._store.call("create_run", self._experiment, start_time=start, tags=tags, run_name=name)
         self.added.runs += 1
@@ -292,8 +299,13 @@ class Recorder:
             self._store.call("log_inputs", run.id, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
             run.has_input = True
 
+    def _origin(self, seed: int | None) -> dict[str, Any]:
+        """The training's record, with what trained this seed; without a seed that is what trained the last ones."""
+        groups = self._run.get("trainings", ()) if seed is not None else ()
+        return {**self._run, **next((group for group in groups if seed in group["seeds"]), {})}
+
     def _tags(self, seed: int | None) -> dict[str, str]:
-        run = self._run
+        run = self._origin(seed)
         tags = {
             "training.id": run["training_id"],
             "kind": "parent" if seed is None else "seed",
@@ -309,8 +321,8 @@ class Recorder:
             "mlflow.source.name": f"dvc repro {run['stage']}",
             "mlflow.source.type": "LOCAL",
         }
-        if experiment := experiment_name():
-            tags["dvc.experiment"] = experiment
+        if self._of:
+            tags["dvc.experiment"] = self._of
         with suppress(KeyError, OSError):  # the user of a container may have no name
             tags["mlflow.user"] = getpass.getuser()
         if run["git_commit"] and not run["git_dirty"]:

@@ -19,9 +19,16 @@ if TYPE_CHECKING:
 MODEL = "vit-ablations"
 
 
-def is_registered(store: Store, tags: Mapping[str, str]) -> bool:
-    """Whether the registry has a version with these tags."""
-    return bool(store.call("search_model_versions", filter_string=f"name = '{MODEL}' and {_with_tags(tags)}"))
+def is_registered(store: Store, tags: Mapping[str, str], alias: str) -> bool:
+    """Whether the registry has a version with these tags, which the alias names from then on."""
+    found = store.call("search_model_versions", filter_string=f"name = '{MODEL}' and {_with_tags(tags)}")
+    if not found:
+        return False
+    last = max(int(version.version) for version in found)
+    # It names another one where an earlier network has come back, and none after a kill.
+    if str(store.call("get_registered_model", MODEL).aliases.get(alias)) != str(last):
+        store.call("set_registered_model_alias", MODEL, alias, str(last))
+    return True
 
 
 def register(store: Store, run_id: str, network: nn.Module, images: np.ndarray, tags: Mapping[str, str], alias: str) -> None:

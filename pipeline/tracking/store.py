@@ -221,8 +221,8 @@ class Store:
                 command = f"mlflow experiments restore --experiment-id {found.experiment_id}"
                 raise StoreFault(f"the experiment {name} is deleted in {display_name(self.uri)}: bring it back with `{command}`")
             home = _local_folder(found.artifact_location)
-            # A server's folder may be on another machine, or be made with the first file.
-            if home is not None and not is_server(self.uri) and not home.parent.is_dir():
+            # A server's folder may be on another machine, or be made with the first file. Of a copy the old folder is there, too.
+            if home is not None and not is_server(self.uri) and (not home.parent.is_dir() or self._is_copy(found.artifact_location)):
                 self._move(found.artifact_location)
             for key, value in views.missing_tags(found.tags).items():
                 self.call("set_experiment_tag", found.experiment_id, key, value)
@@ -234,6 +234,11 @@ class Store:
         prefix = EXPERIMENT.format(dataset="")
         found = self.call("search_experiments", filter_string=f"name LIKE '{prefix}%'", order_by=["last_update_time DESC"])
         return [experiment.name.removeprefix(prefix) for experiment in found]
+
+    def _is_copy(self, location: str) -> bool:
+        """Whether files lie beside a SQLite store, which names another place for them."""
+        here = _local_folder(artifact_root(self.uri))
+        return here is not None and here.is_dir() and not location.startswith(here.as_uri())
 
     def _move(self, location: str) -> None:
         """Has a SQLite store that was moved, or is of another machine, keep the files of its runs beside itself."""

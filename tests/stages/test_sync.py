@@ -154,6 +154,45 @@ def test_the_views_show_the_training_in_the_folder(project: Path, uri: str, monk
         directory.rename(folders[number])
 
 
+def test_a_seed_has_what_it_was_trained_with_itself(project: Path, uri: str) -> None:
+    """Live and afterwards, of a training whose seeds are not all of one time and place."""
+    here = make_run()
+    there = {"git_commit": "a" * 40, "git_dirty": False, "code_hash": "0" * 64, "device_name": "Another", "versions": {"torch": "2.11.0"}}
+    groups = [{"seeds": [3, 7], **there}, {"seeds": [0]}]
+    tracker = Tracker(here)
+    for row in make_rows():
+        if row.seed == 0:
+            tracker.epoch(row)
+    tracker.origins(groups)
+    for row in make_rows():
+        if row.seed != 0:
+            tracker.epoch(row)
+    assert tracker.close("FINISHED", metrics=METRICS)
+    write_training(project / "runs" / "other", make_run("other", "fedc" * 8) | {"trainings": groups})
+    sync()
+    tags = read_store(uri).tags
+    names = ("git.commit", "git.dirty", "git.base", "commits", "code.hash", "device.name", "versions.torch")
+    other = ["a" * 40, "false", None, "a" * 40, "0" * 64, "Another", "2.11.0"]
+    own = [None, "true", "f" * 40, None, "d" * 64, "A processor (2 cores)", "2.15.0"]
+    for name in ("0123 base", "fedc other"):
+        assert {seed: [tags[f"{name}, seed {seed}"].get(tag) for tag in names] for seed in SEEDS} == {3: other, 0: own, 7: other}
+        assert [tags[name].get(tag) for tag in names] == own
+
+
+def test_the_children_of_a_parent_that_was_deleted_by_hand_do_no_harm(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """MLflow's page deletes a row and leaves the seeds' runs."""
+    write_training(project / "runs" / "base", make_run())
+    for _ in range(3):
+        sync()
+        store = Store(uri)
+        parents = store.call("search_runs", [store.experiment("digits")], filter_string="tags.kind = 'parent'")
+        store.call("delete_run", parents[0].info.run_id)
+    sync()
+    capsys.readouterr()
+    sync()
+    assert capsys.readouterr().out == "base: complete\n"
+
+
 def test_sync_leaves_out_the_evaluation_of_an_earlier_training(project: Path, uri: str) -> None:
     directory = write_training(project / "runs" / "base", make_run())
     write_evaluation(directory, "b" * 64)
@@ -379,6 +418,21 @@ def test_runs_of_an_experiment_go_to_the_repository_that_it_is_of(project: Path,
     found = read_store(uri)
     assert set(found.statuses) == {"0123 two-epochs: base", *(f"0123 two-epochs: base, seed {seed}" for seed in SEEDS)}
     assert all(tags["dvc.experiment"] == "two-epochs" for tags in found.tags.values())
+
+
+def test_what_an_experiment_has_from_its_commit_is_not_of_it(project: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first sync of a fresh clone may be that of an experiment's report."""
+    directory = write_training(project / "runs" / "base", make_run())
+    records_of(directory).write_tables({"base": {"weights": results.read_run(directory)["outputs"][results.WEIGHTS]}})
+    (project / ".gitignore").write_text("/runs\n/predictions\n/mlflow.db*\n/mlartifacts\n/.checkpoints\n")
+    git(project, "init", "--quiet")
+    commit_all(project, "a study")
+    write_training(project / "runs" / "wide", make_run("wide", "fedc" * 8))
+    monkeypatch.setenv("DVC_ROOT", str(project))
+    monkeypatch.setenv("DVC_EXP_NAME", "short")
+    sync()
+    parents = {name: tags.get("dvc.experiment") for name, tags in read_store(uri).tags.items() if "seed" not in name}
+    assert parents == {"0123 base": None, "fedc short: wide": "short"}
 
 
 def test_sync_without_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

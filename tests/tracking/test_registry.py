@@ -39,6 +39,11 @@ def test_a_study_registers_its_baseline_alone(trained: Repository, tmp_path: Pat
     [version] = store.call("search_model_versions")
     [parent] = store.call("search_runs", [store.experiment("digits")], filter_string="tags.kind = 'parent' and tags.variant = 'base'")
     assert (version.name, version.run_id) == ("vit-ablations", parent.info.run_id)
+    # Another network was registered since, or a process was killed before it gave the name.
+    other = store.call("create_model_version", "vit-ablations", version.source, run_id=version.run_id)
+    store.call("set_registered_model_alias", "vit-ablations", "base-digits", other.version)
+    sync()
+    assert store.call("get_registered_model", "vit-ablations").aliases == {"base-digits": version.version}
     run = results.read_run(trained.path / "runs" / "base")
     expected = {"variant": "base", "dataset": "digits", "seed": "0", "weights": run["outputs"]["model.safetensors"]}
     assert version.tags.items() >= expected.items()

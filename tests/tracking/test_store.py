@@ -145,6 +145,24 @@ def test_a_store_that_was_moved_goes_on(project: Path, monkeypatch: pytest.Monke
     assert sorted(path.name for path in project.iterdir()) == ["new"]
 
 
+def test_a_copy_of_a_store_keeps_its_files_to_itself(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside the original, whose files are where the copied addresses say."""
+    old, new = project / "old", project / "new"
+    old.mkdir()
+    shutil.move(project / "mlflow.db", old)
+    monkeypatch.chdir(old)
+    write_training(old / "runs" / "base", make_run())
+    sync()
+    shutil.copytree(old, new)
+    monkeypatch.chdir(new)
+    write_training(new / "runs" / "other", make_run("other", "fedc" * 8))
+    sync()
+    shutil.rmtree(old)
+    content = read_store(store_uri())
+    for name, variant in (("0123 base", "base"), ("fedc other", "other")):
+        assert content.artifacts[name] == artifacts_of(new / "runs" / variant)
+
+
 def test_creation_after_a_kill_during_creation(empty_database: Path) -> None:
     """What a killed creation leaves is not taken for a store, whatever is in it; nor is an empty file. The fixture made it amid such."""
     assert [path.name for path in empty_database.parent.iterdir()] == ["mlflow.db"]
