@@ -31,8 +31,10 @@ def ensure() -> None:
     if arguments and os.access(python, os.X_OK) and not os.path.samefile(own, sys.prefix):
         sys.stdout.flush()
         os.execv(python, [python, *arguments[1:]])
-    made = os.path.exists(python)
-    mend = "activate the project's environment with `. .venv/bin/activate`" if made else "`make setup` makes an environment in .venv"
+    if os.path.exists(python) and not os.path.samefile(own, sys.prefix):
+        mend = "activate the project's environment with `. .venv/bin/activate`"
+    else:  # there is none, or its installation was interrupted
+        mend = "`make setup` makes a whole environment in .venv"
     print(f"error: {sys.executable} {lack}: {mend}, then run the command again.", file=sys.stderr)
     sys.exit(2)
 

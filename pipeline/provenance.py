@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib
 import json
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from pipeline.errors import UserError, first_line
 
 PACKAGE = Path(__file__).parent
 ROOT = PACKAGE.parent
@@ -103,18 +106,45 @@ def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -
 
     Args:
         entries: paths of files or folders, relative to `package`.
+
+    Raises:
+        UserError: a module is no Python, or a file no text.
     """
     digest = hashlib.sha256()
-    for entry in entries:
-        path = package / entry
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.suffix not in (".py", ".j2", ".csv") or file.name.startswith("."):  # an editor's lock is no module
-                continue
+    for file in _files(entries, package):
+        try:
             text = file.read_text(encoding="utf-8")
             content = (canonical(text) if file.suffix == ".py" else text).encode()
-            digest.update(f"{file.relative_to(package).as_posix()} {len(content)}\n".encode())
-            digest.update(content)
+        except (SyntaxError, ValueError) as error:  # ValueError: no UTF-8, or a null byte
+            raise UserError(f"{os.path.relpath(file)} cannot be read ({first_line(error)}): mend it, or move it elsewhere.") from None
+        digest.update(f"{file.relative_to(package).as_posix()} {len(content)}\n".encode())
+        digest.update(content)
     return digest.hexdigest()
+
+
+def _files(entries: Sequence[str], package: Path) -> Iterator[Path]:
+    for path in (package / entry for entry in entries):
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.suffix in (".py", ".j2", ".csv") and not file.name.startswith("."):  # an editor's lock is no module
+                yield file
+
+
+@cache
+def loaded_code(device: str) -> dict[str, str]:
+    """By task, the hash of the code with which this process trains. All of it is imported, so that an edit does not reach it any more.
+
+    Args:
+        device: "cpu" or "cuda".
+    """
+    # small_head_attention imports the CPU's kernels where numba works; triton may be absent without a GPU.
+    special = {"kernels/cpu.py"} | ({"kernels/cuda.py"} if device != "cuda" else set())
+    for file in _files(code_of("captioning"), PACKAGE):
+        name = file.relative_to(PACKAGE).as_posix()
+        if file.suffix == ".py" and name not in special:
+            importlib.import_module(f"{PACKAGE.name}.{name.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}")
+    from pipeline.training.tasks import TASKS
+
+    return {task: code_hash(code_of(task)) for task in TASKS}
 
 
 def code_of(task: str) -> Sequence[str]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import venv
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,18 @@ def test_without_one_it_says_what_to_do(checkout: Path) -> None:
     done = bare(checkout)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: {sys.executable} has no dvc, ")
-    assert done.stderr.endswith(": `make setup` makes an environment in .venv, then run the command again.\n")
+    assert done.stderr.endswith(": `make setup` makes a whole environment in .venv, then run the command again.\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_an_installation_that_was_interrupted_is_not_to_be_activated_again(checkout: Path) -> None:
+    venv.create(checkout / ".venv")
+    python = checkout / ".venv/bin/python"
+    done = subprocess.run(
+        [python, "-m", "pipeline.stage"], cwd=checkout, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.endswith(": `make setup` makes a whole environment in .venv, then run the command again.\n")
 
 
 def test_a_python_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import yaml
 
 from pipeline import provenance
+from pipeline.errors import UserError
 from tests.helpers import ROOT, commit_all, git
 
 # All that Pythons parse into other trees, or into trees that `ast.dump` writes otherwise: f-strings, type parameters, empty fields.
@@ -39,6 +42,31 @@ def test_the_code_hash_is_the_same_on_every_python() -> None:
     """The digest was written down with 3.11, 3.12 and 3.13; CI runs this on its own Pythons."""
     digest = hashlib.sha256(provenance.canonical(SOURCE).encode()).hexdigest()
     assert digest == "711e83f06186544b9fe4440f6cdf9e26c0da5a1f0aba5f0390226ed895420db8"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"def f(:", "SyntaxError: invalid syntax"), (b"x = '\xff'", "UnicodeDecodeError: "), (b"x\0", "")]
+)
+def test_a_module_that_cannot_be_read_is_named(content: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room/mine.py").write_bytes(content)
+    with pytest.raises(UserError, match=rf"^room/mine\.py cannot be read \({why}.*\): mend it, or move it elsewhere\.$"):
+        provenance.code_hash(["room"], tmp_path)
+
+
+def test_a_worker_has_all_its_code_before_it_trains() -> None:
+    """Whatever is imported later might have been edited since."""
+    script = (
+        "import sys\nfrom pipeline import provenance as p\nloaded = p.loaded_code('cpu')\nbefore = {*sys.modules}\n"
+        "import pipeline.captioning.self_critical, pipeline.models.baselines, pipeline.models.vit, pipeline.training.engine\n"
+        "assert loaded == {task: p.training_code(task) for task in ('classification', 'captioning')}\n"
+        "names = {f'pipeline.{f.relative_to(p.PACKAGE).with_suffix(\"\").as_posix()}'.replace('/', '.').removesuffix('.__init__')"
+        " for f in p._files(p.code_of('captioning'), p.PACKAGE)}\n"
+        "print(*sorted(names - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "pipeline.kernels.cuda\n"
 
 
 @pytest.mark.parametrize(

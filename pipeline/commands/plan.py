@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from pipeline.commands import profiles
 from pipeline.commands.catalogue import screen, show, trained_variants
 from pipeline.errors import UserError, run_command
 from pipeline.files import DamagedError, read_sealed, write_json
 from pipeline.params import Params, VariantSettings, load
-from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor, training_code
+from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor, training_code, versions
 from pipeline.runner import checkpoint, finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.progress import duration
@@ -106,8 +107,12 @@ class _Record:
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.commands.plan", description=__doc__.splitlines()[0]).parse_args(argv)
+    profiles.refresh()
     params = load()
     bring.runs(params.variants)
+    for path in without_outputs(results.read_lock()):
+        mend = f"bring it back with `git checkout results`, or {path.parent.name} is trained anew"
+        print(f"{path} is missing, and DVC does not have it: {mend}.")
     device = workers.choose_device()
     processes = len(workers.choose_cards(device))
     entries = survey(params, device)
@@ -136,9 +141,11 @@ def survey(params: Params, device: str) -> list[Entry]:
     digests = {task: _digest(task) for task in TASKS}
     lock = results.read_lock()
     results.restore_runs(RUNS, params.variants.__contains__)
+    incomplete = {path.parent.name for path in without_outputs(lock)}
     outlines = [
         (finished.folder(Path(), results.settings_of(run), run["data_digest"], run["device"]).name, parts)
         for run, parts in _outlines(RUNS.glob("*/run.json"))
+        if run["variant"] not in incomplete
     ]
     entries = []
     for variant in params.variants:
@@ -150,7 +157,8 @@ def survey(params: Params, device: str) -> list[Entry]:
         parts = [part for place in places for part in finished.read_all(place)[0]]
         parts += [part for place, found in outlines if fnmatch.fnmatch(place, pattern) for part in found]
         # Without its outputs DVC runs a stage that nothing else has changed.
-        unchanged = (RUNS / variant / results.RUN).exists() and _unchanged(lock, variant, settings, stage)
+        complete = (RUNS / variant / results.RUN).exists() and variant not in incomplete
+        unchanged = train.replays() and complete and _unchanged(lock, variant, settings, stage)
         tasks = [] if unchanged else train.plan(settings, finished.best(parts, code), code, device)
         epochs_done = {
             task.seeds[0]: epoch
@@ -161,6 +169,18 @@ def survey(params: Params, device: str) -> list[Entry]:
         }
         entries.append(Entry(variant, settings, tuple(tasks), epochs_done))
     return entries
+
+
+def without_outputs(lock: Mapping[str, Any]) -> list[Path]:
+    """Weights and traces that a run.json in runs/ names and that are gone, here and from DVC's stores.
+
+    Args:
+        lock: what `results.read_lock` gives.
+    """
+    if bring.has_other_remote():  # which `make train` asks
+        return []
+    paths = [run.parent / name for run in sorted(RUNS.glob(f"*/{results.RUN}")) for name in results.OUTPUTS]
+    return [path for path in paths if not path.exists() and not results.is_stored(path, lock)]
 
 
 def _digest(task: str) -> str | None:
@@ -205,8 +225,9 @@ def _checkpoint_rows(path: Path, device: str) -> list[EpochRow]:
         content = checkpoint.metadata(read_sealed(path))
     except (FileNotFoundError, DamagedError):
         return []
-    known = content.get("device_name")
-    return [EpochRow(*row) for row in content["rows"]] if known is None or same_processor(known, device_name(device)) else []
+    if checkpoint.why_not_from(content, device_name(device), versions(device)):
+        return []
+    return [EpochRow(*row) for row in content["rows"]]
 
 
 def recorded(params: Params, device: str) -> dict[str, Rate]:
@@ -375,15 +396,14 @@ def seconds(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int)
 
 def estimated(entries: Sequence[Entry], rates: Mapping[str, Rate]) -> dict[str, Rate]:
     """The rates of all variants. One without a known time gets the others' median rate per operation of its forward pass."""
-    rates = {entry.variant: Rate(0.0, "") for entry in entries if not entry.tasks} | dict(rates)
     if all(entry.variant in rates for entry in entries):
-        return rates
+        return dict(rates)
     from pipeline.models import count_flops
 
     flops = {entry.variant: count_flops(entry.settings.model) for entry in entries}
-    known = [rate.train / flops[variant] for variant, rate in rates.items() if rate.source]
+    known = [rate.train / flops[variant] for variant, rate in rates.items()]
     factor = statistics.median(known) if known else 1e-9
-    return {variant: Rate(count * factor, "arithmetic") for variant, count in flops.items()} | rates
+    return {variant: Rate(count * factor, "arithmetic") for variant, count in flops.items()} | dict(rates)
 
 
 def table(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> tuple[Sequence[str], list[Sequence[str]]]:

@@ -37,9 +37,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("name")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
-    mirror = os.environ.get("MNIST_MIRROR", "")
-    if os.path.isdir(mirror):
-        os.environ["MNIST_MIRROR"] = str(Path(mirror).resolve())  # relative to here, not to build/NAME
     directory = lay_out(arguments.name)
     begun = states.key(ROOT, directory)
     reproduce(directory)
@@ -51,12 +48,22 @@ def main(argv: list[str]) -> None:
     print(f"  What changed: make compare BASE=HEAD~1 IN={directory.relative_to(ROOT)}")
 
 
+def refresh() -> None:
+    """Lays out anew the profile whose nested repository is the working directory, if it is one's. Raises UserError as `lay_out` does."""
+    build, name = Path.cwd().parent, Path.cwd().name
+    if build == ROOT / "build" and (ROOT / "profiles" / name).is_dir():
+        lay_out(name)
+
+
 def lay_out(name: str) -> Path:
     """Makes or refreshes the nested repository build/NAME: a DVC repository without SCM whose dvc.yaml is the root's own.
 
     Raises:
         UserError: there is no such profile, or it or the root's params.yaml is wrong.
     """
+    mirror = os.environ.get("MNIST_MIRROR", "")
+    if mirror and os.path.isdir(ROOT / mirror):
+        os.environ["MNIST_MIRROR"] = str((ROOT / mirror).resolve())  # relative to the root, not to build/NAME
     settings = read(name)
     directory = ROOT / "build" / name
     lay_out_stages(directory)

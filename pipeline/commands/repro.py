@@ -19,8 +19,10 @@ from typing import Any
 from pipeline import params
 from pipeline.commands import mending
 from pipeline.errors import UserError, run_command
-from pipeline.provenance import ROOT
-from pipeline.runner.workers import die_with_parent
+from pipeline.provenance import ROOT, training_code
+from pipeline.runner import results
+from pipeline.runner.workers import choose_processes, die_with_parent
+from pipeline.study.files import RUNS
 
 _INTERRUPTED = {130, 252}  # exit statuses after Ctrl-C: a command's of this project, and DVC's
 
@@ -61,6 +63,7 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
         UserError: params.yaml is wrong, or (status 1) a training or DVC failed; what went wrong has been printed by then.
         KeyboardInterrupt: Ctrl-C was pressed; what ran has ended.
     """
+    choose_processes()  # refuses a bad number now, and not after the stages before
     settings = params.load(directory / "params.yaml")
     stages = _stages(directory, settings)
     if not (directory / ".dvc").is_dir():
@@ -69,6 +72,9 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
         print(line, flush=True)
     if not arguments:  # with arguments DVC may run a part of the study that trains nothing
         _run(directory, "make train", ["-m", "pipeline.commands.train"], stages)
+        # Replays had accepted these, so that to DVC nothing has changed.
+        if os.environ.get("REPLAY") == "0" and (trained := _of_other_code(directory, settings)):
+            _run(directory, "dvc repro", ["-m", "dvc", "repro", "--force", "--single-item", *trained], stages)
     _run(directory, "dvc repro", ["-m", "dvc", "repro", *arguments], stages)
 
 
@@ -88,6 +94,17 @@ def _stages(directory: Path, settings: params.Params) -> list[str]:
         for name, stage in read_stages(directory / "dvc.yaml")["stages"].items()
         for variant in (settings.variants if "foreach" in stage else [None])
     ]
+
+
+def _of_other_code(directory: Path, settings: params.Params) -> list[str]:
+    """The train stages whose results hold seeds that other code has trained."""
+    found = []
+    for variant in settings.variants:
+        code = training_code(settings.resolve(variant).task)
+        with contextlib.suppress(UserError, ValueError, KeyError):  # of an older form: DVC runs the stage anyway
+            if any(group["code_hash"] != code for group in results.read_run(directory / RUNS / variant)["trainings"]):
+                found.append(f"train@{variant}")
+    return found
 
 
 def _run(directory: Path, name: str, arguments: Sequence[str], stages: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pipeline import provenance
-from pipeline.commands import plan, repro
+from pipeline.commands import plan, profiles, repro
 from pipeline.commands.plan import Entry, Rate
 from pipeline.errors import UserError, run_command
 from pipeline.params import load, shown
@@ -53,6 +53,7 @@ def main(argv: list[str]) -> None:
         run_all = functools.partial(workers.run_all, cards=workers.choose_cards(device, jobs))
     else:
         raise UserError(f"ON is {shown(given.on)}; the choices are here and ray.")
+    profiles.refresh()
     params = load()
     if bring.has_other_remote():
         bring.pull(RUNS / variant / name for variant in params.variants for name in (results.RUN, *results.OUTPUTS))
@@ -132,6 +133,7 @@ class _Study:
         self._unreadable: dict[str, UserError] = {}
         # By folder of finished seeds, which variants share that differ in their seeds or names alone.
         self._waiting: dict[Path, list[Entry]] = defaultdict(list)
+        self._locks: dict[Path, contextlib.ExitStack] = {}
         self._open: dict[Path, _Open] = {}
         self._finished = {entry.variant for entry in entries if not entry.tasks}
         self._faults = 0
@@ -148,8 +150,10 @@ class _Study:
                 self._waiting[place].append(entry)
         refused = []
         for place, (first, *_) in list(self._waiting.items()):
+            lock = locks.enter_context(contextlib.ExitStack())
             try:
-                locks.enter_context(variant_lock(place / "lock", first.variant))
+                lock.enter_context(variant_lock(place / "lock", first.variant))
+                self._locks[place] = lock
             except UserError as error:
                 refused.append(error)
                 del self._waiting[place]
@@ -193,7 +197,7 @@ class _Study:
             raise UserError("Not everything is trained; the lines above say why. The same command goes on from here.", status=1)
 
     def _next(self, place: Path) -> None:
-        """Begins the next variant of a folder that has anything to train."""
+        """Begins the next variant of a folder that has anything to train. Without one the folder is left to the train stages."""
         while self._waiting[place]:
             entry = self._waiting[place].pop(0)
             rate = self._rates[entry.variant]
@@ -217,6 +221,7 @@ class _Study:
                     self.queue.put(Assignment(training.job, task), plan.cost(entry, task, rate))
                 return
             self._finished.add(entry.variant)
+        self._locks.pop(place).close()
 
     def _ended(self, assignment: Assignment) -> None:
         """Counts a task as ended. After a variant's last one its seeds are left to its stage."""

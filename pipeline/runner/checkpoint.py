@@ -61,16 +61,28 @@ def restore(path: Path, trainer: Trainer, device_name: str, versions: Mapping[st
     except FileNotFoundError:
         return {}
     content = metadata(stored)
-    # The bits of a training are those of one processor and one software, and its record names one.
-    if not same_processor(before := content.get("device_name", device_name), device_name):
-        raise DamagedError(f"{path} is of another processor ({before})")
-    known = content.get("versions", versions)
-    if others := [f"{name} {known.get(name)}" for name in {**known, **versions} if known.get(name) != versions.get(name)]:
-        raise DamagedError(f"{path} is of other software ({', '.join(others)})")
+    if reason := why_not_from(content, device_name, versions):
+        raise DamagedError(f"{path} is of {reason}")
     rows = [EpochRow(*row) for row in content.pop("rows")]
     failed = {int(seed): epoch for seed, epoch in content.pop("failed").items()}
     trainer.load(from_bytes(stored), epoch=content.pop("epoch"), rows=rows, failed=failed)
     return content
+
+
+def why_not_from(content: Mapping[str, Any], device_name: str, versions: Mapping[str, str]) -> str | None:
+    """What else computed a checkpoint, as a clause, so that a training cannot go on from it; None where it can.
+
+    The bits of a training are those of one processor and one software, and its record names one.
+
+    Args:
+        content: what the checkpoint says beside its tensors.
+        device_name, versions: as for `restore`.
+    """
+    if not same_processor(before := content.get("device_name", device_name), device_name):
+        return f"another processor ({before})"
+    known = content.get("versions", versions)
+    others = [f"{name} {known.get(name)}" for name in {**known, **versions} if known.get(name) != versions.get(name)]
+    return f"other software ({', '.join(others)})" if others else None
 
 
 def metadata(stored: bytes) -> dict[str, Any]:

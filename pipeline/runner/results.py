@@ -249,15 +249,25 @@ def read_lock() -> dict[str, Any]:
     return stages if isinstance(stages, dict) else {}
 
 
+def is_stored(path: Path, lock: Mapping[str, Any]) -> bool:
+    """Whether DVC's stores have a file, intact or not, that dvc.lock names as this output of a train stage."""
+    return any(place.is_file() for place in _places(path, lock)[1])
+
+
 def _stored(path: Path, lock: Mapping[str, Any]) -> Path | None:
     """The file in DVC's stores that dvc.lock names as this output of a train stage; None where there is no intact one."""
+    md5, places = _places(path, lock)
+    return next((place for place in places if place.is_file() and _md5(place) == md5), None)
+
+
+def _places(path: Path, lock: Mapping[str, Any]) -> tuple[str, list[Path]]:
+    """The md5 of an output in dvc.lock, and where DVC's stores would have it; nowhere if it is not named."""
     try:
         outs = lock[f"train@{path.parent.name}"]["outs"]
         md5 = next(out["md5"] for out in outs if out["path"] == path.as_posix())
+        return md5, [store / md5[:2] / md5[2:] for store in _STORES]
     except (LookupError, TypeError, StopIteration):
-        return None
-    places = (store / md5[:2] / md5[2:] for store in _STORES)
-    return next((place for place in places if place.is_file() and _md5(place) == md5), None)
+        return "", []
 
 
 def _md5(path: Path) -> str:

@@ -31,7 +31,7 @@ from pipeline import environment
 from pipeline.errors import UserError, disk_sentence, first_line
 from pipeline.files import DamagedError
 from pipeline.params import VariantSettings, shown
-from pipeline.provenance import device_name, same_processor
+from pipeline.provenance import device_name, loaded_code, same_processor
 from pipeline.runner.checkpoint import path_of
 from pipeline.runner.schedule import Queue
 from pipeline.training.records import EpochRow
@@ -221,7 +221,8 @@ def why_no_gpu() -> str | None:
 def choose_processes() -> int:
     """CPU workers: the cores this process may use, or LAB_PROCESSES. The results do not depend on it."""
     wanted = os.environ.get("LAB_PROCESSES", "")
-    return count_of("LAB_PROCESSES", wanted) if wanted else len(os.sched_getaffinity(0))
+    name = "JOBS" if os.environ.get("JOBS") == wanted else "LAB_PROCESSES"  # which the Makefile sets to what it was given as JOBS
+    return count_of(name, wanted) if wanted else len(os.sched_getaffinity(0))
 
 
 def count_of(name: str, text: str) -> int:
@@ -443,6 +444,8 @@ def messages(assignment: Assignment, data_of: Callable[[Job], Any]) -> Iterator[
 
     job, task = assignment.job, assignment.task
     try:
+        if loaded_code(job.device)[job.settings.task] != job.origin["code_hash"]:
+            raise UserError("The code was changed while this command ran, so its trainings would name other code: run it again.")
         set_reproducible(torch.device(job.device))
         data = data_of(job)
         with environment.variables(**(_PLAIN if job.plain else {})):

@@ -100,7 +100,7 @@ def look_up(
     """
     found, damaged = finished.find(place, origin["code_hash"])
     tasks = plan(settings, found, origin["code_hash"], device)
-    if tasks and unreadable is not None and _replays():  # hours of training would replace what a second may restore
+    if tasks and unreadable is not None and replays():  # hours of training would replace what a second may restore
         raise unreadable
     groups = [task.seeds for task in tasks if not task.replay]
     progress = TrainingProgress(variant, groups, settings.train.epochs, screen=screen, epoch_work=epoch_work)
@@ -112,24 +112,26 @@ def look_up(
 def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, device: str) -> list[workers.Task]:
     """The groups of seeds to replay and to train, so that all seeds of the settings are finished by this code.
 
-    REPLAY=0 in the environment keeps none of other code.
+    REPLAY=0 in the environment keeps none that other code has trained, whether or not a replay has accepted it.
 
     Args:
         found: all finished seeds of these settings; their tensors are not looked at.
     """
-    replay = _replays()
+    replay = replays()
     stacks: list[list[int]] = []  # of finished seeds, as they were trained: on CUDA, grouping decides rounding
     for seed in settings.train.seeds:
         if replay and seed in found and code not in found[seed].codes and found[seed].origin["stack"] not in stacks:
             stacks.append(found[seed].origin["stack"])
-    replays = [stack for stack in stacks if all(seed in found for seed in stack)]
-    kept = {seed for seed in found if code in found[seed].codes} | {seed for stack in replays for seed in stack}
+    replayed = [stack for stack in stacks if all(seed in found for seed in stack)]
+    own = {seed for seed, part in found.items() if code in (part.codes if replay else [part.origin["code_hash"]])}
+    kept = own | {seed for stack in replayed for seed in stack}
     missing = [seed for seed in settings.train.seeds if seed not in kept]
     groups = workers.make_groups(missing, device, stackable=settings.stackable) if missing else []
-    return [*(workers.Task(stack, replay=True) for stack in replays), *(workers.Task(group) for group in groups)]
+    return [*(workers.Task(stack, replay=True) for stack in replayed), *(workers.Task(group) for group in groups)]
 
 
-def _replays() -> bool:
+def replays() -> bool:
+    """Whether seeds of other code are replayed and, where they compute the same, kept."""
     return os.environ.get("REPLAY") != "0"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,12 +17,14 @@ import yaml
 from pipeline import params
 from pipeline.commands import plan
 from pipeline.commands.plan import Entry, Rate
+from pipeline.commands.repro import _of_other_code
 from pipeline.data import datasets
 from pipeline.errors import UserError
 from pipeline.provenance import STAGE_CODE, code_hash
 from pipeline.runner import checkpoint, finished, results
 from pipeline.runner.progress import duration
 from pipeline.runner.workers import Task
+from pipeline.stages import resolve
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import Trainer
 from tests.conftest import Repository, small_study
@@ -83,8 +86,9 @@ def test_each_state_is_told(lay_out: Callable[..., params.Params], raw_params: d
     trainer.run_epoch()
     place = finished.folder(FINISHED, long, dataset.digest, "cpu")
     path, origin = checkpoint.path_of(place, [1], code_hash()), {"started": "2026-01-01T00:00:00+00:00"}
-    checkpoint.save(path, trainer, {**origin, "device_name": "another processor (2 cores)"})
-    assert [entry.epochs_done for entry in plan.survey(settings, "cpu")][-1] == {}  # none goes on from it here
+    for other in ({"device_name": "another processor (2 cores)"}, {"versions": {"python": "3.11.7", "torch": "1.0"}}):
+        checkpoint.save(path, trainer, {**origin, **other})
+        assert [entry.epochs_done for entry in plan.survey(settings, "cpu")][-1] == {}  # none goes on from it here
     checkpoint.save(path, trainer, origin)
     before = snapshot(Path())
 
@@ -128,6 +132,25 @@ def test_nothing_of_other_code_is_kept_without_replay(
     assert seeds_of(entry) == ([], [], [0, 1])
 
 
+def test_nor_what_a_replay_has_accepted(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although dvc.lock has everything as it is."""
+    settings = lay_out(study_of(raw_params))
+    lock_stage(settings)
+    assert _of_other_code(Path(), settings) == []
+    run = results.read_run(Path("runs/base"))
+    (group,) = run["trainings"]
+    replayed = {**group, "code_hash": "f" * 64, "replays": [{"code_hash": code_hash()}]}
+    results.write_run(Path("runs/base"), {**run, "code_hash": "f" * 64, "trainings": [replayed]})
+    shutil.rmtree(".checkpoints")
+    assert plan.survey(settings, "cpu")[0].state == "kept"
+    monkeypatch.setenv("REPLAY", "0")
+    (entry,) = plan.survey(settings, "cpu")
+    assert seeds_of(entry) == ([], [], [0, 1])
+    assert _of_other_code(Path(), settings) == ["train@base"]
+
+
 def test_a_damaged_seed_is_to_train_and_stays_where_it_is(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
     settings = lay_out(study_of(raw_params))
     shutil.rmtree("runs")
@@ -138,15 +161,29 @@ def test_a_damaged_seed_is_to_train_and_stays_where_it_is(lay_out: Callable[...,
     assert path.read_bytes() == content
 
 
-def test_a_fresh_clone_keeps_what_is_pulled(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
-    """It has neither arrays nor .checkpoints/, and its weights only once `dvc pull` or a train stage has brought them."""
+def test_a_fresh_clone_keeps_what_is_pulled(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has neither arrays nor .checkpoints/, and its weights only once `dvc pull` or a train stage has brought them from results/."""
     settings = lay_out(study_of(raw_params))
     shutil.rmtree("data")
     shutil.rmtree(".checkpoints")
-    Path("runs/base/model.safetensors").unlink()
+    weights = Path("runs/base/model.safetensors")
+    md5 = hashlib.md5(weights.read_bytes()).hexdigest()
+    stored = Path("results/files/md5") / md5[:2] / md5[2:]
+    stored.parent.mkdir(parents=True)
+    weights.rename(stored)
+    lock = {"train@base": {"deps": [], "outs": [{"path": weights.as_posix(), "md5": md5}]}}
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": lock}))
     (entry,) = plan.survey(settings, "cpu")
     assert seeds_of(entry) == ([0, 1], [], [])
     assert entry.tasks == ()
+    stored.unlink()  # of what was never pushed, or has been lost
+    (entry,) = plan.survey(settings, "cpu")
+    assert seeds_of(entry) == ([], [], [0, 1])
+    plan.main([])
+    said = "runs/base/model.safetensors is missing, and DVC does not have it: bring it back with `git checkout results`, or base is "
+    assert capsys.readouterr().out.splitlines()[0] == f"{said}trained anew."
 
 
 def test_dvc_runs_no_stage_that_its_lock_has(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
@@ -154,6 +191,16 @@ def test_dvc_runs_no_stage_that_its_lock_has(lay_out: Callable[..., params.Param
     settings = lay_out(study_of(raw_params))
     (entry,) = plan.survey(settings, "cuda")
     assert entry.trained == [0, 1]
+    lock_stage(settings)
+    (entry,) = plan.survey(settings, "cuda")
+    assert entry.tasks == ()
+    (entry,) = plan.survey(write_params(Path(), study_of(raw_params) | {"base": raw_params["base"] | {"patch": 7}}), "cuda")
+    assert entry.trained == [0, 1]
+
+
+def lock_stage(settings: params.Params) -> None:
+    """Writes dvc.lock as DVC does after train@base."""
+    resolve.write_configs(settings, Path("configs"))
     Path("code-hashes").mkdir()
     Path("code-hashes/train.txt").write_text(f"{code_hash(STAGE_CODE['train'])}\n")
     shutil.copyfile(Path(__file__).parent.parent.parent / "dvc.yaml", "dvc.yaml")
@@ -167,10 +214,6 @@ def test_dvc_runs_no_stage_that_its_lock_has(lay_out: Callable[..., params.Param
         "train@base": {"deps": [{"path": dep, "hash": "md5", "md5": value} for dep, value in md5.items()]},
     }
     Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": lock}))
-    (entry,) = plan.survey(settings, "cuda")
-    assert entry.tasks == ()
-    (entry,) = plan.survey(write_params(Path(), study_of(raw_params) | {"base": raw_params["base"] | {"patch": 7}}), "cuda")
-    assert entry.trained == [0, 1]
 
 
 def dvc_md5(path: Path) -> str:
@@ -222,6 +265,10 @@ def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_pa
         part = finished.read(path)
         finished.write(folder, finished.Finished(part.seed, part.tensors, part.rows, {**part.origin, "device_name": "Other (2 cores)"}))
     assert plan.recorded(settings, "cpu") == {}
+    # What is kept counts as work that is done all the same.
+    guessed = plan.estimated(list(entries.values()), {})
+    assert guessed.keys() == entries.keys()
+    assert all(rate.source == "arithmetic" and rate.train > 0 for rate in guessed.values())
 
 
 def test_times_of_a_profiles_runs_count_too(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:

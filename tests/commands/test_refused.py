@@ -98,6 +98,9 @@ def test_a_number_of_processes_that_cannot_be(folder: Path, monkeypatch: pytest.
         said = refusal(call, folder)
         assert said.startswith(f"{name} is ")
         assert said.endswith(", but has to be a whole number from 1 to 9999.")
+    monkeypatch.setenv("JOBS", value)  # as the Makefile has it from `make repro JOBS=...`
+    (folder / "params.yaml").write_text("variants: {}")
+    assert refusal(lambda: repro.reproduce(folder), folder).startswith("JOBS is ")
 
 
 @pytest.mark.parametrize("value", ["gpu", "cuda:0", "CPU", "²"])

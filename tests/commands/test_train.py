@@ -5,6 +5,7 @@ What processes are needed for runs in processes of its own; all else in this one
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -151,6 +152,27 @@ def test_each_seed_is_trained_once_and_the_longest_first(
     assert not Path("runs").exists()  # the stages write it
     train.train("cpu", here)
     assert capsys.readouterr().out == "Nothing is to be trained.\n"
+
+
+def test_a_finished_variant_is_free_for_its_stage(
+    study: Callable[..., params.Params], here: train.Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While others still train, for days perhaps."""
+    settings = study(deep={"blocks": 3})
+    free = []
+
+    def watched(queue: Queue[workers.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
+        def handle_and_look(assignment: workers.Assignment, message: workers.Message) -> None:
+            handle(assignment, message)
+            if isinstance(message, workers.Done):
+                for name in ("deep", "base"):
+                    with contextlib.suppress(UserError), variant_lock(place(settings, name) / "lock", name):
+                        free.append(name)
+
+        here(queue, handle=handle_and_look, lost=lost)
+
+    train.train("cpu", watched)
+    assert free == ["deep", "deep", "base"]
 
 
 def test_what_another_trains_is_left_to_it(

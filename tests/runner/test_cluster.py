@@ -28,6 +28,7 @@ from pipeline import params
 from pipeline.commands import train
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
+from pipeline.provenance import training_code
 from pipeline.runner import checkpoint, cluster, finished, workers
 from pipeline.runner.schedule import Queue
 from pipeline.stages import resolve
@@ -356,7 +357,7 @@ def test_a_group_whose_replay_differs_goes_on_from_its_checkpoint(
     data = [load(arrays)]
     settings = params.load(study / "params.yaml").resolve("base")
     settings = settings.model_copy(update={"train": settings.train.model_copy(update={"epochs": 2})})
-    job = workers.Job(settings, arrays, tmp_path, "cpu", {"code_hash": "c" * 64, "git_commit": None})
+    job = workers.Job(settings, arrays, tmp_path, "cpu", {"code_hash": training_code(), "git_commit": None})
 
     def told(task: workers.Task, count: int) -> list[workers.Message]:
         """The first messages, whose files are stored."""
@@ -383,4 +384,4 @@ def test_a_group_whose_replay_differs_goes_on_from_its_checkpoint(
     assert isinstance(epoch, workers.Epoch)
     assert (started.epoch, epoch.epoch) == (1, 2)
     assert done == workers.Done([0], {})
-    assert {one.origin["code_hash"][0] for one in finished.read_all(tmp_path)[0]} == {"a", "c"}
+    assert {one.origin["code_hash"] for one in finished.read_all(tmp_path)[0]} == {"a" * 64, training_code()}

@@ -29,7 +29,7 @@ from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.files import read_sealed, sha256, write_sealed
 from pipeline.models import build
-from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
+from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings, load_variant
 from pipeline.runner import finished, results, workers
 from pipeline.runner.checkpoint import metadata
 from pipeline.stages import train as stage
@@ -260,6 +260,17 @@ def finds_no_room(directory: Path) -> None:
     assert result.returncode == 2, result.stderr
     assert "error: A file cannot be written" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_what_an_edited_worker_would_train_is_refused(tmp_path: Path, arrays: Path, study: Params) -> None:
+    """A worker that starts after an edit has other code than the record of its trainings would say."""
+    directory = lay_out(tmp_path, arrays, study)
+    settings = load_variant(directory / "configs" / "tiny.json")
+    job = workers.Job(settings, arrays, tmp_path, "cpu", {"code_hash": "f" * 64})
+    with pytest.raises(UserError, match=r"^The code was changed while this command ran, .*: run it again\.$") as caught:
+        workers.run(job, [workers.Task([0])], 1, lambda message: None)
+    assert caught.value.status == 2
+    assert not list(tmp_path.glob("seed-*"))
 
 
 def test_a_second_trainer_is_refused(tmp_path: Path, arrays: Path, study: Params) -> None:
