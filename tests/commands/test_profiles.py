@@ -213,7 +213,7 @@ def test_a_fault_names_the_file_that_it_is_in(root: Path) -> None:
         profiles.read("demo")
 
 
-def test_laying_out_writes_what_has_changed_and_nothing_else(root: Path) -> None:
+def test_laying_out_writes_what_has_changed_and_nothing_else(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = profiles.lay_out("demo")
     files = {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
     assert profiles.lay_out("demo") == directory
@@ -244,8 +244,12 @@ def test_laying_out_writes_what_has_changed_and_nothing_else(root: Path) -> None
     profiles.lay_out("demo")
     assert {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()} == files
     study.write_text(study.read_text().replace("\n  dim: 32 ", "\n  dim: 64 "))
-    profiles.lay_out("demo")
-    assert params.load(directory / "params.yaml").base.dim == 64
+    monkeypatch.chdir(directory)  # as `make plan IN=build/demo` does
+    profiles.refresh()
+    assert params.load("params.yaml").base.dim == 64
+    monkeypatch.chdir(root)
+    study.unlink()
+    profiles.refresh()  # the root is no profile's
 
 
 def test_results_are_not_kept_as_those_of_code_that_was_edited_during_the_run(
