@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import importlib
 import json
@@ -136,12 +137,12 @@ def loaded_code(device: str) -> dict[str, str]:
     Args:
         device: "cpu" or "cuda".
     """
-    # small_head_attention imports the CPU's kernels where numba works; triton may be absent without a GPU.
-    special = {"kernels/cpu.py"} | ({"kernels/cuda.py"} if device != "cuda" else set())
     for file in _files(code_of("captioning"), PACKAGE):
-        name = file.relative_to(PACKAGE).as_posix()
-        if file.suffix == ".py" and name not in special:
-            importlib.import_module(f"{PACKAGE.name}.{name.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}")
+        name = ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        if file.suffix == ".py" and (device == "cuda" or name != f"{PACKAGE.name}.kernels.cuda"):
+            # Kernels whose compiler is missing are not used.
+            with contextlib.suppress(Exception) if ".kernels." in name else contextlib.nullcontext():
+                importlib.import_module(name)
     from pipeline.training.tasks import TASKS
 
     return {task: code_hash(code_of(task)) for task in TASKS}
