@@ -25,10 +25,13 @@ from pipeline.runner import checkpoint, finished, results
 from pipeline.runner.progress import duration
 from pipeline.runner.workers import Task
 from pipeline.stages import resolve
+from pipeline.study.claims import judge
 from pipeline.study.files import FINISHED
+from pipeline.study.results import load_current
 from pipeline.training.engine import Trainer
 from tests.conftest import Repository, small_study
 from tests.helpers import flip_bit
+from tests.made_up import write_study
 
 pytestmark = pytest.mark.slow
 ENVIRONMENT = {"LAB_DEVICE": "cpu", "LAB_PROCESSES": "2", "LAB_ATTENTION": "sdpa"}  # the fused attention may have to be compiled first
@@ -307,6 +310,31 @@ def test_the_cheapest_claim_comes_next(study: params.Params) -> None:
     epoch = 60 + 10 / 3  # 1e-3 s for each of 60,000 images, a third of it for each of 10,000 tests
     assert [line[2] for line in lines] == [duration(30 * epoch), duration(60 * epoch), duration(300 * epoch), duration(30 * epoch)]
     assert [line[3] for line in lines] == [duration(30 * epoch), duration(90 * epoch), duration(390 * epoch), duration(420 * epoch)]
+
+
+def test_the_next_look_of_each_claim_that_is_not_decided_has_a_price(
+    tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    few = {id: raw_params["claims"][id] for id in ("T1a", "T1b", "T3", "T4", "T11a")}
+    variants = {variant: dict(raw_params["variants"][variant]) for variant in ("base", "sinusoidal", "first")}
+    variants["first"]["seeds"] = 10
+    for variant in ("base", "sinusoidal"):
+        variants[variant].pop("seeds", None)
+    raw = write_study(tmp_path, seeds=6, epochs=30, variants=variants, claims=few, experiments={})
+    settings, trainings = params.load(), load_current(params.load()).trainings
+    effect = judge("T3", settings.claims["T3"], trainings, images_shown=settings.images_shown, looks=settings.looks).deciding.effect
+    assert effect is not None
+    raw["claims"]["T3"]["comparisons"][0]["bound"] = max(effect, 1 / effect) * 1.001  # so that the interval crosses it
+    settings = write_params(tmp_path, raw)
+    rates = {variant: Rate(3e-3, "recorded") for variant in variants}
+    found = {line[0]: line for line in plan.next_looks(settings, trainings, rates, 2)}
+    a_seed = 30 * (180 + 10)
+    assert list(found) == ["T3", "T1b"]  # the cheapest first; T1a is decided, T4 timed, T11a not run
+    assert found["T3"][3:] == ("10", "4 of base", duration(2 * a_seed))
+    assert found["T1b"][3:] == ("10", "4 of base, 4 of sinusoidal", duration(4 * a_seed))
+    assert all(line[1] in ("not decided", "not settled") and "seeds" in line[2] for line in found.values())
+    assert plan.next_looks(settings.model_copy(update={"looks": (6,)}), trainings, rates, 2) == []
 
 
 def test_what_nothing_is_known_of_is_timed_once(
