@@ -78,8 +78,8 @@ def section(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
         raise UserError(f"{name} does not have {absent[0]}, which README.md states: run `make bench` to its end.")
     ours, alone = (results.by_round(rows, key) for key in (_OURS, _ALONE))
     table = [
-        f"| time of an epoch by | of ten seeds here, per seed: {summaries[_OURS].median:.1f} s"
-        f" | of one seed here, on both cores: {summaries[_ALONE].median:.1f} s |",
+        f"| an epoch takes, by | times that of one of ten seeds trained at once here ({summaries[_OURS].median:.1f} s)"
+        f" | times that of one seed trained alone here on both cores ({summaries[_ALONE].median:.1f} s) |",
         "|:---|---:|---:|",
     ]
     for key, label in _OTHERS.items():

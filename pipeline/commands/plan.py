@@ -32,7 +32,6 @@ from pipeline.files import DamagedError, read_sealed, write_json
 from pipeline.measures import TIMING_RULES
 from pipeline.params import Params, VariantSettings, load
 from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor, training_code, versions
-from pipeline.report.text import needed
 from pipeline.runner import checkpoint, finished, results, workers
 from pipeline.runner.finished import Finished
 from pipeline.runner.progress import duration
@@ -491,7 +490,7 @@ def next_looks(params: Params, trainings: Mapping[str, Training], rates: Mapping
             entries = {name: Entry(name, params.resolve(name), (), {}) for name in missing}
             costs = [entries[name].settings.train.epochs * epoch_cost(entries[name], rates[name]) for name in missing]
             time = makespan([cost for cost, count in zip(costs, missing.values(), strict=True) for _ in range(count)], processes)
-            takes = needed(judged.deciding).partition(";")[0] or judged.deciding.missing
+            takes = judged.deciding.seeds_note.partition(";")[0].partition(" would probably")[0] or judged.deciding.missing
             to_train = ", ".join(f"{count} of {name}" for name, count in missing.items())
             found.append((time, (id, judged.verdict, takes, " and ".join(map(str, sorted(looks))), to_train, duration(time))))
     return [line for _, line in sorted(found)]

@@ -247,6 +247,11 @@ def render(
     measure = MEASURES[experiment.measure]
     # Where the curves are drawn their caption has them.
     far = [] if "curves" in experiment.figures else excursions([Line(material.label(run), run) for run in material.runs])
+
+    def label(name: str) -> str:
+        """Of a variant, or of something that is timed alone."""
+        return experiment.label(name) if name in params.variants else params.timing.label(name)
+
     page = text.page(
         "experiment.md.j2",
         preview=params.preview,
@@ -259,7 +264,7 @@ def render(
         present=present,
         differ=[row for row in present if row.accuracy.difference],
         absent=[row.variant for row in table if row.run is None],
-        answers=answers(judgements, experiment.label),
+        answers=answers(judgements, label),
         headline=headline(table),
         budgets=budgets(table),
         excursions=f" {EXCURSIONS}: {'; '.join(far)}." if far else "",
@@ -283,6 +288,6 @@ def render(
         judgements=judgements,
         page=f"experiments/{name}.md",
         timed=timed and any(is_timed(judgement.claim) for judgement in judgements),
-        label=experiment.label,
+        label=label,
     )
     return files | {f"experiments/{name}.md": page}

@@ -184,7 +184,10 @@ def in_labels(note: str, comparison: ComparisonSettings, label: Callable[[str], 
 
 def needed(finding: Finding) -> str:
     """What would decide a comparison, in few words."""
-    return finding.seeds_note.replace(" would probably decide it, if its mean stays as it is", "")
+    takes, _, look = finding.seeds_note.replace(" would probably decide it, if its mean stays as it is", "").partition("; ")
+    if look.startswith("the last look"):
+        return f"no look: it would take {takes}, and {look}"
+    return "; ".join(part for part in (takes, look) if part)
 
 
 def sizes(finding: Finding) -> str:

@@ -62,7 +62,7 @@ Verdict = Literal["contradicted", "not run", "short run", "not settled", "not de
 PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
 OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
 FIFTH = 5  # an effect of the late epochs is compared with that of the fifth of the epochs before the last fifth
-_DIFFER = "the late epochs and the fifth of the epochs before the last differ in where their intervals lie"
+_DIFFER = "the last but one fifth of the epochs would give another verdict than the late epochs"
 OUTLIER = 5.0  # a seed this far from the median of its side is named; in units of 1.4826 median |x - median|
 MIN_FOR_OUTLIERS = 5  # seeds of a side
 
@@ -116,6 +116,11 @@ class Finding:
     missing: str = ""
     notes: tuple[str, ...] = ()
     hangs_on: frozenset[tuple[str, int]] = frozenset()
+
+    @property
+    def claimed(self) -> str:
+        """Where the claim puts the effect, as in "it lies ..."."""
+        return _region_text(self.comparison)
 
     @property
     def n(self) -> int:
@@ -570,7 +575,7 @@ def _unsettled(
     try:
         before = _trained(sample.comparison, sides, looks, first_seed, epochs=True)
     except NotFormed as error:
-        return _Unsettled(f"over the fifth of the epochs before the last {error}", longer)
+        return _Unsettled(f"over the last but one fifth of the epochs {error}", longer)
     moved = _moved(sample, before, levels, looks)
     if not moved or moved == _DIFFER:  # a small movement across a bound may be chance, which more seeds tell
         return _Unsettled(moved, either) if moved else None
@@ -608,14 +613,14 @@ def _moved(sample: _Sample, before: _Sample, levels: _Levels, looks: tuple[int, 
     if by >= allowed:
         if is_ratio(comparison):
             return (
-                f"from the fifth of the epochs before the last to the late ones the ratio moved by a factor of {math.exp(by):.3f}, "
-                f"and less than {math.exp(allowed):.3f} would be settled"
+                f"from the last but one fifth of the epochs to the late ones the ratio moved by a factor of {math.exp(by):.3f}, "
+                f"and only less than {math.exp(allowed):.3f} counts as settled"
             )
         measure = MEASURES[comparison.measure]
         was, most = (f"{measure.factor * value:.3g}" for value in (by, allowed))
         return (
-            f"from the fifth of the epochs before the last to the late ones the effect moved by {was} {measure.of_difference}, "
-            f"and less than {most} would be settled"
+            f"from the last but one fifth of the epochs to the late ones the effect moved by {was} {measure.of_difference}, "
+            f"and only less than {most} counts as settled"
         )
     return _DIFFER if _decide(before, levels, looks).verdict != _decide(sample, levels, looks).verdict else ""
 
@@ -664,8 +669,8 @@ def _notes(sample: _Sample, finding: Finding, levels: _Levels, flips: Sequence[t
             f"a factor of {math.exp(size):.3g}" if is_ratio(comparison) else f"{MEASURES[comparison.measure].factor * size:.3g}"
             for size in (half, margin)
         )
-        too_few = "" if half < margin else ", so it could not have been supported with so few seeds"
-        notes.append(f"Half of its interval is {shown}, and the margin {allowed}{too_few}.")
+        too_few = "" if half < margin else ", so with so few seeds it could not have been supported"
+        notes.append(f"Its interval reaches {shown} to either side, and the claim's margin is {allowed}{too_few}.")
     return tuple(notes)
 
 
@@ -730,7 +735,7 @@ def _outlook(sample: _Sample, levels: _Levels, looks: tuple[int, ...]) -> tuple[
     """`Finding.seeds_needed` and `Finding.seeds_note`."""
     estimate = sample.estimate
     if isinstance(estimate, RankEstimate):
-        return None, "more rounds may decide it"
+        return None, "a new timing with more rounds, their number chosen before it, may decide it"
     needed = seeds_to_decide(estimate, sample.region, level=levels.inside, outside_level=levels.outside)
     if needed is None:
         most = MAX_SEEDS_OF_SHARES if isinstance(estimate, ShareEstimate) else MAX_SEEDS

@@ -400,7 +400,7 @@ def test_a_seed_far_from_the_others_is_named_beside_the_verdict(tmp_path: Path, 
     rows = table(read(tmp_path, "experiments/one.md").split("### T1a: ")[1], "effect [interval]")
     because = rows["a \\| b / base, test error"][-1]
     assert "Seed 3 of a \\| b lies far from its others." in because  # by its label on the page
-    assert re.search(r"Half of its interval is a factor of [\d.]+, and the margin a factor of 1.25, so", because)
+    assert re.search(r"Its interval reaches a factor of [\d.]+ to either side, and the claim's margin is a factor of 1.25, so", because)
 
 
 # --- the first page ---
@@ -445,7 +445,8 @@ def test_claims_come_first_with_verdict_interval_and_link(full_study: Path) -> N
             assert decides in ("a longer training", "more seeds or a longer training", "trainings that are shown 3,600,000 images")
         elif verdict == "**not decided**":
             assert re.search(
-                r"^(at least |about )?[\d,]+( to [\d,]+)? seeds; the (last|next) look has \d+$|would not|not known|more seeds|first look",
+                r"^(no look: it would take )?(at least |about )?[\d,]+( to [\d,]+)? seeds(, and the last|; the next) look has \d+$"
+                r"|would not|not known|more seeds|first look",
                 decides,
             ), decides
         else:

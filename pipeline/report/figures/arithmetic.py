@@ -151,6 +151,7 @@ def _beside(axes: Axes, point: Point, own: dict[str, Any], place: tuple[int, int
         point.label, (point.flops, float(point.errors.mean())), place, textcoords="offset points", color=own["color"], fontsize=9,
         ha="left" if x > 0 else "right" if x < 0 else "center", va="bottom" if y > 0 else "top" if y < 0 else "center",
         fontweight="bold" if point.is_baseline else "normal", zorder=5,
+        bbox={"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.5, "alpha": 0.8},
     )  # fmt: skip
     text.set_in_layout(False)
     return text

@@ -47,7 +47,10 @@ def bands(runs: Sequence[Training], drawn: str = "bands", means: str = "Lines") 
     kinds = sorted({band_kind(len(run.seeds)) for run in runs} - {""})
     if not kinds:
         return f"One seed (n = 1), so no {drawn}."
-    return f"{means}: mean over n = {numbers(runs)} seeds; {drawn}: {', or with few seeds '.join(kinds)}."
+    said = f"{means}: mean over n = {numbers(runs)} seeds; {drawn}: {', or with few seeds '.join(kinds)}."
+    if any((band(run.test_error)[0] <= 0).any() for run in runs):
+        said += " Where one runs to the lower edge, the interval reaches 0."
+    return said
 
 
 def numbers(runs: Sequence[Training]) -> str:
