@@ -765,3 +765,15 @@ def test_dvc_changes_the_lines_of_params_yaml_that_it_is_asked_to_change(tmp_pat
     changed = [line for line in difflib.unified_diff(before, after, n=0) if line[0] in "+-" and line[:3] not in ("+++", "---")]
     assert changed == ["-" + next(line for line in before if line.startswith("  epochs: 30")), *changed[1:]]
     assert len(changed) == 2, "write the file once more as `dvc exp run -S` leaves it; long texts are folded (`>-`)"
+
+
+def test_quotations_in_other_languages_have_one_translation_each(study: params.Params) -> None:
+    """Without it a reader of English could not see whether a claim fits its source."""
+    found: dict[str, set[str | None]] = {}
+    for claim in study.claims.values():
+        if claim.quote:
+            found.setdefault(claim.quote, set()).add(claim.translation)
+    assert all(len(translations) == 1 for translations in found.values())
+    english = {quote for quote, translations in found.items() if translations == {None}}
+    assert {quote.split()[0] for quote in english} == {"In", "The", "Due"}
+    assert len(english) == 3

@@ -185,6 +185,7 @@ class ClaimSettings(Settings):
 
     Attributes:
         quote: the source's words, in its language; None if no source says it.
+        translation: the same in English; None if that is its language.
         measured: what the comparisons measure, in words.
         margin: the reason for the bounds.
         any: whether the comparisons of one `variant` have to hold; else all of them have to.
@@ -194,6 +195,7 @@ class ClaimSettings(Settings):
 
     source: Annotated[str, Field(min_length=1)]
     quote: Annotated[str, Field(min_length=1)] | None = None
+    translation: Annotated[str, Field(min_length=1)] | None = None
     sentence: Annotated[str, Field(min_length=1)]
     measured: Annotated[str, Field(min_length=1)]
     margin: Annotated[str, Field(min_length=1)]

@@ -376,7 +376,7 @@ def test_claims_show_every_comparison_its_rule_and_what_would_decide_it(full_stu
     assert "contradicted if no part of the 99.4 % interval does." in several
     for part in ("measured", "margin", "sentence"):
         assert claims["K1c"][part] in section
-    assert f"\n> {claims['K1c']['quote']}\n" in section  # in the language of its source
+    assert f"\n> {claims['K1c']['quote']}\n>\n> In English: {claims['K1c']['translation']}\n" in section
     assert "at 6, 10 and 20 seeds per side" in section
     rules = read(full_study, "experiments/best.md").split("### B1: ")[1]
     assert re.search(r"^- rule a: .*above 99\.5 %", rules, flags=re.MULTILINE)
