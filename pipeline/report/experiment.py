@@ -270,7 +270,7 @@ def render(
         excursions=f" {EXCURSIONS}: {'; '.join(far)}." if far else "",
         images_shown=params.images_shown,
         short=[label for label, run in brief.items() if too_short(params, run)],
-        brief=[label for label, run in brief.items() if not too_short(params, run)],
+        brief={label: run.images_shown for label, run in brief.items() if not too_short(params, run)},
         other_seeds=text.other_seeds(params, experiment.variants),
         other_length=len(lengths) > 1,
         level=100 * look_level(params.looks),
