@@ -140,14 +140,17 @@ def test_claims_without_an_effect_have_no_line() -> None:
 
 def test_labels_are_not_cut_inside_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     long = "a-name-of-a-variant-that-fills-half-of-a-label"
+    longer = f"{long}-and-more"
     shown = [
         judgement("H", "supported", 1.0, 0.9, 1.1, **SIMILAR, variant="depth-12-post-norm", reference="depth-12-post-norm-low-rate"),
         judgement("I", "supported", 1.0, 0.9, 1.1, **SIMILAR, variant=long, reference=f"{long}-2"),
+        judgement("J", "supported", 1.0, 0.9, 1.1, **SIMILAR, variant=longer, reference=long),
     ]
     labels = [label.get_text() for label in drawn(monkeypatch, shown).axes[0].get_yticklabels()]
     assert labels == [
         "H  depth-12-post-norm / depth-12-post-norm-low-rate, test error",
-        f"I  {long} / \N{HORIZONTAL ELLIPSIS}",
+        f"I  {long} / \N{HORIZONTAL ELLIPSIS}, test error",
+        f"J  {longer} / \N{HORIZONTAL ELLIPSIS}, \N{HORIZONTAL ELLIPSIS}",
     ]
 
 

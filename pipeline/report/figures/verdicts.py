@@ -67,8 +67,11 @@ def _line(judgement: Judgement, label: str) -> _Line | None:
 
 
 def _label(judgement: Judgement) -> str:
-    """The claim and its deciding comparison, shortened at its end."""
-    text = f"{judgement.id} {compared(judgement.deciding.comparison)}"
+    """The claim and its deciding comparison. Where that is too long, its reference is left out, and then what is at its end."""
+    comparison, left_out = judgement.deciding.comparison, "\N{HORIZONTAL ELLIPSIS}"
+    text = f"{judgement.id} {compared(comparison)}"
+    if len(text) > _MAX_LABEL:
+        text = f"{judgement.id} {compared(comparison, lambda name: name if name == comparison.variant else left_out)}"
     return textwrap.shorten(text, _MAX_LABEL, placeholder=" \N{HORIZONTAL ELLIPSIS}", break_on_hyphens=False).replace(" ", "  ", 1)
 
 
