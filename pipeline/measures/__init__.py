@@ -59,6 +59,10 @@ class Trained(Protocol):
     @property
     def train_loss(self) -> FloatArray: ...
     @property
+    def taught_epochs(self) -> int:
+        """The epochs that minimise a cross-entropy: those before any self-critical ones."""
+
+    @property
     def gradient_norm(self) -> FloatArray: ...
     @property
     def choices(self) -> int:
@@ -196,7 +200,7 @@ def _at_other_sizes(training: Trained) -> FloatArray:
 
 
 def _diverged(training: Trained) -> FloatArray:
-    return is_diverged(training.train_loss[:, -1], training.choices).astype(np.float64)
+    return is_diverged(training.train_loss[:, training.taught_epochs - 1], training.choices).astype(np.float64)
 
 
 def _unstable(training: Trained) -> FloatArray:

@@ -61,8 +61,9 @@ def _convolution(inputs: int, outputs: int, *, stride: int) -> nn.Module:
 def lenet(settings: BaselineSettings) -> nn.Module:
     """The layers of LeNet-5 (LeCun et al. 1998) at other widths.
 
-    Tanh and mean pooling are as in the paper, because the network of its time is compared, not a modern one of the same shape. Three
-    parts that later networks dropped are left out: trained factors in the pooling, the partial connection table, RBF outputs.
+    Tanh and mean pooling are as in the paper, because the network of its time is compared, not a modern one of the same shape. Parts
+    that later networks dropped are left out: the factors of tanh and its use after pooling, trained factors in the pooling, the partial
+    connection table, RBF outputs.
     """
     first, second, *dense = settings.widths
     return nn.Sequential(

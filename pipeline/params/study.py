@@ -74,6 +74,11 @@ class VariantSettings(Settings):
         return self.train.epochs * math.ceil(self.epoch_examples / self.train.batch_size)
 
     @property
+    def taught_epochs(self) -> int:
+        """The epochs that minimise a cross-entropy: those before any self-critical ones."""
+        return self.train.epochs - self.train.self_critical_epochs
+
+    @property
     def images_shown(self) -> int:
         """Training images, or scenes, that a seed is shown in all its epochs, counting repetitions."""
         return self.train.epochs * self.epoch_examples

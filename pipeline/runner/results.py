@@ -63,10 +63,11 @@ def write(
         np.savez_compressed(file, seeds=np.array(seeds), **trace)  # type: ignore[arg-type]
     rows = [row for part in parts for row in part.rows]
     last = [row for row in rows if row.epoch == settings.train.epochs]
-    diverged = is_diverged([row.train_loss for row in last], settings.choices)
+    taught = [row for row in rows if row.epoch == settings.taught_epochs]
+    diverged = is_diverged([row.train_loss for row in taught], settings.choices)
     metrics: dict[str, Any] = {"n": len(last), "diverged": int(diverged.sum())}
-    for name in ("test_accuracy", "test_loss", "train_loss"):
-        values = [value for row in last if math.isfinite(value := float(getattr(row, name)))]
+    for name, of in (("test_accuracy", last), ("test_loss", last), ("train_loss", taught)):
+        values = [value for row in of if math.isfinite(value := float(getattr(row, name)))]
         metrics[f"{name}_mean"], metrics[f"{name}_sd"] = _mean_sd(values) if values else (None, None)
     metrics |= {name: parts[0].origin[name] for name in ("parameters", "flops")}
     return write_run(directory, {**description, **origins(parts, code), "metrics": metrics, "epochs": rows})

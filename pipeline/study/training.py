@@ -167,7 +167,14 @@ class Training:
 
     @property
     def train_loss(self) -> FloatArray:
-        return self.curves["train_loss"]
+        """NaN in self-critical epochs, which minimise no cross-entropy."""
+        losses = self.curves["train_loss"]
+        return np.where(np.arange(losses.shape[1]) < self.taught_epochs, losses, np.nan)
+
+    @property
+    def taught_epochs(self) -> int:
+        """The epochs before any self-critical ones."""
+        return self.test_loss.shape[1] - int(self.options.get("train.self_critical_epochs", 0))
 
     @property
     def gradient_norm(self) -> FloatArray:
@@ -190,7 +197,7 @@ class Training:
     @property
     def diverged(self) -> int:
         """Seeds whose last train loss is not finite or no better than a guess."""
-        return int(is_diverged(self.train_loss[:, -1], self.choices).sum())
+        return int(is_diverged(self.train_loss[:, self.taught_epochs - 1], self.choices).sum())
 
     @property
     def grid(self) -> int:

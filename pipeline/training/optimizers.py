@@ -119,7 +119,8 @@ class Adam(Optimizer):
 class RAdam(Optimizer):
     """Rectified Adam (Liu et al. 2020, algorithm 2) with decoupled weight decay.
 
-    In the first five steps, where the variance of the adaptive rate is not bounded, the update uses the mean alone.
+    In the first five steps, where the variance of the adaptive rate is hardly bounded, the update uses the mean alone. The paper
+    rectifies from a length of 4 on, and at beta2 = 0.999 so does the fifth step; its authors' code, and PyTorch's, begin at 5, as here.
     """
 
     def _table(self, rates: Tensor) -> Tensor:

@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 
 from pipeline.commands import mending
+from pipeline.provenance import training_code
+from pipeline.runner import results
+from pipeline.study.files import RUNS
 from tests.conftest import Repository, small_study
 from tests.helpers import PATIENCE, ROOT, git, wait_until
 
@@ -194,3 +197,24 @@ def test_a_linked_folder_of_archives_stays_as_it_is(study: Repository) -> None:
     assert status == 1
     assert "is not the archive of fashion_mnist and not this project's to replace: let the link point to another folder" in err
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "manifest.json"} == before
+
+
+def test_without_replay_what_a_replay_had_kept_is_trained_and_its_stage_runs(study: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To DVC nothing has changed."""
+    directory = study.path / RUNS / "base"
+    run = results.read_run(directory)
+    (group,) = run["trainings"]
+    replayed = {**group, "code_hash": "f" * 64, "replays": [{"code_hash": training_code(), "date": "2026-01-01"}]}
+    results.write_run(directory, {**run, "code_hash": "f" * 64, "trainings": [replayed]})
+    study.succeed(sys.executable, "-m", "dvc", "commit", "--force", "train@base")
+    shutil.rmtree(study.path / ".checkpoints")
+
+    def codes() -> set[str]:
+        return {group["code_hash"] for group in results.read_run(directory)["trainings"]}
+
+    for replay, found in (("1", "f" * 64), ("0", training_code())):
+        monkeypatch.setenv("REPLAY", replay)
+        status, out, err = repro(study)
+        assert status == 0, out + err
+        assert codes() == {found}
+    assert "seed 0  epoch 1/1" in out

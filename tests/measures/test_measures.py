@@ -16,6 +16,8 @@ from pipeline.measures.definitions import SIZES
 def values_of(measure: str, **training: Any) -> list[float]:
     form = MEASURES[measure].values
     assert form is not None
+    if "train_loss" in training:
+        training = {"taught_epochs": training["train_loss"].shape[1], **training}
     return form(SimpleNamespace(**training)).tolist()  # type: ignore[arg-type]
 
 
@@ -76,6 +78,9 @@ def test_diverged_seeds_count_one_each() -> None:
     curves = np.stack([np.zeros(5), last], axis=1)
     assert values_of("diverged", train_loss=curves, choices=10) == [1.0, 1.0, 1.0, 0.0, 0.0]
     assert values_of("diverged", train_loss=np.zeros((3, 2)), choices=10) == [0.0, 0.0, 0.0]
+    # What a self-critical epoch minimises is no cross-entropy, and 0 where all its captions are worth the same.
+    curves = np.stack([last, np.zeros(5)], axis=1)
+    assert values_of("diverged", train_loss=curves, taught_epochs=1, choices=10) == [1.0, 1.0, 1.0, 0.0, 0.0]
 
 
 def test_a_network_that_knows_only_how_often_each_class_occurs_has_diverged() -> None:

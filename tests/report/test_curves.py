@@ -40,8 +40,8 @@ def test_a_line_for_each_variant_and_epoch(study: Params) -> None:
 
 def test_a_curve_ends_where_a_seed_diverges(study: Params) -> None:
     run = make_run(study, "no-norm", epochs=4)
-    run.train_loss[1, 2:] = np.nan
-    run.train_loss[2, 3] = np.inf
+    run.curves["train_loss"][1, 2:] = np.nan
+    run.curves["train_loss"][2, 3] = np.inf
     table = pd.read_csv(io.BytesIO(curves.table({"no-norm": run})), keep_default_na=False)
     assert list(table.train_loss[2:]) == list(table.train_loss_highest[2:]) == ["nan", "nan"]
     assert not table.test_error.astype(str).eq("nan").any()

@@ -87,6 +87,11 @@ def test_tables_hold_what_the_captions_are_worth(captioned: Repository, monkeypa
     assert rows["base", 0]["greedy_scene_accuracy"] == ""
 
 
+def load_metrics() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(Path("tables/metrics.json").read_text())
+    return content
+
+
 def test_a_captioner_is_a_training_as_any_other(inside: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(inside.stages_run(inside.output)) == ["evaluate", "resolve", "train@caption", "train@critical", "train@net"]
     run = json.loads(Path("runs/caption/run.json").read_text())
@@ -97,6 +102,10 @@ def test_a_captioner_is_a_training_as_any_other(inside: Repository, capsys: pyte
     assert trained.images_shown == 600
     assert trained.captions is not None
     assert trained.captions.greedy.shape == (2, 60, 18)
+    critical = load(".").trainings["critical"]
+    assert np.isnan(critical.train_loss[:, 1]).all()
+    assert load_metrics()["critical"]["train_loss_mean"] == pytest.approx(critical.curves["train_loss"][:, 0].mean())
+    assert critical.diverged == load_metrics()["critical"]["diverged"]
     assert inside.repro("evaluate") == []
     assert verify.main(["--variant=caption", "--seed=1", "--train=1"]) == 0
     assert "same bits" in capsys.readouterr().out

@@ -82,7 +82,7 @@ def curves(material: Material) -> list[Drawing]:
         )
     gaps = []
     for line in lines:
-        lost = int((~np.isfinite(line.run.train_loss) | ~np.isfinite(line.run.test_loss)).any(axis=1).sum())
+        lost = int((~np.isfinite(line.run.curves["train_loss"]) | ~np.isfinite(line.run.test_loss)).any(axis=1).sum())
         if lost:
             gaps.append(f"{line.label}, {lost} of {counted(len(line.run.seeds), 'seed')}")
     if gaps and many:
@@ -92,7 +92,7 @@ def curves(material: Material) -> list[Drawing]:
             f" Losses that are not finite are left out ({listed(gaps)}): their means are of the other seeds, and a line "
             "ends where no seed is left."
         )
-    if not many and (critical := [line.label for line in lines if _self_critical(line.run)]):
+    if not many and (critical := [line.label for line in lines if line.run.taught_epochs < line.run.test_loss.shape[1]]):
         caption += f" The self-critical epochs of {listed(critical)} have no train loss, as what they minimise is no cross-entropy."
     if found := excursions(lines):
         caption += f" {EXCURSIONS}: {'; '.join(found)}."
@@ -121,17 +121,6 @@ def _tested(lines: Sequence[Line]) -> tuple[str, str]:
     return ("validation", "scene error on validation scenes") if captioners else ("test", "test error")
 
 
-def _self_critical(run: Training) -> int:
-    """The number of last epochs whose train loss is no cross-entropy."""
-    return int(run.options.get("train.self_critical_epochs", 0))
-
-
-def _train_loss(run: Training) -> FloatArray:
-    """(seeds, epochs), NaN where it is no cross-entropy."""
-    epochs = run.train_loss.shape[1]
-    return np.where(np.arange(epochs) < epochs - _self_critical(run), run.train_loss, np.nan)
-
-
 def _epochs(material: Material) -> str:
     """`30 epochs (best: 60)`: the baseline's number and the variants with another one."""
     epochs = {material.label(run): run.settings.train.epochs for run in material.runs}
@@ -142,7 +131,7 @@ def _epochs(material: Material) -> str:
 
 def draw_curves(lines: Sequence[Line], theme: Theme) -> bytes:
     """PNG: train and test loss by epoch, and test error; with more than `MAX_LINES` lines test error alone, in a panel each."""
-    loss = _Block("Loss (nats, log scale)", lambda run: run.test_loss, _loss_axis, _train_loss)
+    loss = _Block("Loss (nats, log scale)", lambda run: run.test_loss, _loss_axis, lambda run: run.train_loss)
     error = _Block(f"{_tested(lines)[1].split(' on ')[0].capitalize()} (%, log scale)", lambda run: run.test_error, _error_axis)
     return _panel_each(lines, error, theme) if len(lines) > MAX_LINES else _together(lines, (loss, error), theme)
 
@@ -164,7 +153,7 @@ def _top(lines: Sequence[Line]) -> float:
 
 def exceeds_loss_axis(lines: Sequence[Line]) -> bool:
     """Whether part of a mean loss lies above `TOP_LOSS`."""
-    means = np.concatenate([centre(loss) for line in lines for loss in (_train_loss(line.run), line.run.test_loss)])
+    means = np.concatenate([centre(loss) for line in lines for loss in (line.run.train_loss, line.run.test_loss)])
     return bool((means > TOP_LOSS).any())
 
 

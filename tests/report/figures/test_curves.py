@@ -152,7 +152,7 @@ def test_nothing_of_a_figure_lies_outside_of_it(drawn: list[Figure]) -> None:
 def diverging(seeds: int, epochs: int, lost: int) -> Line:
     """The first `lost` seeds' losses are NaN or infinite from the third epoch on."""
     made = make_epochs(seeds, epochs)
-    made.train_loss[:lost, 2:] = np.nan
+    made.curves["train_loss"][:lost, 2:] = np.nan
     made.test_loss[:lost, 2:] = np.inf
     return Line("diverging", made)
 
@@ -185,7 +185,7 @@ def test_a_line_ends_where_no_seed_is_finite(drawn: list[Figure]) -> None:
 def test_a_loss_that_explodes_does_not_press_the_others_flat(drawn: list[Figure]) -> None:
     line = diverging(3, 6, 0)
     assert not curves.exceeds_loss_axis([line])
-    line.run.train_loss[:, 3] = 1e6
+    line.run.curves["train_loss"][:, 3] = 1e6
     assert curves.exceeds_loss_axis([line])
     curves.draw_curves([line], "light")
     assert drawn[0].axes[0].get_ylim()[1] == curves.TOP_LOSS
