@@ -38,9 +38,9 @@ from pipeline.runner.progress import duration
 from pipeline.runner.schedule import makespan
 from pipeline.stages import bring, train
 from pipeline.study import Training
+from pipeline.study import load as load_study
 from pipeline.study.claims import judge
 from pipeline.study.files import ARRAYS, CHECKPOINTS, FINISHED, RUNS
-from pipeline.study.results import load_current
 from pipeline.training.records import EpochRow
 from pipeline.training.tasks import TASKS, data_digest
 from pipeline.training.tasks import load as load_data
@@ -130,7 +130,7 @@ def main(argv: list[str]) -> None:
     if all(entry.variant in rates for entry in waiting) and (lines := prices(params, entries, rates, processes)):
         show(screen(), "What the claims still wait for, the cheapest first", ("claim", "trainings", "time", "in all"), lines)
     every = estimated(entries, rates)
-    if lines := next_looks(params, load_current(params).trainings, every, processes):
+    if lines := next_looks(params, evaluated(params), every, processes):
         header = ("claim", "verdict", "it would take", "next look", "to train", "time")
         show(screen(), "What the next looks at undecided claims would take, the cheapest first", header, lines)
     for line in summary(entries, rates, processes):
@@ -459,6 +459,19 @@ def prices(params: Params, entries: Sequence[Entry], rates: Mapping[str, Rate], 
         lines.append((id, ", ".join(new) or "those above", *times))
         del waiting[id]
     return lines
+
+
+def evaluated(params: Params) -> dict[str, Training]:
+    """The variants whose results the tables have with the settings of params.yaml; none without tables, or with damaged ones."""
+    try:
+        found = load_study(".").trainings
+    except UserError:
+        return {}
+    return {
+        variant: found[variant]
+        for variant in params.variants
+        if variant in found and found[variant].record.get("config") == params.resolve(variant).model_dump(mode="json")
+    }
 
 
 def next_looks(params: Params, trainings: Mapping[str, Training], rates: Mapping[str, Rate], processes: int) -> list[Sequence[str]]:

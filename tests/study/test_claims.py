@@ -50,6 +50,7 @@ class Runs:
     epochs: int = EPOCHS
     images_shown: int = 2 * LENGTH  # as long as the longest training that a claim of the study speaks of
     num_steps: int = 2345
+
     ends_at_zero: bool = False
     slope: float = 0.0  # by which accuracy still rises from one epoch to the next
     shift_accuracy: np.ndarray | None = None
@@ -59,6 +60,10 @@ class Runs:
     captions: dict[str, np.ndarray] = field(default_factory=dict)  # other columns of the evaluation
     flops: int = 1_000_000
     training_images: int = 60_000
+
+    @property
+    def taught_epochs(self) -> int:
+        return self.epochs
 
     @property
     def evaluation(self) -> dict[str, np.ndarray]:
