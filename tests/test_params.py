@@ -339,6 +339,11 @@ FAULTS = [
     ),
     ("claims/T1a/margin", "", "claims.T1a.margin is '', but has to be text that is not empty."),
     ("claims/T1a/bound", 0.1, "claims.T1a.bound is not a key of params.yaml"),
+    (
+        "claims/B1/translation",
+        "so it is",
+        "claims.B1.translation: there is no quote that it translates; give the quote, or remove it.",
+    ),
     ("claims/T1a/comparisons", [], "claims.T1a.comparisons has too few entries; it needs at least 1."),
     ("scenes/train", 0, "scenes.train is 0, but has to be at least 1; the nearest valid value is 1."),
     ("scenes/test", 5e3, "scenes.test is 5000.0, but has to be a whole number."),

@@ -180,14 +180,15 @@ def milliseconds(call: Callable[[], object], device: torch.device) -> float:
     """Mean time of a call over 20, after two that are not timed."""
     from pipeline.timing.steps import synchronize
 
+    repeats = 20
     for _ in range(2):
         call()
     synchronize(device)
     start = time.perf_counter()
-    for _ in range(20):
+    for _ in range(repeats):
         call()
     synchronize(device)
-    return (time.perf_counter() - start) / 20 * 1000
+    return (time.perf_counter() - start) / repeats * 1000
 
 
 @cache

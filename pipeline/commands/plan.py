@@ -29,7 +29,6 @@ from pipeline.commands import profiles
 from pipeline.commands.catalogue import screen, show, trained_variants
 from pipeline.errors import UserError, run_command
 from pipeline.files import DamagedError, read_sealed, write_json
-from pipeline.measures import TIMING_RULES
 from pipeline.params import Params, VariantSettings, load
 from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor, training_code, versions
 from pipeline.runner import checkpoint, finished, results, workers
@@ -37,9 +36,6 @@ from pipeline.runner.finished import Finished
 from pipeline.runner.progress import duration
 from pipeline.runner.schedule import makespan
 from pipeline.stages import bring, train
-from pipeline.study import Training
-from pipeline.study import load as load_study
-from pipeline.study.claims import judge
 from pipeline.study.files import ARRAYS, CHECKPOINTS, FINISHED, RUNS
 from pipeline.training.records import EpochRow
 from pipeline.training.tasks import TASKS, data_digest
@@ -129,8 +125,9 @@ def main(argv: list[str]) -> None:
     show(screen(), "What `dvc repro` would do", header, lines)
     if all(entry.variant in rates for entry in waiting) and (lines := prices(params, entries, rates, processes)):
         show(screen(), "What the claims still wait for, the cheapest first", ("claim", "trainings", "time", "in all"), lines)
-    every = estimated(entries, rates)
-    if lines := next_looks(params, evaluated(params), every, processes):
+    from pipeline.commands import looks  # its statistics take longer to import than the rest, and `make train` does without
+
+    if lines := looks.prices(params, looks.evaluated(params), estimated(entries, rates), processes):
         header = ("claim", "verdict", "it would take", "next look", "to train", "time")
         show(screen(), "What the next looks at undecided claims would take, the cheapest first", header, lines)
     for line in summary(entries, rates, processes):
@@ -185,10 +182,9 @@ def without_outputs(lock: Mapping[str, Any]) -> list[Path]:
     Args:
         lock: what `results.read_lock` gives.
     """
-    if bring.has_other_remote():  # which `make train` asks
-        return []
     paths = [run.parent / name for run in sorted(RUNS.glob(f"*/{results.RUN}")) for name in results.OUTPUTS]
-    return [path for path in paths if not path.exists() and not results.is_stored(path, lock)]
+    gone = [path for path in paths if not path.exists() and not results.is_stored(path, lock)]
+    return gone if gone and not bring.has_other_remote() else []  # which `make train` asks
 
 
 def _digest(task: str) -> str | None:
@@ -459,54 +455,6 @@ def prices(params: Params, entries: Sequence[Entry], rates: Mapping[str, Rate], 
         lines.append((id, ", ".join(new) or "those above", *times))
         del waiting[id]
     return lines
-
-
-def evaluated(params: Params) -> dict[str, Training]:
-    """The variants whose results the tables have with the settings of params.yaml; none without tables, or with damaged ones."""
-    try:
-        found = load_study(".").trainings
-    except UserError:
-        return {}
-    return {
-        variant: found[variant]
-        for variant in params.variants
-        if variant in found and found[variant].record.get("config") == params.resolve(variant).model_dump(mode="json")
-    }
-
-
-def next_looks(params: Params, trainings: Mapping[str, Training], rates: Mapping[str, Rate], processes: int) -> list[Sequence[str]]:
-    """Of each claim that is not decided and that more seeds may decide: how many would, and what it takes to look at the next number.
-
-    Args:
-        trainings: what is evaluated.
-        rates: of all variants.
-    """
-    ended = [variant for variant in params.variants if params.resolve(variant).train.ends_at_zero]
-    found = []
-    for id, claim in params.claims.items():
-        judged = judge(id, claim, trainings, images_shown=params.images_shown, looks=params.looks, ended=ended)
-        # Of what has not settled, more seeds may help only where a movement can be chance.
-        waiting = [finding for finding in judged.findings if finding.verdict in ("not decided", "not settled")]
-        if judged.verdict not in ("not decided", "not settled") or any(one.missing == "a longer training" for one in waiting):
-            continue
-        missing: dict[str, int] = {}
-        looks = set()
-        for names in (finding.comparison.variants for finding in waiting if finding.comparison.rule not in TIMING_RULES):
-            counts = {name: sum(seed >= claim.first_seed for seed in trainings[name].seeds) for name in names}
-            look = next((look for look in params.looks if look > min(counts.values())), None)
-            if look is not None:
-                looks.add(look)
-                for name, count in counts.items():
-                    missing[name] = max(missing.get(name, 0), look - count)
-        missing = {name: count for name, count in missing.items() if count > 0}
-        if missing:
-            entries = {name: Entry(name, params.resolve(name), (), {}) for name in missing}
-            costs = [entries[name].settings.train.epochs * epoch_cost(entries[name], rates[name]) for name in missing]
-            time = makespan([cost for cost, count in zip(costs, missing.values(), strict=True) for _ in range(count)], processes)
-            takes = judged.deciding.seeds_note.partition(";")[0].partition(" would probably")[0] or judged.deciding.missing
-            to_train = ", ".join(f"{count} of {name}" for name, count in missing.items())
-            found.append((time, (id, judged.verdict, takes, " and ".join(map(str, sorted(looks))), to_train, duration(time))))
-    return [line for _, line in sorted(found)]
 
 
 def summary(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> list[str]:

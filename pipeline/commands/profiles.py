@@ -37,6 +37,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("name")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
+    _find_mirror()
     directory = lay_out(arguments.name)
     begun = states.key(ROOT, directory)
     reproduce(directory)
@@ -52,7 +53,15 @@ def refresh() -> None:
     """Lays out anew the profile whose nested repository is the working directory, if it is one's. Raises UserError as `lay_out` does."""
     build, name = Path.cwd().parent, Path.cwd().name
     if build == ROOT / "build" and (ROOT / "profiles" / name).is_dir():
+        _find_mirror()
         lay_out(name)
+
+
+def _find_mirror() -> None:
+    """Takes a folder that MNIST_MIRROR names as relative to the root, not to build/NAME, where the stages run."""
+    mirror = os.environ.get("MNIST_MIRROR", "")
+    if mirror and (ROOT / mirror).is_dir():
+        os.environ["MNIST_MIRROR"] = str((ROOT / mirror).resolve())
 
 
 def lay_out(name: str) -> Path:
@@ -61,9 +70,6 @@ def lay_out(name: str) -> Path:
     Raises:
         UserError: there is no such profile, or it or the root's params.yaml is wrong.
     """
-    mirror = os.environ.get("MNIST_MIRROR", "")
-    if mirror and os.path.isdir(ROOT / mirror):
-        os.environ["MNIST_MIRROR"] = str((ROOT / mirror).resolve())  # relative to the root, not to build/NAME
     settings = read(name)
     directory = ROOT / "build" / name
     lay_out_stages(directory)

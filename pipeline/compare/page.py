@@ -221,13 +221,13 @@ def _header(comparison: Comparison) -> list[tuple[str, str, str]]:
         ("variants", *(str(len(own)) for own in trainings)),
         ("seeds", *(_range(len(one.seeds) for one in own) for own in trainings)),
         ("epochs", *(_range(one.seconds.shape[1] for one in own) for own in trainings)),
-        ("device", *(_names(sorted({_device(one, group) for one in own for group in one.trainings}), 3) for own in trainings)),
+        ("device", *(_names(sorted({name for one in own for name in _devices(one)}), 3) for own in trainings)),
     ]
     return [(label, _cell(before), _cell(after)) for label, before, after in rows]
 
 
-def _device(training: Training, group: Mapping[str, Any]) -> str:
-    return str(group.get("device_name") or training.record.get("device_name") or "not recorded")
+def _devices(training: Training) -> list[str]:
+    return [training.origin_of(group["seeds"]).get("device_name", "not recorded") for group in training.trainings]
 
 
 def _commit(side: Side) -> str:

@@ -209,6 +209,12 @@ class ClaimSettings(Settings):
     images_shown: Annotated[int, Field(ge=1)] | None = None
     first_seed: Annotated[int, Field(ge=0)] = 0
 
+    @model_validator(mode="after")
+    def _translates_a_quote(self) -> ClaimSettings:
+        if self.translation is not None and self.quote is None:
+            raise ValueError("translation: there is no quote that it translates; give the quote, or remove it")
+        return self
+
 
 class ExperimentSettings(Settings):
     """A question, and the variants and claims that answer it.

@@ -183,7 +183,7 @@ def _register(store: Store, run_id: str, training: _Training) -> bool:
     except (ValueError, KeyError):  # of an older form, which this code cannot build
         return False
     alias = f"{run['variant']}-{run['dataset']}"
-    if settings.task != "classification" or registry.is_registered(store, weights, alias):
+    if settings.task != "classification" or registry.name_registered(store, weights, alias):
         return False
     try:
         stacked = load_weights(directory, settings)

@@ -116,7 +116,7 @@ class Training:
 
         What differs among them is listed, with semicolons.
         """
-        found: dict[str, dict[str, None]] = {}  # sets in a fixed order
+        found: dict[str, set[str]] = {}
         for group in self.trainings:
             if not {*group["seeds"]}.isdisjoint(seeds):
                 record = {**self.record, **group}
@@ -126,7 +126,7 @@ class Training:
                     *((f"versions.{name}", version) for name, version in (versions if isinstance(versions, dict) else {}).items()),
                 ]:
                     if value is not None:
-                        found.setdefault(key, {})[str(value)] = None
+                        found.setdefault(key, set()).add(str(value))
         return {key: "; ".join(sorted(values)) for key, values in found.items()}
 
     @property

@@ -94,7 +94,7 @@ class Recorder:
     def __init__(self, store: Store, run: Mapping[str, Any], *, experiment: str | None = None) -> None:
         self._store = store
         self._run = run
-        self._of = experiment
+        self._dvc_experiment = experiment
         self._seeds: list[int] = list(run["seeds"])
         self._epochs = set(range(1, run["config"]["train"]["epochs"] + 1))
         self._experiment = store.experiment(run["dataset"])
@@ -276,7 +276,7 @@ class Recorder:
     def _create(self, seed: int | None, start: int) -> _Run:
         variant = self._run["variant"]
         tags = self._tags(seed)
-        name = (f"{self._of}: " if self._of else "") + (variant if seed is None else f"{variant}, seed {seed}")
+        name = (f"{self._dvc_experiment}: " if self._dvc_experiment else "") + (variant if seed is None else f"{variant}, seed {seed}")
         # The look-up needs the tags, so the run is created with them.
         created = self._store.call("create_run", self._experiment, start_time=start, tags=tags, run_name=name)
         self.added.runs += 1
@@ -321,8 +321,8 @@ class Recorder:
             "mlflow.source.name": f"dvc repro {run['stage']}",
             "mlflow.source.type": "LOCAL",
         }
-        if self._of:
-            tags["dvc.experiment"] = self._of
+        if self._dvc_experiment:
+            tags["dvc.experiment"] = self._dvc_experiment
         with suppress(KeyError, OSError):  # the user of a container may have no name
             tags["mlflow.user"] = getpass.getuser()
         if run["git_commit"] and not run["git_dirty"]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 MODEL = "vit-ablations"
 
 
-def is_registered(store: Store, tags: Mapping[str, str], alias: str) -> bool:
-    """Whether the registry has a version with these tags, which the alias names from then on."""
+def name_registered(store: Store, tags: Mapping[str, str], alias: str) -> bool:
+    """Has the alias name the version with these tags. False where the registry has none."""
     found = store.call("search_model_versions", filter_string=f"name = '{MODEL}' and {_with_tags(tags)}")
     if not found:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ import torch
 import yaml
 
 from pipeline import params
-from pipeline.commands import plan
+from pipeline.commands import looks, plan
 from pipeline.commands.plan import Entry, Rate
 from pipeline.commands.repro import _of_other_code
 from pipeline.data import datasets
@@ -316,7 +317,7 @@ def test_the_next_look_of_each_claim_that_is_not_decided_has_a_price(
     tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    few = {id: raw_params["claims"][id] for id in ("T1a", "T1b", "T3", "T4", "T11a")}
+    few = copy.deepcopy({id: raw_params["claims"][id] for id in ("T1a", "T1b", "T3", "T4", "T11a")})
     variants = {variant: dict(raw_params["variants"][variant]) for variant in ("base", "sinusoidal", "first")}
     variants["first"]["seeds"] = 10
     for variant in ("base", "sinusoidal"):
@@ -328,13 +329,13 @@ def test_the_next_look_of_each_claim_that_is_not_decided_has_a_price(
     raw["claims"]["T3"]["comparisons"][0]["bound"] = max(effect, 1 / effect) * 1.001  # so that the interval crosses it
     settings = write_params(tmp_path, raw)
     rates = {variant: Rate(3e-3, "recorded") for variant in variants}
-    found = {line[0]: line for line in plan.next_looks(settings, trainings, rates, 2)}
+    found = {line[0]: line for line in looks.prices(settings, trainings, rates, 2)}
     a_seed = 30 * (180 + 10)
     assert list(found) == ["T3", "T1b"]  # the cheapest first; T1a is decided, T4 timed, T11a not run
     assert found["T3"][3:] == ("10", "4 of base", duration(2 * a_seed))
     assert found["T1b"][3:] == ("10", "4 of base, 4 of sinusoidal", duration(4 * a_seed))
     assert all(line[1] in ("not decided", "not settled") and "seeds" in line[2] for line in found.values())
-    assert plan.next_looks(settings.model_copy(update={"looks": (6,)}), trainings, rates, 2) == []
+    assert looks.prices(settings.model_copy(update={"looks": (6,)}), trainings, rates, 2) == []
 
 
 def test_what_nothing_is_known_of_is_timed_once(

@@ -122,14 +122,20 @@ def test_a_deleted_experiment_is_named(uri: str, capsys: pytest.CaptureFixture[s
     assert read_store(uri).statuses == {"0123 base": "RUNNING"}
 
 
-def test_a_store_that_was_moved_goes_on(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its runs, new and old, keep their files where the project lies now; MLflow wrote the old place into the store, in full."""
-    old, new = project / "old", project / "new"
+def store_in_old(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project's store with a training, in a folder of its own, in which the test then works."""
+    old = project / "old"
     old.mkdir()
     shutil.move(project / "mlflow.db", old)
     monkeypatch.chdir(old)
     write_training(old / "runs" / "base", make_run())
     sync()
+    return old
+
+
+def test_a_store_that_was_moved_goes_on(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its runs, new and old, keep their files where the project lies now; MLflow wrote the old place into the store, in full."""
+    old, new = store_in_old(project, monkeypatch), project / "new"
     before = read_store(store_uri())
     old.rename(new)
     monkeypatch.chdir(new)
@@ -147,12 +153,7 @@ def test_a_store_that_was_moved_goes_on(project: Path, monkeypatch: pytest.Monke
 
 def test_a_copy_of_a_store_keeps_its_files_to_itself(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also beside the original, whose files are where the copied addresses say."""
-    old, new = project / "old", project / "new"
-    old.mkdir()
-    shutil.move(project / "mlflow.db", old)
-    monkeypatch.chdir(old)
-    write_training(old / "runs" / "base", make_run())
-    sync()
+    old, new = store_in_old(project, monkeypatch), project / "new"
     shutil.copytree(old, new)
     monkeypatch.chdir(new)
     write_training(new / "runs" / "other", make_run("other", "fedc" * 8))
