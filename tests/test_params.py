@@ -316,6 +316,14 @@ FAULTS = [
     ("timing/subjects/new", {"loops": 3000 * "x"}, "timing.subjects holds 'new' with loops: 'xxxxxx"),
     ("experiments/positions/baseline", "first", "experiments.positions.baseline is 'first', which is not among its variants"),
     ("experiments/positions/variants", ["base", "base"], "experiments.positions.variants names 'base' more than once"),
+    ("experiments/positions/beside", {"sincos2d": "lstm"}, "experiments.positions.beside names 'lstm', which is not among its variants"),
+    ("experiments/positions/beside", {"sincos": "base"}, "experiments.positions.beside names 'sincos', which is not among its variants"),
+    (
+        "experiments/positions/beside",
+        {"sincos2d": "sincos2d"},
+        "experiments.positions.beside sets sincos2d beside itself; remove that line.",
+    ),
+    ("experiments/positions/beside", {"base": "sincos2d"}, "beside sets base beside another variant, but it is the baseline; remove"),
     ("experiments/positions/labels", {"bas": "x"}, "experiments.positions.labels names 'bas', which is not among its variants"),
     (
         "experiments/positions/figures",

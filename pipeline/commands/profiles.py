@@ -204,6 +204,8 @@ def _experiments(experiments: Mapping[str, Any], variants: Mapping[str, Any]) ->
         kept[name] = {**experiment, "variants": left}
         if "labels" in experiment:
             kept[name]["labels"] = {variant: label for variant, label in experiment["labels"].items() if variant in variants}
+        if "beside" in experiment:
+            kept[name]["beside"] = {variant: other for variant, other in experiment["beside"].items() if {variant, other} <= {*left}}
     return kept
 
 

@@ -196,6 +196,7 @@ class ClaimSettings(Settings):
         any: whether the comparisons of one `variant` have to hold; else all of them have to.
         images_shown: training images that each side has to be shown before the claim is judged; None means the study's number.
         first_seed: the first seed that counts; earlier ones had been seen when the claim was made.
+        seen: whether trainings (or timings) count that had been seen when the claim, or its measure, was made.
     """
 
     source: Annotated[str, Field(min_length=1)]
@@ -208,6 +209,7 @@ class ClaimSettings(Settings):
     any: bool = False
     images_shown: Annotated[int, Field(ge=1)] | None = None
     first_seed: Annotated[int, Field(ge=0)] = 0
+    seen: bool = False
 
     @model_validator(mode="after")
     def _translates_a_quote(self) -> ClaimSettings:
@@ -221,7 +223,9 @@ class ExperimentSettings(Settings):
 
     Attributes:
         measure: the measure of its table and tests, besides accuracy.
+        beside: the variant of its page beside which the lead sets one, where that is not the baseline. It should differ in less.
         labels: the names of variants on its page, where they differ.
+        note: what its design cannot show, or confounds; stands below the lead.
     """
 
     title: Annotated[str, Field(min_length=1)]
@@ -230,7 +234,9 @@ class ExperimentSettings(Settings):
     baseline: str
     variants: Annotated[tuple[str, ...], Field(min_length=2, strict=False)]
     measure: Measure = "accuracy"
+    beside: dict[str, str] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
+    note: str = ""
     figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves",)
     claims: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
@@ -470,6 +476,15 @@ def _check_names(params: Params) -> None:
             listed = getattr(experiment, what)
             if twice := [entry for entry in listed if listed.count(entry) > 1]:
                 raise UserError(f"{key}.{what} names {shown(twice[0])} more than once; list each once.")
+        for variant, reference in experiment.beside.items():
+            for named in (variant, reference):
+                if named not in experiment.variants:
+                    raise UserError(
+                        f"{key}.beside names {shown(named)}, which is not among its variants{nearest(named, experiment.variants)}."
+                    )
+            if variant in (reference, experiment.baseline):
+                fault = "itself" if variant == reference else "another variant, but it is the baseline"
+                raise UserError(f"{key}.beside sets {variant} beside {fault}; remove that line.")
         for variant in experiment.labels:
             if variant not in experiment.variants:
                 raise UserError(

@@ -28,7 +28,14 @@ _FOLDED = {"curves": "learning curves", "gaze": "where the decoder looks", "meas
 
 @dataclass(frozen=True)
 class Row:
-    """A variant's row in the tables. `greedy` and `beam` are its scene accuracies (fractions); `measure` is the experiment's measure."""
+    """A variant's row in the tables.
+
+    Attributes:
+        greedy, beam: its scene accuracies (fractions), with the differences to the baseline.
+        measure: the experiment's measure.
+        beside: the label of the variant beside which the lead sets it.
+        lead: as `greedy`, with the difference to that one.
+    """
 
     variant: str
     label: str
@@ -38,6 +45,8 @@ class Row:
     greedy: Effect
     beam: Effect
     measure: Effect
+    beside: str
+    lead: Effect
 
     def mean(self, column: str) -> float | None:
         """The mean of a column of the evaluation over the seeds whose value is finite; None where no seed has one."""
@@ -53,10 +62,14 @@ class Row:
 
 
 def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Training]) -> list[Row]:
+    level = look_level(params.looks)
     greedy, beam, measure = (
-        effects(experiment, runs, name, look_level(params.looks))
-        for name in ("scene accuracy", "scene accuracy by beam search", experiment.measure)
+        effects(experiment, runs, name, level) for name in ("scene accuracy", "scene accuracy by beam search", experiment.measure)
     )
+    beside = {variant: experiment.beside.get(variant, experiment.baseline) for variant in experiment.variants}
+    leads = {
+        other: effects(experiment.model_copy(update={"baseline": other}), runs, "scene accuracy", level) for other in {*beside.values()}
+    }
     return [
         Row(
             variant,
@@ -67,6 +80,8 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
             greedy[variant],
             beam[variant],
             measure[variant],
+            experiment.label(beside[variant]),
+            leads[beside[variant]][variant],
         )
         for variant in experiment.variants
     ]
@@ -82,7 +97,7 @@ def _changes(params: Params, variant: str, experiment: ExperimentSettings) -> st
 
 
 def answer(row: Row, baseline: Row, name: str) -> str:
-    """A variant's line in the list of answers: its scene accuracy and the difference to the baseline, with its interval.
+    """A variant's line in the list of answers: its scene accuracy and the difference to what it is set beside, with its interval.
 
     Args:
         name: the experiment's measure. Where it is not the scene accuracy, its value and difference follow.
@@ -98,13 +113,13 @@ def answer(row: Row, baseline: Row, name: str) -> str:
 
 
 def _scene_accuracy(row: Row, baseline: Row) -> str:
-    summary, difference = row.greedy.summary, row.greedy.difference
+    summary, difference = row.lead.summary, row.lead.difference
     if summary is None:
         return f"**{row.label}**: {'not evaluated' if row.run else 'not run'}"
     line = f"**{row.label}**: {percent(summary.mean)} %"
     if difference is None:
-        return f"{line}, with nothing to compare it with, as {baseline.label} was not run"
-    line += f", {points(difference.mean)} points"
+        return f"{line}, with nothing to compare it with, as {row.beside} was not run"
+    line += f", {points(difference.mean)} points" + (f" against {row.beside}" if row.beside != baseline.label else "")
     if difference.interval is None:
         return f"{line}; one seed says nothing of other seeds"
     if difference.interval.low == difference.interval.high:

@@ -15,7 +15,7 @@ from pipeline.params import ExperimentSettings, Params
 from pipeline.report import text
 from pipeline.report.figures import Material, drawings
 from pipeline.report.figures.curves import EXCURSIONS, Line, excursions
-from pipeline.report.figures.positions import nearness_rows
+from pipeline.report.figures.positions import similarity_rows
 from pipeline.report.parallel import pictures
 from pipeline.report.text import differs, percent, points
 from pipeline.study import Training, statistics
@@ -68,7 +68,12 @@ class Effect:
 
 @dataclass(frozen=True)
 class Row:
-    """A variant's row in the tables; accuracies are fractions. `hierarchical`: of the difference after the last epoch."""
+    """A variant's row in the tables; accuracies are fractions.
+
+    Attributes:
+        hierarchical: interval of the difference to the baseline after the last epoch.
+        reference: what it is set beside in the lead, with the differences to that; None for the baseline.
+    """
 
     variant: str
     label: str
@@ -82,6 +87,22 @@ class Row:
     train_loss: Summary | None
     hierarchical: Interval | None
     measure: Effect
+    reference: Reference | None = None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The variant beside which another is set: the baseline, or one that differs from it in less.
+
+    Attributes:
+        comparable: whether both were trained and shown as many images; a longer training, beside a baseline, is part of what is compared.
+    """
+
+    variant: str
+    label: str
+    accuracy: Difference | None
+    error: Difference | None
+    comparable: bool
 
 
 def finite_summary(values: FloatArray) -> Summary | None:
@@ -142,9 +163,20 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
                 finite_summary(run.train_loss[:, -1]) if run else None,
                 _hierarchical(run, runs[experiment.baseline], level) if run and accuracy[variant].difference else None,
                 measure[variant],
+                _reference(experiment, runs, variant, level),
             )
         )
     return table
+
+
+def _reference(experiment: ExperimentSettings, runs: Mapping[str, Training], variant: str, level: float) -> Reference | None:
+    if variant == experiment.baseline:
+        return None
+    other = experiment.beside.get(variant, experiment.baseline)
+    set_beside = experiment.model_copy(update={"baseline": other})
+    accuracy, error = (effects(set_beside, runs, name, level)[variant].difference for name in ("late accuracy", "late test error"))
+    comparable = {variant, other} <= {*runs} and runs[variant].images_shown >= runs[other].images_shown
+    return Reference(other, experiment.label(other), accuracy, error, comparable)
 
 
 def _hierarchical(run: Training, baseline: Training, level: float) -> Interval | None:
@@ -157,7 +189,7 @@ def _hierarchical(run: Training, baseline: Training, level: float) -> Interval |
 
 
 def headline(table: Sequence[Row]) -> str:
-    """The experiment's answer as a sentence: where the baseline ends, and which variants differ.
+    """The experiment's answer in sentences: where the baseline ends, and which variants differ from what they are set beside.
 
     Names are in italics, because one may be "none".
     """
@@ -170,20 +202,59 @@ def headline(table: Sequence[Row]) -> str:
         return f"{start}; nothing else was run yet."
     if all(row.accuracy.difference is None or row.accuracy.difference.interval is None for row in others):
         return f"{start}; one seed per variant does not tell whether the others reach another accuracy."
-    apart = {row.variant: d.mean for row in others if (d := row.accuracy.difference) and d.excludes_none}
+    beside: dict[str, list[Row]] = {baseline.variant: []}
+    for row in others:
+        if row.reference:
+            beside.setdefault(row.reference.variant, []).append(row)
+    sentences: list[str] = []
+    for reference in table:
+        group = beside.get(reference.variant, [])
+        compared = {row.label: row.reference.accuracy for row in group if row.reference and row.reference.comparable}
+        parts = _beside(compared, lambda mean: f"{points(mean)} points", ("reaches", "reach"))
+        if shorter := [f"*{row.label}*" for row in group if row.label not in compared and reference.run]:
+            parts.append(f"{text.listed(shorter)} saw fewer images and cannot be set beside it")
+        if reference is baseline:
+            sentences.insert(0, f"{'; '.join([start, *parts])}.")
+        elif parts and reference.accuracy.summary:
+            own = f"*{reference.label}* ({percent(reference.accuracy.summary.mean)} %)"
+            sentences.append(f"Beside {own}, {'; '.join(parts)}.")
+    sentences[0] = sentences[0].replace("cannot be told from it", "cannot be told from it with these seeds")
+    return " ".join(sentences)
+
+
+def _beside(differences: Mapping[str, Difference | None], show: Callable[[float], str], verbs: tuple[str, str]) -> list[str]:
+    """Which variants have more than the baseline, which have less, and which cannot be told from it: a part of a sentence each."""
+    apart = {label: (d.mean - d.no_effect, show(d.mean)) for label, d in differences.items() if d and d.excludes_none}
     parts = []
     for word, sign in (("more", 1), ("less", -1)):
-        found = sorted((row for row in others if sign * apart.get(row.variant, 0) > 0), key=lambda row: -abs(apart[row.variant]))
+        found = sorted((label for label, (by, _) in apart.items() if sign * by > 0), key=lambda label: -abs(apart[label][0]))
         if found:
             shown = found if len(found) <= 4 else found[:3]
-            named = [f"*{row.label}* ({points(apart[row.variant])} points)" for row in shown]
+            named = [f"*{label}* ({apart[label][1]})" for label in shown]
             rest = [f"{len(found) - len(shown)} others"] if len(found) > len(shown) else []
-            parts.append(f"{text.listed(named + rest)} reach{'es' if len(found) == 1 else ''} {word}")
-    left = [f"*{row.label}*" for row in others if row.variant not in apart]
+            parts.append(f"{text.listed(named + rest)} {verbs[len(found) > 1]} {word}")
+    left = [f"*{label}*" for label in differences if label not in apart]
     if left:
         whom = text.listed(left) if len(left) <= 4 else f"{len(left)} others"
-        parts.append(f"{whom} cannot be told from it with these seeds")
-    return f"{'; '.join([start, *parts])}."
+        parts.append(f"{whom} cannot be told from it")
+    return parts
+
+
+def measured_line(name: str, table: Sequence[Row]) -> str:
+    """The experiment's own measure as a sentence like the headline; empty where the baseline or all others have none."""
+    measure = MEASURES[name]
+    baseline = next(row for row in table if row.is_baseline).measure.summary
+    differences = {row.label: row.measure.difference for row in table if row.measure.difference}
+    if baseline is None or not differences:
+        return ""
+
+    def show(mean: float) -> str:
+        return f"{text.change(measure, mean)} {'times' if measure.ratio else measure.of_difference}".rstrip()
+
+    own = f"{text.value(measure, baseline.mean)} {measure.of_value}".rstrip()
+    label = next(row.label for row in table if row.is_baseline)
+    phrase = measure.phrase or name
+    return f"{phrase[0].upper()}{phrase[1:]}: {'; '.join([f'*{label}* has {own}', *_beside(differences, show, ('has', 'have'))])}."
 
 
 def budgets(table: Sequence[Row]) -> str:
@@ -201,14 +272,18 @@ def budgets(table: Sequence[Row]) -> str:
     return f"Sizes beside *{baseline.label}*: {'; '.join(parts)}." if parts else ""
 
 
+def answered_by_claims(judgements: Sequence[Judgement]) -> bool:
+    """Whether an experiment's claims are its answer: the first is not about how well a training ends."""
+    return bool(judgements) and all(comparison.measure not in ENDS for comparison in judgements[0].claim.comparisons)
+
+
 def answers(judgements: Sequence[Judgement], label: Callable[[str], str]) -> list[tuple[str, str]]:
-    """Verdict and sentence of each of an experiment's claims, where the first is not about how well a training ends; else none."""
-    if not judgements or any(comparison.measure in ENDS for comparison in judgements[0].claim.comparisons):
-        return []
+    """Verdict and sentence of an experiment's claims: of all where they are its answer, else of those that the headline does not tell."""
     said = []
     for judgement in judgements:
         found, sentence = judgement.deciding, judgement.claim.sentence.removesuffix(".")
-        if found.effect is not None:
+        told = found.comparison.measure in ENDS and not answered_by_claims(judgements)
+        if found.effect is not None and not told:
             effect = f"{text.compared(found.comparison, label)}: {text.effect(found)}"
             said.append((judgement.verdict.capitalize(), f"{sentence} ({effect})."))
     return said
@@ -266,6 +341,19 @@ def render(
         absent=[row.variant for row in table if row.run is None],
         answers=answers(judgements, label),
         headline=headline(table),
+        measured_line="" if experiment.measure == "accuracy" else measured_line(experiment.measure, table),
+        answered_by_claims=answered_by_claims(judgements),
+        elsewhere=[
+            (name, text.differs(params, name))
+            for name in dict.fromkeys(
+                name
+                for judgement in judgements
+                for one in judgement.claim.comparisons
+                for name in one.variants
+                if not is_timed(judgement.claim)
+            )
+            if name not in experiment.variants
+        ],
         budgets=budgets(table),
         excursions=f" {EXCURSIONS}: {'; '.join(far)}." if far else "",
         images_shown=params.images_shown,
@@ -280,7 +368,7 @@ def render(
         measure=measure,
         value=partial(text.value, measure),
         difference=partial(text.change, measure),
-        nearness=nearness_rows(material) if "position_similarity" in experiment.figures else [],
+        similarity=similarity_rows(material) if "position_similarity" in experiment.figures else [],
         correlation=lambda value: text.signed(value, 3),
         nats=lambda value: text.signed(value, 4),
         ratio=text.digits,

@@ -110,6 +110,8 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         verdicts=overview,
         false_expected=f"{(1 - LEVEL) * judged:.1f}",
         judged=judged,
+        seen=[judgement.id for judgement in judgements.values() if judgement.claim.seen and judgement.verdict != "not run"],
+        levels=interval_levels(list(judgements.values())),
         of_thesis=any(thesis.section(judgement) for judgement in judgements.values()),
     )
     if overview is not None:
@@ -166,6 +168,23 @@ def _tally(judgements: Sequence[Judgement]) -> list[str]:
         if of:
             found.append(f"{len(of)} {said}{note}")
     return found
+
+
+def interval_levels(judgements: Sequence[Judgement]) -> str:
+    """The levels of the printed intervals as a sentence: the usual one, that of timings, and the claims that have another."""
+    of: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
+        if found := judgement.deciding.interval:
+            of.setdefault(f"{100 * found.level:.3g} %", []).append(judgement)
+    if not of:
+        return ""
+    usual = max(of, key=lambda level: len(of[level]))
+    rest = [(level, found) for level, found in of.items() if level != usual]
+    others = [
+        f"of {'timings' if all(is_timed(one.claim) for one in found) else text.listed([one.id for one in found])} {level}"
+        for level, found in rest
+    ]
+    return f"Intervals have a level of {', '.join([usual, *others])}."
 
 
 def _data_changed(runs: Mapping[str, Training], data: Mapping[str, Any] | None) -> list[str]:

@@ -146,6 +146,13 @@ def effect(finding: Finding) -> str:
     return said
 
 
+def means(finding: Finding, label: Callable[[str], str] = str) -> str:
+    """The mean of each side of a comparison of trainings, with its unit; empty where there are none."""
+    measure = MEASURES[finding.comparison.measure]
+    sides = dict(zip(finding.comparison.variants, finding.means, strict=False))
+    return "; ".join(_with_unit(f"{label(name)} {value(measure, mean)}", measure.of_value) for name, mean in sides.items())
+
+
 def _bound(value: float, ends: tuple[float, ...], show: Callable[[float], str]) -> str:
     """A bound of an interval. If it looks like an end of the claimed region but is none, it has more digits or says where it lies."""
     text = show(value)
@@ -279,6 +286,6 @@ def environment(package: str) -> jinja2.Environment:
     made = jinja2.Environment(loader=jinja2.PackageLoader(package), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters = (cell, quote, percent, count, effect, listed, digits, sizes, heading, anchor)
     made.filters |= {function.__name__: function for function in filters}
-    calls = (interval, percent, points, signed, compared, counted, in_labels, needed, seed_list, rules, tokens)
+    calls = (interval, percent, points, signed, compared, counted, in_labels, means, needed, seed_list, rules, tokens)
     made.globals |= {"MINUS": MINUS, "NBSP": NBSP} | {function.__name__: function for function in calls}
     return made

@@ -93,6 +93,8 @@ class Finding:
         interval: of the effect, at the level of the rule.
         region: where the claim puts the effect; an end may be infinite.
         plain: of a ratio of trainings, the difference in the measure's own unit with its interval; else None.
+        means: of two or more sides of trainings, the mean of each in the order of `comparison.variants`, in the measure's own unit;
+            geometric where the effect is a ratio; else empty.
         seeds_needed: the fewest and the most seeds per side (None: more than `MAX_SEEDS`) that would probably decide it; None where
             it is decided, or where no number would.
         seeds_note: the same as a clause, or why there is no number; empty where it is decided or not run.
@@ -110,6 +112,7 @@ class Finding:
     interval: Interval | None = None
     region: tuple[float, float] | None = None
     plain: tuple[float, Interval | None] | None = None
+    means: tuple[float, ...] = ()
     seeds_needed: tuple[int, int | None] | None = None
     seeds_note: str = ""
     observed: str = ""
@@ -522,7 +525,19 @@ def _of_trainings(
         return _observation(replace(finding, notes=found.notes), "not settled", found.why, found.missing)
     flips = _flips(sample, finding, levels)
     hangs_on = frozenset((name, seed) for names, seeds in flips for name in names for seed in seeds)
-    return replace(finding, notes=(*_unreached(sample, sides), *_notes(sample, finding, levels, flips)), hangs_on=hangs_on)
+    notes = (*_unreached(sample, sides), *_unstable(sample, sides), *_notes(sample, finding, levels, flips))
+    return replace(finding, notes=notes, hangs_on=hangs_on)
+
+
+def _unstable(sample: _Sample, sides: Mapping[str, Training]) -> list[str]:
+    """A sentence of each side with unstable trainings: a loss spike and a training that learns nothing count alike."""
+    notes = []
+    for name, part, seeds in zip(sample.names, sample.parts, sample.seeds, strict=True):
+        if sample.comparison.measure == "unstable" and part.any():
+            diverged = measure_values("diverged", sides[name], seeds=seeds)
+            spiked = part.sum() - (part * diverged).sum()
+            notes.append(f"{diverged.sum():.0f} of the {len(part)} trainings of {name} learn nothing, {spiked:.0f} have a loss spike only.")
+    return notes
 
 
 def _unreached(sample: _Sample, sides: Mapping[str, Training]) -> list[str]:
@@ -704,6 +719,8 @@ def _decide(sample: _Sample, levels: _Levels, looks: tuple[int, ...]) -> Finding
     (low, high), where = sample.region, _region_text(comparison)
     unit = "seeds" if sample.seeds else "rounds"
     finding = Finding(comparison, "not decided", "", sizes=sizes, effect=show(estimate.mean), region=region(comparison))
+    if sample.seeds and len(sizes) > 1:
+        finding = replace(finding, means=tuple(show(float(part.mean())) for part in sample.parts))
     inner, outer = estimate.interval(levels.inside), estimate.interval(levels.outside)
     if inner is None or outer is None:
         why = f"{fewest} {unit if fewest > 1 else unit[:-1]} give{'s' if fewest == 1 else ''} no interval at this level"

@@ -141,8 +141,43 @@ def test_the_headline_names_who_ends_elsewhere(study: Params) -> None:
     assert experiment.headline(experiment.rows(study, EXPERIMENT, one)).endswith(
         "one seed per variant does not tell whether the others reach another accuracy."
     )
+    beside = EXPERIMENT.model_copy(update={"variants": ("base", "mean", "relu", "max"), "beside": {"relu": "mean", "max": "mean"}})
+    close = many | {"max": result(study, "max", tuple(range(6)))}
+    close["max"].curves["test_accuracy"][:] -= 0.3  # as mean
+    said = experiment.headline(experiment.rows(study, beside, close))
+    theirs = 100 * close["mean"].test_accuracy[:, -1].mean()
+    by = 100 * close["relu"].test_accuracy[:, -1].mean() - theirs
+    assert (
+        f" points) reaches less. Beside *{labels['mean']}* ({theirs:.2f} %), *{labels['relu']}* (+{by:.2f} points) reaches more; *" in said
+    )
+    assert said.endswith("* cannot be told from it.")
+    del close["mean"]
+    assert "Beside" not in experiment.headline(experiment.rows(study, beside, close))
+    short = dataclasses.replace(runs["mean"], curves={curve: values[:, :1] for curve, values in runs["mean"].curves.items()})
+    short.record["config"]["train"] |= {"epochs": 1}
+    said = experiment.headline(experiment.rows(study, EXPERIMENT, runs | {"mean": short}))
+    assert said.endswith(f" reaches more; *{labels['mean']}* saw fewer images and cannot be set beside it.")
     near = {"base": runs["base"], "relu": result(study, "relu", (7, 8))}
     assert "cannot be told from it with these seeds" in experiment.headline(experiment.rows(study, EXPERIMENT, near))
+
+
+def test_the_line_of_the_pages_own_measure_says_who_has_more_of_it(study: Params) -> None:
+    def told(measure: str, **means: float) -> str:
+        runs = {name: result(study, name, tuple(range(6))) for name in ("base", "relu", "mean")}
+        for name, mean in means.items():
+            values = mean * (1 + 0.01 * np.arange(6) / 5)
+            runs[name] = dataclasses.replace(runs[name], evaluation={"attention_entropy": values})
+        settings = EXPERIMENT.model_copy(update={"measure": measure})
+        return experiment.measured_line(measure, experiment.rows(study, settings, runs))
+
+    relu, mean = (study.experiments["stability"].label(name) for name in ("relu", "mean"))
+    assert told("attention entropy", base=1.0, relu=2.0, mean=0.5) == (
+        f"Attention entropy: *base* has 1.005 nats; *{relu}* (+1.005 nats) has more; *{mean}* (\N{MINUS SIGN}0.502 nats) has less."
+    )
+    assert told("attention entropy", base=1.0, relu=1.0) == (f"Attention entropy: *base* has 1.005 nats; *{relu}* cannot be told from it.")
+    assert told("attention entropy") == told("attention entropy", relu=1.0) == ""  # nothing to compare with
+    # A ratio of 1 is no difference; the gradients of all three are of one size.
+    assert told("gradient norm") == f"Gradient norm: *base* has 0.999; *{relu}* and *{mean}* cannot be told from it."
 
 
 def test_claims_are_the_answer_where_the_first_is_not_about_how_a_training_ends(study: Params) -> None:

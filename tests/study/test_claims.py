@@ -1011,6 +1011,8 @@ def test_a_network_that_learns_nothing_is_not_called_stable(study: Params) -> No
     judgement = judge("T12a", claim, evidence, looks=study.looks)
     assert judgement.verdict == "supported"
     assert judgement.deciding.effect == 1.0
+    assert judgement.deciding.means == (1.0, 0.0)
+    assert judgement.findings[1].notes[0] == "6 of the 6 trainings of depth-12-no-residual learn nothing, 0 have a loss spike only."
     assert judgement.deciding.interval is not None
     tail = (1 - look_level(study.looks)) / 2
     assert judgement.deciding.interval.low == pytest.approx(2 * tail ** (1 / 12) - 1, abs=1e-6)  # all of six against none

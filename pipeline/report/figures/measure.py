@@ -36,7 +36,8 @@ class Dots:
 
 @figure("measure")
 def measure(material: Material) -> list[Drawing]:
-    chosen = MEASURES[material.experiment.measure]
+    # By default that on which verdicts and tables rest, and not the last epoch's, of which the curves have more.
+    chosen = MEASURES["late accuracy" if material.experiment.measure == "accuracy" else material.experiment.measure]
     found = {run.variant: values for run in material.runs if (values := chosen.per_seed(run)) is not None}
     shown = [run for run in material.runs if run.variant in found]
     if not shown:

@@ -20,10 +20,22 @@ from pipeline.study.statistics import Summary, summarize
 
 
 @dataclass(frozen=True)
-class NearnessRow:
+class SimilarityRow:
+    """What a variant's position vectors are like, over its seeds; a fixed table has one value.
+
+    Attributes:
+        nearness: rank correlation of the similarity of two patches with their nearness.
+        border: mean cosine similarity of two patches at the edge of the image.
+        inner: the same of two that are not; None on a grid without three such patches, as `inner_nearness`.
+        inner_nearness: as `nearness`, of patches that are not at the edge.
+    """
+
     label: str
     fixed: bool
-    summary: Summary
+    nearness: Summary
+    border: Summary
+    inner: Summary | None
+    inner_nearness: Summary | None
 
 
 def _with_positions(runs: Sequence[Training]) -> list[Training]:
@@ -43,13 +55,32 @@ def _is_fixed(run: Training) -> bool:
     return isinstance(run.settings.model, ModelSettings) and run.settings.model.position != "learned"
 
 
-def nearness_rows(material: Material) -> list[NearnessRow]:
-    """Rank correlation of similarity with nearness, for each variant with position vectors; a fixed table has one value."""
+def similarity_rows(material: Material) -> list[SimilarityRow]:
+    """A row for each variant with position vectors."""
     rows = []
     for run in _with_positions(material.runs):
-        values = measure_values("nearness correlation", run)
-        rows.append(NearnessRow(material.label(run), _is_fixed(run), summarize(values[:1] if _is_fixed(run) else values)))
+        count = 1 if _is_fixed(run) else len(run.seeds)
+        vectors, grid = run.patch_positions[:count], run.grid
+        row, column = np.divmod(np.arange(grid**2), grid)
+        edge = (np.minimum(row, column) == 0) | (np.maximum(row, column) == grid - 1)
+        inside = vectors[:, ~edge]
+        rows.append(
+            SimilarityRow(
+                material.label(run),
+                _is_fixed(run),
+                summarize(measure_values("nearness correlation", run)[:count]),
+                _mean_similarity(vectors[:, edge]),
+                _mean_similarity(inside) if grid > 3 else None,
+                summarize(np.array([positions.nearness_correlation(one, grid - 2) for one in inside])) if grid > 3 else None,
+            )
+        )
     return rows
+
+
+def _mean_similarity(vectors: FloatArray) -> Summary:
+    """Of all pairs. `vectors`: (seed, patch, dim)."""
+    first, second = np.triu_indices(vectors.shape[1], 1)
+    return summarize(positions.cosine_similarity(vectors)[:, first, second].mean(1))
 
 
 @figure("position_similarity")
@@ -68,10 +99,10 @@ def position_similarity(material: Material) -> list[Drawing]:
             panels.append((f"{label}, mean over {len(run.seeds)} seeds", mosaic))
     if not panels:
         return []
-    rows = nearness_rows(material)
+    rows = similarity_rows(material)
     alt = (
         f"Mosaics of the cosine similarities of position vectors: {listed([label for label, _ in panels])}. "
-        f"Rank correlation with nearness on the grid: {', '.join(f'{row.label} {signed(row.summary.mean)}' for row in rows)}."
+        f"Rank correlation with nearness on the grid: {', '.join(f'{row.label} {signed(row.nearness.mean)}' for row in rows)}."
     )
     caption = (
         "Cosine similarity of the position vector of each patch with those of all patches. Each small square belongs to the patch at "

@@ -67,7 +67,7 @@ def data_size(material: Material) -> list[Drawing]:
     caption = (
         "Test error, mean over each seed's last five epochs (the last fifth of fewer than 25), against the number of different training "
         f"images, at equal optimiser steps. "
-        f"{bands(material.runs, 'bars')} A seed's subset is the same for all networks. Both axes are logarithmic."
+        f"{_bars(material)} A seed's subset is the same for all networks. Both axes are logarithmic."
     )
     return [Drawing(alt, caption, lambda theme: draw_data_size(lines, theme))]
 
@@ -109,7 +109,7 @@ def shifts(material: Material) -> list[Drawing]:
     alt = f"Test accuracy against shifts of 0 to {SHIFTS[-1]} pixels: {'; '.join(spoken)}."
     caption = (
         "Test accuracy of the trained networks when the test images are shifted, mean over up, down, left and right, with zeros moving "
-        f"in. {bands(material.runs, 'bars')} None of them has seen a shifted image in training"
+        f"in. {_bars(material)} None of them has seen a shifted image in training"
         f"{f', but for {listed(augmented)}' if augmented else ''}."
     )
     return [Drawing(alt, caption, lambda theme: draw_shifts(lines, theme))]
@@ -149,7 +149,7 @@ def sizes(material: Material) -> list[Drawing]:
     spoken = [f"{line.label} from {line.ends[0]} to {line.ends[1]} %" for line in lines]
     alt = f"Test accuracy against the side of the test images, {lines[0].x[0]} to {lines[0].x[-1]} pixels: {'; '.join(spoken)}."
     caption = (
-        f"Test accuracy of the trained networks when the test images are scaled. {bands(material.runs, 'bars')} All were trained on images "
+        f"Test accuracy of the trained networks when the test images are scaled. {_bars(material)} All were trained on images "
         f"of {material.runs[0].settings.model.shape.size} pixels. Larger images have more patches: sinusoids are continued, learned "
         "position vectors interpolated bilinearly."
     )
@@ -188,7 +188,7 @@ def first_steps(material: Material) -> list[Drawing]:
     )
     caption = (
         f"Root mean square change of a weight in each of the first {FIRST_STEPS} steps: the square root of the variance of the effective "
-        f"step, whose mean is near zero. {bands(material.runs, 'bars')} Adam divides a gradient by the root of the mean of its squares, "
+        f"step, whose mean is near zero. {_bars(material)} Adam divides a gradient by the root of the mean of its squares, "
         "which of one gradient is its size: its first step moves every weight by the whole learning rate, however small the "
         f"gradient.{radam}"
     )
@@ -208,6 +208,11 @@ def draw_first_steps(lines: Sequence[Series], theme: Theme) -> bytes:
 
 
 # --- lines with their names at their ends ---
+
+
+def _bars(material: Material) -> str:
+    """What a caption says of the means and bars that `_draw` draws."""
+    return f"{bands(material.runs, 'bars')} Points of one place stand side by side."
 
 
 _ASIDE = 2.5  # points between neighbouring lines
