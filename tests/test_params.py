@@ -323,7 +323,11 @@ FAULTS = [
         {"sincos2d": "sincos2d"},
         "experiments.positions.beside sets sincos2d beside itself; remove that line.",
     ),
-    ("experiments/positions/beside", {"base": "sincos2d"}, "beside sets base beside another variant, but it is the baseline; remove"),
+    (
+        "experiments/positions/beside",
+        {"base": "sincos2d"},
+        "experiments.positions.beside sets base beside another variant, but it is the baseline",
+    ),
     ("experiments/positions/labels", {"bas": "x"}, "experiments.positions.labels names 'bas', which is not among its variants"),
     (
         "experiments/positions/figures",

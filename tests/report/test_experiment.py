@@ -198,4 +198,6 @@ def test_claims_are_the_answer_where_the_first_is_not_about_how_a_training_ends(
     assert experiment.answers([judged("T15", "not run", None)], label) == []
     both = [judged("T15", "contradicted", 0.16), judged("T1a", "not decided", 0.9)]
     assert [verdict for verdict, _ in experiment.answers(both, label)] == ["Contradicted", "Not decided"]
-    assert experiment.answers(both[::-1], label) == []
+    assert experiment.answered_by_claims(both)
+    assert not experiment.answered_by_claims(both[::-1])  # the headline tells what T1a judges
+    assert [verdict for verdict, _ in experiment.answers(both[::-1], label)] == ["Contradicted"]
