@@ -298,28 +298,6 @@ def configuration_line(settings: VariantSettings, variants: Sequence[str], data:
     )  # fmt: skip
 
 
-def check_cpu(device: torch.device) -> Iterator[Line]:
-    """Fifty steps of the base beside the CPU's."""
-    import torch
-
-    settings = shortened(load_params().resolve("base"), 50)
-    data = data_of(settings, 2000)
-    from pipeline.training.engine import Trainer
-
-    def losses(seeds: Sequence[int], device: torch.device) -> torch.Tensor:
-        trainer = Trainer(settings, data, seeds, device)
-        trainer.run_steps(50)
-        return trainer.trace.loss.cpu()
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    there = losses(SEEDS, device)
-    here = torch.cat([losses([seed], torch.device("cpu")) for seed in SEEDS])
-    torch.set_num_threads(threads)
-    apart = float((there - here).abs().max())
-    yield line(apart <= 1e-4, f"base: the losses of 50 steps are within {apart:.1e} of the CPU's", apart=apart)
-
-
 def lay_out(directory: Path, seeds: Sequence[int] = SEEDS, epochs: int = 1) -> VariantSettings:
     """A working directory in which the train stage can train `base` on scikit-learn's digits."""
     from pipeline.data.datasets import prepare
@@ -400,7 +378,6 @@ def check_fallbacks(device: torch.device) -> Iterator[Line]:
             limit = f"per_process_memory_fraction:{share:.6f}"
             said = "does not hold a stack of 8 seeds"
             yield fallback_line("memory", Path(folder, "memory"), device, said, seeds=range(8), PYTORCH_ALLOC_CONF=limit)
-    yield planted_sync_line(device)  # the last, because a capture that fails is the last one of its process
 
 
 def fallback_line(name: str, directory: Path, device: torch.device, said: str, *, seeds: Sequence[int] = SEEDS, **variables: str) -> Line:
@@ -433,31 +410,6 @@ def capped_share(device: torch.device) -> float | None:
         del trainer
     half, whole = peaks
     return (half + whole) / 2 / torch.cuda.get_device_properties(device).total_memory if whole > 1.2 * half else None
-
-
-def planted_sync_line(device: torch.device) -> Line:
-    """A step in which the host waits for the GPU cannot be captured. It has to run op by op, with the same bits."""
-    import torch
-
-    from pipeline.timing.steps import synchronize
-    from pipeline.training.engine import Trainer
-
-    settings = shortened(load_params().resolve("base"), STEPS)
-    data = data_of(settings, 2000)
-    expected = after_steps(settings, data, SEEDS, device, LAB_GRAPHS="0").state()
-    trainer = Trainer(settings, data, SEEDS, device)
-    step = trainer.optimizer.step
-
-    def waits() -> torch.Tensor:
-        norm = step()
-        synchronize(device)
-        return norm
-
-    trainer.optimizer.step = waits  # type: ignore[method-assign]
-    trainer.run_steps(STEPS)
-    same = all(torch.equal(value, expected[name]) for name, value in trainer.state().items())
-    told = device.type == "cpu" or (trainer.driver.note or "").startswith("No CUDA graph")
-    return line(same and told, f"planted sync: {'the same' if same else 'other'} bits, {trainer.driver.note}")
 
 
 def check_profile(device: torch.device) -> Iterator[Line]:
@@ -510,7 +462,6 @@ PARTS: dict[str, Callable[[torch.device], Iterator[Line]]] = {
     "machine": check_machine,
     "kernel": check_kernel,
     "configurations": check_configurations,
-    "cpu": check_cpu,
     "resume": check_resume,
     "fallbacks": check_fallbacks,
     "profile": check_profile,

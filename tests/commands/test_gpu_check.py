@@ -113,9 +113,9 @@ def test_each_difference_of_a_configuration_is_a_failure(
     assert (failed.numbers["apart"] > 1e-4) == apart
 
 
-def test_parts_that_train_pass_on_the_cpu(tiny: Params) -> None:
-    for found in (*gpu_check.check_cpu(CPU), gpu_check.planted_sync_line(CPU), *gpu_check.check_speed(CPU)):
-        assert found.outcome == "PASS", found
+def test_an_epoch_is_timed(tiny: Params) -> None:
+    (found,) = gpu_check.check_speed(CPU)
+    assert found.outcome == "PASS", found
 
 
 def test_captioners_get_scenes(study: Params) -> None:
