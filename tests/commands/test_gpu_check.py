@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +50,27 @@ def test_one_failure_fails_the_command(tmp_path: Path, monkeypatch: pytest.Monke
     assert "FAIL  kernel: so much\n" in capsys.readouterr().out
     written = {one["part"]: one for one in json.loads(gpu_check.OUT.read_text())["lines"]}
     assert written["kernel"] == {"part": "kernel", "outcome": "FAIL", "text": "so much", "numbers": {"number": 3}}
+
+
+def test_a_run_that_is_cut_short_keeps_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_part(part: str) -> Iterator[Line]:
+        if part == "configurations":
+            raise KeyboardInterrupt
+        yield Line("PASS", "so much")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gpu_check.workers, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(gpu_check, "run_part", run_part)
+    with pytest.raises(KeyboardInterrupt):
+        gpu_check.main([])
+    assert [one["part"] for one in json.loads(gpu_check.OUT.read_text())["lines"]] == ["machine", "kernel"]
+
+
+def test_networks_that_cannot_be_stacked_are_checked_last(study: Params) -> None:
+    found = gpu_check.configurations(study, 4)
+    assert [settings.stackable for settings, _ in found] == sorted((settings.stackable for settings, _ in found), reverse=True)
+    assert not found[-1][0].stackable
+    assert sorted(name for _, variants in found for name in variants) == sorted(study.variants)
 
 
 def test_a_part_that_dies_or_does_not_end_is_a_failure() -> None:

@@ -284,6 +284,7 @@ def test_a_captured_step_follows_the_cpu_through_the_schedule(study: Params, opt
     held = [*gpu.parameters, *gpu.optimizer.state().values()]
     before = [tensor.detach().clone() for tensor in held]
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())  # which still makes the copies above
     with torch.cuda.stream(stream):
         step()
     torch.cuda.synchronize()
