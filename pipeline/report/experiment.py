@@ -289,6 +289,13 @@ def answers(judgements: Sequence[Judgement], label: Callable[[str], str]) -> lis
     return said
 
 
+def elsewhere(params: Params, experiment: ExperimentSettings, judgements: Sequence[Judgement]) -> dict[str, str]:
+    """The variants of the study that claims about trainings compare and the page does not have, with their options."""
+    trained = (judgement.claim for judgement in judgements if not is_timed(judgement.claim))
+    named = dict.fromkeys(name for claim in trained for one in claim.comparisons for name in one.variants)
+    return {name: text.differs(params, name) for name in named if name in params.variants and name not in experiment.variants}
+
+
 def too_short(params: Params, run: Training) -> bool:
     """Whether a training was shown fewer images than each claim about it speaks of, or than the study's claims where there is none."""
     asked = [
@@ -343,17 +350,7 @@ def render(
         headline=headline(table),
         measured_line="" if experiment.measure == "accuracy" else measured_line(experiment.measure, table),
         answered_by_claims=answered_by_claims(judgements),
-        elsewhere=[
-            (name, text.differs(params, name))
-            for name in dict.fromkeys(
-                name
-                for judgement in judgements
-                for one in judgement.claim.comparisons
-                for name in one.variants
-                if not is_timed(judgement.claim)
-            )
-            if name not in experiment.variants
-        ],
+        elsewhere=elsewhere(params, experiment, judgements),
         budgets=budgets(table),
         excursions=f" {EXCURSIONS}: {'; '.join(far)}." if far else "",
         images_shown=params.images_shown,

@@ -180,6 +180,18 @@ def test_the_line_of_the_pages_own_measure_says_who_has_more_of_it(study: Params
     assert told("gradient norm") == f"Gradient norm: *base* has 0.999; *{relu}* and *{mean}* cannot be told from it."
 
 
+def test_variants_of_other_pages_are_named_with_their_options(study: Params) -> None:
+    claims = study.claims
+    judged = [Judgement(id, claim, "not run", ()) for id, claim in (("K1b", claims["K1b"]), ("T1a", claims["T1a"]), ("L1b", claims["L1b"]))]
+    ours = EXPERIMENT.model_copy(update={"variants": ("base", "linear")})
+    assert experiment.elsewhere(study, ours, judged) == {
+        "linear-low-rate": "learning_rate: 0.001, schedule: linear",
+        "sinusoidal": "position: sinusoidal",
+    }
+    smaller = study.model_copy(update={"variants": {name: study.variants[name] for name in ("base", "linear", "sinusoidal")}})
+    assert list(experiment.elsewhere(smaller, ours, judged)) == ["sinusoidal"]  # a profile may have left the other out
+
+
 def test_claims_are_the_answer_where_the_first_is_not_about_how_a_training_ends(study: Params) -> None:
     def judged(id: str, verdict: Verdict, effect: float | None) -> Judgement:
         ends = None if effect is None else Interval(effect - 0.01, effect + 0.01, 0.98)
