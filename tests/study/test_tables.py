@@ -83,6 +83,9 @@ def test_the_tables_by_hand() -> None:
     }
 
 
+HEADER = b"variant,seed,epoch,train_loss,test_loss,test_accuracy,seconds,gradient_norm\n"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "fault"),
     [
@@ -91,7 +94,17 @@ def test_the_tables_by_hand() -> None:
         ("epochs.csv", b'variant,seed\nbase,"0\n', "epochs.csv is not a table with a row per variant"),
         ("epochs.csv", b"variant,seed\nbase,0,1\n", "epochs.csv is not a table with a row per variant"),
         *(("variants.csv", content, "variants.csv is not a table with a row per variant") for content in (b"", b"parameters\n7\n")),
+        ("epochs.csv", HEADER + b"base,0,1,1,1,0.9\n", "epochs.csv is not a table with a row per variant"),
         ("epochs.csv", b"variant,seed,epoch\nbase,0,1\n", "epochs.csv, variant base: it is not a table of numbers"),
+        ("epochs.csv", HEADER + b"base,0,1,1,1,high,1,1\n", "epochs.csv, variant base: it is not a table of numbers"),
+        *(
+            ("epochs.csv", HEADER + rows, "epochs.csv, variant base: it has not one row for every seed and epoch")
+            for rows in (b"base,0,2,1,1,0.9,1,1\n", 2 * b"base,0,1,1,1,0.9,1,1\n", b"base,0,999999999999,1,1,0.9,1,1\n")
+        ),
+        *(
+            ("epochs.csv", HEADER + row, "epochs.csv, variant base: it holds an accuracy that is not between 0 and 1")
+            for row in (b"base,0,1,1,1,nan,1,1\n", b"base,0,1,1,1,90.5,1,1\n")
+        ),
         *(
             ("seeds.csv", content, "the rows of the variant base do not fit together")
             for content in (b"variant,seed,test_accuracy\nbase,4,0.75\n", b"variant,seed,shift_1\nbase,3,high\n")
