@@ -138,37 +138,28 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     """A study with a profile's change laid over it; both as YAML gives them, the study already checked.
 
     Mappings are merged key by key; lists and scalars take the study's place. A change of `train.seeds` holds for every variant, also
-    where the study gives a variant seeds of its own. The change's own keys `variants_kept` or `variants_left_out` name the variants
-    that stay or go. With a variant goes its place in experiments, and an experiment left with fewer than two variants or without its
-    baseline goes too. Claims stay: what they say of a variant that is gone is not run.
+    where the study gives a variant seeds of its own. The change's own key `variants_left_out` names the variants that go. With a
+    variant goes its place in experiments, and an experiment left with fewer than two variants or without its baseline goes too. Claims
+    stay: what they say of a variant that is gone is not run.
 
     Raises:
         UserError: the change names what the study does not have, or what comes of it is not a valid params.yaml.
     """
     if not isinstance(change, Mapping):
         raise UserError("a profile has to be a mapping of what it changes, for example `train: {epochs: 3}`.")
-    lists = {key: change[key] for key in ("variants_kept", "variants_left_out") if key in change}
-    if len(lists) == 2:
-        raise UserError("variants_kept and variants_left_out are both given: remove one of them.")
-    merged = _merge(study, {key: value for key, value in change.items() if key not in lists})
+    left_out = change.get("variants_left_out", [])
+    merged = _merge(study, {key: value for key, value in change.items() if key != "variants_left_out"})
     if "seeds" in (change.get("train") or {}):
         own = change.get("variants") or {}
         merged["variants"] = {name: _without_seeds(one, own.get(name)) for name, one in merged["variants"].items()}
     # Checked with the study's data set: that of the change may be too small for variants that go.
     whole = params.parse({**merged, "data": study["data"]})
+    if not isinstance(left_out, list) or not all(isinstance(name, str) for name in left_out):
+        raise UserError(f"variants_left_out is {left_out!r}, but has to be a list of variants' names.")
     # With all its options, because the variant that it starts from may go.
-    merged["variants"] = {name: whole.difference(name) for name in merged["variants"]}
-    for key, names in lists.items():
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise UserError(f"{key} is {names!r}, but has to be a list of variants' names.")
-        for name in names if key == "variants_kept" else ():  # one that is gone is left out already
-            if name not in study["variants"]:
-                raise UserError(f"{key} names the variant {name!r}, which params.yaml does not have{nearest(name, study['variants'])}.")
-        merged["variants"] = {
-            name: difference for name, difference in merged["variants"].items() if (name in names) == (key == "variants_kept")
-        }
+    merged["variants"] = {name: whole.difference(name) for name in merged["variants"] if name not in left_out}
     if not merged["variants"]:
-        raise UserError(f"{next(iter(lists))} leaves no variant; keep at least one.")
+        raise UserError("variants_left_out leaves no variant; keep at least one.")
     merged["experiments"] = _experiments(merged["experiments"], merged["variants"])
     params.parse(merged)
     return merged

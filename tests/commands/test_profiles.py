@@ -102,8 +102,9 @@ NAMES = sorted(STUDY["variants"])
 
 def test_a_variant_outlives_the_one_that_it_starts_from(raw_params: dict[str, Any], study: params.Params) -> None:
     raw = raw_params | {"experiments": {}}
-    merged = profiles.overlay(raw, {"variants_kept": ["lab-16", "cnn-100"]})
-    assert merged["variants"].keys() == {"lab-16", "cnn-100"}
+    kept = {"lab-16", "cnn-100"}
+    merged = profiles.overlay(raw, {"variants_left_out": [name for name in NAMES if name not in kept]})
+    assert merged["variants"].keys() == kept
     assert all(params.parse(merged).resolve(name) == study.resolve(name) for name in merged["variants"])
     # What a profile changes in one reaches those that start from it.
     merged = profiles.overlay(raw, {"variants": {"lab": {"epochs": 3}}, "variants_left_out": ["lab"]})
@@ -120,8 +121,7 @@ def test_a_base_without_a_difference_can_be_changed(raw_params: dict[str, Any]) 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kept=st.sets(st.sampled_from(NAMES), min_size=1))
 def test_whatever_variants_are_kept_the_study_still_makes_sense(kept: set[str]) -> None:
-    overlaid = profiles.overlay(STUDY, {"variants_kept": sorted(kept)})
-    assert overlaid == profiles.overlay(STUDY, {"variants_left_out": sorted(set(NAMES) - kept)})
+    overlaid = profiles.overlay(STUDY, {"variants_left_out": sorted(set(NAMES) - kept)})
     assert set(overlaid["variants"]) == kept
     checked = params.parse(overlaid)
     for name, experiment in STUDY["experiments"].items():
@@ -154,18 +154,9 @@ def test_whatever_variants_are_kept_the_study_still_makes_sense(kept: set[str]) 
         ),
         ({"experiments": {"positions": {"variants": 3}}}, "experiments.positions.variants is 3, but has to be a list."),
         ({"claims": {"T99": {}}}, "claims.T99 is not in the root's params.yaml, where it would have to be added; the nearest is 'T9'."),
-        (
-            {"variants_kept": ["base", "frist"]},
-            "variants_kept names the variant 'frist', which params.yaml does not have; the nearest is 'first'.",
-        ),
         ({"variants_left_out": ["base", 3]}, "variants_left_out is ['base', 3], but has to be a list of variants' names."),
         ({"variants_left_out": "base"}, "variants_left_out is 'base', but has to be a list of variants' names."),
         ({"variants_left_out": NAMES}, "variants_left_out leaves no variant; keep at least one."),
-        ({"variants_kept": []}, "variants_kept leaves no variant; keep at least one."),
-        (
-            {"variants_kept": ["base"], "variants_left_out": ["first"]},
-            "variants_kept and variants_left_out are both given: remove one of them.",
-        ),
     ],
 )
 def test_a_wrong_overlay_is_one_sentence(raw_params: dict[str, Any], change: Any, sentence: str) -> None:
