@@ -96,7 +96,7 @@ def test_directory_as_mirror(archives, source_of, tmp_path, form, monkeypatch):
         ("garbage", "BadStatusLine"),
         ("missing", "HTTP 404"),
         ("refused", "refused"),
-        ("no directory", "there is no directory"),
+        ("no directory", "there is no directory /"),  # with the whole path
         ("no file", "No such file"),
         ("not a scheme", "there is no directory"),
         ("not a port", "not a valid host or port"),
@@ -108,7 +108,7 @@ def test_the_next_mirror_helps_and_alone_the_fault_is_named(one, mirror, source_
     (tmp_path / "loop").symlink_to("loop")
     bad = {
         "refused": refused,
-        "no directory": lambda: str(tmp_path / "nowhere"),
+        "no directory": lambda: "nowhere",
         "no file": lambda: str(tmp_path),
         "not a scheme": lambda: "s3://bucket/mnist",
         "not a port": lambda: "http://127.0.0.1:mnist",
