@@ -229,7 +229,7 @@ def edits(variant: str, code: Sequence[str] = TRAINING_CODE) -> list[str] | None
         return None
     found = []
     for file in _params_files():
-        sides = [_mapping(text) for text in (_git("show", f"HEAD:./{file}"), _text(ROOT / file))]
+        sides = [mapping(text) for text in (_git("show", f"HEAD:./{file}"), _text(ROOT / file))]
         names = dict.fromkeys(name for side in sides for name in _line(side, variant))
         old, new = (_deciding(side, names) for side in sides)
         place = "" if file == "params.yaml" else f"{file}: "
@@ -244,7 +244,7 @@ def edits(variant: str, code: Sequence[str] = TRAINING_CODE) -> list[str] | None
 
 def _params_files() -> list[str]:
     """The files that decide the settings of the working directory, which is the root or that of a profile; relative to the root."""
-    profile = _mapping(_text(Path("params.yaml"))).get("profile")
+    profile = mapping(_text(Path("params.yaml"))).get("profile")
     return ["params.yaml", f"profiles/{profile}/params.yaml"] if profile else ["params.yaml"]
 
 
@@ -266,7 +266,8 @@ def _deciding(params: dict[str, Any], variants: Iterable[str]) -> dict[str, str]
 
 
 @cache  # called for every variant
-def _mapping(text: str | None) -> dict[str, Any]:
+def mapping(text: str | bytes | None) -> dict[str, Any]:
+    """The mapping that a YAML text holds; an empty one where it holds none, or is no YAML."""
     try:
         value = yaml.load(text or "", Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError:

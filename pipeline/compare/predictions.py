@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import yaml
-
+from pipeline.provenance import mapping
 from pipeline.study import Study
 from pipeline.study.results import read_arrays
 from pipeline.study.training import Arrays
@@ -64,9 +63,9 @@ def _locked(study: Study, cache: Cache) -> dict[str, str]:
     """md5 of each variant's file in predictions/, whose listing the study's dvc.lock names; none where the cache lacks that."""
     path = f"{study.prefix}dvc.lock"
     try:
-        lock = yaml.load(study.files.read([path])[path], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        lock = mapping(study.files.read([path])[path])
         outs = {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage.get("outs", ())}
-    except (KeyError, TypeError, AttributeError, yaml.YAMLError):
+    except (KeyError, TypeError, AttributeError):
         return {}
     listing = cache.read(str(outs.get("predictions", "")))
     try:

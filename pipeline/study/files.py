@@ -11,10 +11,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import yaml
 
 from pipeline.files import DamagedError
 from pipeline.measures.definitions import FloatArray
+from pipeline.provenance import mapping
 from pipeline.study.git import Repository
 
 # Where the stages keep things, relative to the DVC repository's root.
@@ -134,25 +134,11 @@ def described(files: Files, prefix: str) -> list[str]:
     """
     paths = ["params.yaml", f"profiles/{PurePosixPath(prefix).name}/params.yaml"] if prefix else ["params.yaml"]
     contents = files.read(paths)
-    layers = [_yaml(contents[path]) for path in paths if path in contents]
-    variants = [str(name) for layer in layers for name in _mapping_at(layer, "variants")]
-    return list(dict.fromkeys(variants))
+    sections = [mapping(contents[path]).get("variants") for path in paths if path in contents]
+    return list(dict.fromkeys(str(name) for section in sections if isinstance(section, dict) for name in section))
 
 
 def in_order(trainings: Mapping[str, T], variants: Sequence[str]) -> dict[str, T]:
     """The entries in the order of these variants, others after them by name."""
     rank = {variant: i for i, variant in enumerate(variants)}
     return {name: trainings[name] for name in sorted(trainings, key=lambda name: (rank.get(name, len(rank)), name))}
-
-
-def _yaml(content: bytes) -> dict[str, Any]:
-    try:
-        value = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError:
-        value = None
-    return value if isinstance(value, dict) else {}
-
-
-def _mapping_at(values: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = values.get(key)
-    return value if isinstance(value, dict) else {}
