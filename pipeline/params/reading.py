@@ -32,7 +32,7 @@ def read(path: Path, *, called: str | None = None) -> Any:
     try:
         if _too_deep(text):
             raise UserError(f"{called} is nested more than {MAX_DEPTH} levels deep; it needs a few only.")
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
@@ -43,14 +43,14 @@ def read(path: Path, *, called: str | None = None) -> Any:
 def _too_deep(text: str) -> bool:
     """Whether the text has more than MAX_DEPTH levels. It has to be checked before loading, because the loader recurses per level."""
     depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
+    for event in yaml.parse(text, Loader=Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             return True
     return False
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml loads the catalogue ten times as fast
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml loads the catalogue ten times as fast
     """Booleans and numbers as in YAML 1.2, which DVC reads: 5e-3 is a number, 1:30 and `no` are text, 010 is ten.
 
     Keys have to be text and unique; dates are refused.
@@ -72,7 +72,7 @@ def _fault(node: yaml.Node, problem: str) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
+def _mapping(loader: Loader, node: yaml.MappingNode) -> dict[str, Any]:
     seen: set[str] = set()
     for key, _ in node.value:
         if key.tag not in (f"{_TAG}str", f"{_TAG}merge"):
@@ -89,11 +89,11 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
-def _integer(loader: _Loader, node: yaml.ScalarNode) -> int:
+def _integer(loader: Loader, node: yaml.ScalarNode) -> int:
     return int(loader.construct_scalar(node))
 
 
-def _date(loader: _Loader, node: yaml.Node) -> Any:
+def _date(loader: Loader, node: yaml.Node) -> Any:
     raise _fault(node, f"{shown(node.value)} is a date; put it in quotes to have it as text")
 
 
@@ -103,7 +103,7 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+0123456789."),
     ("timestamp", r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?", "0123456789"),
 ):
-    _Loader.add_implicit_resolver(_TAG + _tag, re.compile(f"(?:{_pattern})$"), list(_first))
-_Loader.add_constructor(f"{_TAG}map", _mapping)
-_Loader.add_constructor(f"{_TAG}int", _integer)
-_Loader.add_constructor(f"{_TAG}timestamp", _date)
+    Loader.add_implicit_resolver(_TAG + _tag, re.compile(f"(?:{_pattern})$"), list(_first))
+Loader.add_constructor(f"{_TAG}map", _mapping)
+Loader.add_constructor(f"{_TAG}int", _integer)
+Loader.add_constructor(f"{_TAG}timestamp", _date)
