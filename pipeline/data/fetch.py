@@ -27,8 +27,10 @@ from pipeline.files import replacing, write_json
 from pipeline.params import DATASETS
 
 MANIFEST = "manifest.json"
-STALL_SECONDS = 5.0  # with three mirrors and the import of torchvision, a command without a network ends within half a minute
-_MIN_BYTES = 1 << 14  # fewer bytes in STALL_SECONDS count as silence, because the largest archive would take hours
+# Silence after which a mirror is given up. With three mirrors and the import of torchvision, a command without a network ends within half
+# a minute. A slow but steady download may take longer in total.
+_STALL_SECONDS = 5.0
+_MIN_BYTES = 1 << 14  # fewer bytes in that time count as silence, because the largest archive would take hours
 _MAX_BYTES = 1 << 28  # ten times the largest archive; a server that sends more is stopped
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -62,14 +64,11 @@ def source(dataset: str) -> Source:
     return Source(dataset, (*([own] if own else []), *published.mirrors), tuple(published.resources))
 
 
-def fetch(source: Source, raw: Path, *, stall_seconds: float = STALL_SECONDS) -> dict[str, Any]:
+def fetch(source: Source, raw: Path) -> dict[str, Any]:
     """Puts the source's archives and `manifest.json` into the directory `raw`; a verified archive is not fetched again.
 
     Archives of another data set that the manifest lists are removed; other files belong to the user and stay. If `raw` is a symbolic
     link, all files there belong to the user: missing archives are added, but nothing is removed or overwritten.
-
-    Args:
-        stall_seconds: silence after which a mirror is given up. A slow but steady download may take longer in total.
 
     Returns:
         The manifest: {"dataset", "files": {name: {"md5", "size" in bytes}}}.
@@ -90,7 +89,7 @@ def fetch(source: Source, raw: Path, *, stall_seconds: float = STALL_SECONDS) ->
                     f"{path} is not the archive of {source.dataset} and not this project's to replace: "
                     f"{'let the link point to another folder' if linked else 'move it away'}, then run the command again."
                 )
-            _fetch_archive(source.dataset, path, md5, mirrors, stall_seconds)
+            _fetch_archive(source.dataset, path, md5, mirrors)
             # Written after each archive, so that after a kill the manifest says which archives are this project's.
             ours[name] = {"md5": md5, "size": path.stat().st_size}
             write_json(raw / MANIFEST, {"dataset": source.dataset, "files": ours})
@@ -144,13 +143,13 @@ class _Fault(Exception):
     """Why a mirror did not deliver."""
 
 
-def _fetch_archive(dataset: str, path: Path, md5: str, mirrors: list[str], stall_seconds: float) -> None:
+def _fetch_archive(dataset: str, path: Path, md5: str, mirrors: list[str]) -> None:
     """Fetches one archive to `path` and verifies it. A silent mirror moves to the end of `mirrors`, so that it costs time only once."""
     reasons = []
     for mirror in tuple(mirrors):
         try:
             with replacing(path) as temporary:
-                _download(mirror, path.name, temporary, stall_seconds)
+                _download(mirror, path.name, temporary)
                 if not _matches(temporary, md5):
                     page = temporary.read_bytes()[:2] not in (b"", b"\x1f\x8b")
                     raise _Fault("wrong md5" + ", no gzip archive: perhaps a log-in or error page" * page)
@@ -167,7 +166,7 @@ def _fetch_archive(dataset: str, path: Path, md5: str, mirrors: list[str], stall
     )
 
 
-def _download(mirror: str, name: str, path: Path, stall_seconds: float) -> None:
+def _download(mirror: str, name: str, path: Path) -> None:
     """Writes a mirror's file to `path`.
 
     The download runs in a thread, because pooch's time-out covers one address and one read only. It does not end a slow name lookup,
@@ -175,10 +174,10 @@ def _download(mirror: str, name: str, path: Path, stall_seconds: float) -> None:
     """
     errors: list[BaseException] = []
     with path.open("wb") as file:
-        thread = threading.Thread(target=_transfer, args=(mirror, name, file, stall_seconds, errors), daemon=True)
+        thread = threading.Thread(target=_transfer, args=(mirror, name, file, errors), daemon=True)
         thread.start()
         since, size, mark = time.monotonic(), 0, 0
-        while thread.is_alive() and size <= _MAX_BYTES and time.monotonic() - since < stall_seconds:
+        while thread.is_alive() and size <= _MAX_BYTES and time.monotonic() - since < _STALL_SECONDS:
             thread.join(0.05)
             size = os.fstat(file.fileno()).st_size
             if size - mark >= _MIN_BYTES:
@@ -187,14 +186,14 @@ def _download(mirror: str, name: str, path: Path, stall_seconds: float) -> None:
         if size > _MAX_BYTES:
             raise _Fault(f"sent more than {_MAX_BYTES:,} bytes")
         if thread.is_alive() or isinstance(error, TimeoutError):
-            raise TimeoutError(f"{f'stalled at byte {size:,}' if size else 'no answer'} within {stall_seconds:.3g} s")
+            raise TimeoutError(f"{f'stalled at byte {size:,}' if size else 'no answer'} within {_STALL_SECONDS:.3g} s")
         if isinstance(error, OSError) and error.errno in _DISK_FULL:
             raise error
         if error:
             raise _Fault(_reason(error))
 
 
-def _transfer(mirror: str, name: str, file: IO[bytes], stall_seconds: float, errors: list[BaseException]) -> None:
+def _transfer(mirror: str, name: str, file: IO[bytes], errors: list[BaseException]) -> None:
     """Writes a mirror's file to `file`. An error goes into `errors`, without the errors that requests wraps around it."""
     with contextlib.ExitStack() as opened:
 
@@ -208,7 +207,7 @@ def _transfer(mirror: str, name: str, file: IO[bytes], stall_seconds: float, err
             if address.scheme in ("http", "https"):
                 options = {"headers": {"Accept-Encoding": "identity"}, "hooks": {"response": prepare}}
                 trusted = os.environ.get("SSL_CERT_FILE") or True
-                download = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=stall_seconds, verify=trusted, **options)
+                download = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=_STALL_SECONDS, verify=trusted, **options)
                 return download(f"{mirror.rstrip('/')}/{name}", file, None)
             directory = urllib.request.url2pathname(address.path) if address.scheme == "file" else os.path.expanduser(mirror)
             if not os.path.isdir(directory):

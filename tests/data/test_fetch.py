@@ -28,11 +28,11 @@ def one(archives: dict[str, bytes]) -> dict[str, bytes]:
     return {NAME: archives[NAME]}
 
 
-def run_fetch(source: Source, raw: Path, preamble: str = "", **options: object) -> subprocess.Popen[str]:
+def run_fetch(source: Source, raw: Path, preamble: str) -> subprocess.Popen[str]:
     """The same fetch in a process of its own."""
     code = (
         f"{preamble}\nfrom pathlib import Path\nfrom pipeline.data.fetch import Source, fetch\nfrom pipeline.errors import run_command\n"
-        f"run_command(lambda _: (fetch({source!r}, Path({str(raw)!r}), **{options!r}), 0)[1])"
+        f"run_command(lambda _: (fetch({source!r}, Path({str(raw)!r})), 0)[1])"
     )
     return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -136,23 +136,25 @@ def test_the_next_mirror_helps_and_alone_the_fault_is_named(one, mirror, source_
 
 def test_a_name_that_does_not_resolve(one, mirror, source_of, tmp_path):
     with pytest.raises(UserError, match=r"no-such-host\.invalid: (its host name cannot be resolved|no answer)"):
-        fetch(source_of(one, "http://no-such-host.invalid"), tmp_path, stall_seconds=5)
+        fetch(source_of(one, "http://no-such-host.invalid"), tmp_path)
 
 
 @pytest.mark.parametrize("fault", ["silent", "endless header", "stalls", "trickle"])
-def test_a_silent_mirror_is_left_for_the_next(archives, mirror, source_of, tmp_path, fault):
+def test_a_silent_mirror_is_left_for_the_next(archives, mirror, source_of, tmp_path, monkeypatch, fault):
+    monkeypatch.setattr(module, "_STALL_SECONDS", 1.0)
     silent, good = mirror(archives, fault), mirror(archives)
-    fetch(source_of(archives, silent.url, good.url), tmp_path, stall_seconds=1)
+    fetch(source_of(archives, silent.url, good.url), tmp_path)
     assert all((tmp_path / name).read_bytes() == content for name, content in archives.items())
     # After its first silence it is tried last: four archives do not wait four times.
     assert len(silent.requests) == 1
 
 
-def test_a_slow_but_steady_download_may_take_longer(one, mirror, source_of, tmp_path):
+def test_a_slow_but_steady_download_may_take_longer(one, mirror, source_of, tmp_path, monkeypatch):
     server = mirror(one, "slow")
     limit = 1.0
     assert len(one[NAME]) / (1 << 15) * 0.1 > 1.5 * limit
-    fetch(source_of(one, server.url), tmp_path, stall_seconds=limit)
+    monkeypatch.setattr(module, "_STALL_SECONDS", limit)
+    fetch(source_of(one, server.url), tmp_path)
     assert (tmp_path / NAME).read_bytes() == one[NAME]
 
 
@@ -171,7 +173,7 @@ def test_kill_and_run_again(archives, mirror, source_of, tmp_path):
     server = mirror({first: archives[first]})
     silent = mirror({second: archives[second]}, "stalls")
     wanted = source_of(archives, server.url, silent.url)
-    process = run_fetch(wanted, tmp_path, stall_seconds=60)
+    process = run_fetch(wanted, tmp_path, "from pipeline.data import fetch as module; module._STALL_SECONDS = 60.0")
     try:
         wait_until(lambda: process.poll() is not None or any(path.stat().st_size for path in tmp_path.glob(f".{second}.*.tmp")))
         assert process.poll() is None
@@ -205,7 +207,7 @@ def test_a_write_that_fails_in_the_middle(one, mirror, source_of, tmp_path):
     server, other = mirror(one), mirror(one)
     wanted = source_of(one, server.url, other.url)
     limit = 1 << 17
-    process = run_fetch(wanted, tmp_path, preamble=f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))")
+    process = run_fetch(wanted, tmp_path, f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert errors.startswith("error: ")

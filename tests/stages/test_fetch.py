@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import gzip
 import hashlib
 import importlib
@@ -39,7 +38,7 @@ def test_digits(folder, capsys):
 def test_without_a_network_the_stage_ends_with_one_sentence(folder, monkeypatch):
     """Every request goes through a proxy that takes connections and never answers; each silence ends sooner than by default."""
     importlib.import_module("requests")  # else a thread that the stage gives up may be importing it while other tests run
-    monkeypatch.setattr(fetch, "fetch", functools.partial(fetch.fetch, stall_seconds=0.2))
+    monkeypatch.setattr("pipeline.data.fetch._STALL_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
         for name in ("http_proxy", "https_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{server.getsockname()[1]}")
