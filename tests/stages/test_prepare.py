@@ -12,6 +12,7 @@ from pipeline.commands import profiles
 from pipeline.data.datasets import Dataset, data_digest, load
 from pipeline.errors import UserError
 from pipeline.stages import fetch, prepare
+from tests.helpers import flip_bit
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
@@ -72,17 +73,11 @@ def test_prepare_before_fetch(study):
         prepare.main([])
 
 
-def flip(path: Path, *, show: bool) -> None:
-    """Flips one bit; `show` says whether the file's time tells of it."""
+def flip_unseen(path: Path) -> None:
+    """Flips one bit; the file's time does not tell of it."""
     before = path.stat()
-    path.chmod(0o644)
-    with path.open("r+b") as file:
-        file.seek(before.st_size // 2)
-        byte = file.read(1)[0]
-        file.seek(before.st_size // 2)
-        file.write(bytes([byte ^ 1]))
-    if not show:
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    flip_bit(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 @pytest.mark.slow
@@ -94,14 +89,14 @@ def test_dvc_mends_damaged_arrays(trained: Repository, tmp_path: Path, monkeypat
     digest = data_digest()
     array = Path("data/arrays/train_images.npy")
 
-    flip(array, show=True)
+    flip_bit(array)
     with pytest.raises(UserError, match=r"train_images\.npy is damaged"):
         load()
     Path("data/arrays/test_images.npy").unlink()
     study.repro("prepare")
     assert load().digest == digest
 
-    flip(array, show=False)
+    flip_unseen(array)
     with pytest.raises(UserError, match=r"train_images\.npy is damaged .*`dvc repro --force prepare`"):
         load()
     study.repro("--force", "prepare")
@@ -122,14 +117,14 @@ def test_dvc_mends_damaged_archives(trained: Repository, tmp_path: Path, monkeyp
     digest = data_digest()
     archive = Path("data/raw/train-images-idx3-ubyte.gz")
 
-    flip(archive, show=True)
+    flip_bit(archive)
     with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz is damaged"):
         prepare.main([])
     # Only the damaged one is fetched again, and with the same bytes back the arrays stay as they are.
     assert study.repro("prepare") == ["fetch"]
     assert study.output.count("already here") == 3
 
-    flip(archive, show=False)
+    flip_unseen(archive)
     with pytest.raises(UserError, match=r"`dvc repro --force fetch`"):
         prepare.main([])
     study.repro("--force", "fetch")
