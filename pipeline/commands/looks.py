@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pipeline.commands import plan
 from pipeline.errors import UserError
 from pipeline.measures import TIMING_RULES
 from pipeline.params import Params
@@ -27,12 +26,12 @@ def evaluated(params: Params) -> dict[str, Training]:
     }
 
 
-def prices(params: Params, trainings: Mapping[str, Training], rates: Mapping[str, plan.Rate], processes: int) -> list[Sequence[str]]:
+def prices(params: Params, trainings: Mapping[str, Training], costs: Mapping[str, float], processes: int) -> list[Sequence[str]]:
     """Of each claim that is not decided and that more seeds may decide: how many would, and what it takes to look at the next number.
 
     Args:
         trainings: what is evaluated.
-        rates: of all variants.
+        costs: by variant, the seconds of a process for a seed.
     """
     ended = [variant for variant in params.variants if params.resolve(variant).train.ends_at_zero]
     found = []
@@ -53,9 +52,7 @@ def prices(params: Params, trainings: Mapping[str, Training], rates: Mapping[str
                     missing[name] = max(missing.get(name, 0), look - count)
         missing = {name: count for name, count in missing.items() if count > 0}
         if missing:
-            entries = {name: plan.Entry(name, params.resolve(name), (), {}) for name in missing}
-            costs = [entries[name].settings.train.epochs * plan.epoch_cost(entries[name], rates[name]) for name in missing]
-            time = makespan([cost for cost, count in zip(costs, missing.values(), strict=True) for _ in range(count)], processes)
+            time = makespan([costs[name] for name, count in missing.items() for _ in range(count)], processes)
             takes = judged.deciding.seeds_note.partition(";")[0].partition(" would probably")[0] or judged.deciding.missing
             to_train = ", ".join(f"{count} of {name}" for name, count in missing.items())
             found.append((time, (id, judged.verdict, takes, " and ".join(map(str, sorted(looks))), to_train, duration(time))))

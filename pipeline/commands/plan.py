@@ -127,7 +127,9 @@ def main(argv: list[str]) -> None:
         show(screen(), "What the claims still wait for, the cheapest first", ("claim", "trainings", "time", "in all"), lines)
     from pipeline.commands import looks  # its statistics take longer to import than the rest, and `make train` does without
 
-    if lines := looks.prices(params, looks.evaluated(params), estimated(entries, rates), processes):
+    known = estimated(entries, rates)
+    costs = {entry.variant: seed_cost(entry, known[entry.variant]) for entry in entries}
+    if lines := looks.prices(params, looks.evaluated(params), costs, processes):
         header = ("claim", "verdict", "it would take", "next look", "to train", "time")
         show(screen(), "What the next looks at undecided claims would take, the cheapest first", header, lines)
     for line in summary(entries, rates, processes):
@@ -381,6 +383,11 @@ def _shortened(settings: VariantSettings) -> VariantSettings:
 def epoch_cost(entry: Entry, rate: Rate) -> float:
     """Seconds of a process for an epoch of a seed, its test included."""
     return entry.settings.epoch_examples * rate.train + entry.settings.num_tests * rate.test
+
+
+def seed_cost(entry: Entry, rate: Rate) -> float:
+    """Seconds of a process for the whole training of a seed."""
+    return entry.settings.train.epochs * epoch_cost(entry, rate)
 
 
 def cost(entry: Entry, task: workers.Task, rate: Rate) -> float:

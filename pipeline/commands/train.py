@@ -245,10 +245,7 @@ class _Study:
         self._next(place)
 
     def _line(self) -> str:
-        whole = sum(
-            len(entry.settings.train.seeds) * entry.settings.train.epochs * plan.epoch_cost(entry, self._rates[entry.variant])
-            for entry in self._entries
-        )
+        whole = sum(len(entry.settings.train.seeds) * plan.seed_cost(entry, self._rates[entry.variant]) for entry in self._entries)
         share = round(1 - self.screen.work_left() / whole, 6)  # a rounding error is no work
         return study_line(len(self._finished), len(self._entries), share, self.screen.seconds(), self.screen.seconds_left())
 

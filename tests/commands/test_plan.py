@@ -328,14 +328,14 @@ def test_the_next_look_of_each_claim_that_is_not_decided_has_a_price(
     assert effect is not None
     raw["claims"]["T3"]["comparisons"][0]["bound"] = max(effect, 1 / effect) * 1.001  # so that the interval crosses it
     settings = write_params(tmp_path, raw)
-    rates = {variant: Rate(3e-3, "recorded") for variant in variants}
-    found = {line[0]: line for line in looks.prices(settings, trainings, rates, 2)}
+    costs = {variant: plan.seed_cost(Entry(variant, settings.resolve(variant), (), {}), Rate(3e-3, "recorded")) for variant in variants}
+    found = {line[0]: line for line in looks.prices(settings, trainings, costs, 2)}
     a_seed = 30 * (180 + 10)
     assert list(found) == ["T3", "T1b"]  # the cheapest first; T1a is decided, T4 timed, T11a not run
     assert found["T3"][3:] == ("10", "4 of base", duration(2 * a_seed))
     assert found["T1b"][3:] == ("10", "4 of base, 4 of sinusoidal", duration(4 * a_seed))
     assert all(line[1] in ("not decided", "not settled") and "seeds" in line[2] for line in found.values())
-    assert looks.prices(settings.model_copy(update={"looks": (6,)}), trainings, rates, 2) == []
+    assert looks.prices(settings.model_copy(update={"looks": (6,)}), trainings, costs, 2) == []
 
 
 def test_what_nothing_is_known_of_is_timed_once(
