@@ -223,9 +223,9 @@ class ExperimentSettings(Settings):
 
     Attributes:
         measure: the measure of its table and tests, besides accuracy.
-        beside: the variant of its page beside which the lead sets one, where that is not the baseline. It should differ in less.
+        beside: by variant, the one beside which the lead sets it, where that is not the baseline: one that differs from it in less.
         labels: the names of variants on its page, where they differ.
-        note: what its design cannot show, or confounds; stands below the lead.
+        note: what its design cannot show; stands below the lead. Profiles print it too, so it names no number that they change.
     """
 
     title: Annotated[str, Field(min_length=1)]
@@ -250,6 +250,10 @@ class ExperimentSettings(Settings):
     def label(self, variant: str) -> str:
         """The variant's name on the experiment's page."""
         return self.labels.get(variant, variant)
+
+    def beside_of(self, variant: str) -> str:
+        """The variant beside which the lead sets it."""
+        return self.beside.get(variant, self.baseline)
 
 
 class Params(Settings):

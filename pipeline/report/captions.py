@@ -13,7 +13,7 @@ from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import text
-from pipeline.report.experiment import Effect, effects, finite_summary
+from pipeline.report.experiment import Difference, Effect, effects, finite_summary
 from pipeline.report.figures import Material, drawings
 from pipeline.report.parallel import pictures
 from pipeline.report.text import interval, percent, points
@@ -34,7 +34,7 @@ class Row:
         greedy, beam: its scene accuracies (fractions), with the differences to the baseline.
         measure: the experiment's measure.
         beside: the label of the variant beside which the lead sets it.
-        lead: as `greedy`, with the difference to that one.
+        lead: the difference of `greedy` to that one.
     """
 
     variant: str
@@ -46,7 +46,7 @@ class Row:
     beam: Effect
     measure: Effect
     beside: str
-    lead: Effect
+    lead: Difference | None
 
     def mean(self, column: str) -> float | None:
         """The mean of a column of the evaluation over the seeds whose value is finite; None where no seed has one."""
@@ -66,10 +66,8 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
     greedy, beam, measure = (
         effects(experiment, runs, name, level) for name in ("scene accuracy", "scene accuracy by beam search", experiment.measure)
     )
-    beside = {variant: experiment.beside.get(variant, experiment.baseline) for variant in experiment.variants}
-    leads = {
-        other: effects(experiment.model_copy(update={"baseline": other}), runs, "scene accuracy", level) for other in {*beside.values()}
-    }
+    beside = {variant: experiment.beside_of(variant) for variant in experiment.variants}
+    leads = {other: effects(experiment, runs, "scene accuracy", level, other) for other in {*beside.values()}}
     return [
         Row(
             variant,
@@ -81,7 +79,7 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
             beam[variant],
             measure[variant],
             experiment.label(beside[variant]),
-            leads[beside[variant]][variant],
+            leads[beside[variant]][variant].difference,
         )
         for variant in experiment.variants
     ]
@@ -113,7 +111,7 @@ def answer(row: Row, baseline: Row, name: str) -> str:
 
 
 def _scene_accuracy(row: Row, baseline: Row) -> str:
-    summary, difference = row.lead.summary, row.lead.difference
+    summary, difference = row.greedy.summary, row.lead
     if summary is None:
         return f"**{row.label}**: {'not evaluated' if row.run else 'not run'}"
     line = f"**{row.label}**: {percent(summary.mean)} %"

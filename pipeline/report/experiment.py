@@ -24,6 +24,7 @@ from pipeline.study.effects import contrast, look_level, share_contrast
 from pipeline.study.statistics import Interval, Summary
 
 SAME_SIZE = 1.1  # ratio of parameters or FLOPs up to which two networks count as equally large
+_ALIKE = "cannot be told from it"
 ENDS = {"late accuracy", "late test error", "late train loss"}  # measures of how well a training ends
 
 
@@ -95,7 +96,7 @@ class Reference:
     """The variant beside which another is set: the baseline, or one that differs from it in less.
 
     Attributes:
-        comparable: whether both were trained and shown as many images; a longer training, beside a baseline, is part of what is compared.
+        comparable: whether both were trained, and it saw as many images or more: a longer training is a part of what is compared.
     """
 
     variant: str
@@ -110,19 +111,23 @@ def finite_summary(values: FloatArray) -> Summary | None:
     return statistics.summarize(finite) if finite.size else None
 
 
-def effects(experiment: ExperimentSettings, runs: Mapping[str, Training], measure: str, level: float) -> dict[str, Effect]:
+def effects(
+    experiment: ExperimentSettings, runs: Mapping[str, Training], measure: str, level: float, reference: str | None = None
+) -> dict[str, Effect]:
     """The effect of each variant; one that was not trained, or has no such measure, has an empty one.
 
     Args:
         level: of the differences' intervals.
+        reference: the variant to which differences are; by default the experiment's baseline.
     """
+    reference = reference or experiment.baseline
     values = {v: found for v in experiment.variants if v in runs and (found := MEASURES[measure].per_seed(runs[v])) is not None}
-    baseline = values.get(experiment.baseline)
+    theirs = values.get(reference)
     return dict.fromkeys(experiment.variants, Effect()) | {
         v: Effect(
             finite_summary(found),
             int((~np.isfinite(found)).sum()),
-            None if baseline is None or v == experiment.baseline else _difference(measure, found, baseline, level),
+            None if theirs is None or v == reference else _difference(measure, found, theirs, level),
         )
         for v, found in values.items()
     }
@@ -146,6 +151,7 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
     level = look_level(params.looks)
     names = ("late accuracy", "late test error", "accuracy", "test loss", experiment.measure)
     accuracy, error, last, test_loss, measure = (effects(experiment, runs, name, level) for name in names)
+    references = _references(experiment, runs, level)
     table = []
     for variant in experiment.variants:
         run = runs.get(variant)
@@ -163,20 +169,29 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
                 finite_summary(run.train_loss[:, -1]) if run else None,
                 _hierarchical(run, runs[experiment.baseline], level) if run and accuracy[variant].difference else None,
                 measure[variant],
-                _reference(experiment, runs, variant, level),
+                references.get(variant),
             )
         )
     return table
 
 
-def _reference(experiment: ExperimentSettings, runs: Mapping[str, Training], variant: str, level: float) -> Reference | None:
-    if variant == experiment.baseline:
-        return None
-    other = experiment.beside.get(variant, experiment.baseline)
-    set_beside = experiment.model_copy(update={"baseline": other})
-    accuracy, error = (effects(set_beside, runs, name, level)[variant].difference for name in ("late accuracy", "late test error"))
-    comparable = {variant, other} <= {*runs} and runs[variant].images_shown >= runs[other].images_shown
-    return Reference(other, experiment.label(other), accuracy, error, comparable)
+def _references(experiment: ExperimentSettings, runs: Mapping[str, Training], level: float) -> dict[str, Reference]:
+    """What each variant but the baseline is set beside."""
+    beside = {variant: experiment.beside_of(variant) for variant in experiment.variants if variant != experiment.baseline}
+    accuracy, error = (
+        {other: effects(experiment, runs, name, level, other) for other in {*beside.values()}}
+        for name in ("late accuracy", "late test error")
+    )
+    return {
+        variant: Reference(
+            other,
+            experiment.label(other),
+            accuracy[other][variant].difference,
+            error[other][variant].difference,
+            {variant, other} <= {*runs} and runs[variant].images_shown >= runs[other].images_shown,
+        )
+        for variant, other in beside.items()
+    }
 
 
 def _hierarchical(run: Training, baseline: Training, level: float) -> Interval | None:
@@ -210,7 +225,8 @@ def headline(table: Sequence[Row]) -> str:
     for reference in table:
         group = beside.get(reference.variant, [])
         compared = {row.label: row.reference.accuracy for row in group if row.reference and row.reference.comparable}
-        parts = _beside(compared, lambda mean: f"{points(mean)} points", ("reaches", "reach"))
+        alike = "cannot be told from it with these seeds" if reference is baseline else _ALIKE
+        parts = _beside(compared, lambda mean: f"{points(mean)} points", ("reaches", "reach"), alike)
         if shorter := [f"*{row.label}*" for row in group if row.label not in compared and reference.run]:
             parts.append(f"{text.listed(shorter)} saw fewer images and cannot be set beside it")
         if reference is baseline:
@@ -218,12 +234,21 @@ def headline(table: Sequence[Row]) -> str:
         elif parts and reference.accuracy.summary:
             own = f"*{reference.label}* ({percent(reference.accuracy.summary.mean)} %)"
             sentences.append(f"Beside {own}, {'; '.join(parts)}.")
-    sentences[0] = sentences[0].replace("cannot be told from it", "cannot be told from it with these seeds")
     return " ".join(sentences)
 
 
-def _beside(differences: Mapping[str, Difference | None], show: Callable[[float], str], verbs: tuple[str, str]) -> list[str]:
-    """Which variants have more than the baseline, which have less, and which cannot be told from it: a part of a sentence each."""
+def _beside(
+    differences: Mapping[str, Difference | None], show: Callable[[float], str], verbs: tuple[str, str], alike: str = _ALIKE
+) -> list[str]:
+    """Which variants, by label, have more than what they are set beside, which have less, and of which neither is shown.
+
+    Args:
+        verbs: of one variant and of several, as in "has more" and "have more".
+        alike: what is said of the last.
+
+    Returns:
+        A part of a sentence for each of the three that there is.
+    """
     apart = {label: (d.mean - d.no_effect, show(d.mean)) for label, d in differences.items() if d and d.excludes_none}
     parts = []
     for word, sign in (("more", 1), ("less", -1)):
@@ -236,25 +261,24 @@ def _beside(differences: Mapping[str, Difference | None], show: Callable[[float]
     left = [f"*{label}*" for label in differences if label not in apart]
     if left:
         whom = text.listed(left) if len(left) <= 4 else f"{len(left)} others"
-        parts.append(f"{whom} cannot be told from it")
+        parts.append(f"{whom} {alike}")
     return parts
 
 
 def measured_line(name: str, table: Sequence[Row]) -> str:
     """The experiment's own measure as a sentence like the headline; empty where the baseline or all others have none."""
     measure = MEASURES[name]
-    baseline = next(row for row in table if row.is_baseline).measure.summary
+    baseline = next(row for row in table if row.is_baseline)
     differences = {row.label: row.measure.difference for row in table if row.measure.difference}
-    if baseline is None or not differences:
+    if baseline.measure.summary is None or not differences:
         return ""
 
     def show(mean: float) -> str:
         return f"{text.change(measure, mean)} {'times' if measure.ratio else measure.of_difference}".rstrip()
 
-    own = f"{text.value(measure, baseline.mean)} {measure.of_value}".rstrip()
-    label = next(row.label for row in table if row.is_baseline)
+    own = f"*{baseline.label}* has {text.value(measure, baseline.measure.summary.mean)} {measure.of_value}".rstrip()
     phrase = measure.phrase or name
-    return f"{phrase[0].upper()}{phrase[1:]}: {'; '.join([f'*{label}* has {own}', *_beside(differences, show, ('has', 'have'))])}."
+    return f"{phrase[0].upper()}{phrase[1:]}: {'; '.join([own, *_beside(differences, show, ('has', 'have'))])}."
 
 
 def budgets(table: Sequence[Row]) -> str:

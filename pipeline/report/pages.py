@@ -80,7 +80,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         files |= kind.render(params, name, runs, own, train_images=train_images, timed=timings is not None)
     overview = forest(list(judgements.values()))
     counts = [len(params.resolve(variant).train.seeds) for variant in params.variants]
-    judged = sum(judgement.verdict in ("supported", "contradicted", "not decided") for judgement in judgements.values())
+    judged = [judgement for judgement in judgements.values() if judgement.verdict in ("supported", "contradicted", "not decided")]
     files["README.md"] = text.page(
         "README.md.j2",
         preview=params.preview,
@@ -108,9 +108,9 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         data_digests=_data(runs),
         label=str,
         verdicts=overview,
-        false_expected=f"{(1 - LEVEL) * judged:.1f}",
-        judged=judged,
-        seen=[judgement.id for judgement in judgements.values() if judgement.claim.seen and judgement.verdict != "not run"],
+        false_expected=f"{(1 - LEVEL) * len(judged):.1f}",
+        judged=len(judged),
+        seen=[judgement.id for judgement in judged if judgement.claim.seen],
         levels=interval_levels(list(judgements.values())),
         of_thesis=any(thesis.section(judgement) for judgement in judgements.values()),
     )

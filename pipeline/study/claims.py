@@ -718,9 +718,8 @@ def _decide(sample: _Sample, levels: _Levels, looks: tuple[int, ...]) -> Finding
     fewest = min(sizes)
     (low, high), where = sample.region, _region_text(comparison)
     unit = "seeds" if sample.seeds else "rounds"
-    finding = Finding(comparison, "not decided", "", sizes=sizes, effect=show(estimate.mean), region=region(comparison))
-    if sample.seeds and len(sizes) > 1:
-        finding = replace(finding, means=tuple(show(float(part.mean())) for part in sample.parts))
+    means = tuple(show(float(part.mean())) for part in sample.parts) if sample.seeds and len(sizes) > 1 else ()
+    finding = Finding(comparison, "not decided", "", sizes=sizes, effect=show(estimate.mean), means=means, region=region(comparison))
     inner, outer = estimate.interval(levels.inside), estimate.interval(levels.outside)
     if inner is None or outer is None:
         why = f"{fewest} {unit if fewest > 1 else unit[:-1]} give{'s' if fewest == 1 else ''} no interval at this level"

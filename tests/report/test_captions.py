@@ -22,7 +22,7 @@ from pipeline.errors import UserError
 from pipeline.evaluation import inference
 from pipeline.evaluation.evaluate import evaluate
 from pipeline.evaluation.records import Records
-from pipeline.report import pages
+from pipeline.report import captions, pages
 from pipeline.runner import finished, results
 from pipeline.study import load
 from pipeline.study.results import load_current
@@ -160,6 +160,17 @@ def test_the_answer_stands_first_with_its_interval(root: Path) -> None:
     (row,) = (cells for first, cells in table(page, "| claim | verdict |").items() if first.startswith("[W1](#w1-"))
     assert row[1] == r"plain \| 2 - lstm, scene accuracy"
     assert page.index("<picture>") < page.index("| claim | verdict |") < page.index("## What came out")
+
+
+def test_a_captioner_stands_beside_the_one_that_the_experiment_names(root: Path) -> None:
+    study, runs = params.load(root / "params.yaml"), load(root).trainings
+    words = study.experiments["words"].model_copy(update={"beside": {"lstm": "longer", "meshed": "unborn"}})
+    found = {row.variant: row for row in captions.rows(study, words, runs)}
+    said = {name: captions.answer(row, found["plain"], "scene accuracy") for name, row in found.items()}
+    lstm, longer = (runs[name].evaluation["greedy_scene_accuracy"] for name in ("lstm", "longer"))
+    assert f"**lstm**: {100 * lstm.mean():.2f} %, {100 * (lstm - longer).mean():+.2f} points against plain | 2, longer [" in said["lstm"]
+    assert said["meshed"].endswith(" %, with nothing to compare it with, as unborn was not run")
+    assert "against" not in said["critical"]
 
 
 def test_tables_are_whole(root: Path) -> None:

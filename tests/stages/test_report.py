@@ -475,6 +475,33 @@ def test_the_first_page_says_how_many_false_verdicts_to_expect(full_study: Path)
     assert float(said[1]) == pytest.approx(0.05 * judged, abs=0.051)
 
 
+def test_claims_that_count_what_had_been_seen_are_named(small_study: Path) -> None:
+    edit(small_study, lambda raw: raw.update(images_shown=240_000, looks=[2]))
+    edit(small_study, lambda raw: raw["claims"]["T1a"].update(seen=True))
+    write_pages()
+    readme = read(small_study, "README.md")
+    assert (
+        "not promised where one side alone is strongly skewed, nor for T1a: data count there that had been seen when" in readme
+    )  # T14b is not run
+    sections = {id: read(small_study, "experiments/one.md").split(f"### {id}: ")[1].split("\n### ")[0] for id in ("T1a", "T1b")}
+    assert "*Seen before:* trainings count here that had been seen" in sections["T1a"]
+    assert "*Seen before:*" not in sections["T1b"]
+    edit(small_study, lambda raw: raw["claims"]["T1a"].pop("seen"))
+    write_pages()
+    assert "not promised where one side alone is strongly skewed ([method](method.md))." in read(small_study, "README.md")
+
+
+def test_a_variant_stands_beside_the_one_that_the_experiment_names(full_study: Path) -> None:
+    page = read(full_study, "experiments/schedules.md")
+    row = table(page, "| variant | beside |")["pre, warm-up and linear"]
+    ours, theirs = late(full_study, "warmup"), late(full_study, "linear")
+    assert row[:2] == ["pre, linear", f"{100 * (ours.mean() - theirs.mean()):+.2f}".replace("-", "\N{MINUS SIGN}")]
+    assert ends(row[2].replace("\N{MINUS SIGN}", "-")) == pytest.approx([100 * end for end in welch(ours, theirs)], abs=0.006)
+    assert float(row[3]) == pytest.approx(stats.gmean(1 - ours) / stats.gmean(1 - theirs), rel=0.006)
+    assert "pre, linear" not in table(page, "| variant | beside |")  # it stands beside the baseline, in Table 1
+    assert f" Beside *pre, linear* ({100 * theirs.mean():.2f} %), " in page[: page.index("<picture>")]
+
+
 def test_a_claim_follows_the_files(full_study: Path) -> None:
     """T10 by hand: fewer errors by a twentieth at most, from the interval of the ratio."""
     ours, theirs = (np.log(1 - late(full_study, variant)) for variant in ("sincos2d", "sinusoidal"))
