@@ -115,7 +115,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             modules[item.path].append(item)
         ordered = sorted(modules.values(), key=lambda tests: -sum(test.get_closest_marker("slow") is not None for test in tests))
-        items[:] = [item for first in range(workers) for tests in ordered[first::workers] for item in tests]
+        stretches = [ordered[first::workers] for first in range(workers)]
+        # The first process makes the trained study; the others begin with what does without, instead of waiting for it.
+        for stretch in stretches[1:]:
+            stretch.sort(key=_turn)
+        items[:] = [item for stretch in stretches for tests in stretch for item in tests]
     marked = [item for item in items if item.get_closest_marker("cuda")]
     if marked:
         import torch
@@ -123,6 +127,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not torch.cuda.is_available():
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+def _turn(tests: Sequence[pytest.Item]) -> int:
+    """Of a module: 0 with slow tests that do without the trained study, 1 with others that are slow, 2 without slow ones."""
+    if not any(test.get_closest_marker("slow") for test in tests):
+        return 2
+    return int(any("trained" in getattr(test, "fixturenames", ()) for test in tests))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,8 @@ import copy
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Study:
         self.prefix = prefix
         self.records: dict[str, dict[str, dict[str, Any]]] = {}  # by prefix and variant
         self.trained = 0
+        self.waits = False
         root.mkdir(parents=True)
         self.git("init", "--quiet", "--initial-branch", "main")
 
@@ -124,7 +126,17 @@ class Study:
         del self.records[self.prefix][variant]
         self._write_tables()
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """The tables are written once for all that is trained and removed inside; each writing takes time for all variants."""
+        self.waits = True
+        yield
+        self.waits = False
+        self._write_tables()
+
     def _write_tables(self) -> None:
+        if self.waits:
+            return
         folder = self.root / self.prefix / "tables"
         folder.mkdir(exist_ok=True)
         trainings = [tables.training(record, None) for _, record in sorted(self.records[self.prefix].items())]

@@ -123,15 +123,17 @@ def test_any_number_of_variants_fits_into_a_comment(study: Study, count: int) ->
     def name(kind: str, index: int) -> str:
         return f"{kind}-variant-with-a-rather-long-name-{index:05d}"
 
-    for index in range(count):
-        study.train(name("common", index), [0.9, 0.8, 0.7])
-        study.train(name("removed", index), [0.9])
+    with study.at_once():
+        for index in range(count):
+            study.train(name("common", index), [0.9, 0.8, 0.7])
+            study.train(name("removed", index), [0.9])
     first = study.commit()
-    for index in range(count):
-        change = {"model.dim": 32 + index, "model.patch": index}
-        study.train(name("common", index), [0.9, 0.7 + index / 2000, 0.8], change=change, run={"code_hash": f"{index:064d}"})
-        study.remove(name("removed", index))
-        study.train(name("added", index), [0.9])
+    with study.at_once():
+        for index in range(count):
+            change = {"model.dim": 32 + index, "model.patch": index}
+            study.train(name("common", index), [0.9, 0.7 + index / 2000, 0.8], change=change, run={"code_hash": f"{index:064d}"})
+            study.remove(name("removed", index))
+            study.train(name("added", index), [0.9])
     study.commit()
     page = page_of(study, first)
     check_form(page)

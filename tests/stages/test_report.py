@@ -6,6 +6,7 @@ import io
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +75,21 @@ def _chosen(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def full_study(tmp_path_factory: pytest.TempPathFactory, drawn_once: dict[tuple[str, str, bool], bytes]) -> Path:
-    """Half of the real experiments, ten seeds and twelve epochs of their variants but one, and their report."""
-    root = tmp_path_factory.mktemp("full")
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text())
-    for difference in raw["variants"].values():
-        difference.pop("seeds", None)
-    chosen = _chosen(raw)
-    write_study(root, seeds=10, epochs=12, left_out=("rnn",), images_shown=12 * 60_000, **chosen)
-    write_dataset(root)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(root)
-        write_pages()
-    return root
+def full_study(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], drawn_once: dict[tuple[str, str, bool], bytes]) -> Path:
+    """Half of the real experiments, ten seeds and twelve epochs of their variants but one, and their report. Not to be changed."""
+
+    def make(root: Path) -> str:
+        root.mkdir()
+        raw = yaml.safe_load((ROOT / "params.yaml").read_text())
+        for difference in raw["variants"].values():
+            difference.pop("seeds", None)
+        write_study(root, seeds=10, epochs=12, left_out=("rnn",), images_shown=12 * 60_000, **_chosen(raw))
+        write_dataset(root)
+        with chdir(root):
+            write_pages()
+        return ""
+
+    return once("full study", make)[0]
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,8 @@ def test_the_title_of_any_measure_fits_above_the_axes(drawn: list[Figure], study
     """Beside the longest label of the study, on a logarithmic axis."""
     label = max((name for one in study.experiments.values() for name in one.labels.values()), key=len)
     rows = [Dots(label, np.array([0.1, 0.2, 0.3])), Dots("b", np.array([5.0, 5.1, 5.2]))]
-    for chosen in MEASURES.values():
+    longest = sorted(MEASURES.values(), key=lambda one: len(one.title))[-8:]
+    for chosen in longest:
         measure.draw_measure(rows, f"{chosen.title} ({chosen.of_value})", "light")
         figure = drawn.pop()
         figure.draw_without_rendering()
