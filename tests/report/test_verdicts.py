@@ -140,18 +140,23 @@ def test_claims_without_an_effect_have_no_line() -> None:
 
 def test_labels_are_not_cut_inside_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     long = "a-name-of-a-variant-that-fills-half-of-a-label"
-    longer = f"{long}-and-more"
+    longer = f"{long}-and-more-and-more"
     shown = [
         judgement("H", "supported", 1.0, 0.9, 1.1, **SIMILAR, variant="depth-12-post-norm", reference="depth-12-post-norm-low-rate"),
         judgement("I", "supported", 1.0, 0.9, 1.1, **SIMILAR, variant=long, reference=f"{long}-2"),
         judgement("J", "supported", 1.0, 0.9, 1.1, **SIMILAR, variant=longer, reference=long),
+        judgement("K", "supported", 1.0, 0.9, 1.1, **SIMILAR, variant="heads-1-no-scale", reference=long),
     ]
-    labels = [label.get_text() for label in drawn(monkeypatch, shown).axes[0].get_yticklabels()]
-    assert labels == [
+    labels = drawn(monkeypatch, shown).axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == [
         "H  depth-12-post-norm / depth-12-post-norm-low-rate, test error",
         f"I  {long} / \N{HORIZONTAL ELLIPSIS}, test error",
-        f"J  {longer} / \N{HORIZONTAL ELLIPSIS}, \N{HORIZONTAL ELLIPSIS}",
+        f"J  {longer} / \N{HORIZONTAL ELLIPSIS}, test \N{HORIZONTAL ELLIPSIS}",
+        f"K  heads-1-no-scale / {long}, test error",
     ]
+    sizes = [label.get_fontsize() for label in labels]
+    assert sizes[0] == 8
+    assert 6.3 < min(sizes) == sizes[-1] < 8  # smaller letters before words are left out
 
 
 def test_a_page_holds_sixty_claims() -> None:

@@ -18,7 +18,7 @@ from pipeline.report.text import compared, counted, listed, without_machine
 from pipeline.study.claims import OBSERVATIONS, Judgement, Verdict, is_ratio, region
 
 REACH = 4.0  # margins shown to either side; an arrow at the edge stands for what lies beyond
-_MAX_LABEL = 64  # characters
+_FULL_SIZE, _MAX_LABEL = 64, 80  # characters of a label in letters of 8 points, and in the smallest
 _SENTENCE_LINE, _SENTENCE_LINES = 66, 2  # characters, and lines of them
 _WIDER = " A claim of several comparisons is contradicted only when a wider interval, which covers all of them at once, lies outside, too."
 _SHADES: dict[Theme, float] = {"light": 0.2, "dark": 0.32}  # opacity of a region; on a dark page it takes more to be seen
@@ -134,6 +134,9 @@ def draw_forest(lines: Sequence[_Line], theme: Theme) -> bytes:
             axes.axvline(x, color=MUTED[theme], linewidth=0.9, linestyle=":" if x else "-", zorder=1)
         axes.set_yticks(range(len(lines)), [line.label for line in lines])
         axes.tick_params(axis="y", labelsize=8, pad=9)  # room for an arrow
+        for written in axes.get_yticklabels():
+            longest = max(map(len, written.get_text().splitlines()))
+            written.set_fontsize(8 * min(1.0, _FULL_SIZE / longest))
         axes.set_ylim(len(lines) - 0.4, -0.6)
         axes.set_xlim(-REACH, REACH)
         axes.set_xticks(range(-int(REACH), int(REACH) + 1))
