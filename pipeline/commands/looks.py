@@ -41,6 +41,7 @@ def prices(params: Params, trainings: Mapping[str, Training], costs: Mapping[str
         waiting = [finding for finding in judged.findings if finding.verdict in ("not decided", "not settled")]
         if judged.verdict not in ("not decided", "not settled") or any(one.missing == "a longer training" for one in waiting):
             continue
+        waiting = [finding for finding in waiting if not finding.is_hopeless]
         missing: dict[str, int] = {}
         looks = set()
         for names in (finding.comparison.variants for finding in waiting if finding.comparison.rule not in TIMING_RULES):

@@ -40,7 +40,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> bytes:
         looks=params.looks,
         level=100 * look_level(params.looks),
         overall=100 * (1 - LEVEL),
-        together=100 * TOGETHER,
+        together=100 * (TOGETHER if len(look_path(params.looks)) > 1 else 1 - LEVEL),
         steps=len(look_path(params.looks)),
         path=text.listed([f"{one} and {other}" for one, other in look_path(params.looks)]) if params.looks else "",
         timed_level=100 * LEVEL,

@@ -81,7 +81,7 @@ def render(
         params=params,
         base=accuracies.get("base"),
         published=PUBLISHED_ACCURACY,
-        questions=[] if timings is None else [_class_token(timings), _largest_patch(timings)],
+        questions=_questions(timings),
         sentences=_sentences(own),
         became=_verdict,
         without_machine=without_machine,
@@ -165,6 +165,8 @@ class _Accuracy:
 
 # --- the two questions that it leaves open ---
 
+_ASKED = ("cls-loop", "first", "base", "patch-14", "patch-7", "patch-2")  # subjects that answer them
+
 
 @dataclass(frozen=True)
 class Question:
@@ -175,6 +177,13 @@ class Question:
     guess: str
     short: str
     answer: str
+
+
+def _questions(timings: Timings | None) -> list[Question]:
+    """None where the timings cannot be judged: no round was undisturbed, or a network was timed with other settings than the study's."""
+    if timings is None or not timings.quiet or any(f"step/published/{subject}" in timings.changed for subject in _ASKED):
+        return []
+    return [_class_token(timings), _largest_patch(timings)]
 
 
 def _class_token(timings: Timings) -> Question:

@@ -63,6 +63,7 @@ PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not 
 OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
 FIFTH = 5  # an effect of the late epochs is compared with that of the fifth of the epochs before the last fifth
 _DIFFER = "the last but one fifth of the epochs would give another verdict than the late epochs"
+_HOPELESS = "would not decide it"  # how the note of a finding ends that more seeds do not help
 OUTLIER = 5.0  # a seed this far from the median of its side is named; in units of 1.4826 median |x - median|
 MIN_FOR_OUTLIERS = 5  # seeds of a side
 
@@ -126,6 +127,11 @@ class Finding:
         return _region_text(self.comparison)
 
     @property
+    def is_hopeless(self) -> bool:
+        """Whether no number of seeds would probably decide it."""
+        return self.seeds_note.endswith(_HOPELESS)
+
+    @property
     def n(self) -> int:
         """The fewest seeds (rounds) of a side."""
         return min(self.sizes, default=0)
@@ -184,11 +190,12 @@ class Judgement:
 
 
 def _distance_to_edge(finding: Finding) -> float:
-    """Distance of the interval from its region's nearest edge, in half-widths; infinite for an exact count."""
+    """Distance of the interval from its region's nearest edge, in widths, of a ratio on logarithms; infinite for an exact count."""
     if finding.interval is None or finding.region is None:
         return math.inf
-    (low, high), interval = finding.region, finding.interval
-    return min(interval.low - low, high - interval.high) / (interval.high - interval.low)
+    ends = np.array([*finding.region, finding.interval.low, finding.interval.high])
+    low, high, first, last = _scaled(finding.comparison, ends).tolist()
+    return float(min(first - low, high - last) / (last - first))
 
 
 def _outside(finding: Finding) -> bool:
@@ -513,7 +520,7 @@ def _of_trainings(
     except NotMeasured as error:
         return Finding(comparison, "not run", str(error))
     except NotFormed as error:
-        finding = Finding(comparison, "not decided", str(error), seeds_note="more seeds alone would not decide it")
+        finding = Finding(comparison, "not decided", str(error), seeds_note=f"more seeds alone {_HOPELESS}")
     if short := {name: side.images_shown for name, side in sides.items() if side.images_shown < images_shown}:
         counts = listed([f"{count:,}" for count in dict.fromkeys(short.values())])
         who = f"{listed(list(short))} {'was' if len(short) == 1 else 'were'}"
@@ -523,6 +530,7 @@ def _of_trainings(
         return finding
     if _has_to_settle(comparison, _ended(evidence)) and (found := _unsettled(sample, sides, levels, looks, first_seed)):
         return _observation(replace(finding, notes=found.notes), "not settled", found.why, found.missing)
+    finding = _undone(finding, _bounded(sample, sides))
     flips = _flips(sample, finding, levels)
     hangs_on = frozenset((name, seed) for names, seeds in flips for name in names for seed in seeds)
     notes = (*_unreached(sample, sides), *_unstable(sample, sides), *_notes(sample, finding, levels, flips))
@@ -540,15 +548,42 @@ def _unstable(sample: _Sample, sides: Mapping[str, Training]) -> list[str]:
     return notes
 
 
-def _unreached(sample: _Sample, sides: Mapping[str, Training]) -> list[str]:
-    """A sentence of each side with seeds that never reached what is measured: their values are the least that they can be."""
+def _bounded(sample: _Sample, sides: Mapping[str, Training]) -> list[tuple[str, int, int, str]]:
+    """Each side with seeds that never reached what is measured, whose values are the least that they can be.
+
+    Returns:
+        (variant, seeds, seeds that did not reach it, "larger" or "smaller": what the effect may be).
+    """
     limit = MEASURES[sample.comparison.measure].unreached
-    notes = []
-    for place, (name, part) in enumerate(zip(sample.names, sample.parts, strict=True)):
+    found = []
+    for name, part, sign in zip(sample.names, sample.parts, (1, -1, -1, 1), strict=False):
         if limit and (count := sum(sample.shown(value) >= limit(sides[name]) - 0.5 for value in part)):
-            which = f"{f'Only {len(part) - count}' if count < len(part) else 'None'} of the {len(part)} seeds"
-            notes.append(f"{which} of {name} reached it, so the effect may be {'smaller' if place else 'larger'} than is shown.")
-    return notes
+            found.append((name, len(part), count, "larger" if sign > 0 else "smaller"))
+    return found
+
+
+def _undone(finding: Finding, bounded: Sequence[tuple[str, int, int, str]]) -> Finding:
+    """The finding, not decided where seeds that never reached what is measured could undo its verdict."""
+    if finding.interval is None or finding.region is None or finding.verdict not in ("supported", "contradicted"):
+        return finding
+    (low, high), interval = finding.region, finding.interval
+    if finding.verdict == "supported":
+        undoing = {"larger": math.isfinite(high), "smaller": math.isfinite(low) and (low > 0 or not is_ratio(finding.comparison))}
+    else:
+        undoing = {"larger": interval.high < low, "smaller": interval.low > high}
+    if not any(undoing[where] for *_, where in bounded):
+        return finding
+    why = "seeds that did not reach it could put the interval elsewhere"
+    return replace(finding, verdict="not decided", why=why, seeds_note=f"more seeds alone {_HOPELESS}")
+
+
+def _unreached(sample: _Sample, sides: Mapping[str, Training]) -> list[str]:
+    """A sentence of each side of `_bounded`."""
+    return [
+        f"{f'Only {seeds - count}' if count < seeds else 'None'} of the {seeds} seeds of {name} reached it, "
+        f"so the effect may be {where} than is shown."
+        for name, seeds, count, where in _bounded(sample, sides)
+    ]
 
 
 def _observation(finding: Finding, verdict: Verdict, why: str, missing: str) -> Finding:
@@ -755,7 +790,7 @@ def _outlook(sample: _Sample, levels: _Levels, looks: tuple[int, ...]) -> tuple[
     needed = seeds_to_decide(estimate, sample.region, level=levels.inside, outside_level=levels.outside)
     if needed is None:
         most = MAX_SEEDS_OF_SHARES if isinstance(estimate, ShareEstimate) else MAX_SEEDS
-        return None, f"{most:,} seeds would not decide it"
+        return None, f"{most:,} seeds {_HOPELESS}"
     fewest, largest = (None if n is None else max(n, min(estimate.sizes) + 1) for n in needed)  # rounding may count a touch as decided
     assert fewest is not None
     if largest is None:

@@ -107,8 +107,8 @@ _SPREADS: dict[str, tuple[Draw, Draw]] = {
 def scenarios() -> Iterator[Scenario]:
     for spread, (variant, reference) in _SPREADS.items():
         of = f", {spread}"
-        yield Scenario("as well as; no difference" + of, "equivalent", _MARGIN, 1.0, variant, reference, ("contradicted",))
-        yield Scenario("as well as; on the margin" + of, "equivalent", _MARGIN, _MARGIN, variant, reference, ("supported", "contradicted"))
+        yield Scenario("similar; no difference" + of, "equivalent", _MARGIN, 1.0, variant, reference, ("contradicted",))
+        yield Scenario("similar; on the margin" + of, "equivalent", _MARGIN, _MARGIN, variant, reference, ("supported", "contradicted"))
         yield Scenario("better; no difference" + of, "less", 1 / _RELEVANT, 1.0, variant, reference, ("supported",))
         on_bound = ("supported", "contradicted")
         yield Scenario("better; on the bound" + of, "less", 1 / _RELEVANT, 1 / _RELEVANT, variant, reference, on_bound)
@@ -119,7 +119,8 @@ def power() -> Iterator[Scenario]:
     for spread in (0.1, 0.2):
         draw = _normal(spread)
         of = f", spread {spread:g}"
-        yield Scenario("as well as; no difference" + of, "equivalent", _MARGIN, 1.0, draw, draw, ())
+        yield Scenario("similar; no difference" + of, "equivalent", _MARGIN, 1.0, draw, draw, ())
+        yield Scenario("as well as; no difference" + of, "less", _MARGIN, 1.0, draw, draw, ())
         yield Scenario("better; a fifth fewer errors" + of, "less", 1 / _RELEVANT, 0.8, draw, draw, ())
 
 

@@ -336,6 +336,9 @@ def test_the_next_look_of_each_claim_that_is_not_decided_has_a_price(
     assert found["T1b"][3:] == ("10", "4 of base, 4 of sinusoidal", duration(4 * a_seed))
     assert all(line[1] in ("not decided", "not settled") and "seeds" in line[2] for line in found.values())
     assert looks.prices(settings.model_copy(update={"looks": (6,)}), trainings, costs, 2) == []
+    steadier = judge("T1b", settings.claims["T1b"], trainings, images_shown=settings.images_shown, looks=settings.looks).deciding.effect
+    raw["claims"]["T1b"]["comparisons"][0]["bound"] = steadier  # the effect is the bound: no number of seeds decides
+    assert [line[0] for line in looks.prices(write_params(tmp_path, raw), trainings, costs, 2)] == ["T3"]
 
 
 def test_what_nothing_is_known_of_is_timed_once(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,6 +62,13 @@ def test_open_questions_are_answered_by_the_timings(study: params.Params, make_t
     assert "**The guess is not decided.**" in token
     assert "which may be nothing" in token
     assert "**It is the slowest here, too.**" in patch
+
+
+def test_timings_that_judge_no_claim_answer_no_question(study: params.Params, make_timings: Callable[..., Any]) -> None:
+    assert "The two questions" not in page(study, make_timings(rounds=0, disturbed=6))
+    changed = replace(make_timings(), changed=frozenset({"step/published/patch-7"}))
+    assert "The two questions" not in page(study, changed)
+    assert "The two questions" in page(study, replace(changed, changed=frozenset({"step/published/reference"})))
 
 
 def test_each_claim_of_the_thesis_stands_once(study: params.Params, make_timings: Callable[..., Any]) -> None:

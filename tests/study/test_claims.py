@@ -406,6 +406,20 @@ def test_a_supported_claim_hangs_on_the_comparison_nearest_to_its_margin() -> No
     assert (judgement.verdict, judgement.deciding.comparison) == ("supported", wide)
 
 
+def test_the_margin_of_a_ratio_is_near_on_logarithms() -> None:
+    """No ratio reaches 0, so an effect close to it lies far inside of a claim of fewer errors."""
+    pattern = np.linspace(-1, 1, 10)
+    evidence = {name: ending(*(1 - error * np.exp(spread * pattern))) for name, error, spread in (
+        ("b", 0.1, 0.01), ("strong", 0.005, 0.6), ("weak", 0.07, 0.08)
+    )}  # fmt: skip
+    strong, weak = (compare("less", "late test error", name, bound=0.952, paired=False) for name in ("strong", "weak"))
+    judgement = judge("X", claim(strong, weak), evidence)
+    assert (judgement.verdict, judgement.deciding.comparison) == ("supported", weak)
+    interval = judgement.findings[0].interval
+    assert interval is not None
+    assert interval.low / (interval.high - interval.low) < 1.5  # in ratios the strong one is nearer, to 0
+
+
 def test_an_undecided_claim_hangs_on_the_comparison_that_will_settle_it() -> None:
     evidence = {"a": runs(0.9705, noise=0.001), "b": runs(0.97, seed=1, noise=0.001)}
     early, late = compare("less", bound=0.0012), compare("less", bound=0.0007)
@@ -1174,3 +1188,29 @@ def test_seeds_that_never_reach_what_is_measured_are_said() -> None:
     mixed = found(comparison, a=quick, b=steps(300, 310, 901, 305, 295, 901))
     assert mixed.notes[0] == "Only 4 of the 6 seeds of b reached it, so the effect may be smaller than is shown."
     assert not any("reached" in note for note in found(comparison, a=quick, b=steps(400, 410, 420, 405, 415, 410)).notes)
+    fourth = compare("less", "steps to a train loss of 0.5", "b", "a", bound=5.0, minus=("b", "a"), paired=False)
+    assert [note.endswith("may be larger than is shown.") for note in found(fourth, a=slow, b=quick).notes[:2]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("rule", "bound", "variant", "verdict"),
+    [
+        ("more", 1.05, "slow", "supported"),  # a larger effect supports it all the more
+        ("more", 1.5, "slow", "not decided"),  # it is below 1.5, and might not be
+        ("less", 1.5, "slow", "not decided"),
+        ("less", 1.05, "slow", "contradicted"),
+        ("less", 0.95, "quick", "supported"),  # now the effect may be smaller
+        ("less", 0.5, "quick", "not decided"),
+        ("more", 0.5, "quick", "not decided"),
+        ("more", 0.95, "quick", "contradicted"),
+        ("equivalent", 1.5, "slow", "not decided"),
+    ],
+)
+def test_a_bound_of_an_effect_decides_on_its_own_side_alone(rule: str, bound: float, variant: str, verdict: str) -> None:
+    """Of `slow` no seed reaches it within 900 steps, of `quick` all do after some 750: the ratio is 1.2 or more."""
+    values = {"slow": np.array([901.0] * 6), "quick": np.array([745.0, 750, 755, 748, 752, 750])}
+    evidence = {name: runs(n=6, captions={"steps_to_loss": steps}, num_steps=900) for name, steps in values.items()}
+    (reference,) = {"slow", "quick"} - {variant}
+    finding = found(compare(rule, "steps to a train loss of 0.5", variant, reference, paired=False, bound=bound), **evidence)
+    assert finding.verdict == verdict
+    assert finding.is_hopeless == (verdict == "not decided")
