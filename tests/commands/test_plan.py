@@ -377,7 +377,7 @@ def test_without_scenes_captioners_alone_have_no_times(
     lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """So after `dvc repro prepare`: the arrays are there, and no scenes."""
-    lay_out(study_of(raw_params, wide={"mlp_dim": 48}, caption=raw_params["variants"]["caption"] | {"epochs": 1}))
+    lay_out(study_of(raw_params, wide={"mlp_dim": 48}, caption=raw_params["variants"]["caption"] | {"epochs": 1, "seeds": 2}))
     plan.main([])
     said = capsys.readouterr().out
     lines = {name: line for line in said.splitlines() if (name := line.split(" ")[0]) in ("wide", "caption")}

@@ -41,7 +41,7 @@ VALUES = [
     (verify.main, ["--variant=base", "--seed=1"], "There is nothing to verify: runs/ holds no finished training"),
     (caption.main, [], "Give a picture or the number of a test scene: `make caption IMAGE=scene.png` or `make caption SCENE=12`."),
     (caption.main, ["--scene=1", "--image=a.png"], "Give a picture or the number of a test scene"),
-    (caption.main, ["--scene=1", "--seed=²"], "SEED is '²', but has to be a whole number from 0 to 5."),
+    (caption.main, ["--scene=1", "--seed=²"], "SEED is '²', but has to be a whole number from 0 to "),
     (caption.main, ["--scene=1", "--seed=1e0"], "SEED is '1e0', but has to be a whole number"),
     (caption.main, ["--scene=1", f"--seed={LONG}"], "SEED is '111"),
     (caption.main, ["--scene=1", "--variant=base"], "The variant base writes no captions; the choices are caption, "),
