@@ -13,7 +13,7 @@ from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import text
-from pipeline.report.experiment import Difference, Effect, effects, finite_summary
+from pipeline.report.experiment import Difference, Effect, effects, finite_summary, verdict_of
 from pipeline.report.figures import Material, drawings
 from pipeline.report.parallel import pictures
 from pipeline.report.text import interval, percent, points
@@ -110,6 +110,12 @@ def answer(row: Row, baseline: Row, name: str) -> str:
     return f"{line}, {text.estimate(difference.mean, difference.interval, partial(text.change, measure))}"
 
 
+def _is_untold(judgement: Judgement, experiment: ExperimentSettings) -> bool:
+    """Whether a claim that has an effect is about something else than the list of answers has."""
+    told = {"scene accuracy", "scene error", experiment.measure}
+    return judgement.deciding.effect is not None and any(finding.comparison.measure not in told for finding in judgement.findings)
+
+
 def _scene_accuracy(row: Row, baseline: Row) -> str:
     summary, difference = row.greedy.summary, row.lead
     if summary is None:
@@ -155,6 +161,7 @@ def render(
         absent=[row.variant for row in table if row.run is None],
         differ=any(row.measure.difference for row in table),
         answers=[answer(row, baseline, experiment.measure) for row in table if not row.is_baseline and row.run],
+        untold=[verdict_of(one, experiment.label) for one in judgements if _is_untold(one, experiment)],
         short=any(judgement.verdict == "short run" for judgement in judgements),
         beam_width=BEAM_WIDTH,
         phrasings=PHRASINGS,

@@ -25,7 +25,7 @@ from pipeline.study.statistics import Interval, Summary
 
 SAME_SIZE = 1.1  # ratio of parameters or FLOPs up to which two networks count as equally large
 _ALIKE = "cannot be told from it"
-ENDS = {"late accuracy", "late test error", "late train loss"}  # measures of how well a training ends
+ENDS = {"late accuracy", "late test error"}  # measures of how well a training ends, which the headline tells
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ class Reference:
     """The variant beside which another is set: the baseline, or one that differs from it in less.
 
     Attributes:
+        measure: the difference of the experiment's measure.
         comparable: whether both were trained, and it saw as many images or more: a longer training is a part of what is compared.
     """
 
@@ -103,6 +104,7 @@ class Reference:
     label: str
     accuracy: Difference | None
     error: Difference | None
+    measure: Difference | None
     comparable: bool
 
 
@@ -178,9 +180,9 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
 def _references(experiment: ExperimentSettings, runs: Mapping[str, Training], level: float) -> dict[str, Reference]:
     """What each variant but the baseline is set beside."""
     beside = {variant: experiment.beside_of(variant) for variant in experiment.variants if variant != experiment.baseline}
-    accuracy, error = (
+    accuracy, error, measure = (
         {other: effects(experiment, runs, name, level, other) for other in {*beside.values()}}
-        for name in ("late accuracy", "late test error")
+        for name in ("late accuracy", "late test error", experiment.measure)
     )
     return {
         variant: Reference(
@@ -188,6 +190,7 @@ def _references(experiment: ExperimentSettings, runs: Mapping[str, Training], le
             experiment.label(other),
             accuracy[other][variant].difference,
             error[other][variant].difference,
+            measure[other][variant].difference,
             {variant, other} <= {*runs} and runs[variant].images_shown >= runs[other].images_shown,
         )
         for variant, other in beside.items()
@@ -266,23 +269,38 @@ def _beside(
 
 
 def measured_line(name: str, table: Sequence[Row]) -> str:
-    """The experiment's own measure as a sentence like the headline; empty where the baseline or all others have none."""
+    """The experiment's own measure in sentences like the headline; empty where the baseline or all others have none."""
     measure = MEASURES[name]
     baseline = next(row for row in table if row.is_baseline)
-    differences = {row.label: row.measure.difference for row in table if row.measure.difference}
-    if baseline.measure.summary is None or not differences:
+    beside: dict[str, dict[str, Difference]] = {}
+    for row in table:
+        if row.reference and row.reference.comparable and row.reference.measure:
+            beside.setdefault(row.reference.variant, {})[row.label] = row.reference.measure
+    if baseline.measure.summary is None or not beside:
         return ""
 
     def show(mean: float) -> str:
         return f"{text.change(measure, mean)} {'times' if measure.ratio else measure.of_difference}".rstrip()
 
-    own = f"*{baseline.label}* has {text.value(measure, baseline.measure.summary.mean)} {measure.of_value}".rstrip()
     phrase = measure.phrase or name
-    return f"{phrase[0].upper()}{phrase[1:]}: {'; '.join([own, *_beside(differences, show, ('has', 'have'))])}."
+    sentences: list[str] = []
+    for row in table:
+        if row.measure.summary is None or not (row is baseline or row.variant in beside):
+            continue
+        own = f"{text.value(measure, row.measure.summary.mean)} {measure.of_value}".rstrip()
+        parts = _beside(beside.get(row.variant, {}), show, ("has", "have"))
+        if row is baseline:
+            sentences.insert(0, f"{phrase[0].upper()}{phrase[1:]}: {'; '.join([f'*{row.label}* has {own}', *parts])}.")
+        else:
+            sentences.append(f"Beside *{row.label}* ({own}), {'; '.join(parts)}.")
+    return " ".join(sentences)
 
 
 def budgets(table: Sequence[Row]) -> str:
-    """Which variants have another size than the baseline, by more than `SAME_SIZE`, as a sentence; empty where none has."""
+    """Which variants have another size or saw more images than the baseline, by more than `SAME_SIZE`; empty where none has.
+
+    Those that saw fewer have a sentence of their own.
+    """
     baseline = next(row for row in table if row.is_baseline)
     of_size: dict[str, list[str]] = {}
     for row in table:
@@ -290,7 +308,10 @@ def budgets(table: Sequence[Row]) -> str:
             continue
         pairs = ((row.run.parameters, baseline.run.parameters, "parameters"), (row.run.flops, baseline.run.flops, "FLOPs"))
         ratios = [(ours / theirs, what) for ours, theirs, what in pairs if ours and theirs]
-        if said := [f"{text.digits(ratio)} times the {what}" for ratio, what in ratios if not 1 / SAME_SIZE <= ratio <= SAME_SIZE]:
+        said = [f"{text.digits(ratio)} times the {what}" for ratio, what in ratios if not 1 / SAME_SIZE <= ratio <= SAME_SIZE]
+        if (more := row.run.images_shown / baseline.run.images_shown) > SAME_SIZE:
+            said.append(f"{text.digits(more)} times the training images shown")
+        if said:
             of_size.setdefault(text.listed(said), []).append(f"*{row.label}*")
     parts = [f"{text.listed(names)} {'has' if len(names) == 1 else 'have'} {size}" for size, names in of_size.items()]
     return f"Sizes beside *{baseline.label}*: {'; '.join(parts)}." if parts else ""
@@ -301,16 +322,28 @@ def answered_by_claims(judgements: Sequence[Judgement]) -> bool:
     return bool(judgements) and all(comparison.measure not in ENDS for comparison in judgements[0].claim.comparisons)
 
 
-def answers(judgements: Sequence[Judgement], label: Callable[[str], str]) -> list[tuple[str, str]]:
+def answers(judgements: Sequence[Judgement], table: Sequence[Row], label: Callable[[str], str]) -> list[tuple[str, str]]:
     """Verdict and sentence of an experiment's claims: of all where they are its answer, else of those that the headline does not tell."""
-    said = []
-    for judgement in judgements:
-        found, sentence = judgement.deciding, judgement.claim.sentence.removesuffix(".")
-        told = found.comparison.measure in ENDS and not answered_by_claims(judgements)
-        if found.effect is not None and not told:
-            effect = f"{text.compared(found.comparison, label)}: {text.effect(found)}"
-            said.append((judgement.verdict.capitalize(), f"{sentence} ({effect})."))
-    return said
+    all_of_them = answered_by_claims(judgements)
+    return [verdict_of(one, label) for one in judgements if one.deciding.effect is not None and (all_of_them or not _told(one, table))]
+
+
+def verdict_of(judgement: Judgement, label: Callable[[str], str]) -> tuple[str, str]:
+    """Verdict and sentence of a claim whose deciding comparison has an effect."""
+    found, sentence = judgement.deciding, judgement.claim.sentence.removesuffix(".")
+    effect = f"{text.compared(found.comparison, label)}: {'observed: ' if found.observed else ''}{text.effect(found)}"
+    return judgement.verdict.capitalize(), f"{sentence} ({effect})."
+
+
+def _told(judgement: Judgement, table: Sequence[Row]) -> bool:
+    """Whether the headline has the comparison that decides a claim."""
+    comparison = judgement.deciding.comparison
+    if comparison.measure not in ENDS or comparison.minus is not None:
+        return False
+    sides = {comparison.variant, comparison.reference}
+    return comparison.reference is None or any(
+        row.reference is not None and row.reference.comparable and {row.variant, row.reference.variant} == sides for row in table
+    )
 
 
 def elsewhere(params: Params, experiment: ExperimentSettings, judgements: Sequence[Judgement]) -> dict[str, str]:
@@ -370,7 +403,7 @@ def render(
         present=present,
         differ=[row for row in present if row.accuracy.difference],
         absent=[row.variant for row in table if row.run is None],
-        answers=answers(judgements, label),
+        answers=answers(judgements, table, label),
         headline=headline(table),
         measured_line="" if experiment.measure == "accuracy" else measured_line(experiment.measure, table),
         answered_by_claims=answered_by_claims(judgements),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     if timings is not None:
         timed = [judgement for judgement in judgements.values() if is_timed(judgement.claim)]
-        files |= timing.render(params, timings, timed)
+        files |= timing.render(params, timings, timed, places)
     for name, settings in params.experiments.items():
         own = [judgements[id] for id in params.claims if id in settings.claims]
         kind = captions if params.resolve(settings.baseline).task == "captioning" else experiment
@@ -111,7 +112,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         false_expected=f"{(1 - LEVEL) * len(judged):.1f}",
         judged=len(judged),
         seen=[judgement.id for judgement in judged if judgement.claim.seen],
-        levels=interval_levels(list(judgements.values())),
+        levels=text.interval_levels(list(judgements.values())),
         of_thesis=any(thesis.section(judgement) for judgement in judgements.values()),
     )
     if overview is not None:
@@ -142,7 +143,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
 
 def _places(params: Params, judgements: Mapping[str, Judgement], *, timed: bool) -> dict[str, str]:
     """The link to each claim's section: on the page of its first experiment, else on the timing page, else on the first page."""
-    pages = {id: "timing.md" for id, claim in params.claims.items() if timed and is_timed(claim)}
+    pages = {id: timing.PAGE for id, claim in params.claims.items() if timed and is_timed(claim)}
     for name, settings in reversed(params.experiments.items()):
         pages |= dict.fromkeys(settings.claims, f"experiments/{name}.md")
     return {id: f"{pages.get(id, '')}#{text.anchor(judgement)}" for id, judgement in judgements.items()}
@@ -168,23 +169,6 @@ def _tally(judgements: Sequence[Judgement]) -> list[str]:
         if of:
             found.append(f"{len(of)} {said}{note}")
     return found
-
-
-def interval_levels(judgements: Sequence[Judgement]) -> str:
-    """The levels of the printed intervals as a sentence: the usual one, that of timings, and the claims that have another."""
-    of: dict[str, list[Judgement]] = {}
-    for judgement in judgements:
-        if found := judgement.deciding.interval:
-            of.setdefault(f"{100 * found.level:.3g} %", []).append(judgement)
-    if not of:
-        return ""
-    usual = max(of, key=lambda level: len(of[level]))
-    rest = [(level, found) for level, found in of.items() if level != usual]
-    others = [
-        f"of {'timings' if all(is_timed(one.claim) for one in found) else text.listed([one.id for one in found])} {level}"
-        for level, found in rest
-    ]
-    return f"Intervals have a level of {', '.join([usual, *others])}."
 
 
 def _data_changed(runs: Mapping[str, Training], data: Mapping[str, Any] | None) -> list[str]:
@@ -287,8 +271,20 @@ def _commit(entry: Mapping[str, Any]) -> str:
 def _uncommitted(group: Mapping[str, Any]) -> str:
     """The edits that decided the seeds and were not committed when they were trained."""
     if edits := group.get("git_edits"):
-        return ", edited: " + "; ".join(f"`{edit.replace('`', '')}`" for edit in edits)
+        return ", edited: " + "; ".join(f"`{_shortened(edit).replace('`', '')}`" for edit in edits)
     return ", edited; how was not recorded" if group.get("git_dirty") else ""
+
+
+def _shortened(edit: str) -> str:
+    """An edit of a mapping, `path: {...} -> {...}`, as those of its keys; any other as it is."""
+    try:
+        path, change = edit.split(": ", 1)
+        before, after = (json.loads(side) for side in change.split(" -> "))
+        keys = [key for key in before | after if before.get(key) != after.get(key)]
+    except (ValueError, TypeError, AttributeError):
+        return edit
+    sides = (before, after)
+    return "; ".join(f"{path}.{key}: {' -> '.join(json.dumps(side[key]) if key in side else 'none' for side in sides)}" for key in keys)
 
 
 def _replays(replays: Sequence[Mapping[str, Any]]) -> str:

@@ -12,7 +12,7 @@ import jinja2
 
 from pipeline.measures import MEASURES, Measure
 from pipeline.params import ComparisonSettings, ModelSettings, Params
-from pipeline.study.claims import Finding, Judgement, is_ratio
+from pipeline.study.claims import Finding, Judgement, is_ratio, is_timed
 from pipeline.study.claims import listed as listed
 from pipeline.study.statistics import Interval
 
@@ -54,7 +54,7 @@ def at_least(fraction: float) -> str:
 def count(number: int) -> str:
     """A large count with a unit: 1.23 M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
+        if number >= 0.9995 * size:  # which rounds to it
             return f"{number / size:.3g} {unit}"
     return str(number)
 
@@ -141,7 +141,8 @@ def effect(finding: Finding) -> str:
     said = _with_unit(show(finding.effect), unit)
     if finding.interval:
         said += f" [{interval(finding.interval, partial(_bound, ends=finding.region or (), show=show))}]"
-    if finding.plain is not None and measure.of_difference:  # a bare number says nothing beside the ratio
+    # A bare number says nothing beside the ratio. The difference of two differences need not even have the ratio's sign.
+    if finding.plain is not None and measure.of_difference and finding.comparison.minus is None:
         said += f", {_with_unit(difference(measure, finding.plain[0]), measure.of_difference)}"
     return said
 
@@ -209,6 +210,23 @@ def heading(judgement: Judgement) -> str:
 def anchor(judgement: Judgement) -> str:
     """The anchor that a git host gives the heading."""
     return re.sub(r"[^a-z0-9 -]", "", heading(judgement).lower()).replace(" ", "-")
+
+
+def interval_levels(judgements: Sequence[Judgement]) -> str:
+    """The levels of the printed intervals as a sentence: the usual one, that of timings, and the claims that have another."""
+    of: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
+        if found := judgement.deciding.interval:
+            of.setdefault(f"{100 * found.level:.3g} %", []).append(judgement)
+    if not of:
+        return ""
+    usual = max(of, key=lambda level: len(of[level]))
+    rest = [(level, found) for level, found in of.items() if level != usual]
+    others = [
+        f"of {'timings' if all(is_timed(one.claim) for one in found) else listed([one.id for one in found])} {level}"
+        for level, found in rest
+    ]
+    return f"Intervals have a level of {', '.join([usual, *others])}."
 
 
 def rules(judgement: Judgement) -> dict[str, str]:

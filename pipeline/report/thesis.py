@@ -75,6 +75,7 @@ def render(
         tally=_tally(said) if said else None,
         not_counted=[one.id for one in fourth if one not in said],
         verdicts=verdicts,
+        levels=text.interval_levels(own),
         places={id: f"README.md{place}" if place.startswith("#") else place for id, place in places.items()},
         timed=timings is not None,
         machine=timings and timings.raw["machine"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pipeline.params import Params
 from pipeline.report import text
@@ -17,9 +17,16 @@ from pipeline.study.effects import MIN_ROUNDS
 from pipeline.timing.results import MIN_TOKENS, Contrast, Timings
 from pipeline.timing.subjects import WAYS, Way
 
+PAGE = "timing.md"
 
-def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) -> dict[str, bytes]:
-    """The page and its pictures, by their path inside `reports/`. A pure function of params.yaml, the timings and the template."""
+
+def render(params: Params, timings: Timings, judgements: Sequence[Judgement], places: Mapping[str, str]) -> dict[str, bytes]:
+    """The page and its pictures, by their path inside `reports/`. A pure function of the arguments and the template.
+
+    Args:
+        judgements: of the claims about times.
+        places: by claim, the link to its section inside `reports/`. This page has the sections of those that no experiment has.
+    """
     label = params.timing.label
     drawn = [figures.profile(timings, label), figures.growth(timings)]
     files = pictures(drawn, "timing")
@@ -67,6 +74,8 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
         min_rounds=MIN_ROUNDS,
         min_tokens=MIN_TOKENS,
         judgements=judgements,
+        places=places,
+        own=[judgement for judgement in judgements if places[judgement.id].startswith(PAGE)],
         figures={drawing.name: drawing for drawing in drawn},
         ways=WAYS,
         way_labels=figures.WAY_LABELS,
@@ -81,9 +90,9 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement]) ->
         spans=list(itertools.pairwise(counts)),
         attention_share=share,
         label=label,
-        page="timing.md",
+        page=PAGE,
     )
-    return files | {"timing.md": page}
+    return files | {PAGE: page}
 
 
 def _contrasts(timings: Timings, pairs: Sequence[tuple[str, str, str]]) -> list[Contrast]:

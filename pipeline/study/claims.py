@@ -799,6 +799,8 @@ def _outlook(sample: _Sample, levels: _Levels, looks: tuple[int, ...]) -> tuple[
         said = f"{fewest:,} to {largest:,} seeds" if largest > fewest else f"about {largest:,} seeds"
     said += " would probably decide it, if its mean stays as it is"
     if looks:
-        later = next((look for look in looks if look > min(estimate.sizes)), None)
-        said += f"; the last look has {looks[-1]}" if later is None or fewest > looks[-1] else f"; the next look has {later}"
+        later = [look for look in looks if look > min(estimate.sizes)]
+        enough = next((look for look in later if look >= fewest), None)
+        which = "last look" if enough is None else "next look" if enough == later[0] else "first look with so many"
+        said += f"; the {which} has {enough or looks[-1]}"
     return (fewest, largest), said

@@ -162,6 +162,11 @@ def load_dataset() -> dict[str, Any] | None:
         data = parse_json(path.read_bytes())
         if lacking := {"arrays", "class_counts", "pixel_mean", "pixel_std", "digest"} - data.keys():
             raise DamagedError(f"it lacks {', '.join(sorted(lacking))}")
+        try:
+            _ = [(data["arrays"][f"{part}_images"]["shape"][0], data["class_counts"][part]) for part in ("train", "test")]
+            _ = float(data["pixel_mean"]), float(data["pixel_std"])
+        except (LookupError, TypeError, ValueError):
+            raise DamagedError("it is not what the stage writes") from None
     except DamagedError as fault:
         raise UserError(f"{path} is damaged, {fault}: {mend('prepare')}.") from None
     return data

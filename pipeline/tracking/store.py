@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import os
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -103,8 +104,8 @@ def display_name(uri: str) -> str:
     """What messages call the store; a password in the address is left out."""
     if path := database_path(uri):
         return f"the MLflow store {path.name}"
-    parts = urlsplit(uri)
-    return f"MLflow at {parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()}"
+    # Not urlsplit: it raises of an address that is mistyped, and that is what the message is about.
+    return f"MLflow at {re.sub(r'(?<=://)[^/?#]*@', '', uri)}"
 
 
 @contextmanager

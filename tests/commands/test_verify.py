@@ -260,3 +260,8 @@ def test_a_figure_may_differ_by_rounding_alone() -> None:
     assert not _same_picture(png(colours), png(moved))
     assert not _same_picture(png(colours), png(colours[:50]))
     assert not _same_picture(b"", png(colours))
+    whole = png(colours[:20, :20])
+    for place in range(8 * len(whole)):  # whatever is damaged, it is another picture at most
+        flipped = bytearray(whole)
+        flipped[place // 8] ^= 1 << place % 8
+        _same_picture(bytes(flipped), whole)

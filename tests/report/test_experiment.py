@@ -110,6 +110,10 @@ def test_variants_of_another_size_are_told(study: Params) -> None:
     assert told().endswith(" have 2.05 times the parameters.")
     runs["relu"] = dataclasses.replace(runs["relu"], flops=50)
     assert "has 2.05 times the parameters and 0.500 times the FLOPs" in told()
+    longer = result(study, "relu", (0,))
+    longer.record["config"]["train"] |= {"epochs": 2 * study.train.epochs}
+    runs["relu"] = dataclasses.replace(longer, parameters=1000, flops=50)
+    assert "has 0.500 times the FLOPs and 2.00 times the training images shown" in told()
     del runs["base"]
     assert told() == ""
 
@@ -175,6 +179,14 @@ def test_the_line_of_the_pages_own_measure_says_who_has_more_of_it(study: Params
         f"Attention entropy: *base* has 1.005 nats; *{relu}* (+1.005 nats) has more; *{mean}* (\N{MINUS SIGN}0.502 nats) has less."
     )
     assert told("attention entropy", base=1.0, relu=1.0) == (f"Attention entropy: *base* has 1.005 nats; *{relu}* cannot be told from it.")
+    runs = {name: result(study, name, tuple(range(6))) for name in ("base", "mean", "relu", "wide-1")}
+    for name, value in {"base": 1.0, "mean": 2.0, "relu": 3.0, "wide-1": 4.0}.items():
+        runs[name] = dataclasses.replace(runs[name], evaluation={"attention_entropy": value * (1 + 0.01 * np.arange(6) / 5)})
+    beside = EXPERIMENT.model_copy(update={"variants": tuple(runs), "measure": "attention entropy", "beside": {"relu": "mean"}})
+    assert experiment.measured_line("attention entropy", experiment.rows(study, beside, runs)) == (
+        f"Attention entropy: *base* has 1.005 nats; *{mean}* (+1.005 nats) has more. "
+        f"Beside *{mean}* (2.010 nats), *{relu}* (+1.005 nats) has more."
+    )  # wide-1 saw fewer images than the base
     assert told("attention entropy") == told("attention entropy", relu=1.0) == ""  # nothing to compare with
     # A ratio of 1 is no difference; the gradients of all three are of one size.
     assert told("gradient norm") == f"Gradient norm: *base* has 0.999; *{relu}* and *{mean}* cannot be told from it."
@@ -200,16 +212,29 @@ def test_claims_are_the_answer_where_the_first_is_not_about_how_a_training_ends(
         )
 
     label = study.experiments["lengths"].label
-    [(verdict, said)] = experiment.answers([judged("T15", "contradicted", 0.16)], label)
+    [(verdict, said)] = experiment.answers([judged("T15", "contradicted", 0.16)], [], label)
     sentence = study.claims["T15"].sentence.removesuffix(".")
     assert (
         said.replace("\N{NO-BREAK SPACE}", " ")
         == f"{sentence} ({label('sinusoidal')}, accuracy at another size: 16.00 % [15.00 to 17.00])."
     )
     assert verdict == "Contradicted"
-    assert experiment.answers([judged("T15", "not run", None)], label) == []
+    assert experiment.answers([judged("T15", "not run", None)], [], label) == []
     both = [judged("T15", "contradicted", 0.16), judged("T1a", "not decided", 0.9)]
-    assert [verdict for verdict, _ in experiment.answers(both, label)] == ["Contradicted", "Not decided"]
+    assert [verdict for verdict, _ in experiment.answers(both, [], label)] == ["Contradicted", "Not decided"]
     assert experiment.answered_by_claims(both)
     assert not experiment.answered_by_claims(both[::-1])  # the headline tells what T1a judges
-    assert [verdict for verdict, _ in experiment.answers(both[::-1], label)] == ["Contradicted"]
+    runs = {name: result(study, name, tuple(range(6))) for name in ("base", "sinusoidal", "sincos2d")}
+    positions = EXPERIMENT.model_copy(update={"variants": tuple(runs)})
+    table = experiment.rows(study, positions, runs)
+    assert [verdict for verdict, _ in experiment.answers(both[::-1], table, label)] == ["Contradicted"]
+    # What sets two variants beside each other that the headline does not, or one of fewer images, it does not tell.
+    between = judged("T10", "supported", 1.0)
+    assert [verdict for verdict, _ in experiment.answers([both[1], between], table, label)] == ["Supported"]
+    runs["sinusoidal"] = result(study, "sinusoidal", tuple(range(6)))
+    runs["sinusoidal"].record["config"]["train"] |= {"epochs": 1}
+    observed = dataclasses.replace(both[1].findings[0], verdict="short run", observed="a part of the interval lies there")
+    short = Judgement("T1a", study.claims["T1a"], "short run", (observed,))
+    [(verdict, said)] = experiment.answers([short], experiment.rows(study, positions, runs), label)
+    assert verdict == "Short run"
+    assert ", test error: observed: 0.9" in said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.params import Params
-from pipeline.report.pages import interval_levels
+from pipeline.report.text import interval_levels
 from pipeline.study.claims import Finding, Judgement
 from pipeline.study.statistics import Interval
 

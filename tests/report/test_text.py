@@ -55,3 +55,10 @@ def test_notes_have_the_labels_of_their_page() -> None:
     said = text.in_labels(note, comparison, {"a": "a-b", "a-b": "wide"}.__getitem__)
     expected = "Seed 3 of a-b lies far from its others. If one of the seeds 1 and 2 of wide were left out, it would not be supported."
     assert said == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(999, "999"), (999_499, "999 k"), (999_600, "1 M"), (999_960_000, "1 G"), (1_234_567, "1.23 M")]
+)
+def test_a_large_count_never_has_four_digits_before_its_unit(number: int, expected: str) -> None:
+    assert text.count(number) == expected

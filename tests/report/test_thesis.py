@@ -124,8 +124,12 @@ def test_a_sentence_stands_where_its_claims_put_it(study: params.Params, verdict
     assert [(id, words) for id, words, _ in lines] == list(zip(("T14a", "T14b"), became, strict=False))
     for (_, words, rest), verdict in zip(lines, verdicts, strict=False):
         assert ("Effect" in rest) == (words != "was not run")
-        assert ("; 9 seeds would decide it." in rest) == (verdict == "not decided")
-        assert ("; one seed left out would undo it." in rest) == (verdict == "supported")
+        assert ("; 9 seeds would decide it" in rest) == (verdict == "not decided")
+        assert ("; one seed left out would undo it" in rest) == (verdict == "supported")
+    # T14b counts what had been seen.
+    assert [id for id, _, rest in lines if " count that had been seen when the claim or its measure was made." in rest] == [
+        id for id, _, rest in lines if id == "T14b" and "Effect" in rest
+    ]
 
 
 def test_a_claim_of_another_network_says_so_below_its_sentence(study: params.Params) -> None:

@@ -30,7 +30,7 @@ Make = Callable[..., results.Timings]
 
 def page(study: Params, found: results.Timings) -> tuple[str, dict[str, bytes]]:
     judgements = [judge(id, study.claims[id], {}, found, images_shown=study.images_shown) for id in TIMED]
-    files = timing.render(study, found, judgements)
+    files = timing.render(study, found, judgements, dict.fromkeys(TIMED, "timing.md#here") | {"T6": "experiments/patch-size.md#t6"})
     return files["timing.md"].decode().replace("\N{NO-BREAK SPACE}", " "), files
 
 
@@ -58,8 +58,9 @@ def test_numbers_of_the_page_are_those_of_the_file(study: Params, make_timings: 
     for tokens in study.timing.tokens:
         assert any(line.startswith(f"| {tokens} |") for line in shown.splitlines())
     for claim in TIMED:
-        assert f"### {claim}: " in shown
+        assert (f"### {claim}: " in shown) == (claim != "T6")  # an experiment's page has that
         assert study.claims[claim].sentence in shown
+    assert "- [T6](experiments/patch-size.md#t6), " in shown
 
 
 def test_tables_and_answers_follow_params(study: Params, make_timings: Make, raw_params: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     if any(entry["attention"] == "fused-cpu" for entry in raw["measurements"]):
         assert found.exponent("saved bytes", "fast")[0] == pytest.approx(1, abs=0.15)
     monkeypatch.setattr(drawing, "THEMES", ("light",))
-    files = timing.render(settings, found, [])
+    files = timing.render(settings, found, [], {})
     page = files["timing.md"].decode()
     assert all(name in page for name in ("| base | 50 |", "| 196 |"))
 

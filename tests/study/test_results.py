@@ -13,7 +13,8 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.study import Study, load
-from pipeline.study.files import FolderFiles
+from pipeline.study.files import ARRAYS, FolderFiles
+from pipeline.study.results import load_dataset
 from pipeline.training.records import EpochRow
 from tests.helpers import git
 
@@ -93,3 +94,24 @@ def test_a_damaged_table_of_claims_is_one_sentence_and_none_is_empty(tmp_path: P
         table.write_text(damaged)
         with pytest.raises(UserError, match=r"^reports/claims\.csv is damaged: run `dvc repro --force --single-item report`\.$"):
             claims()
+
+
+def test_a_damaged_record_of_the_data_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_dataset() is None
+    ARRAYS.mkdir(parents=True)
+    arrays = {f"{part}_images": {"shape": [2, 28, 28]} for part in ("train", "test")}
+    whole = {"arrays": arrays, "class_counts": {"train": [2], "test": [2]}, "pixel_mean": 0.1, "pixel_std": 0.3, "digest": "0"}
+    path = ARRAYS / "dataset.json"
+    path.write_text(json.dumps(whole))
+    assert load_dataset() == whole
+    for change in (
+        {"arrays": {}},
+        {"arrays": {**arrays, "test_images": {"shape": []}}},
+        {"class_counts": {"train": [2]}},
+        {"pixel_mean": "x"},
+    ):
+        path.write_text(json.dumps(whole | change))
+        with pytest.raises(UserError, match=r"dataset\.json is damaged, it is not what the stage writes: .*prepare") as caught:
+            load_dataset()
+        assert caught.value.status == 2

@@ -17,7 +17,7 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.stages.sync import sync
 from pipeline.tracking import runs_of
-from pipeline.tracking.store import Store, StoreBusy, StoreDamaged, explain, locked, store_uri
+from pipeline.tracking.store import Store, StoreBusy, StoreDamaged, display_name, explain, locked, store_uri
 from tests.tracking.trainings import (
     ALL_POINTS,
     ROOT,
@@ -79,6 +79,13 @@ def test_a_store_is_a_sqlite_file_or_a_server(uri: str, project: Path, monkeypat
         sync()
     assert caught.value.status == 2
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "name"), [("http://me:secret@host:5000/x@y", "http://host:5000/x@y"), ("http://[", "http://["), ("sqlite:/", "sqlite:/")]
+)
+def test_a_mistyped_address_is_named_without_its_password(uri: str, name: str) -> None:
+    assert display_name(uri) == f"MLflow at {name}"
 
 
 def forget_connections() -> None:

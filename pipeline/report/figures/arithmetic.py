@@ -51,7 +51,7 @@ def arithmetic(material: Material) -> list[Drawing]:
     caption = (
         f"{MEASURES['late test error'].note} Against the floating-point operations of an image's forward pass"
         + (" and the number of parameters" if _sizes_differ(points) else "")
-        + f". {bands(runs, 'bars', 'Points')} All axes are logarithmic."
+        + f". {bands(runs, 'bars', 'Points', [point.errors[:, None] for point in points])} All axes are logarithmic."
     )
     if any(len(line) > 1 for line in lines):
         caption += " Lines join variants that differ in one number alone."

@@ -295,9 +295,11 @@ def budget(material: Material) -> list[Drawing]:
         said = listed([f"{epochs} epochs {percent(greedy.mean())} and {percent(beam.mean())} %" for epochs, greedy, beam in steps])
         spoken.append(f"{line.label}: {said}")
     alt = f"Scene error against the number of epochs, greedy and by beam search. {'; '.join(spoken)}."
+    errors = [values[:, None] for line in lines for values in (*line.greedy, *line.beam)]
     caption = (
         "Share of the test scenes whose caption is not true and complete, against the number of epochs, each a training of its own, of "
-        f"greedy captions (open) and of a beam of {BEAM_WIDTH} (filled), a little apart. {bands(runs, 'bars')} Both axes are logarithmic."
+        f"greedy captions (open) and of a beam of {BEAM_WIDTH} (filled), a little apart. {bands(runs, 'bars', errors=errors)} "
+        "Both axes are logarithmic."
     )
     return [Drawing(alt, caption, lambda theme: draw_budget(lines, theme))]
 

@@ -62,7 +62,9 @@ def curves(material: Material) -> list[Drawing]:
     )
     cut = cut_epochs(max(run.settings.train.epochs for run in material.runs))
     above = f"; errors of the first {f'{cut} epochs' if cut > 1 else 'epoch'} above its edge are cut off." if cut else "."
-    drawn = bands(material.runs, "bands" if many or len(lines) <= MAX_BANDS else "bars at the ends of the lines")
+    whole = many or len(lines) <= MAX_BANDS
+    errors = [run.test_error if whole else run.test_error[:, -1:] for run in material.runs]
+    drawn = bands(material.runs, "bands" if whole else "bars at the ends of the lines", errors=errors)
     if many:
         behind, limit = "", ""
         if any(line.is_baseline for line in lines):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,13 +42,18 @@ def band_kind(n: int) -> str:
     return f"{100 * LEVEL:g} % Student t interval of that mean" if n >= INTERVAL_SEEDS else "lowest to highest seed"
 
 
-def bands(runs: Sequence[Training], drawn: str = "bands", means: str = "Lines") -> str:
-    """A caption's sentence on lines and bands. `drawn`, `means`: what it calls bands and means."""
+def bands(runs: Sequence[Training], drawn: str = "bands", means: str = "Lines", errors: Iterable[FloatArray] = ()) -> str:
+    """A caption's sentence on lines and bands.
+
+    Args:
+        drawn, means: what it calls bands and means.
+        errors: (seeds, n) each, what has bands on a logarithmic axis of errors, where a lower edge at 0 cannot be drawn.
+    """
     kinds = sorted({band_kind(len(run.seeds)) for run in runs} - {""})
     if not kinds:
         return f"One seed (n = 1), so no {drawn}."
     said = f"{means}: mean over n = {numbers(runs)} seeds; {drawn}: {', or with few seeds '.join(kinds)}."
-    if any((band(run.test_error)[0] <= 0).any() for run in runs):
+    if any((band(values)[0] <= 0).any() for values in errors):
         said += " Where one runs to the lower edge, the interval reaches 0."
     return said
 

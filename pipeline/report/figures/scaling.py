@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,7 @@ def data_size(material: Material) -> list[Drawing]:
     caption = (
         "Test error, mean over each seed's last five epochs (the last fifth of fewer than 25), against the number of different training "
         f"images, at equal optimiser steps. "
-        f"{_bars(material)} A seed's subset is the same for all networks. Both axes are logarithmic."
+        f"{_bars(material, [line.values for line in lines])} A seed's subset is the same for all networks. Both axes are logarithmic."
     )
     return [Drawing(alt, caption, lambda theme: draw_data_size(lines, theme))]
 
@@ -210,9 +210,9 @@ def draw_first_steps(lines: Sequence[Series], theme: Theme) -> bytes:
 # --- lines with their names at their ends ---
 
 
-def _bars(material: Material) -> str:
-    """What a caption says of the means and bars that `_draw` draws."""
-    return f"{bands(material.runs, 'bars')} Points of one place stand side by side."
+def _bars(material: Material, errors: Iterable[FloatArray] = ()) -> str:
+    """What a caption says of the means and bars that `_draw` draws. `errors`: see `bands`."""
+    return f"{bands(material.runs, 'bars', errors=errors)} Points of one place stand side by side."
 
 
 _ASIDE = 2.5  # points between neighbouring lines
