@@ -34,7 +34,7 @@ def test_every_step_does_what_the_page_says(tmp_path: Path, monkeypatch: pytest.
     experiments = said["Three experiments"]
     assert {"slow", "fast", "longer"} <= set(re.findall(r"\w+", experiments[STEPS[4].commands[4]]))
     assert "- Settings changed: `base`, `no-position`, `wide`." in experiments["make compare BASE=HEAD HEAD=fast"]
-    kept = said["The best one is kept"]
+    kept = said["One is kept"]
     assert " epoch " not in kept["make repro"]
     assert "- Settings changed: `base`, `no-position`, `wide`." in kept["make compare BASE=HEAD~1 HEAD=HEAD"]
     assert yaml.safe_load((folder / "params.yaml").read_text())["train"]["learning_rate"] == 0.02

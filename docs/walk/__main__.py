@@ -107,8 +107,9 @@ STEPS = (
         (r"Experiment", r"workspace", r"\[(slow|fast|longer)\]", r"^  main ", r"^# What", r"^\*\*", r"^- Settings"),
     ),
     Step(
-        "The best one is kept",
-        "Applied to the workspace, and committed like any other result.",
+        "One is kept",
+        "Applied to the workspace, and committed like any other result. Three seeds, read on test images, are no ground to choose by:"
+        " a study declares its claim first.",
         (
             "dvc exp apply fast",
             "make repro",
