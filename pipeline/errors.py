@@ -21,6 +21,7 @@ class UserError(Exception):
 
 
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES}
+_IN_THE_WAY = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}  # a file where a folder belongs, or the other way round
 
 
 def first_line(error: BaseException) -> str:
@@ -31,6 +32,8 @@ def first_line(error: BaseException) -> str:
 
 def disk_sentence(error: Exception) -> str | None:
     """The sentence for a file that cannot be written, or not be opened; None if the error is of another kind."""
+    if isinstance(error, OSError) and error.errno in _IN_THE_WAY:
+        return f"Something else lies in the place of a file or folder ({error}): move it elsewhere, then run the command again."
     # safetensors wraps the system's message in its own class of error.
     inside = any(text in str(error) for text in ("No space left", "File too large", "Read-only file", "Permission denied"))
     if (isinstance(error, OSError) and error.errno in _DISK) or inside:

@@ -275,8 +275,8 @@ def check_text(root: Path) -> None:
             r"\( ",
             r"\[\]",
         ):
-            found = re.search(r".*" + wrong + ".*", text)
-            assert not found, f"{page.name}: {found}"
+            found = re.search(wrong, text)
+            assert not found, f"{page.name}: {text[max(0, found.start() - 80) : found.end() + 80]}"
         folded = text.count("<details>\n<summary>")
         assert folded == text.count("<details>") == text.count("</details>"), page.name
         assert folded == text.count("</summary>\n\n") == text.count("\n\n</details>"), page.name  # else Markdown inside is not read

@@ -89,6 +89,7 @@ def test_batch_norm_keeps_seeds_from_training_as_one_stack(study: params.Params)
 def test_a_variant_may_have_its_own_number_of_seeds(raw_params: dict[str, Any]) -> None:
     raw = copy.deepcopy(raw_params)
     raw["variants"]["first"]["seeds"] = 10
+    raw["variants"]["mean"].pop("seeds", None)
     changed = params.parse(raw)
     assert changed.resolve("first").train.seeds == tuple(range(10))
     assert changed.resolve("mean").train.seeds == tuple(range(6))
@@ -537,9 +538,9 @@ def in_the_study(old: str, new: str) -> str:
 WRONG_YAML = {
     "a list as key": ("\ntrain: ", "\n? [a]\n: 1\ntrain: ", "a key has to be text, not a list or a mapping."),
     "a mapping as key": ("\ntrain: ", "\n? {a: 1}\n: 1\ntrain: ", "a key has to be text, not a list or a mapping."),
-    "a number as name": ("  base: {}", "  3: {}", "the key '3' is not text; put it in quotes."),
-    "a truth value as name": ("  base: {}", "  true: {}", "the key 'true' is not text; put it in quotes."),
-    "null as name": ("  base: {}", "  null: {}", "the key 'null' is not text; put it in quotes."),
+    "a number as name": ("variants:\n  base: {", "variants:\n  3: {", "the key '3' is not text; put it in quotes."),
+    "a truth value as name": ("variants:\n  base: {", "variants:\n  true: {", "the key 'true' is not text; put it in quotes."),
+    "null as name": ("variants:\n  base: {", "variants:\n  null: {", "the key 'null' is not text; put it in quotes."),
     "no date": ("epochs: 30", "epochs: 2020-99-99", "'2020-99-99' is a date; put it in quotes to have it as text."),
     "a date": ("preview: ", "preview: 2020-01-01 ", "'2020-01-01' is a date; put it in quotes to have it as text."),
     "no !!int": ("epochs: 30", "epochs: !!int thirty", "'thirty' cannot be read as int."),

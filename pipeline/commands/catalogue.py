@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import cache
 
 import yaml
 from rich import box
@@ -20,7 +21,7 @@ from rich.text import Text
 
 from pipeline.errors import run_command
 from pipeline.measures import TIMING_RULES
-from pipeline.params import ClaimSettings, Params, load, nearest
+from pipeline.params import AnyModelSettings, ClaimSettings, Params, load, nearest
 
 _WIDTH = 120  # characters of a line that goes to a file or a pipe
 _NAME = 30  # characters of a name that stands on one line
@@ -87,7 +88,7 @@ def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str
     variants: list[Sequence[str]] = [
         (
             variant,
-            f"{_count(params, variant):,}",
+            f"{_count(params.resolve(variant).model):,}",
             ", ".join(name for name, of in params.experiments.items() if variant in of.variants),
             ", ".join(name for name, of in params.claims.items() if any(variant in part.variants for part in of.comparisons)),
             yaml.safe_dump(change, default_flow_style=True, sort_keys=False, width=sys.maxsize).strip().strip("{}"),
@@ -130,14 +131,15 @@ def show(console: Console, title: str, header: Sequence[str], lines: Sequence[Se
     print(file=console.file)
 
 
-def _count(params: Params, variant: str) -> int:
-    """Trained scalars of a variant's model, which is built without memory for its weights."""
+@cache
+def _count(settings: AnyModelSettings) -> int:
+    """Trained scalars of a model, which is built without memory for its weights. Many variants have the same."""
     import torch
 
     from pipeline.models import build, count_parameters
 
     with torch.device("meta"):
-        return count_parameters(build(params.resolve(variant).model))
+        return count_parameters(build(settings))
 
 
 if __name__ == "__main__":

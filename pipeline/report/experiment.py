@@ -331,7 +331,7 @@ def answers(judgements: Sequence[Judgement], table: Sequence[Row], label: Callab
 def verdict_of(judgement: Judgement, label: Callable[[str], str]) -> tuple[str, str]:
     """Verdict and sentence of a claim whose deciding comparison has an effect."""
     found, sentence = judgement.deciding, judgement.claim.sentence.removesuffix(".")
-    effect = f"{text.compared(found.comparison, label)}: {'observed: ' if found.observed else ''}{text.effect(found)}"
+    effect = f"{'observed: ' if found.observed else ''}{text.compared(found.comparison, label)}: {text.effect(found)}"
     return judgement.verdict.capitalize(), f"{sentence} ({effect})."
 
 

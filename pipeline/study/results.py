@@ -113,7 +113,10 @@ def _of_tables(files: Files, prefix: str, name: str) -> dict[str, Training]:
     contents = files.read(paths.values())
     try:
         found = tables.parse({table: contents[path] for table, path in paths.items() if path in contents})
-        return {training.variant: training for training in found}
+        trainings = {training.variant: training for training in found}
+        if not trainings:
+            raise DamagedError("variants.csv names no variant")
+        return trainings
     except DamagedError as fault:
         is_commit = name.startswith("the commit")
         of, do = (f" of {name}", "compare another commit") if is_commit else ("", mend("evaluate"))

@@ -27,6 +27,8 @@ from pipeline.study.statistics import Interval
 from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.subjects import WAYS, Kind, Way, entries
 
+# What the pages show beside the measurements.
+_SHOWN = {"machine": ("name", "device", "threads", "versions"), "dataset": ("name", "digest"), "settings": ("batch_size", "threshold")}
 MIN_TOKENS = 49  # with fewer, calling the operators takes longer than their computations
 
 
@@ -161,8 +163,12 @@ def load(params: Params, root: Path = Path()) -> Timings | None:
         changed = frozenset(name for name, entry in measurements.items() if not _same(own.get(name), entry["model"]))
         timings = Timings(raw, measurements, rounds, bool(kept), changed)
         profiled = {name for name, profile in raw["profiles"].items() if profile["groups"]}
+        shown = {name: {*raw[name]} for name in _SHOWN} | {name: {*profile} for name, profile in raw["profiles"].items()}
+        wanted = _SHOWN | dict.fromkeys(raw["profiles"], ("seconds", "groups", "operators"))
         needed = {f"step/{way}/{subject}" for way in WAYS for subject in timings.subjects("fast")}
         needed |= {timings.growth("growth", way)[-1]["name"] for way in WAYS}
+        if "started" not in raw or not all({*wanted[name]} <= shown[name] for name in wanted):
+            raise ValueError
         if not complete or not needed <= measurements.keys() & profiled or not raw["profiles"].keys() <= measurements.keys():
             raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError):

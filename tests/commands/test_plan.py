@@ -392,7 +392,7 @@ def test_no_self_critical_step_is_timed(study: params.Params) -> None:
     critical, plain = (plan._shortened(study.resolve(name)).train for name in ("caption-critical", "caption-7"))
     assert study.resolve("caption-critical").train.self_critical_epochs
     assert (critical.self_critical_epochs, critical.epochs, critical.epoch_images) == (0, 1, 23 * critical.batch_size)
-    assert critical == plain
+    assert critical.model_copy(update={"seeds": ()}) == plain.model_copy(update={"seeds": ()})
 
 
 def test_a_timing_process_that_dies_is_one_sentence(

@@ -18,7 +18,18 @@ import yaml
 from PIL import Image
 
 from pipeline import params
-from pipeline.commands.verify import LIMIT, _judge, _same_picture, _Test, bits_parted, check_store, main, start_parted, with_seed
+from pipeline.commands.verify import (
+    LIMIT,
+    _judge,
+    _same_picture,
+    _Test,
+    bits_parted,
+    check_store,
+    compare_tables,
+    main,
+    start_parted,
+    with_seed,
+)
 from pipeline.errors import UserError
 from pipeline.files import sealed_json, sha256
 from pipeline.runner.finished import Finished
@@ -244,6 +255,20 @@ def test_the_beginning_has_to_agree_on_every_processor() -> None:
     assert str(start_parted(new, old)).startswith("loss of step 8: ")
     others = {**old.origin["tables"], "order": "x"}
     assert start_parted(a_seed(tables=others), old) == "not the same order of the images"
+
+
+def test_a_damaged_record_leaves_the_tables_unverified(
+    tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where DVC's stores do not have it either. The command goes on to the pages."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "base"
+    run.mkdir(parents=True)
+    (run / "model.safetensors").touch()
+    (run / "run.json").write_text('{"epochs": [')
+    study = params.parse(small_study(raw_params) | {"variants": {"base": {}}, "experiments": {}, "claims": {}})
+    assert not compare_tables(study)
+    assert capsys.readouterr().out.startswith("tables  not written: runs/base/run.json is no JSON: ")
 
 
 def test_a_figure_may_differ_by_rounding_alone() -> None:

@@ -14,8 +14,11 @@ import pytest
 
 from pipeline.params import Params
 from pipeline.report import method
+from pipeline.runner.finished import IMAGES_APART, REPLAYED_STEPS, TEST_TOLERANCE
+from pipeline.runner.replay import TOLERANCES
 from pipeline.study import Training
 from pipeline.study.effects import look_level
+from tests.helpers import ROOT
 
 RATES = Path(__file__).parents[2] / "pipeline/study/error_rates.csv"
 
@@ -84,3 +87,13 @@ def test_it_says_how_skewed_the_study_is(study: Params) -> None:
     assert f"the skewness of their logarithms is {found.median:+.2f} in the median" in said
     assert method.skewness({}, 6) is None
     assert "skewness of their logarithms" not in page(study)
+
+
+def test_the_bounds_of_a_replay_are_those_of_the_code(study: Params) -> None:
+    numbers = {1: "one", 2: "two", 3: "three"}
+    bounds = (
+        f"may differ by {100 * TOLERANCES['loss']:g} %, a gradient norm by {100 * TOLERANCES['gradient_norm']:g} %, the loss of the test "
+        f"by {100 * TEST_TOLERANCE:g} % and its accuracy by {numbers[IMAGES_APART]} images"
+    )
+    assert f"a loss {bounds}" in page(study)
+    assert f"a loss of the first {REPLAYED_STEPS} steps {bounds}" in (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

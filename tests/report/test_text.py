@@ -40,7 +40,7 @@ def test_a_bound_that_looks_like_an_end_of_the_region_says_on_which_side_it_lies
 
 def test_other_numbers_of_seeds_are_named_once(raw_params: dict[str, Any]) -> None:
     raw = copy.deepcopy(raw_params)
-    for variant, seeds in (("first", 6), ("base", 10), ("concat", 10), ("mean", 20)):
+    for variant, seeds in (("first", 6), ("max", 6), ("base", 10), ("concat", 10), ("mean", 20)):
         raw["variants"][variant] = {**raw["variants"][variant], "seeds": seeds}
     study = params.parse(raw)
     assert text.other_seeds(study, ["first", "max"]) == ""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
+
+from pipeline.errors import run_command
 from pipeline.params import Params, load_variant
 from pipeline.stages.resolve import prune, write_configs
 
@@ -43,3 +47,17 @@ def test_what_is_no_training_stays(tmp_path: Path, study: Params) -> None:
     assert sorted(path.name for path in runs.iterdir()) == ["link", "mixed", "notes"]
     assert (elsewhere / "run.json").exists()
     assert (runs / "mixed" / "mine.csv").exists()
+
+
+@pytest.mark.parametrize("in_the_way", ["a file for the folder", "a folder for a file"])
+def test_what_lies_in_the_way_is_one_sentence(tmp_path: Path, study: Params, capsys: pytest.CaptureFixture[str], in_the_way: str) -> None:
+    configs = tmp_path / "configs"
+    if in_the_way == "a file for the folder":
+        configs.touch()
+    else:
+        (configs / "base.json").mkdir(parents=True)
+    with pytest.raises(SystemExit) as ended:
+        run_command(lambda _: write_configs(study, configs))
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"error: Something else lies in the place of a file or folder \(.*configs.*\): move it elsewhere, .*\n", said)

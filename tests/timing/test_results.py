@@ -104,7 +104,10 @@ def test_a_subject_that_params_do_not_have_any_more_is_not_judged(study: Params,
     assert judged(study, "T4", found).verdict == "supported"
 
 
-@pytest.mark.parametrize("damage", ["{", "{}", "[]", "no rounds", "no step", "no groups", "a missing time"])
+@pytest.mark.parametrize(
+    "damage",
+    ["{", "{}", "[]", "no rounds", "no step", "no groups", "a missing time", "no machine", "no threads", "no operators", "no start"],
+)
 def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_timings: Make, damage: str) -> None:
     raw = make_timings().raw
     if damage == "no rounds":
@@ -113,6 +116,14 @@ def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_ti
         raw["measurements"] = [entry for entry in raw["measurements"] if entry["name"] != "step/fast/base"]
     elif damage == "no groups":
         raw["profiles"]["step/fast/base"]["groups"] = {}
+    elif damage == "no machine":
+        raw["mbchine"] = raw.pop("machine")
+    elif damage == "no threads":
+        del raw["machine"]["threads"]
+    elif damage == "no operators":
+        del raw["profiles"]["step/fast/base"]["operators"]
+    elif damage == "no start":
+        del raw["started"]
     elif damage == "a missing time":
         del raw["rounds"][4]["seconds"]["growth/fast/49"]
     (tmp_path / TIMINGS).write_text(damage if len(damage) <= 2 else json.dumps(raw))
