@@ -67,9 +67,7 @@ def main(argv: list[str]) -> int:
     if arguments.part:
         import torch
 
-        from pipeline.training.engine import set_reproducible
-
-        set_reproducible(torch.device("cuda"))
+        workers.prepare("cuda")
         for one in PARTS[arguments.part](torch.device("cuda")):
             print(_MARK + json.dumps(asdict(one)), flush=True)
         return 0
@@ -166,7 +164,9 @@ def kernel_line(device: torch.device, dtype: torch.dtype, dim: int, lengths: Seq
         (expected,) = torch.autograd.grad(out, exact, grad.double())
         first, second = both(), both()
         repeats &= all(map(torch.equal, first, second))
-        errors.append((float((first[0] - out.detach()).abs().max()), float((first[1] - expected).abs().max() / expected.abs().max())))
+        # Among so many random numbers some outputs are above 1, and rounding grows with them.
+        bounded = float((first[0] - out.detach()).abs().max() / out.detach().abs().max().clamp(min=1))
+        errors.append((bounded, float((first[1] - expected).abs().max() / expected.abs().max())))
         ours = milliseconds(both, device)
         with environment.variables(LAB_ATTENTION="sdpa"):
             times.append((ours, milliseconds(both, device)))
@@ -399,7 +399,10 @@ def fallback_line(name: str, directory: Path, device: torch.device, said: str, *
 
 
 def capped_share(device: torch.device) -> float | None:
-    """The share of the GPU's memory that holds a stack of four seeds and not of eight; None where they need nearly the same."""
+    """The share of the GPU's memory that holds a stack of four seeds and not of eight; None where they need nearly the same.
+
+    What counts is what torch's allocator reserves, which is more than what is in use.
+    """
     import torch
 
     from pipeline.training.engine import Trainer
@@ -413,7 +416,7 @@ def capped_share(device: torch.device) -> float | None:
         torch.cuda.reset_peak_memory_stats(device)
         trainer = Trainer(settings, synthetic(1437, 360), range(count), device)
         trainer.run_epoch()
-        peaks.append(torch.cuda.max_memory_allocated(device))
+        peaks.append(torch.cuda.max_memory_reserved(device))
         del trainer
     half, whole = peaks
     return (half + whole) / 2 / torch.cuda.get_device_properties(device).total_memory if whole > 1.2 * half else None
@@ -443,18 +446,27 @@ def profile_line(name: str, events: Sequence[Any]) -> Line:
 
 
 def check_speed(device: torch.device) -> Iterator[Line]:
-    """An epoch of the base, ten seeds in one stack."""
+    """An epoch of the base, one seed and ten in a stack, and the kernels on which the stack's step spends most."""
+    from torch.profiler import ProfilerActivity, profile
+
     from pipeline.training.engine import Trainer
 
-    count = 10
-    settings = on_all_data(load_params().resolve("base"), seeds=tuple(range(count)), epochs=3)
-    trainer = Trainer(settings, synthetic(EPOCH_SHARE, 500), range(count), device)
-    rows = [trainer.run_epoch()[0] for _ in range(3)]
-    seconds = min(row.seconds for row in rows[1:])
-    step = seconds / -(-EPOCH_SHARE // settings.train.batch_size) * 1000
-    epoch = seconds * 60_000 / EPOCH_SHARE / count
-    text = f"base, {count} seeds: {step:.2f} ms a step (an H200 was expected to take 1.3 to 2.2), {epoch * 1000:.0f} ms for an epoch of"
-    yield line(True, f"{text} 60,000 images and a seed", step=step, epoch=epoch)
+    for count in (1, 10):
+        settings = on_all_data(load_params().resolve("base"), seeds=tuple(range(count)), epochs=4)
+        trainer = Trainer(settings, synthetic(EPOCH_SHARE, 500), range(count), device)
+        rows = [trainer.run_epoch()[0] for _ in range(3)]
+        seconds = min(row.seconds for row in rows[1:])
+        step = seconds / -(-EPOCH_SHARE // settings.train.batch_size) * 1000
+        epoch = seconds * 60_000 / EPOCH_SHARE / count
+        text = f"base, seeds: {count}; {step:.2f} ms a step, {epoch * 1000:.0f} ms for an epoch of 60,000 images and a seed"
+        yield line(True, text, seeds=count, step=step, epoch=epoch)
+    cuda = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as result:
+        trainer.run_epoch()
+    spent = {event.key: event.self_device_time_total if cuda else event.self_cpu_time_total for event in result.key_averages()}
+    shares = {name: value / sum(spent.values()) for name, value in sorted(spent.items(), key=lambda one: -one[1])}
+    most = "; ".join(f"{share:.0%} {name[:60]}" for name, share in list(shares.items())[:5])
+    yield line(True, f"the stack's step spends most on {most}", shares=shares)
 
 
 def check_tests(device: torch.device) -> Iterator[Line]:

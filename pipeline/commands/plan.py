@@ -150,7 +150,7 @@ def survey(params: Params, device: str) -> list[Entry]:
     results.restore_runs(RUNS, params.variants.__contains__)
     incomplete = {path.parent.name for path in without_outputs(lock)}
     outlines = [
-        (finished.folder(Path(), results.settings_of(run), run["data_digest"], run["device"]).name, parts)
+        (finished.folder(Path(), results.settings_of(run), run["data_digest"]).name, parts)
         for run, parts in _outlines(RUNS.glob("*/run.json"))
         if run["variant"] not in incomplete
     ]
@@ -159,7 +159,7 @@ def survey(params: Params, device: str) -> list[Entry]:
         settings = params.resolve(variant)
         code = training_code(settings.task)
         # Without the data their digest is unknown; the settings name the data set, too.
-        pattern = finished.folder(Path(), settings, digests[settings.task] or "*", device).name
+        pattern = finished.folder(Path(), settings, digests[settings.task] or "*").name
         places = sorted(FINISHED.glob(pattern))
         parts = [part for place in places for part in finished.read_all(place)[0]]
         parts += [part for place, found in outlines if fnmatch.fnmatch(place, pattern) for part in found]
@@ -271,15 +271,14 @@ def _records(params: Params, device: str) -> Iterator[_Record]:
     for variant in params.variants:
         settings = params.resolve(variant)
         code = training_code(settings.task)
-        for place in sorted(FINISHED.glob(finished.folder(Path(), settings, "*", device).name)):
+        for place in sorted(FINISHED.glob(finished.folder(Path(), settings, "*").name)):
             yield from _of_parts(variant, settings, finished.read_all(place)[0], name)
             for path in sorted(place.glob(f"*.{code[:12]}.part")):
                 if rows := _checkpoint_rows(path, device):
                     stack = len({row.seed for row in rows})
                     yield _Record(variant, _keys(settings), code, workers.now(), _per_image(settings, rows, stack))
     for run, parts in _outlines(path for root in (RUNS, *Path("build").glob("*/runs")) for path in root.glob("*/run.json")):
-        if run["device"] == device:
-            yield from _of_parts(run["variant"], results.settings_of(run), parts, name)
+        yield from _of_parts(run["variant"], results.settings_of(run), parts, name)
 
 
 def _of_parts(variant: str, settings: VariantSettings, parts: Sequence[Finished], name: str) -> Iterator[_Record]:

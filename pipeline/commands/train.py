@@ -146,7 +146,7 @@ class _Study:
         """
         for entry in self._entries:
             if entry.tasks:
-                place = finished.folder(FINISHED, entry.settings, data_digest(entry.settings.task, ARRAYS), self._device)
+                place = finished.folder(FINISHED, entry.settings, data_digest(entry.settings.task, ARRAYS))
                 self._waiting[place].append(entry)
         refused = []
         for place, (first, *_) in list(self._waiting.items()):

@@ -125,7 +125,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
         versions=_versions(runs),
         origins=_origins(runs),
         times=[(run, float(np.median(run.seconds)), float(run.seconds.sum())) for run in runs.values()],
-        shared=any(run.record.get("device") == "cuda" for run in runs.values()),
+        shared=any(group.get("device") == "cuda" for run in runs.values() for group in run.trainings),
         timings=None if timings is None else timings.raw,
     )
     files["claims.csv"] = claims.table(judgements.values())

@@ -1,8 +1,8 @@
 """Finished seeds: the results of a training, one file per seed.
 
-A folder holds the seeds of one key: settings without the seeds, data and kind of device. A file is one seed, trained by one
-version of the code. So a seed is added or removed without touching the others, and settings that were trained once are found
-again under any name of the variant.
+A folder holds the seeds of one key: settings without the seeds, and data. A file is one seed, trained by one version of the code, on
+whatever device. So a seed is added or removed without touching the others, and settings that were trained once are found again under
+any name of the variant.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def kept_steps(num_steps: int) -> np.ndarray:
     return steps[(steps <= WHOLE_STEPS) | (steps % STRIDE == 0)]
 
 
-def folder(root: Path, settings: VariantSettings, data_digest: str, device: str) -> Path:
+def folder(root: Path, settings: VariantSettings, data_digest: str) -> Path:
     """Where the seeds of a key lie under `root`."""
-    return root / f"{settings.training_hash[:16]}-{data_digest[:12]}-{device}"
+    return root / f"{settings.training_hash[:16]}-{data_digest[:12]}"
 
 
 def of_trainer(trainer: Trainer, origin: dict[str, Any], tables: dict[int, dict[str, str]]) -> list[Finished]:

@@ -198,7 +198,7 @@ def keep(directory: Path, root: Path, only: Collection[Path] | None = None) -> N
         return
     try:
         run = read_run(directory)
-        place = finished.folder(root, settings_of(run), run["data_digest"], run["device"])
+        place = finished.folder(root, settings_of(run), run["data_digest"])
         groups = run["trainings"]
     except (ValueError, KeyError):
         return

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import datetime
 import functools
+import gc
 import itertools
 import math
 import multiprocessing
@@ -438,15 +439,11 @@ def messages(assignment: Assignment, data_of: Callable[[Job], Any]) -> Iterator[
     Args:
         data_of: gives the data of a job's training and test.
     """
-    import torch
-
-    from pipeline.training.engine import set_reproducible
-
     job, task = assignment.job, assignment.task
     try:
         if loaded_code(job.device)[job.settings.task] != job.origin["code_hash"]:
             raise UserError("The code was changed while this command ran, so its trainings would name other code: run it again.")
-        set_reproducible(torch.device(job.device))
+        prepare(job.device)
         data = data_of(job)
         with environment.variables(**(_PLAIN if job.plain else {})):
             if task.replay:
@@ -459,6 +456,20 @@ def messages(assignment: Assignment, data_of: Callable[[Job], Any]) -> Iterator[
         yield Broken(task.seeds, str(error), True)
     except Exception as error:
         yield _broken(assignment, error)
+
+
+def prepare(device: str) -> None:
+    """Makes this process train reproducibly from now on, with the memory of the groups before free."""
+    import torch
+
+    from pipeline.training.engine import set_reproducible
+
+    set_reproducible(torch.device(device))
+    if device == "cuda":
+        # Under vmap torch's memory-efficient attention keeps no row sums, and without them its backward pass fails (torch 2.11).
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        gc.collect()  # a trainer is a cycle, which holds its graphs and their memory
+        torch.cuda.empty_cache()
 
 
 def _broken(assignment: Assignment, error: Exception) -> Broken:

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     workers.die_with_dvc()
     settings = load_variant(CONFIGS / f"{variant}.json")
     device = workers.choose_device()
-    place = finished.folder(FINISHED, settings, data_digest(settings.task, ARRAYS), device)
+    place = finished.folder(FINISHED, settings, data_digest(settings.task, ARRAYS))
     with variant_lock(place / "lock", variant):
         train(variant, settings, device, place)
 
@@ -118,10 +118,12 @@ def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, de
         found: all finished seeds of these settings; their tensors are not looked at.
     """
     replay = replays()
-    stacks: list[list[int]] = []  # of finished seeds, as they were trained: on CUDA, grouping decides rounding
+    stacks: list[list[int]] = []  # of finished seeds; on CUDA as they were trained, because grouping decides rounding
     for seed in settings.train.seeds:
-        if replay and seed in found and code not in found[seed].codes and found[seed].origin["stack"] not in stacks:
-            stacks.append(found[seed].origin["stack"])
+        if replay and seed in found and code not in found[seed].codes:
+            stack = found[seed].origin["stack"] if device == "cuda" else [seed]
+            if stack not in stacks:
+                stacks.append(stack)
     replayed = [stack for stack in stacks if all(seed in found for seed in stack)]
     own = {seed for seed, part in found.items() if code in (part.codes if replay else [part.origin["code_hash"]])}
     kept = own | {seed for stack in replayed for seed in stack}

@@ -136,8 +136,10 @@ def test_each_difference_of_a_configuration_is_a_failure(
 
 
 def test_an_epoch_is_timed(tiny: Params) -> None:
-    (found,) = gpu_check.check_speed(CPU)
-    assert found.outcome == "PASS", found
+    alone, stack, shares = gpu_check.check_speed(CPU)
+    assert (alone.numbers["seeds"], stack.numbers["seeds"]) == (1, 10)
+    assert 0 < alone.numbers["step"] < stack.numbers["step"]
+    assert sum(shares.numbers["shares"].values()) == pytest.approx(1)
 
 
 def test_captioners_get_scenes(study: Params) -> None:

@@ -88,7 +88,7 @@ def test_each_state_is_told(lay_out: Callable[..., params.Params], raw_params: d
     dataset = datasets.load(plan.ARRAYS)
     trainer = Trainer(long, dataset, [1], torch.device("cpu"))
     trainer.run_epoch()
-    place = finished.folder(FINISHED, long, dataset.digest, "cpu")
+    place = finished.folder(FINISHED, long, dataset.digest)
     path, origin = checkpoint.path_of(place, [1], code_hash()), {"started": "2026-01-01T00:00:00+00:00"}
     for other in ({"device_name": "another processor (2 cores)"}, {"versions": {"python": "3.11.7", "torch": "1.0"}}):
         checkpoint.save(path, trainer, {**origin, **other})
@@ -191,10 +191,15 @@ def test_a_fresh_clone_keeps_what_is_pulled(
 
 
 def test_dvc_runs_no_stage_that_its_lock_has(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
-    """On another device finished seeds are not found, but DVC does not ask for them as long as nothing has changed."""
+    """Seeds of other code would be replayed, but DVC does not ask for them as long as nothing has changed. All devices keep them."""
     settings = lay_out(study_of(raw_params))
     (entry,) = plan.survey(settings, "cuda")
-    assert entry.trained == [0, 1]
+    assert seeds_of(entry) == ([0, 1], [], [])
+    run = results.read_run(Path("runs/base"))
+    results.write_run(Path("runs/base"), {**run, "trainings": [{**group, "code_hash": "f" * 64} for group in run["trainings"]]})
+    shutil.rmtree(".checkpoints")
+    (entry,) = plan.survey(settings, "cuda")
+    assert entry.replayed == [0, 1]
     lock_stage(settings)
     (entry,) = plan.survey(settings, "cuda")
     assert entry.tasks == ()

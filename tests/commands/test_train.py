@@ -132,7 +132,7 @@ def here(taken: list[workers.Assignment]) -> train.Engine:
 
 
 def place(settings: params.Params, variant: str) -> Path:
-    return finished.folder(FINISHED, settings.resolve(variant), load(Path("data/arrays")).digest, "cpu")
+    return finished.folder(FINISHED, settings.resolve(variant), load(Path("data/arrays")).digest)
 
 
 def seeds_in(folder: Path) -> list[int]:

@@ -72,13 +72,12 @@ def test_a_damaged_file_is_told_and_removed(tmp_path: Path, tiny_trainer: Callab
 
 def test_settings_that_differ_in_seeds_alone_share_a_folder(tmp_path: Path, tiny_settings: Callable[..., VariantSettings]) -> None:
     def place(**train: Any) -> Path:
-        return finished.folder(tmp_path, tiny_settings(**train), "d" * 64, "cpu")
+        return finished.folder(tmp_path, tiny_settings(**train), "d" * 64)
 
     assert place(seeds=(0,)) == place(seeds=(5, 6, 7))
     assert place(epochs=5) != place()
     assert place(learning_rate=0.004) != place()
-    assert finished.folder(tmp_path, tiny_settings(), "e" * 64, "cpu") != place()
-    assert finished.folder(tmp_path, tiny_settings(), "d" * 64, "cuda") != place()
+    assert finished.folder(tmp_path, tiny_settings(), "e" * 64) != place()
 
 
 def test_a_default_of_a_setting_stays_what_it_was_introduced_with() -> None:

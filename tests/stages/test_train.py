@@ -332,6 +332,24 @@ def test_seeds_add_up(tmp_path: Path, arrays: Path, study: Params, unbroken: Pat
     assert files(directory) == files(unbroken)
 
 
+@pytest.mark.parametrize("code", [None, "f" * 64], ids=["this code", "other code"])
+def test_the_seeds_of_a_gpu_are_kept_on_the_cpu(tmp_path: Path, arrays: Path, study: Params, unbroken: Path, code: str | None) -> None:
+    """Whatever stack trained them; those of other code after a replay that allows for rounding."""
+    directory = continued(tmp_path, arrays, study, unbroken)
+    gpu = {"device": "cuda", "device_name": "NVIDIA H200", "attention": "fused-cuda", "graphs": "captured", "stack": list(SEEDS)}
+    for path in (directory / ".checkpoints" / "seeds").glob("*/*.done"):
+        part = finished.read(path)
+        path.unlink()
+        finished.write(path.parent, replace(part, origin={**part.origin, **gpu, "code_hash": code or part.origin["code_hash"]}))
+    out = here(directory)
+    assert epochs_trained(out) == 0
+    assert f"3 finished seeds kept{', 3 of them after a replay' if code else ''}" in out
+    assert_same(directory, unbroken)
+    (training,) = results.read_run(directory / "runs" / "tiny")["trainings"]
+    assert (training["device"], training["graphs"], training["seeds"]) == ("cuda", "captured", [0, 1, 2])
+    assert [one["exact"] for one in training["replays"]] == ([False] if code else [])
+
+
 def test_what_lies_in_runs_is_found_under_any_name(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
     """A fresh clone has no finished seeds but those in runs/; a variant renamed there trains nothing."""
     directory = lay_out(tmp_path, arrays, study)

@@ -10,6 +10,7 @@ import torch
 
 from pipeline.data.datasets import Dataset
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
+from pipeline.runner import workers
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.step import GraphDriver
 from tests.helpers import finish
@@ -99,6 +100,15 @@ def test_repeat_and_resume_are_bitwise(study: Params, dataset: Dataset) -> None:
     finish(resumed)
     assert_bitwise(resumed, unbroken)
     assert_bitwise(trained(chosen, dataset), unbroken)
+
+
+def test_a_stack_learns_with_torchs_attention(study: Params, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory-efficient kernel has no backward pass under vmap, so the workers switch it off."""
+    workers.prepare("cuda")
+    chosen = settings(study, epochs=1)
+    fused = trained(chosen, dataset)
+    monkeypatch.setenv("LAB_ATTENTION", "sdpa")
+    torch.testing.assert_close(trained(chosen, dataset).trace.loss, fused.trace.loss, rtol=0, atol=1e-4)
 
 
 def test_the_host_does_not_wait_inside_an_epoch(study: Params, dataset: Dataset) -> None:
