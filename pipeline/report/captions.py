@@ -153,6 +153,7 @@ def render(
         scenes=params.scenes,
         train=params.train,
         other_seeds=text.other_seeds(params, experiment.variants),
+        on_gpu=text.on_gpu(material.runs),
         experiment=experiment,
         baseline=baseline,
         settings=text.differs(params, experiment.baseline),

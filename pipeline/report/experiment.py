@@ -414,6 +414,7 @@ def render(
         short=[label for label, run in brief.items() if too_short(params, run)],
         brief={label: run.images_shown for label, run in brief.items() if not too_short(params, run)},
         other_seeds=text.other_seeds(params, experiment.variants),
+        on_gpu=text.on_gpu(material.runs),
         other_length=len(lengths) > 1,
         level=100 * look_level(params.looks),
         lost_losses=[material.label(run) for run in material.runs if not np.isfinite(run.test_loss[:, -1]).all()],

@@ -12,6 +12,7 @@ import jinja2
 
 from pipeline.measures import MEASURES, Measure
 from pipeline.params import ComparisonSettings, ModelSettings, Params
+from pipeline.study import Training
 from pipeline.study.claims import Finding, Judgement, is_ratio, is_timed
 from pipeline.study.claims import listed as listed
 from pipeline.study.statistics import Interval
@@ -91,6 +92,18 @@ def other_seeds(params: Params, variants: Sequence[str]) -> str:
         by_count.setdefault(len(params.resolve(variant).train.seeds), []).append(variant)
     by_count.pop(len(params.train.seeds), None)
     return listed([f"{listed(own)} {'has' if len(own) == 1 else 'have'} {count}" for count, own in by_count.items()]) if by_count else ""
+
+
+def on_gpu(runs: Sequence[Training]) -> str:
+    """Which of the variants, or which of their seeds, a GPU trained: a sentence, or "" where no GPU or nothing else trained any."""
+    groups = [(run, group) for run in runs for group in run.trainings]
+    of_gpu = [(run, group) for run, group in groups if group.get("device") == "cuda"]
+    if not of_gpu or len(of_gpu) == len(groups):
+        return ""
+    whole = {run.variant for run in runs if len(run.trainings) == 1}
+    names = [run.variant + ("" if run.variant in whole else f" (seeds {seed_list(group['seeds'])})") for run, group in of_gpu]
+    kinds = listed(list(dict.fromkeys(str(group.get("device_name")) for _, group in of_gpu)))
+    return f"A GPU ({kinds}) trained {listed(names)}, processors the rest; both compute in float32, and round differently."
 
 
 def without_machine(sentence: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,19 @@ def test_other_numbers_of_seeds_are_named_once(raw_params: dict[str, Any]) -> No
     assert text.other_seeds(study, ["first", "max"]) == ""
     assert text.other_seeds(study, ["base", "first"]) == "base has 10"
     assert text.other_seeds(study, ["base", "first", "concat", "mean"]) == "base and concat have 10 and mean has 20"
+
+
+def test_what_a_gpu_trained_is_named_where_processors_trained_the_rest() -> None:
+    def run(variant: str, **seeds: list[int]) -> Any:
+        name = {"cpu": "A processor (2 cores)", "cuda": "NVIDIA H200"}
+        groups = [{"device": device, "device_name": name[device], "seeds": own} for device, own in seeds.items()]
+        return SimpleNamespace(variant=variant, trainings=groups)
+
+    here, there, both = run("a", cpu=[0, 1]), run("b", cuda=[0, 1]), run("c", cpu=[0, 1, 2], cuda=[3, 4, 5])
+    assert text.on_gpu([here, here]) == text.on_gpu([there, there]) == text.on_gpu([]) == ""
+    said = "A GPU (NVIDIA H200) trained {}, processors the rest; both compute in float32, and round differently."
+    assert text.on_gpu([here, there]) == said.format("b")
+    assert text.on_gpu([here, there, both]) == said.format("b and c (seeds 3 to 5)")
 
 
 def test_notes_have_the_labels_of_their_page() -> None:
