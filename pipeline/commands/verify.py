@@ -27,7 +27,7 @@ from pipeline.commands.repro import reproduce
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation import inference
 from pipeline.evaluation.records import Records
-from pipeline.params import Params, shown
+from pipeline.params import Params, VariantSettings, shown
 from pipeline.params import load as load_params
 from pipeline.provenance import device_name, origin, same_processor, versions
 from pipeline.runner import finished, results, workers
@@ -379,7 +379,7 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
     images = _images(new.rows[-1].test_accuracy - old.rows[-1].test_accuracy, num_images)
     _say(f"{what}  on {here}; stored: {old.origin['device_name']}, which rounds otherwise")
     _say(f"  after the last epoch the test loss differs by {loss:.1e} of it, the accuracy by {images} of {num_images} test examples")
-    if (parted := start_parted(new, old)) is not None:
+    if (parted := start_parted(settings, new, old)) is not None:
         _say(f"  differs: {parted}{_other_versions(old)}")
         return 1
     _say("  the beginning agrees: initial weights, order of the images, augmentation, learning rates, and the first losses up to rounding")
@@ -388,7 +388,8 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
 
 def bits_parted(new: Finished, old: Finished) -> str | None:
     """The first difference between two trainings of a seed, as a clause; None if all but their seconds is bitwise equal."""
-    if (clause := _tables_parted(new, old)) is not None:
+    others = [name for name, digest in old.origin["tables"].items() if new.origin["tables"][name] != digest]
+    if (clause := _tables_parted(others)) is not None:
         return clause
     steps = old.tensors["trace.step"]
     if not np.array_equal(new.tensors["trace.step"], steps):
@@ -408,21 +409,21 @@ def bits_parted(new: Finished, old: Finished) -> str | None:
     return None
 
 
-def start_parted(new: Finished, old: Finished) -> str | None:
+def start_parted(settings: VariantSettings, new: Finished, old: Finished) -> str | None:
     """The first difference in what agrees on every processor: the tables, and the first losses up to rounding. None without one."""
-    from pipeline.runner.replay import TOLERANCES
+    from pipeline.runner.replay import TOLERANCES, other_tables
 
-    if (clause := _tables_parted(new, old)) is not None:
+    if (clause := _tables_parted(other_tables(settings.train, settings.num_steps, new.origin["tables"], old.origin["tables"]))) is not None:
         return clause
     found, was = (part.tensors["trace.loss"][: finished.REPLAYED_STEPS] for part in (new, old))
     other = np.flatnonzero(~np.isclose(found, was, rtol=TOLERANCES["loss"], equal_nan=True))
     return f"loss of step {other[0] + 1}: {found[other[0]]:.9g} was {was[other[0]]:.9g}" if other.size else None
 
 
-def _tables_parted(new: Finished, old: Finished) -> str | None:
+def _tables_parted(others: Sequence[str]) -> str | None:
+    """A clause about tables that differ; None without any."""
     said = {"weights": "initial weights", "order": "order of the images", "augmentation": "augmentation", "rates": "learning rates"}
-    others = [said[name] for name, digest in old.origin["tables"].items() if new.origin["tables"][name] != digest]
-    return f"not the same {', '.join(others)}" if others else None
+    return f"not the same {', '.join(said[name] for name in others)}" if others else None
 
 
 def _say(line: str) -> None:

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.params import TrainSettings
 from pipeline.runner.finished import IMAGES_APART, REPLAYED_STEPS, TEST_TOLERANCE, Finished
 from pipeline.training.engine import Trainer
+from pipeline.training.optimizers import make_optimizer
 
 # Fifty steps enlarge the rounding of another kind of processor. Between the AVX-512, AVX2 and SSE4.2 code of one processor, the base's
 # losses differ by 1e-7 of their size and its gradient norms by 1e-6; the CNN's by 0.007 and 0.09, the most, because of its batch norm.
@@ -52,6 +54,23 @@ def tables(trainer: Trainer) -> dict[int, dict[str, str]]:
     return result
 
 
+def other_tables(train: TrainSettings, num_steps: int, new: Mapping[str, str], old: Mapping[str, str]) -> list[str]:
+    """The names of the tables of a seed that differ between two trainings, given what `tables` says of each.
+
+    The optimiser's table is in float64 on the CPU and in float32 on a GPU, so its digests may be of the same numbers and not the same.
+    """
+    others = [name for name in _TABLES if new[name] != old[name]]
+    if "rates" in others and {new["rates"], old["rates"]} <= _rates(train, num_steps):
+        others.remove("rates")
+    return others
+
+
+def _rates(train: TrainSettings, num_steps: int) -> set[str]:
+    """The digests of the optimiser's table in both precisions."""
+    optimizer = make_optimizer(train, [torch.zeros(1)], num_seeds=1, stacked=False, total_steps=num_steps)
+    return {_digest([optimizer.coefficients]), _digest([optimizer.coefficients.float()])}
+
+
 def parted(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str | None:
     """Where today's code first differs from a finished training, as a clause; None where it computes the same.
 
@@ -65,9 +84,8 @@ def parted(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str |
         return f"the weights have other names: {', '.join(other[:3])}"
     for seed, found in tables(trainer).items():
         stored = next(part for part in parts if part.seed == seed).origin["tables"]
-        for name, clause in _TABLES.items():
-            if found[name] != stored[name]:
-                return clause.format(seed=seed)
+        if others := other_tables(trainer.settings.train, trainer.num_steps, found, stored):
+            return _TABLES[others[0]].format(seed=seed)
     count = min(REPLAYED_STEPS, trainer.num_steps)
     trainer.run_steps(count)
     for name, what in (("loss", ""), ("gradient_norm", "the gradient norm of ")):

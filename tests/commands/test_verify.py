@@ -244,17 +244,18 @@ def test_another_processor_may_round_and_this_one_may_not(loss: float, accuracy:
     assert found[0].startswith(clause)
 
 
-def test_the_beginning_has_to_agree_on_every_processor() -> None:
+def test_the_beginning_has_to_agree_on_every_processor(study: params.Params) -> None:
     from pipeline.runner.replay import TOLERANCES  # imports torch
 
+    base = study.resolve("base")
     old, new = a_seed(), a_seed()
     new.tensors["trace.loss"] *= 1 + TOLERANCES["loss"] / 2
     new.tensors["trace.loss"][55] = 9  # after the steps in which rounding stays small
-    assert start_parted(new, old) is None
+    assert start_parted(base, new, old) is None
     new.tensors["trace.loss"][7] *= 1 + 2 * TOLERANCES["loss"]
-    assert str(start_parted(new, old)).startswith("loss of step 8: ")
-    others = {**old.origin["tables"], "order": "x"}
-    assert start_parted(a_seed(tables=others), old) == "not the same order of the images"
+    assert str(start_parted(base, new, old)).startswith("loss of step 8: ")
+    others = {**old.origin["tables"], "order": "x", "rates": "y"}
+    assert start_parted(base, a_seed(tables=others), old) == "not the same order of the images, learning rates"
 
 
 def test_a_damaged_record_leaves_the_tables_unverified(

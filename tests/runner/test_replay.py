@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,19 @@ def test_the_tail_of_a_schedule_is_caught(train: Train, tiny_trainer: Callable[.
 
     monkeypatch.setattr(schedules, "table", changed)
     assert replay.parted(tiny_trainer(**LONG), parts, exact=True) == "the learning rates are others"
+
+
+def test_a_table_of_rates_in_the_float32_of_a_gpu_is_the_same(tiny_trainer: Callable[..., Trainer]) -> None:
+    for settings in ({}, {"optimizer": "radam", "schedule": "cosine"}):
+        cpu, gpu = tiny_trainer(**settings), tiny_trainer(**settings)
+        gpu.optimizer.coefficients = gpu.optimizer.coefficients.float()
+        (here, *_), (there, *_) = replay.tables(cpu).values(), replay.tables(gpu).values()
+        assert here["rates"] != there["rates"]
+        others = partial(replay.other_tables, cpu.settings.train, cpu.num_steps)
+        assert others(here, there) == others(there, here) == []
+        changed = tiny_trainer(**{**settings, "learning_rate": 0.00400001})
+        changed.optimizer.coefficients = changed.optimizer.coefficients.float()
+        assert others(here, next(iter(replay.tables(changed).values()))) == ["rates"]
 
 
 def test_the_order_of_a_late_epoch_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,10 +30,10 @@ from pipeline.errors import UserError
 from pipeline.files import read_sealed, sha256, write_sealed
 from pipeline.models import build
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings, load_variant
-from pipeline.runner import finished, results, workers
+from pipeline.runner import finished, replay, results, workers
 from pipeline.runner.checkpoint import metadata
 from pipeline.stages import train as stage
-from pipeline.training.engine import set_reproducible
+from pipeline.training.engine import Trainer, set_reproducible
 from tests.helpers import flip_bit, is_worker, wait_until, workers_of
 
 SEEDS = (0, 1, 2)
@@ -337,10 +337,14 @@ def test_the_seeds_of_a_gpu_are_kept_on_the_cpu(tmp_path: Path, arrays: Path, st
     """Whatever stack trained them; those of other code after a replay that allows for rounding."""
     directory = continued(tmp_path, arrays, study, unbroken)
     gpu = {"device": "cuda", "device_name": "NVIDIA H200", "attention": "fused-cuda", "graphs": "captured", "stack": list(SEEDS)}
+    trainer = Trainer(load_variant(directory / "configs" / "tiny.json"), load(directory / "data" / "arrays"), SEEDS, torch.device("cpu"))
+    trainer.optimizer.coefficients = trainer.optimizer.coefficients.float()  # as a GPU has them
+    tables = replay.tables(trainer)
     for path in (directory / ".checkpoints" / "seeds").glob("*/*.done"):
         part = finished.read(path)
         path.unlink()
-        finished.write(path.parent, replace(part, origin={**part.origin, **gpu, "code_hash": code or part.origin["code_hash"]}))
+        own = {**gpu, "tables": tables[part.seed], **({"code_hash": code} if code else {})}
+        finished.write(path.parent, replace(part, origin={**part.origin, **own}))
     out = here(directory)
     assert epochs_trained(out) == 0
     assert f"3 finished seeds kept{', 3 of them after a replay' if code else ''}" in out
