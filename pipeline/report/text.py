@@ -100,8 +100,10 @@ def on_gpu(runs: Sequence[Training]) -> str:
     of_gpu = [(run, group) for run, group in groups if group.get("device") == "cuda"]
     if not of_gpu or len(of_gpu) == len(groups):
         return ""
-    whole = {run.variant for run in runs if len(run.trainings) == 1}
-    names = [run.variant + ("" if run.variant in whole else f" (seeds {seed_list(group['seeds'])})") for run, group in of_gpu]
+    names = []
+    for run, group in of_gpu:
+        part = f" (seed{'s' * (len(group['seeds']) > 1)} {seed_list(group['seeds'])})"
+        names.append(run.variant + (part if len(run.trainings) > 1 else ""))
     kinds = listed(list(dict.fromkeys(str(group.get("device_name")) for _, group in of_gpu)))
     return f"A GPU ({kinds}) trained {listed(names)}, processors the rest; both compute in float32, and round differently."
 

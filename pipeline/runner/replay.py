@@ -5,7 +5,7 @@ function over the first `REPLAYED_STEPS` steps, loss by loss; the test by testin
 these steps, and is in none of the tables, is not compared.
 
 On the kind of processor that trained, everything has to be equal to the last bit. Another kind rounds differently: there, the tables
-have to be equal to the last bit, and the rest up to rounding.
+have to be equal to the last bit (the learning rates in float32, if a GPU is on one side), and the rest up to rounding.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ def test_what_a_gpu_trained_is_named_where_processors_trained_the_rest() -> None
     said = "A GPU (NVIDIA H200) trained {}, processors the rest; both compute in float32, and round differently."
     assert text.on_gpu([here, there]) == said.format("b")
     assert text.on_gpu([here, there, both]) == said.format("b and c (seeds 3 to 5)")
+    assert text.on_gpu([run("d", cpu=[0], cuda=[1])]) == said.format("d (seed 1)")
 
 
 def test_notes_have_the_labels_of_their_page() -> None:

@@ -33,6 +33,7 @@ def _reproducible() -> Iterator[None]:
     set_reproducible(torch.device("cuda"))
     yield
     torch.use_deterministic_algorithms(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(True)
 
 
 @pytest.fixture(scope="module")
