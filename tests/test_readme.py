@@ -29,6 +29,13 @@ def test_it_says_how_much_the_preview_trains() -> None:
     assert says in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_a_variant_is_added_to_lines_that_are_there() -> None:
+    (diff,) = re.findall(r"^```diff\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    kept = [line[1:] for line in diff.splitlines() if not line.startswith("+")]
+    assert len(kept) > 1
+    assert set(kept) <= set((ROOT / "params.yaml").read_text(encoding="utf-8").splitlines())
+
+
 def test_its_links_lead_to_files() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)|(?:src|srcset)=\"([^\"]+)\"", text)
