@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shutil
 from pathlib import Path
 
@@ -18,8 +17,8 @@ def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.resolve", description=__doc__).parse_args(argv)
     params = load()
     write_configs(params, CONFIGS)
-    for name in prune(RUNS, params):
-        print(f"runs/{name} removed: params.yaml no longer names this variant")
+    for line in prune(RUNS, params):
+        print(line)
 
 
 def write_configs(params: Params, directory: Path) -> None:
@@ -32,19 +31,29 @@ def write_configs(params: Params, directory: Path) -> None:
 
 
 def prune(runs: Path, params: Params) -> list[str]:
-    """Removes results of variants that params.yaml no longer has, but for their finished seeds. Returns their names.
+    """Removes results of variants that params.yaml no longer has, but for their finished seeds. Returns what there is to say.
 
-    What is no training stays: links, and folders that hold other files.
+    What is no training stays: links, and folders that hold other files. So do damaged results, whose seeds cannot be kept.
     """
     there = {path.name for path in runs.glob("*")}
     # A variant that was only renamed finds its seeds again, in a fresh clone, too.
     results.restore_runs(runs, lambda name: name not in params.variants)
     gone = [path for path in sorted(runs.glob("*")) if path.name not in params.variants and _is_training(path)]
+    said = []
     for path in gone:
-        with contextlib.suppress(UserError):
+        try:
             results.keep(path, FINISHED)
+        except UserError as error:
+            fault = str(error).partition(": ")[0]
+            said.append(
+                f"runs/{path.name} left, though params.yaml no longer names this variant, because its seeds cannot be kept: {fault}."
+                " Restore that file, or remove the folder."
+            )
+            continue
         shutil.rmtree(path)
-    return [path.name for path in gone if path.name in there]
+        if path.name in there:
+            said.append(f"runs/{path.name} removed: params.yaml no longer names this variant")
+    return said
 
 
 def _is_training(path: Path) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import run_command
+from pipeline.files import sealed_json, write_json
 from pipeline.params import Params, load_variant
 from pipeline.stages.resolve import prune, write_configs
 
@@ -28,10 +29,9 @@ def test_one_file_a_variant(tmp_path: Path, study: Params) -> None:
 
 def test_runs_of_variants_that_are_gone_are_removed(tmp_path: Path, study: Params) -> None:
     for name in ("base", "gone"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").touch()
+        write_json(tmp_path / name / "run.json", sealed_json({"form": "of an older version"}))
     (tmp_path / "a-file").touch()
-    assert prune(tmp_path, study) == ["gone"]
+    assert prune(tmp_path, study) == ["runs/gone removed: params.yaml no longer names this variant"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file", "base"]
     assert prune(tmp_path / "not-there", study) == []
 

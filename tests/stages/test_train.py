@@ -33,6 +33,8 @@ from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
 from pipeline.runner import finished, replay, results, workers
 from pipeline.runner.checkpoint import metadata
 from pipeline.stages import train as stage
+from pipeline.stages.resolve import prune
+from pipeline.study.files import FINISHED, RUNS
 from pipeline.training.engine import Trainer, set_reproducible
 from tests.helpers import flip_bit, is_worker, wait_until, workers_of
 
@@ -360,6 +362,28 @@ def test_what_lies_in_runs_is_found_under_any_name(tmp_path: Path, arrays: Path,
     shutil.copytree(unbroken / "runs" / "tiny", directory / "runs" / "formerly")
     assert epochs_trained(here(directory)) == 0
     assert files(directory) == files(unbroken)
+
+
+def test_damaged_results_of_a_variant_that_is_gone_stay(
+    tmp_path: Path, arrays: Path, study: Params, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its seeds cannot be kept before its folder goes."""
+    directory = lay_out(tmp_path, arrays, study)
+    monkeypatch.chdir(directory)
+    former = Path("runs", "formerly")
+    shutil.copytree(unbroken / "runs" / "tiny", former)
+    content = (former / "model.safetensors").read_bytes()
+    (former / "model.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    left = [
+        "runs/formerly left, though params.yaml no longer names this variant, because its seeds cannot be kept:"
+        " runs/formerly/model.safetensors does not have the sha256 that run.json recorded, so it is damaged."
+        " Restore that file, or remove the folder."
+    ]
+    assert prune(RUNS, study) == prune(RUNS, study) == left
+    assert not list(FINISHED.glob("*/*.done"))
+    (former / "model.safetensors").write_bytes(content)
+    assert prune(RUNS, study) == ["runs/formerly removed: params.yaml no longer names this variant"]
+    assert len(list(FINISHED.glob("*/*.done"))) == 3
 
 
 def test_a_training_keeps_its_id_through_a_kill_and_beside_a_variant_with_its_settings(
