@@ -186,6 +186,8 @@ def write_study(root: Path, seeds: int, epochs: int, *, left_out: tuple[str, ...
     raw: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())
     raw["train"] |= {"seeds": list(range(seeds)), "epochs": epochs}
     raw |= changes
+    for claim in raw["claims"].values():
+        claim.pop("first_seed", None)  # nobody has seen these seeds
     root.mkdir(parents=True, exist_ok=True)
     (root / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
     params = parse(raw)
