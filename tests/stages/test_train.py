@@ -372,8 +372,7 @@ def test_damaged_results_of_a_variant_that_is_gone_stay(
     monkeypatch.chdir(directory)
     former = Path("runs", "formerly")
     shutil.copytree(unbroken / "runs" / "tiny", former)
-    content = (former / "model.safetensors").read_bytes()
-    (former / "model.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    flip_bit(former / "model.safetensors")
     left = [
         "runs/formerly left, though params.yaml no longer names this variant, because its seeds cannot be kept:"
         " runs/formerly/model.safetensors does not have the sha256 that run.json recorded, so it is damaged."
@@ -381,7 +380,7 @@ def test_damaged_results_of_a_variant_that_is_gone_stay(
     ]
     assert prune(RUNS, study) == prune(RUNS, study) == left
     assert not list(FINISHED.glob("*/*.done"))
-    (former / "model.safetensors").write_bytes(content)
+    shutil.copyfile(unbroken / "runs" / "tiny" / "model.safetensors", former / "model.safetensors")
     assert prune(RUNS, study) == ["runs/formerly removed: params.yaml no longer names this variant"]
     assert len(list(FINISHED.glob("*/*.done"))) == 3
 
