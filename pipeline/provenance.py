@@ -270,7 +270,7 @@ def mapping(text: str | bytes | None) -> dict[str, Any]:
     """The mapping that a YAML text holds; an empty one where it holds none, or is no YAML."""
     try:
         value = yaml.load(text or "", Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # the loader's own for a date like 2026-02-30
         return {}
     return value if isinstance(value, dict) else {}
 

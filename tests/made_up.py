@@ -75,7 +75,7 @@ def _attention(model: ModelSettings, seeds: int, rng: np.random.Generator) -> di
     return {
         "images": images, "image_labels": np.arange(10, dtype=np.uint8),
         "maps": (weights / weights.sum(-1, keepdims=True))[:, :, :, 0].astype(np.float16),
-        "rollout": (rollout / rollout.sum(-1, keepdims=True)).astype(np.float32), "has_cls": np.array(int(model.has_cls)),
+        "rollout": (rollout / rollout.sum(-1, keepdims=True)).astype(np.float32),
     }  # fmt: skip
 
 

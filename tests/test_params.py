@@ -434,6 +434,10 @@ WRONG_COMPARISONS = [
         {"rule": "ratio", "measure": "step time", "between": [1.0, 2.0], "minus": ["cnn", "base"]},
         "minus: ratio compares one pair only.",
     ),
+    (
+        {"minus": ["cnn", "base"]},
+        "minus: the two pairs have to be four variants, because each counts as measured by itself.",
+    ),
     ({"minus": ["cnn"]}, "minus.1 is missing from params.yaml; give it a value."),
     ({"bond": 0.1}, "bond is not a key of params.yaml; the nearest is 'bound'."),
 ]

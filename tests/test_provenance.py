@@ -210,3 +210,8 @@ def test_what_decides_a_variant_and_is_in_no_commit(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path / "build" / "small")
     write("profiles/small/params.yaml", "train: {epochs: 1}\n")
     assert provenance.edits("base") == ["profiles/small/params.yaml: train.epochs: 2 -> 1"]
+
+
+@pytest.mark.parametrize("text", ["", "- 1", "a: [", "a: \t- b", "day: 2026-02-30", None])
+def test_what_holds_no_mapping_is_an_empty_one(text: str | None) -> None:
+    assert provenance.mapping(text) == {}

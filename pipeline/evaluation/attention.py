@@ -63,7 +63,7 @@ def entropy(weights: FloatArray) -> FloatArray:
     return result
 
 
-def rollout(weights: FloatArray) -> FloatArray:
+def rollout(weights: FloatArray, *, residual: bool = True) -> FloatArray:
     """Attention rollout (Abnar and Zuidema 2020, section 3): how much each token's output depends on each input token.
 
     Weights are averaged over heads, the identity is added for the residual connection, rows are scaled to sum to 1, and the blocks
@@ -73,6 +73,7 @@ def rollout(weights: FloatArray) -> FloatArray:
 
     Args:
         weights: (block, image, head, token, key); keys beyond the number of tokens are memory slots.
+        residual: whether attention has a residual connection; without one the identity is not added.
 
     Returns:
         (image, token, token); rows sum to 1.
@@ -80,25 +81,35 @@ def rollout(weights: FloatArray) -> FloatArray:
     tokens = weights.shape[-2]
     mean = np.asarray(weights, dtype=np.float64).mean(2)[..., :tokens]  # (block, image, token, token)
     total = mean.sum(-1, keepdims=True)
-    mean = mean / np.where(total == 0, 1.0, total)
-    mixed = mean + np.eye(tokens)
-    mixed /= mixed.sum(-1, keepdims=True)
+    mixed = np.where(total == 0, np.eye(tokens), mean / np.where(total == 0, 1.0, total))
+    if residual:
+        mixed = (mixed + np.eye(tokens)) / 2
     result: FloatArray = mixed[0]
     for block in mixed[1:]:
         result = block @ result
     return result
 
 
-def source_row(rolled: FloatArray, *, has_cls: bool) -> FloatArray:
-    """The row of the head's input: that of the class token, or the mean over tokens if there is none.
+def source_row(rolled: FloatArray, settings: ModelSettings) -> FloatArray:
+    """The row of what the head reads: the class token, the first patch, or the mean over patches.
+
+    A head that weighs the patches of each image (`max`, `attention`) or each place (`concat`) counts as one that reads their mean.
 
     Args:
         rolled: a rollout or attention weights, (..., token, key).
+        settings: the model's options; `pool` says what the head reads.
 
     Returns:
         (..., key).
     """
-    row: FloatArray = rolled[..., 0, :] if has_cls else rolled.mean(-2)
+    patches = rolled[..., int(settings.has_cls) :, :]
+    match settings.pool:
+        case "cls":
+            row = rolled[..., 0, :]
+        case "first":
+            row = patches[..., 0, :]
+        case _:
+            row = patches.mean(-2)
     return row
 
 
@@ -256,7 +267,7 @@ def probe(
     for start in range(0, len(images), batch):
         chosen = images[start : start + batch]
         weights = _weights(module, chosen)
-        row = source_row(rollout(weights), has_cls=settings.has_cls)
+        row = _rolled_row(weights, settings)
         uncertainty.append(entropy(weights).mean((0, 2, 3)))  # (image,)
         rows.append(row[:, int(settings.has_cls) :])
     looked, ink = np.concatenate(rows), patch_ink(images, settings.grid)
@@ -268,9 +279,13 @@ def probe(
         own_ink_correlation=float(own_ink_correlation(looked, ink).mean()),
         deletion=against_random,
         own_deletion=against_others,
-        maps=source_row(weights, has_cls=settings.has_cls)[..., : settings.num_tokens].swapaxes(0, 1).astype(np.float16),
-        rollout=source_row(rollout(weights), has_cls=settings.has_cls).astype(np.float32),
+        maps=source_row(weights, settings)[..., : settings.num_tokens].swapaxes(0, 1).astype(np.float16),
+        rollout=_rolled_row(weights, settings).astype(np.float32),
     )
+
+
+def _rolled_row(weights: FloatArray, settings: ModelSettings) -> FloatArray:
+    return source_row(rollout(weights, residual=settings.residual != "none"), settings)
 
 
 def _predictions(module: nn.Module, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:

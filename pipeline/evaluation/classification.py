@@ -80,7 +80,6 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
         }
         arrays["rollout"] = np.stack([one.rollout for one in probes])
         shared |= {"images": digits, "image_labels": dataset.test_labels[places], "maps": probes[0].maps}
-        shared["has_cls"] = np.array(int(task.settings.model.has_cls))
     if "saturation" in task.probes:
         model, chosen = task.settings.model, slice(saturation.NUM_IMAGES)
         assert isinstance(model, ModelSettings)

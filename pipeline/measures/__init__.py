@@ -393,7 +393,7 @@ MEASURES: dict[str, Measure] = {
         "nats", "nats", values=_evaluated("attention_entropy", _NO_ATTENTION), probe="attention",
     ),
     "ink correlation": Measure(
-        "Rank correlation of the class token's attention rollout with the ink",
+        "Rank correlation of the attention rollout with the ink",
         "Spearman's rank correlation, over the patches of a test image, of the attention rollout with the ink in a patch; "
         "mean over the test images looked at.",
         values=_evaluated("ink_correlation", _NO_ATTENTION), probe="attention",

@@ -22,6 +22,7 @@ from pipeline.study.files import PREDICTIONS, RUNS, mend
 CAUSES = ("code_hash", "data_digest", "device", "device_name", "attention")
 ROUNDED = 2  # images of a test that an evaluation on another kind of processor may decide otherwise, as `runner.finished` has it
 Arrays = dict[str, npt.NDArray[Any]]
+_READERS = {"cls": "class token", "first": "first patch"}
 _CAPTIONS = ("words", "cells", "greedy", "beam", "scenes", "references", "cider_d_ceiling")  # of a captioner's predictions
 
 
@@ -31,18 +32,18 @@ class Attention:
 
     Attributes:
         images: (images, height, width), in [0, 1], the mean over channels; `labels` are their classes.
-        maps: (images, block, head, grid, grid): softmax weights of the first seed, from the class token (without one: mean over all
-            tokens) to the patches.
+        reader: what the head reads: the class token, the first patch, or the mean patch for all other pooling.
+        maps: (images, block, head, grid, grid): softmax weights of the first seed, from the reader to the patches.
         keys: how many tokens and memory slots share the weight of 1.
-        rollout: (seeds, images, grid, grid): attention rollout to the patches.
+        rollout: (seeds, images, grid, grid): attention rollout from the reader to the patches.
     """
 
     images: FloatArray
     labels: tuple[int, ...]
+    reader: str
     maps: FloatArray
     keys: int
     rollout: FloatArray
-    has_cls: bool
 
 
 @dataclass(frozen=True)
@@ -295,17 +296,16 @@ class Training:
         if self._arrays is None or "maps" not in self._arrays or not isinstance(model, ModelSettings):
             return None
         try:
-            has_cls = int(self._arrays["has_cls"])
             images, maps, rollout = (self._arrays[name] for name in ("images", "maps", "rollout"))
-            patches = slice(has_cls, has_cls + self.grid**2)
+            patches = slice(int(model.has_cls), int(model.has_cls) + self.grid**2)
             shape = (self.grid, self.grid)
             return Attention(
                 images=images.reshape(len(images), -1, *images.shape[-2:]).astype(np.float64).mean(1) / 255,
                 labels=tuple(self._arrays["image_labels"].tolist()),
+                reader=_READERS.get(model.pool, "mean patch"),
                 maps=maps[..., patches].astype(np.float64).reshape(*maps.shape[:3], *shape),
                 keys=model.num_tokens + model.memory,
                 rollout=rollout[..., patches].astype(np.float64).reshape(*rollout.shape[:2], *shape),
-                has_cls=bool(has_cls),
             )
         except (KeyError, ValueError, IndexError, TypeError):
             raise self._damaged("its attention maps do not fit the model") from None

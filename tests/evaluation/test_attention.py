@@ -29,7 +29,7 @@ def test_entropy_by_loops_and_at_its_ends() -> None:
     assert attention.entropy(np.full(50, 1 / 50)) == pytest.approx(math.log(50))
 
 
-def rollout_by_loops(weights: np.ndarray) -> np.ndarray:
+def rollout_by_loops(weights: np.ndarray, residual: bool = True) -> np.ndarray:
     """(block, head, token, key) of one image to (token, token), number by number."""
     blocks, heads, tokens, _ = weights.shape
     result = [[float(i == j) for j in range(tokens)] for i in range(tokens)]
@@ -38,20 +38,21 @@ def rollout_by_loops(weights: np.ndarray) -> np.ndarray:
         for i in range(tokens):
             total = sum(step[i])
             step[i] = [value / total for value in step[i]] if total else step[i]
-            step[i][i] += 1.0
+            step[i][i] += 1.0 if residual else 0.0
             total = sum(step[i])
             step[i] = [value / total for value in step[i]]
         result = [[sum(step[i][k] * result[k][j] for k in range(tokens)) for j in range(tokens)] for i in range(tokens)]
     return np.array(result)
 
 
+@pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("slots", [0, 3])
-def test_rollout_by_loops(slots: int) -> None:
+def test_rollout_by_loops(slots: int, residual: bool) -> None:
     weights = distributions(np.random.default_rng(1), 3, 4, 2, 6, 6 + slots)
-    found = attention.rollout(weights)
+    found = attention.rollout(weights, residual=residual)
     assert found.shape == (4, 6, 6)
     for image in range(4):
-        np.testing.assert_allclose(found[image], rollout_by_loops(weights[:, image]), atol=1e-13)
+        np.testing.assert_allclose(found[image], rollout_by_loops(weights[:, image], residual), atol=1e-13)
     np.testing.assert_allclose(found.sum(-1), 1.0, atol=1e-13)
 
 
@@ -66,13 +67,48 @@ def test_rollout_worked_out_by_hand() -> None:
     np.testing.assert_allclose(attention.rollout(with_slot)[0], [[0.5, 0.5], [0.25, 0.75]])
     # All of it on the slot: nothing moves between tokens.
     only_slot = np.concatenate([0 * weights, np.ones((2, 1, 1, 2, 1))], axis=-1)
-    np.testing.assert_allclose(attention.rollout(only_slot)[0], np.eye(2))
+    for residual in (True, False):
+        np.testing.assert_allclose(attention.rollout(only_slot, residual=residual)[0], np.eye(2))
+    # Without a residual connection both tokens hold, after block 1, only what token 1 held.
+    np.testing.assert_array_equal(attention.rollout(weights, residual=False)[0], first)
 
 
-def test_source_row() -> None:
+@pytest.mark.parametrize(
+    ("pool", "cls_insert", "read"),
+    [
+        ("cls", "expand", [0]),
+        ("first", "none", [0]),
+        ("first", "expand", [1]),
+        ("mean", "none", [0, 1, 2, 3]),
+        ("mean", "expand", [1, 2, 3]),
+        ("max", "expand", [1, 2, 3]),
+        ("concat", "none", [0, 1, 2, 3]),
+    ],
+)
+def test_source_row_is_of_what_the_head_reads(raw_params: dict[str, Any], pool: str, cls_insert: str, read: list[int]) -> None:
     rolled = np.random.default_rng(2).random((3, 4, 4))
-    np.testing.assert_array_equal(attention.source_row(rolled, has_cls=True), rolled[:, 0])
-    np.testing.assert_allclose(attention.source_row(rolled, has_cls=False)[1, 2], sum(rolled[1, i, 2] for i in range(4)) / 4)
+    found = attention.source_row(rolled, settings_of(raw_params, pool=pool, cls_insert=cls_insert))
+    np.testing.assert_allclose(found[1, 2], sum(rolled[1, i, 2] for i in read) / len(read))
+
+
+@pytest.mark.parametrize("pool", ["cls", "first", "mean"])
+def test_the_head_depends_on_no_patch_that_its_row_leaves_out(raw_params: dict[str, Any], pool: str) -> None:
+    """Against the model's own gradient: where every token attends to itself alone, the head sees the patches of its row, and no other."""
+    import torch
+
+    from pipeline.models import build
+
+    settings = settings_of(raw_params, pool=pool, cls_insert="expand", heads=1, blocks=1)
+    module = build(settings)
+    images = torch.rand(1, 1, 28, 28, requires_grad=True)
+    module.blocks[0].attention.forward = lambda tokens: tokens  # each token attends to itself
+    module(images).sum().backward()
+    assert images.grad is not None
+    size = settings.patch
+    seen = images.grad[0, 0].reshape(settings.grid, size, settings.grid, size).abs().sum((1, 3)).flatten().numpy() > 0
+    alone = np.eye(settings.num_tokens)[None, None, None]
+    row = attention.source_row(attention.rollout(alone), settings)[0]
+    np.testing.assert_array_equal(seen, row[1:] > 0)
 
 
 def test_patch_ink_by_loops() -> None:
@@ -198,6 +234,7 @@ def settings_of(raw_params: dict[str, Any], **change: Any) -> ModelSettings:
         {},
         {"memory": 3},
         {"pool": "mean", "cls_insert": "none"},
+        {"pool": "first", "residual": "none"},
         {"attention": "full", "heads": 2, "attention_dropout": 0.5, "dropout": 0.5},
     ],
 )
@@ -227,8 +264,8 @@ def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: di
     assert found.entropy == pytest.approx(np.mean([-sum(p * math.log(p) for p in row) for row in flat.tolist()]), abs=1e-6)
     rows = []
     for image in range(7):
-        rolled = rollout_by_loops(weights[:, image])
-        rows.append(rolled[0] if settings.has_cls else rolled.mean(0))
+        rolled = rollout_by_loops(weights[:, image], settings.residual != "none")
+        rows.append(rolled.mean(0) if settings.pool == "mean" else rolled[int(settings.pool == "first")])
     ink = images.reshape(7, 4, 7, 4, 7).mean((2, 4)).reshape(7, 16)
     patches = np.array(rows)[:, int(settings.has_cls) :]
     correlations = [stats.spearmanr(np.round(a, 7), b).statistic for a, b in zip(patches, ink, strict=True)]
@@ -242,7 +279,7 @@ def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: di
     assert (found.deletion, found.own_deletion) == pytest.approx(attention.deletion(predict, images, labels, patches, 4))
     assert found.maps.shape == (2, settings.blocks, settings.heads, tokens)
     assert found.maps.dtype == np.float16
-    own = weights[:, 4:6, :, 0] if settings.has_cls else weights[:, 4:6].mean(3)
+    own = weights[:, 4:6].mean(3) if settings.pool == "mean" else weights[:, 4:6, :, int(settings.pool == "first")]
     np.testing.assert_allclose(found.maps, own[..., :tokens].swapaxes(0, 1), atol=1e-3)
     assert found.rollout.dtype == np.float32
     np.testing.assert_allclose(found.rollout, rows[4:6], atol=1e-6)

@@ -286,7 +286,6 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
     assert list(content["image_labels"]) == list(range(10))
     for digit in range(10):
         assert np.array_equal(content["images"][digit], data.test_images[list(data.test_labels).index(digit)])
-    assert content["has_cls"] == 1
     assert (content["maps"].dtype, content["maps"].shape) == (np.float16, (10, 1, 8, 5))
     assert np.array_equal(content["maps"], found.shared["maps"])
     assert (content["rollout"].dtype, content["rollout"].shape) == (np.float32, (3, 10, 5))

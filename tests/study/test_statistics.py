@@ -121,7 +121,7 @@ def test_sign_flip_p_counts_ties_that_rounding_would_part() -> None:
     assert sign_flip_p([0.1, 0.2, -0.3], [0.0] * 3) == 1.0
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 6, 10, 20])
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 10, 20, 21, 40])
 def test_smallest_p_is_reached_when_all_differences_agree(n: int) -> None:
     differences = np.linspace(1.0, 2.0, n)
     assert sign_flip_p(differences, np.zeros(n)) == pytest.approx(smallest_p(n), rel=1e-12)
@@ -250,6 +250,15 @@ def test_hierarchical_bootstrap_is_the_same_at_every_call_and_turns_with_the_sid
     wider = hierarchical_bootstrap(variant, baseline, level=0.99)
     assert wider is not None
     assert wider.low < interval.low < interval.high < wider.high
+
+
+def test_hierarchical_bootstrap_is_no_point_where_what_differs_cancels() -> None:
+    """Two seeds and two images: each seed gains one image and loses the other, the other seed the other way round."""
+    variant = np.array([[1, 0], [0, 1]])
+    interval = hierarchical_bootstrap(variant, 1 - variant)
+    assert interval is not None
+    assert interval.low < -0.5
+    assert interval.high > 0.5
 
 
 def test_hierarchical_bootstrap_of_no_difference_and_of_one_seed() -> None:

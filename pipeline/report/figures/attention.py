@@ -39,7 +39,7 @@ def attention_maps(material: Material) -> list[Drawing]:
             rows.append((f"{material.label(run)}\nmean of {len(run.seeds)} seeds", attention.rollout.mean(axis=0)))
     images = found[0][1].images
     labels = listed([material.label(run) for run, _ in found])
-    whose = "class token's" if all(attention.has_cls for _, attention in found) else "class token's (or, without one, the mean token's)"
+    whose = " or ".join(dict.fromkeys(f"{attention.reader}'s" for _, attention in found))
     alt = f"The first test image of each digit, and maps of the {whose} attention rollout on the patches of {labels}."
     seeds = f"the first seed's, and the mean over n = {n} seeds" if n != "1" else "one seed's (n = 1)"
     caption = (
@@ -55,17 +55,16 @@ def _heads(label: str, run: Training, attention: Attention) -> Drawing:
     shown = attention.labels.index(_SHOWN_DIGIT) if _SHOWN_DIGIT in attention.labels else 0
     image, maps = attention.images[shown], attention.maps[shown]
     blocks, heads = maps.shape[:2]
-    whose = "class token" if attention.has_cls else "mean token"
     block, head = np.unravel_index(int(maps.reshape(blocks, heads, -1).max(axis=2).argmax()), (blocks, heads))
     alt = (
-        f"{label}: maps of what the {whose} attends to in each of {counted(blocks, 'block')} and {counted(heads, 'head')}, for a test "
-        f"image of a {attention.labels[shown]}. The greatest single weight, {float(maps.max()):.2f}, is in block {block + 1}, head "
+        f"{label}: maps of what the {attention.reader} attends to in each of {counted(blocks, 'block')} and {counted(heads, 'head')}, for "
+        f"a test image of a {attention.labels[shown]}. The greatest single weight, {float(maps.max()):.2f}, is in block {block + 1}, head "
         f"{head + 1}."
     )
     caption = (
-        f"{label}, seed {run.seeds[0]}: attention of the {whose} to each patch, head by head and block by block, for the test image of a "
-        f"{attention.labels[shown]}, whose edge is the line. In % of a head's attention; all {attention.keys} tokens alike would have "
-        f"{_percent(1 / attention.keys)} % each. The colours follow the cube root, so that small weights are seen, too."
+        f"{label}, seed {run.seeds[0]}: attention of the {attention.reader} to each patch, head by head and block by block, for the test "
+        f"image of a {attention.labels[shown]}, whose edge is the line. In % of a head's attention; all {attention.keys} tokens alike "
+        f"would have {_percent(1 / attention.keys)} % each. The colours follow the cube root, so that small weights are seen, too."
     )
     return Drawing(alt, caption, lambda theme: draw_heads(image, maps, theme), f"heads-{run.variant}")
 
