@@ -270,9 +270,9 @@ def _accuracy_caption(comparison: Comparison) -> str:
         "with its own 95 % interval (Student's t)."
     ]
     if paired := [change for change in tested if change.paired]:
-        seeds = _range(len(change.base.seeds) for change in paired)
-        most = max(len(change.base.seeds) for change in paired)
-        test = f"exact sign-flip test, at least {statistics.smallest_p(most):.2g} with {seeds} seeds"
+        fewest, most = (extreme(len(change.base.seeds) for change in paired) for extreme in (min, max))
+        least = " and ".join(f"{statistics.smallest_p(n):.2g} with {n}" for n in dict.fromkeys((fewest, most)))
+        test = f"exact sign-flip test, at least {least} seeds"
         if most > statistics.EXACT_SIGN_FLIPS:
             test = f"sign-flip test, with more than {statistics.EXACT_SIGN_FLIPS} seeds of a sample of the patterns of signs"
         sentences.append(f"Paired on the seeds, which both sides share; p: {test}.")

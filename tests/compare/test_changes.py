@@ -123,6 +123,16 @@ def test_few_seeds_cannot_show_a_difference_and_the_page_says_so(study: Study) -
     assert "it takes 6 seeds" in render(comparison)
 
 
+def test_the_least_p_is_said_of_the_fewest_and_the_most_seeds(study: Study) -> None:
+    study.train("base", BASE)
+    study.train("mean", BASE[:6])
+    first = study.commit()
+    study.train("base", HEAD)
+    study.train("mean", HEAD[:6])
+    study.commit()
+    assert f"at least {2 / 2**6:.2g} with 6 and {2 / 2**7:.2g} with 7 seeds" in render(both(study, first))
+
+
 def test_one_seed_allows_no_test(study: Study) -> None:
     study.train("base", [0.5])
     first = study.commit()
