@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -27,8 +28,8 @@ from pipeline.study.git import Repository
 from pipeline.study.statistics import summarize
 from pipeline.tracking import registry
 from pipeline.tracking.query import search
-from pipeline.tracking.recorder import REQUIRED, Added, Recorder, TimedRow, commit_tags, milliseconds, training_lock
-from pipeline.tracking.store import Store, StoreBusy, experiment_name, explain, locked, open_or_rebuild, store_uri
+from pipeline.tracking.recorder import EPOCH_KEYS, REQUIRED, Added, Recorder, TimedRow, commit_tags, milliseconds, training_lock
+from pipeline.tracking.store import Store, StoreBusy, database_path, experiment_name, explain, locked, open_or_rebuild, store_uri
 from pipeline.tracking.views import CURRENT
 
 SERVED = "base"  # the variant whose first seed is in the model registry: one small model, not a choice by test accuracy
@@ -89,9 +90,12 @@ def sync(*, register: bool = True) -> None:
                 print(f"{directory.name}: another process logs it at the moment; run `make sync` again afterwards", flush=True)
         if experiment_name() is None:  # those are shown beside the study
             _show_current(store, logged)
+        stopped = _end_given_up(store, {run["training_id"] for run in logged})
         commits = complete_commits(store)
     except Exception as error:
         raise UserError(f"{explain(error, address)}; mend that, then run `make sync` again.") from None
+    for name in stopped:
+        print(f"{name}: set to killed, because no process trains it; a training that goes on sets it to running again", flush=True)
     for variant, found in commits:
         print(f"{variant}: in commit {found[:10]} by now", flush=True)
     if damaged:
@@ -125,6 +129,33 @@ def _show_current(store: Store, runs: Collection[Mapping[str, Any]]) -> None:
         shown = "true" if tags["training.id"] in current else "false"
         if tags.get(CURRENT) != shown:
             store.call("set_tag", run.info.run_id, CURRENT, shown)
+
+
+def _end_given_up(store: Store, finished: Collection[str]) -> list[str]:
+    """Ends what a kill left running and no process goes on with, at its last epoch.
+
+    A server may have runs of other machines, whose locks cannot be seen from here, so only a SQLite store is looked through.
+
+    Args:
+        finished: ids of the trainings in runs/.
+
+    Returns:
+        The names of the parent runs.
+    """
+    left: dict[str, list[Any]] = defaultdict(list)
+    if database_path(store.uri) is not None:
+        for run in search(store, "attributes.status = 'RUNNING'"):
+            if (id := run.data.tags.get("training.id")) is not None and id not in finished:
+                left[id].append(run)
+    ended = []
+    for id, runs in left.items():
+        with suppress(StoreBusy), locked(training_lock({"training_id": id}), 0):
+            for run in runs:
+                points = store.call("get_metric_history", run.info.run_id, EPOCH_KEYS[0])
+                last = max((point.timestamp for point in points), default=run.info.start_time)
+                store.call("set_terminated", run.info.run_id, status="KILLED", end_time=last)
+            ended += [run.info.run_name for run in runs if run.data.tags.get("kind") == "parent"]
+    return ended
 
 
 def complete_commits(store: Store) -> list[tuple[str, str]]:

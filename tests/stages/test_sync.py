@@ -18,7 +18,7 @@ from pipeline.stages.sync import main as command
 from pipeline.stages.sync import sync
 from pipeline.study import load
 from pipeline.tracking import runs_of
-from pipeline.tracking.recorder import training_lock
+from pipeline.tracking.recorder import Recorder, TimedRow, training_lock
 from pipeline.tracking.store import Store, locked
 from pipeline.tracking.views import VIEWS
 from tests.conftest import small_study
@@ -149,9 +149,34 @@ def test_the_views_show_the_training_in_the_folder(project: Path, uri: str, monk
         assert not Tracker(make_run(training_id="5555" * 8)).close("FINISHED")
     for number in (2, 1, 2):
         folders[number].rename(directory)
-        sync()
+        with locked(training_lock({"training_id": "4444" * 8}), 0):
+            sync()
         assert shown() == {f"{number}{number}{number}{number} base", "4444 base", "fedc other", "5555 wider: base"}
         directory.rename(folders[number])
+
+
+def test_a_training_that_no_process_goes_on_with_is_killed(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """At its last epoch; while a process trains it, it is running, and it is again when a process goes on with it."""
+    write_training(project / "runs" / "other", make_run("other", "fedc" * 8))
+    run = make_run()
+    rows = [TimedRow(row, 1_767_225_600_000 + 1000 * row.epoch) for row in make_rows() if row.epoch < EPOCHS]
+    Recorder(Store(uri), run).add(rows)
+    names = ["0123 base", *(f"0123 base, seed {seed}" for seed in SEEDS)]
+    with locked(training_lock(run), 0):
+        sync()
+    assert [read_store(uri).statuses[name] for name in names] == ["RUNNING"] * len(names)
+    capsys.readouterr()
+    sync()
+    assert "base: set to killed, because no process trains it" in capsys.readouterr().out
+    assert [read_store(uri).statuses[name] for name in names] == ["KILLED"] * len(names)
+    store = Store(uri)
+    found = store.call("search_runs", [store.experiment("digits")], filter_string="attributes.status = 'KILLED'")
+    assert {one.info.end_time for one in found} == {rows[-1].ended}
+    again = Recorder(Store(uri), run)
+    again.reopen()
+    again.add([TimedRow(row, 1_767_225_700_000) for row in make_rows()])
+    again.finish("FINISHED", 1_767_225_700_000)
+    assert [read_store(uri).statuses[name] for name in names] == ["FINISHED"] * len(names)
 
 
 def test_a_seed_has_what_it_was_trained_with_itself(project: Path, uri: str) -> None:

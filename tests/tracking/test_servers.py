@@ -15,6 +15,8 @@ import pytest
 from docs.mlflow_pictures import Browser, find_chromium
 from pipeline.stages.sync import sync
 from pipeline.tracking import ui
+from pipeline.tracking.recorder import Recorder
+from pipeline.tracking.store import Store
 from tests.helpers import wait_until
 from tests.tracking.trainings import (
     EVALUATION_POINTS,
@@ -23,6 +25,7 @@ from tests.tracking.trainings import (
     assert_complete,
     free_port,
     make_run,
+    read_store,
     serving,
     track,
     write_training,
@@ -98,6 +101,10 @@ def test_a_fresh_server_has_the_first_training_whole(
         links = [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]]
         if database is sqlite and find_chromium():
             assert_views(*links)
+        # Another machine may be training this one: its lock cannot be seen from here.
+        Recorder(Store(address), make_run("other", "fedc" * 8))
+        sync()
+        assert read_store(address).statuses["fedc other"] == "RUNNING"
 
 
 def assert_views(study: str, thesis: str) -> None:
