@@ -57,6 +57,8 @@ def main(argv: list[str]) -> None:
 def sync(*, register: bool = True) -> None:
     """Adds what the store lacks of every finished training in runs/, and prints a line for each. A damaged store is made anew.
 
+    What a kill left running in a SQLite store is set to KILLED.
+
     Args:
         register: whether the baseline's network goes into the model registry, which takes some twenty seconds of a core.
 
