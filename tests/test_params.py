@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pipeline import params
 from pipeline.errors import UserError
 from pipeline.measures import PROBES, TIMING_RULES
+from pipeline.params.study import ComparisonSettings
 from tests.helpers import ROOT
 
 
@@ -434,10 +435,7 @@ WRONG_COMPARISONS = [
         {"rule": "ratio", "measure": "step time", "between": [1.0, 2.0], "minus": ["cnn", "base"]},
         "minus: ratio compares one pair only.",
     ),
-    (
-        {"minus": ["cnn", "base"]},
-        "minus: the two pairs have to be four variants, because each counts as measured by itself.",
-    ),
+    ({"minus": ["cnn", "base"]}, "minus: name four different variants, because unpaired ones count as independent."),
     ({"minus": ["cnn"]}, "minus.1 is missing from params.yaml; give it a value."),
     ({"bond": 0.1}, "bond is not a key of params.yaml; the nearest is 'bound'."),
 ]
@@ -450,6 +448,12 @@ def test_a_comparison_that_cannot_be_judged_is_refused(raw_params: dict[str, Any
     with pytest.raises(UserError) as caught:
         params.parse(raw)
     assert str(caught.value) == f"claims.T3.comparisons.1.{sentence}"
+
+
+def test_paired_pairs_may_share_a_variant() -> None:
+    """Their difference is taken seed by seed."""
+    pairs = PAIR | {"minus": ["cnn", "base"], "paired": True}
+    assert ComparisonSettings.model_validate(pairs).variants == ("first", "base", "cnn", "base")
 
 
 def test_a_claims_name_is_one_that_a_page_can_link_to(raw_params: dict[str, Any]) -> None:

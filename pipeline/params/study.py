@@ -173,8 +173,8 @@ class ComparisonSettings(Settings):
             raise ValueError(f"bound: equivalent needs one above {int(measure.ratio)}")
         if self.minus is not None and self.rule not in ("equivalent", "less", "more"):
             raise ValueError(f"minus: {self.rule} compares one pair only")
-        if self.minus is not None and len(set(self.variants)) < 4:
-            raise ValueError("minus: the two pairs have to be four variants, because each counts as measured by itself")
+        if self.minus is not None and not self.paired and len(set(self.variants)) < 4:
+            raise ValueError("minus: name four different variants, because unpaired ones count as independent")
         if bool(self.pairs) != (measure.series is not None) or (self.pairs and self.pairs[-1] != (self.variant, self.reference)):
             raise ValueError(f"pairs: {'ends with variant and reference' if measure.series else f'{self.measure} has none'}")
         return self
