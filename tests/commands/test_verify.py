@@ -198,12 +198,12 @@ class TestClone:
 
 
 def test_results_may_grow_to_the_limit(tmp_path: Path) -> None:
-    assert check_store(tmp_path / "results") == f"{tmp_path}/results/ holds 0.0 MB in 0 files; the limit is 200 MB."
+    assert check_store(tmp_path / "results") == f"{tmp_path}/results/ holds 0.0 MB in 0 files; the limit is 250 MB."
     with (tmp_path / "large").open("wb") as file:
         file.truncate(LIMIT)  # nothing but a hole
-    assert check_store(tmp_path) == f"{tmp_path}/ holds 200.0 MB in 1 file; the limit is 200 MB."
+    assert check_store(tmp_path) == f"{tmp_path}/ holds 250.0 MB in 1 file; the limit is 250 MB."
     (tmp_path / "more").write_text(".")
-    with pytest.raises(UserError, match=r"holds 200.0 MB in 2 files, more than the limit of 200 MB: `dvc gc") as caught:
+    with pytest.raises(UserError, match=r"holds 250.0 MB in 2 files, more than the limit of 250 MB: `dvc gc") as caught:
         check_store(tmp_path)
     assert caught.value.status == 1
 
