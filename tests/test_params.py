@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline import params
 from pipeline.errors import UserError
 from pipeline.measures import PROBES, TIMING_RULES
+from pipeline.models import build
 from pipeline.params.study import ComparisonSettings
 from tests.helpers import ROOT
 
@@ -85,6 +87,31 @@ def test_a_variant_trains_its_own_way(study: params.Params) -> None:
 
 def test_batch_norm_keeps_seeds_from_training_as_one_stack(study: params.Params) -> None:
     assert [study.resolve(name).stackable for name in ("base", "batch-norm", "cnn")] == [True, False, False]
+
+
+ONE_TOKEN: dict[str, Any] = {"patch": 28, "cls_insert": "none", "pool": "first", "norm_kind": "batch", "batch_size": 30, "epoch_images": 31}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"patch": 14}, {"batch_size": 31}, {"epoch_images": 32}, {"norm_kind": "layer"}, {"norm": "none"}, {"final_norm": True}],
+    ids=str,
+)
+def test_batch_norm_is_refused_where_torch_would_refuse_its_last_batch(raw_params: dict[str, Any], change: dict[str, Any]) -> None:
+    raw = copy.deepcopy(raw_params)
+    option = ONE_TOKEN | change
+    raw["variants"]["x"] = option | {"batch_size": 64, "epoch_images": 64}
+    model = build(params.parse(raw).resolve("x").model)
+    raw["variants"]["x"] = option
+    images = torch.zeros(option["epoch_images"] % option["batch_size"] or option["batch_size"], 1, 28, 28)
+    if change in ({}, {"final_norm": True}):
+        with pytest.raises(ValueError, match="more than 1 value"):
+            model(images)
+        with pytest.raises(UserError, match=r"^variants\.x\.norm_kind: batch needs two tokens"):
+            params.parse(raw)
+    else:
+        assert model(images).isfinite().all()
+        params.parse(raw)
 
 
 def test_a_variant_may_have_its_own_number_of_seeds(raw_params: dict[str, Any]) -> None:
@@ -230,6 +257,12 @@ FAULTS = [
         "variants/x",
         {"cls_insert": "none"},
         "variants.x.pool: cls needs a class token, but cls_insert is none; set cls_insert to expand, or pool to first.",
+    ),
+    (
+        "variants/x",
+        {"norm_kind": "batch", "patch": 28, "cls_insert": "none", "pool": "first", "batch_size": 59_999},
+        "variants.x.norm_kind: batch needs two tokens or more, but an epoch's last batch has one image, which is one token; "
+        "set norm_kind to layer, or change batch_size or patch.",
     ),
     (
         "variants/x",

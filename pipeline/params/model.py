@@ -58,6 +58,10 @@ class ModelSettings(NetworkSettings):
         return self.cls_insert != "none"
 
     @property
+    def has_batch_norm(self) -> bool:
+        return self.norm_kind == "batch" and (self.norm != "none" or self.final_norm)
+
+    @property
     def grid(self) -> int:
         """Patches along one side."""
         return self.shape.size // self.patch

@@ -60,7 +60,7 @@ class VariantSettings(Settings):
     @property
     def stackable(self) -> bool:
         """Whether the seeds on a GPU train together as one stack."""
-        has_batch_norm = isinstance(self.model, ModelSettings) and self.model.norm_kind == "batch"
+        has_batch_norm = isinstance(self.model, ModelSettings) and self.model.has_batch_norm
         return ARCHITECTURES[self.model.architecture].stackable and not has_batch_norm
 
     @property
@@ -366,7 +366,14 @@ class Params(Settings):
             raise UserError(f"{key}.self_critical_epochs: {architecture} writes no captions; set it to 0.")
         if train.augment != "none" and captions:
             raise UserError(f"{key}.augment: {architecture} describes scenes, and {train.augment} is for single images; set it to none.")
-        return VariantSettings(data=self.data, train=train, model=settings, scenes=self.scenes if captions else None)
+        resolved = VariantSettings(data=self.data, train=train, model=settings, scenes=self.scenes if captions else None)
+        last_batch = resolved.epoch_examples % train.batch_size or train.batch_size
+        if last_batch == 1 and isinstance(settings, ModelSettings) and settings.num_tokens == 1 and settings.has_batch_norm:
+            raise UserError(
+                f"{key}.norm_kind: batch needs two tokens or more, but an epoch's last batch has one image, which is one token; "
+                "set norm_kind to layer, or change batch_size or patch."
+            )
+        return resolved
 
     def _owner(self, variant: str, option: str) -> str:
         """The variant that sets an option of `variant`: itself, or the nearest one that it starts from."""
