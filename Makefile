@@ -104,5 +104,5 @@ lock: $(STAMP) ## rewrite the locks from pyproject.toml
 		{ echo "-r requirements.lock"; grep -vxFf requirements.lock build/$$extra.lock; } > requirements-$$extra.lock && \
 		rm build/$$extra.lock || exit 1; done
 
-clean: ## remove the environment and everything that builds make
+clean: ## remove .venv and build/ (the demo's and the preview's results); the study stays
 	rm -rf .venv build

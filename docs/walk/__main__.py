@@ -163,8 +163,8 @@ def page(taken: list[tuple[Step, list[tuple[str, str]]]]) -> str:
     lines = [
         "# A walk: from a clone to an experiment that is kept",
         "",
-        "Written by `python -m docs.walk`, which took these steps. Of what a command prints, only the lines that matter here are shown; "
-        "`...` stands for the others.",
+        "Written by `python -m docs.walk`, which took the steps that come after these three commands. Of what a command prints, only the "
+        "lines that matter here are shown; `...` stands for those left out between them.",
         "",
         "```sh",
         "git clone ADDRESS lab && cd lab",
