@@ -389,38 +389,40 @@ MEASURES: dict[str, Measure] = {
     ),
     "attention entropy": Measure(
         "Entropy of attention",
-        "Entropy of the trained model's attention weights, mean over tokens, heads and blocks, in nats.",
+        "Entropy of the trained model's attention weights, mean over tokens, heads, blocks and the first 1,000 test images, in nats.",
         "nats", "nats", values=_evaluated("attention_entropy", _NO_ATTENTION), probe="attention",
     ),
     "ink correlation": Measure(
         "Rank correlation of the attention rollout with the ink",
         "Spearman's rank correlation, over the patches of a test image, of the attention rollout with the ink in a patch; "
-        "mean over the test images looked at.",
+        "mean over the first 1,000 test images.",
         values=_evaluated("ink_correlation", _NO_ATTENTION), probe="attention",
     ),
     "own-image ink correlation": Measure(
         "Rank correlation of the attention rollout with its own image's ink, minus that with other images' ink",
         "Spearman's rank correlation of the attention rollout with the ink of its own image, over the patches, minus the mean of those "
-        "with the ink of the other images; mean over the test images looked at. A map that is the same for all images has 0.",
+        "with the ink of the other images; mean over the first 1,000 test images. A map that is the same for all images has 0.",
         values=_evaluated("own_ink_correlation", _NO_ATTENTION), probe="attention",
     ),
     "deletion": Measure(
         "Accuracy lost by deletion",
         "Accuracy lost when the fifth of an image's patches with the largest attention rollout is blanked, minus that lost when as many "
-        "random patches are, in points. A map that is the same for all patches has 0.",
+        "random patches are, in points, on the first 1,000 test images. A map that is the same for all patches has 0.",
         "points", "points", 100, 2, _evaluated("deletion", _NO_ATTENTION), probe="attention",
     ),
     "own-image deletion": Measure(
         "Accuracy lost by deletion, by the image's own attention rollout rather than another image's",
         "Accuracy lost when the fifth of an image's patches with the largest attention rollout is blanked, minus that lost when the "
-        "patches that another image's rollout names are, in points. A map that is the same for all images has 0.",
+        "patches that another image's rollout names are, in points, on the first 1,000 test images. A map that is the same for all images "
+        "has 0.",
         "points", "points", 100, 2, _evaluated("own_deletion", _NO_ATTENTION), probe="attention",
     ),
     **_of_both_ends(
         "saturated attention", "saturated_attention", "whether its attention is saturated was not evaluated",
         Measure(
             "Rows of attention weights with one above 0.9",
-            "Share of the rows of attention weights, over test images, blocks, heads and tokens, whose largest weight exceeds 0.9, in %",
+            "Share of the rows of attention weights, over the first 256 test images, blocks, heads and tokens, whose largest weight "
+            "exceeds 0.9, in %",
             "%", "points", 100, 2, probe="saturation",
         ),
     ),
@@ -428,8 +430,8 @@ MEASURES: dict[str, Measure] = {
         "gradient at scores over values", "score_gradient", "the gradient at its attention scores was not evaluated",
         Measure(
             "Gradient at the attention scores over that at the values",
-            "L2 norm of the test loss's gradient at the attention scores, which softmax takes, over that at the values; over test images "
-            "and blocks, in float64",
+            "L2 norm of the test loss's gradient at the attention scores, which softmax takes, over that at the values; over the first "
+            "256 test images and all blocks, in float64",
             probe="saturation", ratio=True,
         ),
     ),
@@ -452,14 +454,14 @@ MEASURES: dict[str, Measure] = {
         Measure(
             "Gradient at the state after the first row over that after the last, as a power of ten",
             "Base-10 logarithm of the L2 norm of the test loss's gradient at what a recurrent network carries on after an image's first "
-            "row over that after its last (the hidden state, and an LSTM's cell state), in float64",
+            "row over that after its last (the hidden state, and an LSTM's cell state), on the first 256 test images, in float64",
             of_difference="powers of ten", digits=2, probe="recurrence",
         ),
     ),
     "vanishing over time": Measure(
         "How far the gradient vanishes or explodes from the last row to the first, in powers of ten",
         "Absolute base-10 logarithm of the L2 norm of the test loss's gradient at what a recurrent network carries on after an image's "
-        "first row over that after its last (the hidden state, and an LSTM's cell state), in float64.",
+        "first row over that after its last (the hidden state, and an LSTM's cell state), on the first 256 test images, in float64.",
         of_difference="powers of ten", digits=2, values=_vanishing, probe="recurrence",
     ),
     "scene accuracy": _of_captions(

@@ -101,9 +101,11 @@ def on_gpu(runs: Sequence[Training]) -> str:
     if not of_gpu or len(of_gpu) == len(groups):
         return ""
     names = []
-    for run, group in of_gpu:
-        part = f" (seed{'s' * (len(group['seeds']) > 1)} {seed_list(group['seeds'])})"
-        names.append(run.variant + (part if len(run.trainings) > 1 else ""))
+    for run in runs:
+        seeds = sorted(seed for one, group in of_gpu if one is run for seed in group["seeds"])
+        if seeds:
+            part = f" (seed{'s' * (len(seeds) > 1)} {seed_list(seeds)})"
+            names.append(run.variant + (part if any(group.get("device") != "cuda" for group in run.trainings) else ""))
     kinds = listed(list(dict.fromkeys(str(group.get("device_name")) for _, group in of_gpu)))
     return f"A GPU ({kinds}) trained {listed(names)}, processors the rest; both compute in float32, and round differently."
 
@@ -215,7 +217,8 @@ def needed(finding: Finding) -> str:
 
 def sizes(finding: Finding) -> str:
     """The number of seeds (rounds) of a comparison: one number, or one for each side."""
-    return " and ".join(map(str, dict.fromkeys(finding.sizes))) or "-"
+    sizes = finding.sizes if len(set(finding.sizes)) > 1 else finding.sizes[:1]
+    return listed([str(size) for size in sizes]) if sizes else "-"
 
 
 def heading(judgement: Judgement) -> str:

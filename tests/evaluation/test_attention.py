@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.evaluation import attention
+from pipeline.evaluation import attention, recurrence, saturation
+from pipeline.measures import MEASURES
 from pipeline.params import ModelSettings
 
 
@@ -17,6 +18,15 @@ def distributions(rng: np.random.Generator, *shape: int) -> np.ndarray:
     """Rows that sum to 1, some entries 0."""
     values = rng.exponential(size=shape) * (rng.random(shape) > 0.2) + 1e-12
     return values / values.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("module", [attention, recurrence, saturation], ids=lambda module: module.__name__.rpartition(".")[2])
+def test_pages_say_how_many_test_images_a_probe_looks_at(module: Any) -> None:
+    probe = module.__name__.rpartition(".")[2]
+    notes = [measure.note for measure in MEASURES.values() if measure.probe == probe]
+    assert len(notes) >= 3
+    for note in notes:
+        assert f"first {module.NUM_IMAGES:,} test images" in note
 
 
 def test_entropy_by_loops_and_at_its_ends() -> None:

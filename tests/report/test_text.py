@@ -61,6 +61,18 @@ def test_what_a_gpu_trained_is_named_where_processors_trained_the_rest() -> None
     assert text.on_gpu([here, there]) == said.format("b")
     assert text.on_gpu([here, there, both]) == said.format("b and c (seeds 3 to 5)")
     assert text.on_gpu([run("d", cpu=[0], cuda=[1])]) == said.format("d (seed 1)")
+    # Seeds that a GPU trained in two trainings are one entry.
+    there.trainings.append({"device": "cuda", "device_name": "NVIDIA H200", "seeds": [4]})
+    both.trainings.append({"device": "cuda", "device_name": "NVIDIA H200", "seeds": [6]})
+    assert text.on_gpu([here, there, both]) == said.format("b and c (seeds 3 to 6)")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"), [((), "-"), ((10, 10), "10"), ((10, 6), "10 and 6"), ((10, 10, 20, 10), "10, 10, 20 and 10"), ((6,) * 4, "6")]
+)
+def test_each_side_of_a_comparison_has_its_number_of_seeds(sizes: tuple[int, ...], expected: str) -> None:
+    comparison = ComparisonSettings(measure="late test error", variant="a", reference="b", rule="equivalent", bound=1.25)
+    assert text.sizes(Finding(comparison, "not decided", "", "", sizes)) == expected
 
 
 def test_notes_have_the_labels_of_their_page() -> None:
