@@ -91,6 +91,10 @@ def read(path: Path, side: int, channels: int) -> np.ndarray:
                 raise UserError(
                     f"{path} has {width} x {height} pixels, but a scene has {side} x {side}: four cells of {side // 2} x {side // 2}."
                 )
+            if image.mode in ("I", "F"):
+                raise UserError(f"{path} has 32 bits for a pixel, of which it does not say what is white; give a PNG of 8 bits.")
+            if image.mode.startswith("I;16"):  # which `convert` would clip at 255
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
     except UserError:
         raise

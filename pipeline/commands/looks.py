@@ -14,7 +14,10 @@ from pipeline.study.claims import judge
 
 
 def evaluated(params: Params) -> dict[str, Training]:
-    """The variants whose results the tables have with the settings of params.yaml; none without tables, or with damaged ones."""
+    """The variants whose results the tables have with the settings of params.yaml; none without tables, or with damaged ones.
+
+    Predictions are read when a claim is judged.
+    """
     try:
         found = load(".").trainings
     except UserError:
@@ -29,17 +32,25 @@ def evaluated(params: Params) -> dict[str, Training]:
 def prices(params: Params, trainings: Mapping[str, Training], costs: Mapping[str, float], processes: int) -> list[Sequence[str]]:
     """Of each claim that is not decided and that more seeds may decide: how many would, and what it takes to look at the next number.
 
+    A line says which claims cannot be judged, because predictions are damaged.
+
     Args:
         trainings: what is evaluated.
-        costs: by variant, the seconds of a process for a seed.
+        costs: by variant, the seconds of a process for a seed; empty where nothing is known of any, and then no time is given.
     """
     ended = [variant for variant in params.variants if params.resolve(variant).train.ends_at_zero]
     found = []
     for id, claim in params.claims.items():
-        judged = judge(id, claim, trainings, images_shown=params.images_shown, looks=params.looks, ended=ended)
+        try:
+            judged = judge(id, claim, trainings, images_shown=params.images_shown, looks=params.looks, ended=ended)
+        except UserError as error:
+            print(f"{id} is not judged: {error}")
+            continue
         # Of what has not settled, more seeds may help only where a movement can be chance.
         waiting = [finding for finding in judged.findings if finding.verdict in ("not decided", "not settled")]
         if judged.verdict not in ("not decided", "not settled") or any(one.missing == "a longer training" for one in waiting):
+            continue
+        if judged.verdict == "not decided" and judged.deciding.is_hopeless:
             continue
         waiting = [finding for finding in waiting if not finding.is_hopeless]
         missing: dict[str, int] = {}
@@ -53,8 +64,8 @@ def prices(params: Params, trainings: Mapping[str, Training], costs: Mapping[str
                     missing[name] = max(missing.get(name, 0), look - count)
         missing = {name: count for name, count in missing.items() if count > 0}
         if missing:
-            time = makespan([costs[name] for name, count in missing.items() for _ in range(count)], processes)
+            time = makespan([costs[name] for name, count in missing.items() for _ in range(count)], processes) if costs else 0.0
             takes = judged.deciding.seeds_note.partition(";")[0].partition(" would probably")[0] or judged.deciding.missing
             to_train = ", ".join(f"{count} of {name}" for name, count in missing.items())
-            found.append((time, (id, judged.verdict, takes, " and ".join(map(str, sorted(looks))), to_train, duration(time))))
+            found.append((time, (id, judged.verdict, takes, " and ".join(map(str, sorted(looks))), to_train, duration(time) if costs else "")))
     return [line for _, line in sorted(found)]

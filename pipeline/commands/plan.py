@@ -27,7 +27,7 @@ from rich.console import Console
 
 from pipeline.commands import profiles
 from pipeline.commands.catalogue import screen, show, trained_variants
-from pipeline.errors import UserError, run_command
+from pipeline.errors import UserError, first_line, run_command
 from pipeline.files import DamagedError, read_sealed, write_json
 from pipeline.params import Params, VariantSettings, load
 from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor, training_code, versions
@@ -109,6 +109,7 @@ def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.commands.plan", description=__doc__.splitlines()[0]).parse_args(argv)
     profiles.refresh()
     params = load()
+    bring.check_lock()
     bring.runs(params.variants)
     for path in without_outputs(results.read_lock()):
         mend = f"bring it back with `git checkout results`, or {path.parent.name} is trained anew"
@@ -127,11 +128,12 @@ def main(argv: list[str]) -> None:
         show(screen(), "What the claims still wait for, the cheapest first", ("claim", "trainings", "time", "in all"), lines)
     from pipeline.commands import looks  # its statistics take longer to import than the rest, and `make train` does without
 
-    known = estimated(entries, rates)
-    costs = {entry.variant: seed_cost(entry, known[entry.variant]) for entry in entries}
+    known = estimated(entries, rates) if rates else {}
+    costs = {entry.variant: seed_cost(entry, known[entry.variant]) for entry in entries if known}
     if lines := looks.prices(params, looks.evaluated(params), costs, processes):
         header = ("claim", "verdict", "it would take", "next look", "to train", "time")
-        show(screen(), "What the next looks at undecided claims would take, the cheapest first", header, lines)
+        order = ", the cheapest first" if costs else ""
+        show(screen(), f"What the next looks at undecided claims would take{order}", header, lines)
     for line in summary(entries, rates, processes):
         print(line)
     if len(can_be_timed) < len(waiting):
@@ -294,7 +296,10 @@ def _per_image(settings: VariantSettings, rows: Sequence[EpochRow], stack: int) 
 
 
 def measured(entries: Sequence[Entry], device: str, processes: int) -> dict[str, Rate]:
-    """By variant, what a few steps take now, in as many processes at once as train. `TIMES` keeps what was timed."""
+    """By variant, what a few steps take now, in as many processes at once as train. `TIMES` keeps what was timed.
+
+    A variant whose steps fail has no time; a line says why.
+    """
     name = device_name(device)
     known = _read_times()
     keys = {entry.variant: _time_key(entry.settings, name) for entry in entries}
@@ -316,8 +321,11 @@ def measured(entries: Sequence[Entry], device: str, processes: int) -> dict[str,
                             "A process that timed steps ended early (out of memory?); run the same command again: what is timed is kept.",
                             status=1,
                         ) from None
+                    except (RuntimeError, MemoryError) as error:  # torch's own where memory does not suffice
+                        print(f"{entry.variant} cannot be timed ({first_line(error)}), so its training would fail here, too.")
+                        continue
                     write_json(TIMES, known)
-    return {variant: Rate(known[key], "20 steps") for variant, key in keys.items()}
+    return {variant: Rate(known[key], "20 steps") for variant, key in keys.items() if key in known}
 
 
 def _time_key(settings: VariantSettings, name: str) -> str:

@@ -58,6 +58,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"TRAIN is {arguments.train!r}; 1 trains the seed again.")
     if arguments.train == "1" and not (variant and seed is not None):
         raise UserError("TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0.")
+    bring.check_lock()
     bring.runs(params.variants)
     trained = [name for name in params.variants if (RUNS / name / results.RUN).exists()]
     if not trained:
@@ -314,6 +315,8 @@ def compare_pages(params: Params) -> bool:
             rounded += 1
         else:
             other.append(str(path))
+    stale = {path for pattern in pages.OWN for path in pages.REPORTS.glob(pattern)} - {pages.REPORTS / name for name in rendered}
+    other += [f"{path}, which this code does not make" for path in sorted(stale)]
     if other:
         shown = ", ".join(other[:3]) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
         _say(f"pages  differ: {shown} of {len(rendered)} files; `dvc repro report` writes them anew")

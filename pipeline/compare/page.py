@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pipeline.compare.changes import ALPHA, Change, Comparison, Verdict
 from pipeline.compare.sides import Side
+from pipeline.params import ARCHITECTURES
 from pipeline.report import text
 from pipeline.study import Training, statistics
 from pipeline.study.statistics import Interval, Summary
@@ -97,7 +98,7 @@ def _named(texts: Iterable[str], most: int) -> str:
 
 
 def _interval(interval: Interval | None) -> str:
-    return f"[{text.interval(interval, text.points)}]" if interval else "(one seed: no interval)"
+    return f"[{text.interval(interval, text.points)}]" if interval else "(no interval)"
 
 
 def _mean_sd(summary: Summary) -> str:
@@ -136,7 +137,9 @@ def verdict(comparison: Comparison) -> str:
     change = f"largest change: {code(largest.variant)} {text.points(largest.difference)} points {_interval(largest.interval)}"
     differing = sum(change.differs for change in changes)
     if not comparison.tested:
-        return f"One seed on a side, so no test can say whether variants differ; {change}."
+        alone = any(1 in (len(one.base.seeds), len(one.head.seeds)) for one in changes)
+        why = "One seed on a side" if alone else "On each side all seeds are equal"
+        return f"{why}, so no test can say whether variants differ; {change}."
     if differing:
         counted = f"{differing} of {text.counted(len(comparison.tested), 'variant')} {'differ' if differing > 1 else 'differs'}"
         return f"{counted} at adjusted p < {ALPHA}; {change}."
@@ -269,6 +272,9 @@ def _accuracy_caption(comparison: Comparison) -> str:
         "Test accuracy after the last epoch: mean ± standard deviation over the seeds, and the difference of the means "
         "with its own 95 % interval (Student's t)."
     ]
+    architectures = {str(side.options.get("model.architecture")) for change in changes for side in (change.base, change.head)}
+    if any(name in ARCHITECTURES and ARCHITECTURES[name].task == "captioning" for name in architectures):
+        sentences.append("Of captioners it is the scene accuracy on validation scenes.")
     if paired := [change for change in tested if change.paired]:
         fewest, most = (extreme(len(change.base.seeds) for change in paired) for extreme in (min, max))
         least = " and ".join(f"{statistics.smallest_p(n):.2g} with {n}" for n in dict.fromkeys((fewest, most)))

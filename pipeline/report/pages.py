@@ -31,7 +31,7 @@ from pipeline.training.tasks import data_digest
 REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage
 _SHORT = 12  # characters of a commit or hash that a page shows
-_OWN = ("timing.md", "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")  # removed where no longer written
+OWN = ("timing.md", "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")  # removed where no longer written
 
 
 def write(params: Params, runs: Mapping[str, Training]) -> None:
@@ -46,7 +46,7 @@ def write(params: Params, runs: Mapping[str, Training]) -> None:
     for path, content in files.items():
         with replacing(path) as temporary:
             temporary.write_bytes(content)
-    for pattern in _OWN:
+    for pattern in OWN:
         for old in set(REPORTS.glob(pattern)) - files.keys():
             old.unlink()
     for folder in ("experiments", "figures", "timing"):  # dvc.yaml names them, so they exist even when they are empty

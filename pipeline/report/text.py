@@ -227,7 +227,7 @@ def heading(judgement: Judgement) -> str:
 
 def anchor(judgement: Judgement) -> str:
     """The anchor that a git host gives the heading."""
-    return re.sub(r"[^a-z0-9 -]", "", heading(judgement).lower()).replace(" ", "-")
+    return re.sub(r"[^a-z0-9_ -]", "", heading(judgement).lower()).replace(" ", "-")
 
 
 def interval_levels(judgements: Sequence[Judgement]) -> str:

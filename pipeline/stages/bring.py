@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pipeline.errors import UserError, first_line
 from pipeline.files import replacing
+from pipeline.provenance import mapping
 from pipeline.runner import results
 from pipeline.study.files import RUNS
 
@@ -26,6 +27,17 @@ def runs(variants: Collection[str]) -> None:
     paths = [RUNS / variant / results.RUN for variant in variants]
     if _missing(paths) and has_other_remote():
         files(paths)
+
+
+def check_lock() -> None:
+    """Raises UserError where dvc.lock cannot be read: nothing of what it names would be found, and all would seem untrained."""
+    try:
+        text = Path("dvc.lock").read_bytes()
+    except FileNotFoundError:
+        return
+    content = mapping(text)
+    if (text.strip() and not content) or not isinstance(content.get("stages", {}), dict):
+        raise UserError("dvc.lock cannot be read: `make repro` mends it, and `git checkout dvc.lock` brings back the last commit's.")
 
 
 def files(paths: Iterable[Path]) -> None:

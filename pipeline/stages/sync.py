@@ -48,6 +48,7 @@ def main(argv: list[str]) -> None:
     description = "Completes the MLflow store from runs/ and predictions/, without doubles."
     argparse.ArgumentParser(prog="python -m pipeline.stages.sync", description=description).parse_args(argv)
     if Path("params.yaml").exists():
+        bring.check_lock()
         bring.runs(params.load().variants)
     trained = [path.parent.name for path in sorted(RUNS.glob(f"*/{RUN}"))]
     bring.files([*(PREDICTIONS / f"{variant}.npz" for variant in trained), RUNS / SERVED / WEIGHTS])

@@ -235,12 +235,15 @@ def judge(
     looks: tuple[int, ...] = (),
     ended: Collection[str] = (),
 ) -> Judgement:
-    """Judges one claim from the variants and timings that are there. What is missing or damaged becomes a verdict, never an error.
+    """Judges one claim from the variants and timings that are there. What is missing becomes a verdict, never an error.
 
     Args:
         images_shown: training images that each side has to be shown, where the claim does not say it itself.
         looks: numbers of seeds at which claims are judged, rising; without looks all seeds count.
         ended: variants, trained or not, whose learning rate falls to 0.
+
+    Raises:
+        UserError: predictions that the claim needs are damaged.
     """
     length = claim.images_shown or images_shown
     sizes = Counter(comparison.variant if claim.any else "" for comparison in claim.comparisons)

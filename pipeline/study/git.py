@@ -49,9 +49,11 @@ class Repository:
         Raises:
             UserError: there is none; names the nearest branch, tag or experiment.
         """
-        found = self._run("rev-parse", "--verify", "--quiet", revision) or self._experiments().get(revision)
-        # In a second call, because an expression such as `:/text` takes no suffix.
-        found = found and self._run("rev-parse", "--verify", "--quiet", f"{found.strip()}^{{commit}}")
+        # With the suffix first: the beginning of a hash may be that of a tree, too, and an expression such as `:/text` takes none.
+        found = self._run("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+        if not found:
+            found = self._run("rev-parse", "--verify", "--quiet", revision) or self._experiments().get(revision)
+            found = found and self._run("rev-parse", "--verify", "--quiet", f"{found.strip()}^{{commit}}")
         if not found:
             raise UserError(f"There is no commit {revision!r} here{self._hint(revision)}.")
         (commit,) = self._log("-1", found.strip())

@@ -103,7 +103,7 @@ def parse(contents: Mapping[str, bytes]) -> Iterator[Training]:
             found = _training(variant, row, epochs[variant], seeds.get(variant))
         except DamagedError as fault:
             raise DamagedError(f"epochs.csv, variant {variant}: {fault}") from None
-        except (LookupError, TypeError, ValueError, AttributeError):
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise DamagedError(f"the rows of the variant {variant} do not fit together") from None
         yield found
 
