@@ -93,9 +93,9 @@ def read(path: Path, side: int, channels: int) -> np.ndarray:
                 )
             if image.mode in ("I", "F"):
                 raise UserError(f"{path} has 32 bits for a pixel, of which it does not say what is white; give a PNG of 8 bits.")
-            if image.mode.startswith("I;16"):  # which `convert` would clip at 255
-                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+            # `convert` would clip 16 bits at 255.
+            eight = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I;16") else image
+            pixels = np.asarray(eight.convert("L" if channels == 1 else "RGB"))
     except UserError:
         raise
     except FileNotFoundError:

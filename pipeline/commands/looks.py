@@ -67,5 +67,6 @@ def prices(params: Params, trainings: Mapping[str, Training], costs: Mapping[str
             time = makespan([costs[name] for name, count in missing.items() for _ in range(count)], processes) if costs else 0.0
             takes = judged.deciding.seeds_note.partition(";")[0].partition(" would probably")[0] or judged.deciding.missing
             to_train = ", ".join(f"{count} of {name}" for name, count in missing.items())
-            found.append((time, (id, judged.verdict, takes, " and ".join(map(str, sorted(looks))), to_train, duration(time) if costs else "")))
+            shown = duration(time) if costs else ""
+            found.append((time, (id, judged.verdict, takes, " and ".join(map(str, sorted(looks))), to_train, shown)))
     return [line for _, line in sorted(found)]
