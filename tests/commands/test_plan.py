@@ -6,8 +6,10 @@ import copy
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from pipeline.provenance import STAGE_CODE, code_hash
 from pipeline.runner import checkpoint, finished, results
 from pipeline.runner.progress import duration
 from pipeline.runner.workers import Task
-from pipeline.stages import resolve
+from pipeline.stages import bring, resolve
 from pipeline.study.claims import judge
 from pipeline.study.files import FINISHED
 from pipeline.study.results import load_current
@@ -341,9 +343,36 @@ def test_the_next_look_of_each_claim_that_is_not_decided_has_a_price(
     assert found["T1b"][3:] == ("10", "4 of base, 4 of sinusoidal", duration(4 * a_seed))
     assert all(line[1] in ("not decided", "not settled") and "seeds" in line[2] for line in found.values())
     assert looks.prices(settings.model_copy(update={"looks": (6,)}), trainings, costs, 2) == []
-    steadier = judge("T1b", settings.claims["T1b"], trainings, images_shown=settings.images_shown, looks=settings.looks).deciding.effect
-    raw["claims"]["T1b"]["comparisons"][0]["bound"] = steadier  # the effect is the bound: no number of seeds decides
+    assert {line[5] for line in looks.prices(settings, trainings, {}, 2)} == {""}  # nothing is known of any time
+    steadier = judge("T1b", settings.claims["T1b"], trainings, images_shown=settings.images_shown, looks=settings.looks).deciding
+    raw["claims"]["T1b"]["comparisons"][0]["bound"] = steadier.effect  # the effect is the bound: no number of seeds decides
     assert [line[0] for line in looks.prices(write_params(tmp_path, raw), trainings, costs, 2)] == ["T3"]
+    # Nor where a comparison stands beside it that more seeds would only put where the claim has it.
+    assert steadier.interval is not None
+    wider = raw["claims"]["T1b"]["comparisons"][0] | {"bound": steadier.interval.high * 0.99}
+    raw["claims"]["T1b"]["comparisons"].append(wider)
+    assert [line[0] for line in looks.prices(write_params(tmp_path, raw), trainings, costs, 2)] == ["T3"]
+    raw["claims"]["T1b"]["comparisons"] = [wider]
+    assert "T1b" in [line[0] for line in looks.prices(write_params(tmp_path, raw), trainings, costs, 2)]
+
+
+def test_a_claim_whose_predictions_are_damaged_keeps_no_other_from_its_price(
+    tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    variants: dict[str, Any] = {"base": {}, "sinusoidal": raw_params["variants"]["sinusoidal"] | {"seeds": 6}}
+    claims = copy.deepcopy({id: raw_params["claims"][id] for id in ("B1", "T1b")})
+    for comparison in claims["B1"]["comparisons"]:
+        comparison["variant"] = "base"
+    write_study(tmp_path, seeds=6, epochs=30, variants=variants, claims=claims, experiments={})
+    settings, trainings = params.load(), load_current(params.load()).trainings
+
+    def damaged() -> None:
+        raise UserError("predictions/base.npz is damaged.")
+
+    broken = trainings | {"base": replace(trainings["base"], stored=damaged)}
+    assert [line[0] for line in looks.prices(settings, broken, {}, 2)] == ["T1b"]
+    assert capsys.readouterr().out == "B1 is not judged: predictions/base.npz is damaged.\n"
 
 
 def test_what_nothing_is_known_of_is_timed_once(
@@ -398,6 +427,27 @@ def test_no_self_critical_step_is_timed(study: params.Params) -> None:
     assert study.resolve("caption-critical").train.self_critical_epochs
     assert (critical.self_critical_epochs, critical.epochs, critical.epoch_images) == (0, 1, 23 * critical.batch_size)
     assert critical.model_copy(update={"seeds": ()}) == plain.model_copy(update={"seeds": ()})
+
+
+def test_a_variant_whose_steps_fail_has_no_time(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here because torch's device without memory computes nothing; else where memory does not suffice."""
+    settings = lay_out(study_of(raw_params, wide={"mlp_dim": 48}))
+    entries = [entry for entry in plan.survey(settings, "cpu") if entry.tasks]
+    assert plan.measured(entries, "meta", 1) == {}
+    assert re.fullmatch(r"wide cannot be timed \(.+\), so its training would fail here, too\.\n", capsys.readouterr().out)
+
+
+def test_a_lock_that_cannot_be_read_is_one_sentence(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+    lay_out(study_of(raw_params))
+    for text in ("", "schema: '2.0'\n", "schema: '2.0'\nstages: {}\n"):
+        Path("dvc.lock").write_text(text)
+        bring.check_lock()
+    for text in ("<<<<<<< HEAD\nschema: '2.0'\nstages: {}\n", "schema: '2.0'\nstages:\n- train\n", "schema: '2"):
+        Path("dvc.lock").write_text(text)
+        with pytest.raises(UserError, match=r"^dvc\.lock cannot be read: `make repro` mends it"):
+            plan.main([])
 
 
 def test_a_timing_process_that_dies_is_one_sentence(

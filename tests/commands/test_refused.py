@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -53,6 +54,7 @@ VALUES = [
     (caption.main, ["--image=."], f". {NO_PICTURE}"),
     (caption.main, ["--image=huge.png"], f"huge.png {NO_PICTURE}"),
     (caption.main, ["--image=wide.png"], "wide.png has 112 x 56 pixels, but a scene has 56 x 56: four cells of 28 x 28."),
+    (caption.main, ["--image=deep.tif"], "deep.tif has 32 bits for a pixel, of which it does not say what is white; give a PNG of 8 bits."),
     (caption.main, [f"--image={300 * 'a'}.png"], "aaa"),
     (train.main, [], "Usage: python -m pipeline.stages.train VARIANT"),
     (train.main, ["base", "first"], "Usage: python -m pipeline.stages.train VARIANT"),
@@ -85,9 +87,19 @@ def refusal(call: Callable[[], object], folder: Path) -> str:
 )
 def test_a_value_that_cannot_be_used(folder: Path, main: Callable[[list[str]], object], argv: list[str], sentence: str) -> None:
     Image.new("L", (112, 56)).save(folder / "wide.png")
+    Image.new("F", (56, 56)).save(folder / "deep.tif")
     header = b"IHDR" + struct.pack(">IIBBBBB", 200_000, 200_000, 8, 0, 0, 0, 0)  # 4e10 pixels, none of which follows
     (folder / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header)))
     assert refusal(lambda: main(argv), folder).startswith(sentence)
+
+
+def test_a_grey_of_16_bits_is_read_as_one_of_8(tmp_path: Path) -> None:
+    deep = np.array([[0, 3000], [20000, 65535]], dtype=np.uint16).repeat(28, 0).repeat(28, 1)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    for channels, shape in ((1, (56, 56)), (3, (3, 56, 56))):
+        found = caption.read(tmp_path / "deep.png", 56, channels)
+        assert found.shape == shape
+        assert np.array_equal(found, np.broadcast_to(deep // 256, shape))
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "²", "1.0", " 2", "10000", LONG])

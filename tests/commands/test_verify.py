@@ -187,6 +187,17 @@ class TestClone:
         assert "pages  differ: reports/README.md of " in said
         assert said.endswith("Not verified: the pages.\n")
 
+    def test_a_page_that_the_code_does_not_make_is_told(self, clone: Repository) -> None:
+        page = clone.path / "reports" / "experiments" / "stale.md"
+        page.write_text("# Of an experiment that is gone\n")
+        try:
+            status, said = verify(clone.path)
+        finally:
+            page.unlink()
+        assert status == 1
+        assert "pages  differ: reports/experiments/stale.md, which this code does not make of " in said
+        assert said.endswith("Not verified: the pages.\n")
+
     def test_one_seed_trained_again_has_the_same_bits(self, clone: Repository) -> None:
         status, said = verify(clone.path, "--variant=base", "--seed=1", "--train=1")
         assert status == 0, said

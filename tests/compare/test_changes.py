@@ -145,6 +145,31 @@ def test_one_seed_allows_no_test(study: Study) -> None:
     )
 
 
+def test_seeds_without_spread_allow_no_interval(study: Study) -> None:
+    """All trainings of both sides learn nothing, so that other seeds of them are unknown."""
+    study.train("base", {0: 0.1135, 1: 0.1135, 2: 0.1135})
+    first = study.commit()
+    study.train("base", {3: 0.1135, 4: 0.1135, 5: 0.1135})
+    study.commit()
+    comparison = both(study, first)
+    assert (only(comparison).p, only(comparison).interval) == (None, None)
+    assert verdict(comparison).startswith("On each side all seeds are equal, so no test can say whether variants differ; ")
+    assert verdict(comparison).endswith("(no interval).")
+
+
+def test_what_a_captioner_is_tested_on_is_said(study: Study) -> None:
+    change = {"model.architecture": "captioner"}
+    study.train("base", BASE)
+    study.train("caption", BASE, change=change)
+    first = study.commit()
+    study.train("base", HEAD)
+    study.commit()
+    assert "validation scenes" not in render(both(study, first))
+    study.train("caption", HEAD, change=change)
+    study.commit()
+    assert "Of captioners it is the scene accuracy on validation scenes." in render(both(study, first))
+
+
 def test_a_clear_change_is_found(study: Study) -> None:
     study.train("zeta", BASE)
     study.train("other", BASE)

@@ -67,6 +67,11 @@ def test_what_a_gpu_trained_is_named_where_processors_trained_the_rest() -> None
     assert text.on_gpu([here, there, both]) == said.format("b and c (seeds 3 to 6)")
 
 
+def test_an_anchor_keeps_what_a_git_host_keeps() -> None:
+    judgement = SimpleNamespace(id="my_claim-2", verdict="not decided")
+    assert text.anchor(judgement) == "my_claim-2-not-decided"  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("sizes", "expected"), [((), "-"), ((10, 10), "10"), ((10, 6), "10 and 6"), ((10, 10, 20, 10), "10, 10, 20 and 10"), ((6,) * 4, "6")]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from pathlib import Path
 
@@ -76,6 +77,18 @@ def test_an_unknown_commit_is_answered_with_the_nearest_name(repository: Clone, 
     with pytest.raises(UserError) as error:
         repository.commit(wrong)
     assert str(error.value) == f"There is no commit {wrong!r} here{nearest}."
+
+
+def test_a_short_hash_is_a_commit_though_a_file_begins_alike(repository: Clone) -> None:
+    commit = repository.add()
+    alike = next(
+        text
+        for text in map(str, range(10**6))
+        if hashlib.sha1(f"blob {len(text)}\0{text}".encode(), usedforsecurity=False).hexdigest()[:4] == commit[:4]
+    )
+    (repository.root / "alike.txt").write_text(alike)
+    repository.git("hash-object", "-w", "alike.txt")
+    assert repository.commit(commit[:4]).id == commit
 
 
 def test_a_file_is_not_a_commit(repository: Clone) -> None:

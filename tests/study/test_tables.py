@@ -114,6 +114,7 @@ HEADER = b"variant,seed,epoch,train_loss,test_loss,test_accuracy,seconds,gradien
             for content in (
                 b"variant,parameters\nbase,7\n",
                 b"variant,parameters,config.a\nbase,many,4\n",
+                b"variant,parameters,config.a\nbase,Infinity,4\n",
                 b"variant,config,config.a\nbase,3,4\n",
                 b"variant,config\nbase,3\n",
                 b'variant,config.a,trainings\nbase,4,"[{""seeds"": [5]}]"\n',
