@@ -220,7 +220,7 @@ def test_numbers_are_those_of_the_evaluation(root: Path) -> None:
 def test_curves_are_said_to_be_of_validation_scenes(root: Path) -> None:
     page = read(root, WORDS)
     assert "**After each epoch they are tested on 20 validation scenes**" in page
-    assert "**All other numbers are of the 60 test scenes**" in page
+    assert "**Everything else is measured on the 60 test scenes**" in page
     assert "validation loss (solid), and scene error on validation scenes, after each epoch" in page
     assert "The self-critical epochs of critical have no train loss" in page
     assert "est accuracy" not in page

@@ -110,11 +110,12 @@ def test_claims_are_counted_by_what_became_of_them() -> None:
 )
 def test_a_sentence_stands_where_its_claims_put_it(study: params.Params, verdicts: Any, title: str | None, became: list[str]) -> None:
     def judged(id: str, verdict: Any) -> Judgement:
-        comparison = study.claims[id].comparisons[0]
+        claim = study.claims[id].model_copy(update={"seen": id == "T14b"})
+        comparison = claim.comparisons[0]
         note = "9 seeds would decide it" * (verdict == "not decided")
         effect, hangs_on = None if verdict == "not run" else 0.5, {("base", 3)} if verdict == "supported" else ()
         finding = Finding(comparison, verdict, "", effect=effect, seeds_note=note, hangs_on=frozenset(hangs_on))
-        return Judgement(id, study.claims[id], verdict, (finding,))
+        return Judgement(id, claim, verdict, (finding,))
 
     claims = [judged(id, verdict) for id, verdict in zip(("T14a", "T14b"), verdicts, strict=True)]
     said = thesis.render(study, {}, claims, {"T14a": "a.md", "T14b": "b.md"}, None)["thesis.md"].decode()
@@ -126,7 +127,6 @@ def test_a_sentence_stands_where_its_claims_put_it(study: params.Params, verdict
         assert ("Effect" in rest) == (words != "was not run")
         assert ("; 9 seeds would decide it" in rest) == (verdict == "not decided")
         assert ("; one seed left out would undo it" in rest) == (verdict == "supported")
-    # T14b counts what had been seen.
     assert [id for id, _, rest in lines if " count that had been seen when the claim or its measure was made." in rest] == [
         id for id, _, rest in lines if id == "T14b" and "Effect" in rest
     ]
