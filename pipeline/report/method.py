@@ -13,7 +13,7 @@ from pipeline.measures import late
 from pipeline.params import Params
 from pipeline.report import text
 from pipeline.study import Training, error_rates
-from pipeline.study.effects import TOGETHER, look_level, look_path
+from pipeline.study.effects import TOGETHER, look_level, look_orders
 from pipeline.study.statistics import LEVEL
 
 
@@ -31,6 +31,7 @@ def render(params: Params, runs: Mapping[str, Training]) -> bytes:
             rows.setdefault(spread, {})[claim] = row
         else:
             power.append(row)
+    path = look_orders(params.looks)[0]
     worst = max(float(row["false"]) for found in rows.values() for row in found.values())
     trials = int(power[0]["trials"])
     return text.page(
@@ -40,9 +41,9 @@ def render(params: Params, runs: Mapping[str, Training]) -> bytes:
         looks=params.looks,
         level=100 * look_level(params.looks),
         overall=100 * (1 - LEVEL),
-        together=100 * (TOGETHER if len(look_path(params.looks)) > 1 else 1 - LEVEL),
-        steps=len(look_path(params.looks)),
-        path=text.listed([f"{one} and {other}" for one, other in look_path(params.looks)]) if params.looks else "",
+        together=100 * (TOGETHER if len(path) > 1 else 1 - LEVEL),
+        steps=len(path),
+        path=text.listed([f"{one} and {other}" for one, other in path]) if params.looks else "",
         timed_level=100 * LEVEL,
         simulated=error_rates.LOOKS,
         rows=rows,

@@ -464,7 +464,7 @@ def _trained(
 
     if comparison.paired:
         of_sides = dict.fromkeys(of_sides, _common(of_sides))
-    counted = {name: _counted(seeds, looks) for name, seeds in of_sides.items()}
+    counted = _side_by_side({name: _counted(seeds, looks) for name, seeds in of_sides.items()}, looks)
 
     def values_of(name: str) -> FloatArray:
         window = None
@@ -490,6 +490,13 @@ def _trained(
 def _counted(seeds: tuple[int, ...], looks: tuple[int, ...]) -> tuple[int, ...]:
     """The first seeds, up to the largest look that they reach; all of them before the first look, and without looks."""
     return seeds[: max((look for look in looks if look <= len(seeds)), default=len(seeds))]
+
+
+def _side_by_side(seeds: Mapping[str, tuple[int, ...]], looks: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """These seeds, of no side more than one look beyond the side with the fewest: `effects.look_orders` knows no other order."""
+    fewest = min(map(len, seeds.values()))
+    most = next((look for look in looks if look > fewest), None)
+    return {name: of_side[:most] for name, of_side in seeds.items()}
 
 
 def _common(seeds: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:

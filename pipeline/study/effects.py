@@ -243,12 +243,16 @@ def vote_estimate(predictions: npt.NDArray[np.uint8], labels: npt.NDArray[np.uin
 # --- looks ---
 
 
-def look_path(looks: Sequence[int]) -> list[tuple[int, int]]:
-    """Numbers of seeds of both sides, from the first look to the last, where one side may lead by a look."""
-    path = [(k, k) for k in looks[:1]]
-    for k in looks[1:]:
-        path += [(path[-1][0], k), (k, k)]
-    return path
+def look_orders(looks: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """Numbers of seeds of both sides, from the first look to the last: a side leads by one look at most, and it may be either.
+
+    Returns:
+        one list for each order. All have the same length, and at each step the same two numbers.
+    """
+    orders = [[(k, k) for k in looks[:1]]]
+    for before, k in itertools.pairwise(looks):
+        orders = [[*order, ahead, (k, k)] for order in orders for ahead in ((before, k), (k, before))]
+    return orders
 
 
 @cache
@@ -256,7 +260,7 @@ def look_level(looks: tuple[int, ...]) -> float:
     """Level of the intervals at each look, so that all looks together miss the truth in `TOGETHER` of all cases (Pocock 1977).
 
     Each side of a comparison counts up to its own largest look, so the information about a difference, n₁n₂ / (n₁ + n₂), grows at
-    every step of `look_path`. The level is that of all these steps. The chance that a random walk stays below c √information at every
+    every step of `look_orders`, and equally in all orders. The level is that of all these steps. The chance that a random walk stays below c √information at every
     step is integrated step by step (Armitage, McPherson and Rowe 1969).
 
     The theory takes the spread as known and the values as normal. Few seeds whose errors are skewed on one side only miss more often:
@@ -265,7 +269,7 @@ def look_level(looks: tuple[int, ...]) -> float:
     Args:
         looks: numbers of seeds, rising; with one number or none there is no repetition.
     """
-    information = [a * b / (a + b) for a, b in look_path(looks)]
+    information = [a * b / (a + b) for a, b in look_orders(looks)[0]]
     if len(information) < 2:
         return LEVEL
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)

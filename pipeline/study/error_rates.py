@@ -2,7 +2,8 @@
 
 `python -m pipeline.study.error_rates` counts them, and writes the table that the method page shows. Every simulation has a fixed start,
 so the table is the same on every machine. Each trial adds seeds as a study does that goes on until it is decided: both sides six, one
-ten, both ten, one twenty, both twenty. The first verdict counts, whatever later looks would say.
+ten, both ten, one twenty, both twenty. Which side is the first is not known beforehand, so all orders are counted, and the table has the
+worst. The first verdict counts, whatever later looks would say.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pipeline.files import replacing
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings
 from pipeline.study.claims import judge
-from pipeline.study.effects import look_path
+from pipeline.study.effects import look_orders
 from pipeline.study.training import Training
 
 TABLE = Path(__file__).with_suffix(".csv")
@@ -132,31 +133,38 @@ def _claim(rule: str, bound: float) -> ClaimSettings:
     return ClaimSettings(source="-", sentence="-", measured="-", margin="-", comparisons=(comparison,))
 
 
-def verdicts(scenario: Scenario, rng: np.random.Generator) -> list[str]:
-    """The verdicts of one trial, at each step of `look_path`."""
+def verdicts(scenario: Scenario, rng: np.random.Generator) -> list[list[str]]:
+    """The verdicts of one trial: of each of `look_orders`, at each step."""
     seeds = tuple(range(LOOKS[-1]))
 
     def side(draw: Draw, ratio: float) -> Simulated:
         return Simulated(seeds, np.minimum(_ERROR * ratio * np.exp(draw(rng, len(seeds))), 0.95))
 
     a, b = side(scenario.variant, scenario.ratio), side(scenario.reference, 1.0)
-    found = []
-    for n, m in look_path(LOOKS):
+    @cache
+    def verdict(n: int, m: int) -> str:
         evidence = {"a": cast(Training, a.first(n)), "b": cast(Training, b.first(m))}
-        found.append(str(judge("-", _claim(scenario.rule, scenario.bound), evidence, images_shown=1, looks=LOOKS).verdict))
-    return found
+        return judge("-", _claim(scenario.rule, scenario.bound), evidence, images_shown=1, looks=LOOKS).verdict
+
+    return [[verdict(n, m) for n, m in order] for order in look_orders(LOOKS)]
 
 
 def rates(scenario: Scenario, trials: int) -> tuple[float, float, float]:
-    """Shares of trials: with a false verdict at some look, supported at the first look, decided at some look."""
+    """Shares of trials: with a false verdict at some look, supported at the first look, decided at some look.
+
+    Of the order in which sides go on that has the most false verdicts, and among equals the fewest decisions.
+    """
     rng = np.random.default_rng(0)
-    counts = np.zeros(3)
+    orders = len(look_orders(LOOKS))
+    false, first, decided = np.zeros(orders), np.zeros(orders), np.zeros(orders)
     for _ in range(trials):
         found = verdicts(scenario, rng)
-        decided = next((verdict for verdict in found if verdict in ("supported", "contradicted")), None)
-        counts += (decided in scenario.false, found[0] == "supported", decided is not None)
-    wrong, supported, decided_share = (float(count) / trials for count in counts)
-    return wrong, supported, decided_share
+        reached = [next((verdict for verdict in order if verdict in ("supported", "contradicted")), None) for order in found]
+        false += [verdict in scenario.false for verdict in reached]
+        first += [order[0] == "supported" for order in found]
+        decided += [verdict is not None for verdict in reached]
+    worst = max(range(orders), key=lambda order: (false[order], -decided[order]))
+    return float(false[worst]) / trials, float(first[worst]) / trials, float(decided[worst]) / trials
 
 
 def read() -> list[dict[str, str]]:

@@ -906,6 +906,18 @@ def test_unpaired_sides_bring_their_own_seeds_up_to_their_own_look() -> None:
     assert few.seeds_note == "the first look is at 6 seeds"
 
 
+def test_no_side_is_more_than_one_look_ahead() -> None:
+    """The error rates of verdicts are counted for such orders only."""
+    a, b = runs(n=7, seed=1), runs(n=25, seed=2)
+    for sides, sizes in (({"a": a, "b": b}, (6, 10)), ({"a": b, "b": a}, (10, 6)), ({"a": b, "b": runs(n=12)}, (20, 10))):
+        finding = judge("X", claim(compare("less", paired=False)), sides, looks=(6, 10, 20)).deciding
+        assert (finding.sizes, finding.effect) == (
+            sizes,
+            pytest.approx(sides["a"].accuracy[: sizes[0]].mean() - sides["b"].accuracy[: sizes[1]].mean()),
+        )
+    assert judge("X", claim(compare("less", paired=False)), {"a": a, "b": b}).deciding.sizes == (7, 25)
+
+
 def test_seeds_far_out_and_verdicts_that_hang_on_one_are_named() -> None:
     calm, other = np.linspace(0.960, 0.962, 10), np.linspace(0.9655, 0.9675, 10)
     finding = found(compare("less", paired=False), a=ending(*calm), b=ending(*other))
@@ -1043,7 +1055,8 @@ def test_an_image_blind_map_contradicts_t14(study: Params) -> None:
     """What it says of an image is worth nothing, though it goes with digits in general and blanking by it costs more than at random."""
     small = np.arange(-3.0, 3.0)
     blind = {"own_ink_correlation": 0.001 * small, "deletion": 0.25 + 0.01 * small, "own_deletion": 0.0005 * small}
-    evidence = {name: runs(n=6, captions=blind) for name in ("base", "full-attention")}
+    unseen = replace(runs(n=6, captions=blind), seeds=tuple(range(10, 16)))
+    evidence = {name: unseen for name in ("base", "full-attention")}
     for name in ("T14a", "T14b"):
         assert judge(name, study.claims[name], evidence, looks=study.looks).verdict == "contradicted"
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.params import load
 from pipeline.study import error_rates
-from pipeline.study.effects import look_path
+from pipeline.study.effects import look_orders
 from pipeline.study.error_rates import LOOKS, power, rates, read, scenarios, verdicts
 from tests.helpers import ROOT
 
@@ -27,16 +27,21 @@ def test_the_table_has_every_scenario_and_keeps_its_promise() -> None:
 
 
 def test_seeds_are_added_side_by_side() -> None:
-    assert look_path(LOOKS) == [(6, 6), (6, 10), (10, 10), (10, 20), (20, 20)]
-    assert look_path((3,)) == [(3, 3)]
+    assert look_orders(LOOKS) == [
+        [(6, 6), (6, 10), (10, 10), (10, 20), (20, 20)],
+        [(6, 6), (6, 10), (10, 10), (20, 10), (20, 20)],
+        [(6, 6), (10, 6), (10, 10), (10, 20), (20, 20)],
+        [(6, 6), (10, 6), (10, 10), (20, 10), (20, 20)],
+    ]
+    assert (look_orders((3,)), look_orders(())) == ([[(3, 3)]], [[]])
 
 
 def test_the_same_trials_give_the_same_counts() -> None:
     scenario = next(scenarios())
     assert rates(scenario, 5) == rates(scenario, 5)
     found = verdicts(scenario, np.random.default_rng(0))
-    assert len(found) == len(look_path(LOOKS))
-    assert set(found) <= {"supported", "contradicted", "not decided"}  # trainings that do not move are always judged
+    assert [len(order) for order in found] == [len(order) for order in look_orders(LOOKS)]
+    assert {verdict for order in found for verdict in order} <= {"supported", "contradicted", "not decided"}  # trainings that do not move
 
 
 @pytest.mark.parametrize(
