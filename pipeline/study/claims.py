@@ -493,7 +493,7 @@ def _counted(seeds: tuple[int, ...], looks: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _side_by_side(seeds: Mapping[str, tuple[int, ...]], looks: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """These seeds, of no side more than one look beyond the side with the fewest: `effects.look_orders` knows no other order."""
+    """These seeds, of no side more than one look beyond the one with the fewest: error rates are counted for no other order."""
     fewest = min(map(len, seeds.values()))
     most = next((look for look in looks if look > fewest), None)
     return {name: of_side[:most] for name, of_side in seeds.items()}

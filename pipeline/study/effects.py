@@ -260,8 +260,8 @@ def look_level(looks: tuple[int, ...]) -> float:
     """Level of the intervals at each look, so that all looks together miss the truth in `TOGETHER` of all cases (Pocock 1977).
 
     Each side of a comparison counts up to its own largest look, so the information about a difference, n₁n₂ / (n₁ + n₂), grows at
-    every step of `look_orders`, and equally in all orders. The level is that of all these steps. The chance that a random walk stays below c √information at every
-    step is integrated step by step (Armitage, McPherson and Rowe 1969).
+    every step of `look_orders`, and equally in all orders. The level is that of all these steps. The chance that a random walk stays
+    below c √information at every step is integrated step by step (Armitage, McPherson and Rowe 1969).
 
     The theory takes the spread as known and the values as normal. Few seeds whose errors are skewed on one side only miss more often:
     up to 5 % of cases in place of the theory's 3.5 %, as `pipeline.study.error_rates` counts.

@@ -141,6 +141,7 @@ def verdicts(scenario: Scenario, rng: np.random.Generator) -> list[list[str]]:
         return Simulated(seeds, np.minimum(_ERROR * ratio * np.exp(draw(rng, len(seeds))), 0.95))
 
     a, b = side(scenario.variant, scenario.ratio), side(scenario.reference, 1.0)
+
     @cache
     def verdict(n: int, m: int) -> str:
         evidence = {"a": cast(Training, a.first(n)), "b": cast(Training, b.first(m))}

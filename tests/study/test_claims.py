@@ -1056,7 +1056,7 @@ def test_an_image_blind_map_contradicts_t14(study: Params) -> None:
     small = np.arange(-3.0, 3.0)
     blind = {"own_ink_correlation": 0.001 * small, "deletion": 0.25 + 0.01 * small, "own_deletion": 0.0005 * small}
     unseen = replace(runs(n=6, captions=blind), seeds=tuple(range(10, 16)))
-    evidence = {name: unseen for name in ("base", "full-attention")}
+    evidence = dict.fromkeys(("base", "full-attention"), unseen)
     for name in ("T14a", "T14b"):
         assert judge(name, study.claims[name], evidence, looks=study.looks).verdict == "contradicted"
 
