@@ -107,7 +107,14 @@ def on_gpu(runs: Sequence[Training]) -> str:
             part = f" (seed{'s' * (len(seeds) > 1)} {seed_list(seeds)})"
             names.append(run.variant + (part if any(group.get("device") != "cuda" for group in run.trainings) else ""))
     kinds = listed(list(dict.fromkeys(str(group.get("device_name")) for _, group in of_gpu)))
-    return f"A GPU ({kinds}) trained {listed(names)}, processors the rest; both compute in float32, and round differently."
+    there = {_torch(group) for _, group in of_gpu}
+    here = {_torch(group) for _, group in groups if group.get("device") != "cuda"}
+    versions = f" (with torch {listed(sorted(there))}, and {listed(sorted(here))} there)" if there != here else ""
+    return f"A GPU ({kinds}) trained {listed(names)}, processors the rest{versions}; both compute in float32, and round differently."
+
+
+def _torch(group: Mapping[str, Any]) -> str:
+    return str((group.get("versions") or {}).get("torch", "of an unknown version"))
 
 
 def without_machine(sentence: str) -> str:
@@ -155,7 +162,7 @@ def effect(finding: Finding) -> str:
         show, unit = partial(value, measure), measure.of_value
     else:
         show = partial(difference, measure)
-    said = _with_unit(show(finding.effect), unit)
+    said = _with_unit(show(finding.effect), unit) + {"larger": " or more", "smaller": " or less", "": ""}[finding.may_be]
     if finding.interval:
         said += f" [{interval(finding.interval, partial(_bound, ends=finding.region or (), show=show))}]"
     # A bare number says nothing beside the ratio. The difference of two differences need not even have the ratio's sign.

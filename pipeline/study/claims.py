@@ -102,6 +102,7 @@ class Finding:
         notes: what else a reader has to know, as sentences: seeds far from the others, a verdict that depends on one seed, too few
             seeds to support.
         hangs_on: (variant, seed) of each seed without which alone it would not be decided as it is.
+        may_be: "larger" or "smaller" where seeds of one side never reached what is measured, so that the effect is a bound; else empty.
     """
 
     comparison: ComparisonSettings
@@ -120,6 +121,7 @@ class Finding:
     missing: str = ""
     notes: tuple[str, ...] = ()
     hangs_on: frozenset[tuple[str, int]] = frozenset()
+    may_be: str = ""
 
     @property
     def claimed(self) -> str:
@@ -544,7 +546,8 @@ def _of_trainings(
     flips = _flips(sample, finding, levels)
     hangs_on = frozenset((name, seed) for names, seeds in flips for name in names for seed in seeds)
     notes = (*_unreached(sample, sides), *_unstable(sample, sides), *_notes(sample, finding, levels, flips))
-    return replace(finding, notes=notes, hangs_on=hangs_on)
+    where = {where for *_, where in _bounded(sample, sides)}
+    return replace(finding, notes=notes, hangs_on=hangs_on, may_be=where.pop() if len(where) == 1 else "")
 
 
 def _unstable(sample: _Sample, sides: Mapping[str, Training]) -> list[str]:

@@ -39,6 +39,15 @@ def test_a_bound_that_looks_like_an_end_of_the_region_says_on_which_side_it_lies
     assert shown(low, high, region) == expected
 
 
+def test_an_effect_that_is_a_bound_says_so() -> None:
+    comparison = ComparisonSettings(measure="late test error", variant="a", reference="b", rule="less", bound=1.25)
+    said = {
+        may_be: text.effect(Finding(comparison, "supported", "", "", (10, 10), 2.0, may_be=may_be)).replace(NBSP, " ")
+        for may_be in ("larger", "smaller", "")
+    }
+    assert said == {"larger": "2.00 times or more", "smaller": "2.00 times or less", "": "2.00 times"}
+
+
 def test_other_numbers_of_seeds_are_named_once(raw_params: dict[str, Any]) -> None:
     raw = copy.deepcopy(raw_params)
     for variant, seeds in (("first", 6), ("max", 6), ("base", 10), ("concat", 10), ("mean", 20)):
@@ -52,7 +61,9 @@ def test_other_numbers_of_seeds_are_named_once(raw_params: dict[str, Any]) -> No
 def test_what_a_gpu_trained_is_named_where_processors_trained_the_rest() -> None:
     def run(variant: str, **seeds: list[int]) -> Any:
         name = {"cpu": "A processor (2 cores)", "cuda": "NVIDIA H200"}
-        groups = [{"device": device, "device_name": name[device], "seeds": own} for device, own in seeds.items()]
+        groups: list[dict[str, Any]] = [
+            {"device": device, "device_name": name[device], "seeds": own, "versions": {"torch": "2.11.0"}} for device, own in seeds.items()
+        ]
         return SimpleNamespace(variant=variant, trainings=groups)
 
     here, there, both = run("a", cpu=[0, 1]), run("b", cuda=[0, 1]), run("c", cpu=[0, 1, 2], cuda=[3, 4, 5])
@@ -62,9 +73,13 @@ def test_what_a_gpu_trained_is_named_where_processors_trained_the_rest() -> None
     assert text.on_gpu([here, there, both]) == said.format("b and c (seeds 3 to 5)")
     assert text.on_gpu([run("d", cpu=[0], cuda=[1])]) == said.format("d (seed 1)")
     # Seeds that a GPU trained in two trainings are one entry.
-    there.trainings.append({"device": "cuda", "device_name": "NVIDIA H200", "seeds": [4]})
-    both.trainings.append({"device": "cuda", "device_name": "NVIDIA H200", "seeds": [6]})
+    more = {"device": "cuda", "device_name": "NVIDIA H200", "versions": {"torch": "2.11.0"}}
+    there.trainings.append(more | {"seeds": [4]})
+    both.trainings.append(more | {"seeds": [6]})
     assert text.on_gpu([here, there, both]) == said.format("b and c (seeds 3 to 6)")
+    here.trainings[0]["versions"] = {"torch": "2.15.0"}
+    newer = said.replace("the rest;", "the rest (with torch 2.11.0, and 2.15.0 there);")
+    assert text.on_gpu([here, there]) == newer.format("b")
 
 
 def test_an_anchor_keeps_what_a_git_host_keeps() -> None:

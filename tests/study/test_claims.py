@@ -1198,11 +1198,15 @@ def test_seeds_that_never_reach_what_is_measured_are_said() -> None:
     finding = found(comparison, a=slow, b=quick)
     assert finding.effect == pytest.approx(901 / 300, rel=1e-3)
     assert finding.notes[0] == "None of the 6 seeds of a reached it, so the effect may be larger than is shown."
+    assert finding.may_be == "larger"
     mixed = found(comparison, a=quick, b=steps(300, 310, 901, 305, 295, 901))
     assert mixed.notes[0] == "Only 4 of the 6 seeds of b reached it, so the effect may be smaller than is shown."
+    assert mixed.may_be == "smaller"
     assert not any("reached" in note for note in found(comparison, a=quick, b=steps(400, 410, 420, 405, 415, 410)).notes)
     fourth = compare("less", "steps to a train loss of 0.5", "b", "a", bound=5.0, minus=("d", "c"), paired=False)
-    notes = found(fourth, a=slow, b=quick, c=slow, d=quick).notes[:2]
+    both = found(fourth, a=slow, b=quick, c=slow, d=quick)
+    assert both.may_be == ""
+    notes = both.notes[:2]
     assert [note.endswith("may be larger than is shown.") for note in notes] == [False, True]
 
 
