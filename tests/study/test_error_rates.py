@@ -47,8 +47,8 @@ def test_the_same_trials_give_the_same_counts() -> None:
 @pytest.mark.parametrize(
     ("name", "counted"),
     [
-        ("similar; on the margin, normal", (0.04, 0.0, 0.04)),
-        ("similar; on the margin, one seed in ten collapses", (0.01, 0.0, 0.01)),
+        ("similar; on the margin, normal", (0.06, 0.0, 0.06)),
+        ("similar; on the margin, one seed in ten collapses", (0.02, 0.0, 0.02)),
         ("better; on the bound, one side skewed, the other spreads a third as far", (0.08, 0.03, 0.08)),
         ("better; a fifth fewer errors, spread 0.1", (0.0, 0.43, 1.0)),
     ],
