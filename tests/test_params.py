@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -440,6 +441,7 @@ WRONG_COMPARISONS = [
     ({"reference": "first"}, "reference: first cannot be compared with itself."),
     ({"rule": "at least", "bound": 0.9}, "reference: at least compares with its bound alone."),
     ({"rule": "at least", "reference": None}, "bound: at least needs one."),
+    ({"rule": "at least", "reference": None, "bound": 99.5}, "bound: 99.5 is no share; 99.5 % is 0.995."),
     ({"rule": "lesss"}, "rule is 'lesss', which is not a choice; the nearest is 'less'."),
     ({"measure": "loss"}, "measure is 'loss', which is not a choice; the nearest is 'test loss'."),
     ({"between": [0.0, 1.0]}, "between: less has none; give a bound instead."),
@@ -448,6 +450,7 @@ WRONG_COMPARISONS = [
         {"rule": "ratio", "measure": "step time", "between": [2.0, 1.0]},
         "between: ratio needs two ends in rising order, for example [1.0, .inf].",
     ),
+    ({"rule": "ratio", "measure": "step time", "between": [-1.0, 2.0]}, "between: a ratio of times is above 0; begin with 0 or more."),
     ({"rule": "ratio", "measure": "step time", "between": [1.0]}, "between.1 is missing from params.yaml; give it a value."),
     ({"rule": "ratio", "measure": "step time", "between": [1.0, 2.0, 3.0]}, "between has too many entries; it takes at most 2."),
     (
@@ -543,6 +546,24 @@ def test_missing_keys_are_named(raw_params: dict[str, Any]) -> None:
             params.parse(raw)
 
 
+def test_what_dvc_follows_has_to_be_written(raw_params: dict[str, Any], tmp_path: Path) -> None:
+    """DVC refuses a stage whose parameter is missing, after all trainings; `make list` says so before."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    named = {name for stage in stages.values() for name in stage.get("params", [])}
+    assert {"looks", "preview", "scenes", "train.beta2", "data.dataset"} <= named
+    for name in sorted(named):
+        raw = copy.deepcopy(raw_params)
+        *sections, key = name.split(".")
+        within = raw
+        for section in sections:
+            within = within[section]
+        del within[key]
+        path = tmp_path / "params.yaml"
+        path.write_text(yaml.safe_dump(raw))
+        with pytest.raises(UserError, match=rf"lacks {name}, which DVC follows|^{name} is missing from params.yaml"):
+            params.load(path)
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -626,6 +647,31 @@ def test_values_are_those_of_yaml_1_2(tmp_path: Path, text: str, value: object) 
     path = tmp_path / "some.yaml"
     path.write_text(f"a: {text}")
     assert params.read(path) == {"a": value}
+
+
+@pytest.mark.parametrize("section", ["variants", "experiments", "claims"])
+@pytest.mark.parametrize("name", ["no", "Off"])
+def test_a_name_is_no_word_for_true_or_false(raw_params: dict[str, Any], section: str, name: str) -> None:
+    raw = raw_params | {section: {name: next(iter(raw_params[section].values()))} | raw_params[section]}
+    with pytest.raises(
+        UserError, match=rf"^{section}\.{name}: YAML 1\.1 reads this word as true or false; {section[:-1]}-{name} would do\.$"
+    ):
+        params.parse(raw)
+
+
+def test_no_figure_gets_a_formula(raw_params: dict[str, Any]) -> None:
+    """matplotlib takes what stands between two dollars for mathematics, and ends where it is none."""
+    for section, name, key, text in (
+        ("experiments", "positions", "labels", {"base": r"$\bm{W}$"}),
+        ("claims", "T1a", "sentence", "$1 is $2."),
+    ):
+        raw = copy.deepcopy(raw_params)
+        raw[section][name][key] = text
+        with pytest.raises(UserError, match=rf"^{section}\.{name}\.{key}.*: figures read what stands between two \$ as a formula"):
+            params.parse(raw)
+    raw = copy.deepcopy(raw_params)
+    raw["experiments"]["positions"]["labels"]["base"] = "costs US$ 1"
+    assert params.parse(raw).experiments["positions"].label("base") == "costs US$ 1"
 
 
 @pytest.mark.parametrize("section", ["variants", "experiments", "claims"])

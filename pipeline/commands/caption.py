@@ -61,7 +61,9 @@ def _settings(params: Params, variant: str) -> VariantSettings:
 
 def _number(name: str, text: str, choices: range | tuple[int, ...]) -> int:
     if text not in map(str, choices):
-        raise UserError(f"{name} is {shown(text)}, but has to be a whole number from {choices[0]} to {choices[-1]}.")
+        every = list(choices) == list(range(choices[0], choices[-1] + 1))
+        which = f"a whole number from {choices[0]} to {choices[-1]}" if every else f"one of {', '.join(map(str, choices))}"
+        raise UserError(f"{name} is {shown(text)}, but has to be {which}.")
     return int(text)
 
 

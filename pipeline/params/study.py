@@ -158,6 +158,8 @@ class ComparisonSettings(Settings):
                 raise ValueError(f"bound: {self.rule} has none; give the two ends between which it has to lie")
             if self.between is None or not self.between[0] < self.between[1]:
                 raise ValueError(f"between: {self.rule} needs two ends in rising order, for example [1.0, .inf]")
+            if self.rule == "ratio" and self.between[0] < 0:
+                raise ValueError("between: a ratio of times is above 0; begin with 0 or more")
         elif self.between is not None:
             raise ValueError(f"between: {self.rule} has none; give a bound instead")
         if measure.rule is not None and self.rule != measure.rule:
@@ -169,6 +171,8 @@ class ComparisonSettings(Settings):
             raise ValueError(f"bound: {self.rule} needs one")
         if self.bound is not None and measure.ratio and self.bound <= 0:
             raise ValueError(f"bound: effects on the {self.measure} are ratios, so it has to be above 0")
+        if self.rule == "at least" and self.bound is not None and measure.of_value == "%" and not 0 <= self.bound <= 1:
+            raise ValueError(f"bound: {self.bound:g} is no share; 99.5 % is 0.995")
         if self.rule == "equivalent" and self.bound is not None and self.bound <= float(measure.ratio):
             raise ValueError(f"bound: equivalent needs one above {int(measure.ratio)}")
         if self.minus is not None and self.rule not in ("equivalent", "less", "more"):
@@ -407,7 +411,13 @@ def _has(settings: VariantSettings, probe: Probe) -> bool:
         return isinstance(model, ModelSettings) and all(model.serves(size) for size in SIZES)
     if probe == "positions":  # similarities need three patches, and the two-dimensional table needs a width divisible by four
         return isinstance(model, ModelSettings) and model.position != "none" and model.grid > 1 and model.dim % 4 == 0
-    return probe in ("shifts", "trace", "first_steps") or isinstance(model, ModelSettings)
+    if probe == "shifts":
+        return settings.task == "classification"
+    return probe in ("trace", "first_steps") or isinstance(model, ModelSettings)
+
+
+# What stages name in dvc.yaml, and what has a default for commits that lack it. DVC knows no defaults.
+_FOLLOWED = (("", "looks"), ("", "scenes"), ("", "preview"), ("train", "beta2"))
 
 
 def load(path: str | Path = "params.yaml") -> Params:
@@ -416,7 +426,13 @@ def load(path: str | Path = "params.yaml") -> Params:
     Raises:
         UserError: one sentence about the first fault, with the path of its key.
     """
-    return parse(read(Path(path)))
+    raw = read(Path(path))
+    params = parse(raw)
+    for section, key in _FOLLOWED:
+        if key not in (raw[section] if section else raw):
+            dotted = f"{section}.{key}" if section else key
+            raise UserError(f"{path} lacks {dotted}, which DVC follows: write it, even where its value is empty.")
+    return params
 
 
 def parse(raw: Any) -> Params:
@@ -467,6 +483,8 @@ def _check_names(params: Params) -> None:
                 better = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or f"{kind[:-1]}-1"
                 rule = "a name may hold letters, digits, '-' and '_' only" if name[:1] != "-" else "a name cannot start with '-'"
                 raise UserError(f"{kind}.{name}: {rule}; {better} would do.")
+            if name.lower() in ("yes", "no", "on", "off"):
+                raise UserError(f"{kind}.{name}: YAML 1.1 reads this word as true or false; {kind[:-1]}-{name} would do.")
     lowered: dict[str, str] = {}
     for name in params.variants:
         if name.lower() in lowered:
@@ -474,6 +492,12 @@ def _check_names(params: Params) -> None:
                 f"variants.{name} and variants.{lowered[name.lower()]} differ in case only, which some file systems cannot tell apart."
             )
         lowered[name.lower()] = name
+    drawn = {f"experiments.{name}.labels.{one}": text for name, own in params.experiments.items() for one, text in own.labels.items()}
+    drawn |= {f"timing.labels.{one}": text for one, text in params.timing.labels.items()}
+    drawn |= {f"claims.{name}.sentence": claim.sentence for name, claim in params.claims.items()}
+    for key, text in drawn.items():
+        if text.count("$") > 1:
+            raise UserError(f"{key}: figures read what stands between two $ as a formula; write the word instead.")
     for name, experiment in params.experiments.items():
         key = f"experiments.{name}"
         for variant in (*experiment.variants, experiment.baseline):

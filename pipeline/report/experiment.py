@@ -376,7 +376,7 @@ def render(
     """
     experiment = params.experiments[name]
     material = Material(name, experiment, [runs[variant] for variant in experiment.variants if variant in runs], train_images)
-    compares = len(experiment.variants) == 1 or not all(map(material.is_baseline, material.runs))  # a baseline alone answers nothing
+    compares = not all(map(material.is_baseline, material.runs))  # a baseline alone answers nothing
     drawn = [drawing for kind in experiment.figures if compares for drawing in drawings(kind, material)]
     files = pictures(drawn, "experiments/figures")
     table = rows(params, experiment, runs)

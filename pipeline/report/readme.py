@@ -28,6 +28,8 @@ def main(argv: list[str]) -> None:
         text = README.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError("There is no README.md here: run the command from the repository's root.") from None
+    except UnicodeDecodeError:
+        raise UserError("README.md is not UTF-8: save it as that.") from None
     write_text(README, updated(text))
 
 

@@ -181,7 +181,7 @@ class Question:
 
 
 def _questions(timings: Timings | None) -> list[Question]:
-    """None where the timings cannot be judged: no round was undisturbed, or a network was timed with other settings than the study's."""
+    """None of them where the timings cannot be judged: no round was undisturbed, or other settings than the study's were timed."""
     if timings is None or not timings.quiet or any(f"step/published/{subject}" in timings.changed for subject in _ASKED):
         return []
     return [_class_token(timings), _largest_patch(timings)]

@@ -89,7 +89,11 @@ class Study:
             return pd.DataFrame(columns=CLAIM_COLUMNS)
         try:
             found = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(("claim", "verdict", "comparison", "shown"), str))
-            if list(found.columns) != list(CLAIM_COLUMNS) or found[["claim", "verdict", "comparison"]].isna().any(axis=None):
+            if (
+                not content.endswith(b"\n")
+                or list(found.columns) != list(CLAIM_COLUMNS)
+                or found[["claim", "verdict", "comparison"]].isna().any(axis=None)
+            ):
                 raise ValueError
         except ValueError:
             raise UserError(f"{path} is damaged: {mend('report')}.") from None

@@ -94,7 +94,7 @@ def test_a_damaged_table_of_claims_is_one_sentence_and_none_is_empty(tmp_path: P
         "shown": "1.5 times",
     }  # fmt: skip
     assert found.shown[1] == ""
-    for damaged in ("", line, f"{header}T1,,a,,,,,,\n", f"{header}{line}\n\0{line[:3]}", f'{header}"'):
+    for damaged in ("", line, f"{header}{line}"[:-1], f"{header}T1,,a,,,,,,\n", f"{header}{line}\n\0{line[:3]}", f'{header}"'):
         table.write_text(damaged)
         with pytest.raises(UserError, match=r"^reports/claims\.csv is damaged: run `dvc repro --force --single-item report`\.$"):
             claims()

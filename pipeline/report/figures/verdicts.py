@@ -101,8 +101,8 @@ def forest(judgements: Sequence[Judgement], *, sentences: bool = False) -> Drawi
     return Drawing(
         alt=f"Effects of {counted(len(lines), 'claim')} in units of the margin: {listed(counts)}.",
         caption="The deciding effect of each claim with its interval, in units of the claim's margin. Green: where the claim puts it. "
-        "A claim of one comparison is supported when its whole line lies in the green, contradicted when none of it does; one of several is "
-        "judged by all of them, and its page has them. Open signs are observations, "
+        "A claim of one comparison is supported when its whole line lies in the green, contradicted when none of it does; one of several "
+        "is judged by all of them, and its page has them. Open signs are observations, "
         f"which decide nothing. Arrows: beyond {REACH:g} margins. 0 is no effect, or the middle of the range that a claim names. A bound "
         "without a margin stands at 1, and the unit is half the interval."
         + (_WIDER if any(line.verdict == "not decided" and line.outside for line in lines) else ""),
