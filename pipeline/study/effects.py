@@ -297,7 +297,8 @@ def seeds_to_decide(
 
     That is the smallest n at which the interval lies wholly inside the region or wholly outside. Few seeds estimate the spread badly:
     its true square is freedom / χ²(freedom) times the observed one. So the answer is the range between the spreads that are exceeded
-    in 90 % and in 10 % of cases. Shares have no spread of their own, so theirs is one number.
+    in 90 % and in 10 % of cases. Shares have no spread of their own, so theirs is one number; their
+    counts are rounded, and it is found by bisection, so somewhat fewer may do.
 
     Args:
         claimed: low and high end of the claimed effects; `-math.inf` and `math.inf` for a region that is open to a side.
