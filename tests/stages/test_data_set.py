@@ -43,7 +43,9 @@ def raw(tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPa
     raw = {
         "preview": "A test.",
         "images_shown": 96,
+        "looks": [],
         "data": {"dataset": "random"},
+        "scenes": raw_params["scenes"],
         "train": raw_params["train"] | {"seeds": 1, "epochs": 1, "batch_size": 32, "augment": "affine"},
         "base": raw_params["base"] | {"patch": 16, "blocks": 1, "dim": 8, "heads": 2, "mlp_dim": 8},
         "variants": {"base": {}, "net": {"architecture": "cnn", "widths": [2, 3]}},
