@@ -798,6 +798,9 @@ def test_only_what_has_it_is_probed(raw_params: dict[str, Any]) -> None:
         raw["experiments"] = {"networks": networks | {"variants": chosen, "baseline": "base", "labels": {}, "measure": measure}}
         probed = {probe: list(params.parse(raw).probed(probe)) for probe in PROBES}
         assert {name: found for name, found in probed.items() if found} == {probe: variants}
+    compared = {"rule": "less", "measure": "accuracy lost to shifts", "variant": "caption", "reference": "caption-6"}
+    raw["claims"] = {"C1": raw_params["claims"]["C1"] | {"comparisons": [compared]}}
+    assert params.parse(raw).probed("shifts") == ()  # a captioner has no shifted images
 
 
 def test_damaged_config_says_how_to_write_it_again(tmp_path: Path) -> None:

@@ -140,3 +140,8 @@ def test_a_dvc_yaml_without_stages_and_a_folder_without_dvc(folder: Path) -> Non
         assert "dvc.yaml holds no stages" in refusal(lambda: repro.main([]), folder)
     shutil.copyfile(ROOT / "dvc.yaml", folder / "dvc.yaml")
     assert "There is no .dvc/ in" in refusal(lambda: repro.main([]), folder)
+
+
+def test_seeds_that_are_a_list_are_named_one_by_one() -> None:
+    with pytest.raises(UserError, match=r"^SEED is '3', but has to be one of 4, 0, 2\.$"):
+        caption._number("SEED", "3", (4, 0, 2))

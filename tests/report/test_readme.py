@@ -66,6 +66,9 @@ def test_what_is_missing_is_one_sentence_and_nothing_is_lost(root: Path) -> None
     with pytest.raises(UserError, match=r"^reports/small/README.md is missing: "):
         readme.main([])
     assert (root / "README.md").read_text(encoding="utf-8") == BEFORE
+    (root / "README.md").write_bytes(b"caf\xe9")
+    with pytest.raises(UserError, match=r"^README\.md is not UTF-8: save it as that\.$"):
+        readme.main([])
     (root / "README.md").write_text("Text.", encoding="utf-8")
     with pytest.raises(UserError, match=r"^README.md has no lines `<!-- claims of FOLDER -->`"):
         readme.main([])
