@@ -670,6 +670,12 @@ def test_no_figure_gets_a_formula(raw_params: dict[str, Any]) -> None:
         with pytest.raises(UserError, match=rf"^{section}\.{name}\.{key}.*: figures read what stands between two \$ as a formula"):
             params.parse(raw)
     raw = copy.deepcopy(raw_params)
+    raw["timing"]["subjects"]["$x$"] = {}
+    with pytest.raises(UserError, match=r"^timing\.subjects\.\$x\$: figures read"):
+        params.parse(raw)
+    raw["timing"]["labels"]["$x$"] = "x"
+    params.parse(raw)
+    raw = copy.deepcopy(raw_params)
     raw["experiments"]["positions"]["labels"]["base"] = "costs US$ 1"
     assert params.parse(raw).experiments["positions"].label("base") == "costs US$ 1"
 

@@ -493,7 +493,7 @@ def _check_names(params: Params) -> None:
             )
         lowered[name.lower()] = name
     drawn = {f"experiments.{name}.labels.{one}": text for name, own in params.experiments.items() for one, text in own.labels.items()}
-    drawn |= {f"timing.labels.{one}": text for one, text in params.timing.labels.items()}
+    drawn |= {f"timing.subjects.{name}": params.timing.label(name) for name in params.timing.subjects}
     drawn |= {f"claims.{name}.sentence": claim.sentence for name, claim in params.claims.items()}
     for key, text in drawn.items():
         if text.count("$") > 1:
