@@ -1,0 +1,46 @@
+"""`reference.py` and the package are one network, trained in one way."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from pipeline.data.datasets import Dataset
+from pipeline.params import Params
+from pipeline.training.engine import Trainer
+
+IMAGES = 50 * reference.BATCH
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The archives of MNIST, of noise where MNIST_MIRROR names no folder that has them."""
+    place = os.environ.get("MNIST_MIRROR", "")
+    if place and Path(place).is_dir():
+        return Path(place)
+    draw = np.random.default_rng(0)
+    for kind, shape, top in (("images-idx3", (IMAGES, 28, 28), 256), ("labels-idx1", (IMAGES,), 10)):
+        content = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape) + draw.integers(0, top, shape, dtype=np.uint8).tobytes()
+        (tmp_path / f"train-{kind}-ubyte.gz").write_bytes(gzip.compress(content))
+    return tmp_path
+
+
+def test_first_fifty_losses_are_the_engines(folder: Path, study: Params) -> None:
+    images, labels = (array[:IMAGES] for array in reference.mnist(folder, "train"))
+    model = reference.initial_model(3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=reference.RATE)
+    losses = reference.train_epoch(model, optimizer, images, labels, reference.epoch_order(3, 1, IMAGES))
+
+    pixels, classes = (images[:, 0] * 255).round().byte().numpy(), labels.byte().numpy()
+    dataset = Dataset("mnist", pixels, classes, pixels[:100], classes[:100], "")
+    trainer = Trainer(study.resolve("base"), dataset, [3], torch.device("cpu"))
+    trainer.run_epoch()
+    np.testing.assert_allclose(trainer.trace.loss[0, :50].numpy(), losses, rtol=1e-5)
+    assert losses[-1] < losses[0]
