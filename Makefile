@@ -1,7 +1,10 @@
 # `make demo` and `make test` need only Python 3.11.4 to 3.13 with venv, git and make; each rule sets up the rest.
-PYTHON ?= python3
-override PYTHON := $(value PYTHON)
-export PYTHON
+# Values come from the command line alone: what the shell exports as PYTHON, SEED or IN is another's. They reach a command through the
+# environment, letter for letter: as make's text, $(shell ...) and quotes in them would run.
+GIVEN := BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON
+$(foreach name,$(GIVEN),$(eval override $(name) := $(if $(filter command,$(origin $(name))),$$(value $(name)))))
+override PYTHON := $(if $(filter command,$(origin PYTHON)),$(value PYTHON),python3)
+export PYTHON $(GIVEN)
 UV_VERSION := 0.13.8
 # Relative, because a rule cannot name a path with a space, and the checkout's may have one.
 VENV := .venv
@@ -10,18 +13,15 @@ STAMP := $(VENV)/.installed
 # Stages call `python`, which has to be the environment's.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
-# Without bytecode every stage compiles torch, MLflow and DVC anew, which takes longer than a small training.
-unexport PYTHONDONTWRITEBYTECODE
+# The code of this checkout, wherever a stage runs; and no other project's settings.
+export PYTHONPATH := $(CURDIR)
+unexport $(shell cat pipeline/foreign-variables.txt)
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
 
 # One more than the cores, because some tests wait for a server or for the end of a process.
-TEST_PROCESSES := $(shell expr $$(nproc) + 1)
+TEST_PROCESSES := $(shell expr $$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) + 1)
 
-# Values reach a command through the environment, letter for letter: as make's text, $(shell ...) and quotes in them would run.
-GIVEN := BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON
-$(foreach name,$(GIVEN),$(if $(filter undefined,$(origin $(name))),,$(eval override $(name) := $$(value $(name)))))
-export $(GIVEN)
 PROCESSES := LAB_PROCESSES="$${JOBS:-$$LAB_PROCESSES}"
 IN_FOLDER := CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
 
@@ -33,17 +33,27 @@ help: ## list the commands
 
 setup: $(STAMP) ## install the locked requirements into .venv (nothing else)
 
+# Programs of a copied or moved environment start another checkout's, so the stamp holds the place.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+.PHONY: $(STAMP)
+endif
+# Of a user without a home that can be written to, as in a container, the cache lies beside what comes from it.
+ifneq ($(shell test -w "$$HOME" && echo yes),yes)
+export UV_CACHE_DIR ?= $(CURDIR)/build/uv
+endif
+
 $(STAMP): requirements.lock pyproject.toml
 	@"$$PYTHON" -c 'import sys; sys.exit(not (3, 11, 4) <= sys.version_info[:3] < (3, 14))' || \
 		{ echo "$$PYTHON is not Python 3.11.4 to 3.13: name one that is, for example 'make setup PYTHON=python3.12'." >&2; exit 2; }
-	@test -x $(VENV)/bin/python || "$$PYTHON" -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@$(VENV)/bin/uv pip sync --quiet --require-hashes requirements.lock || \
+	@case "$$(pwd -P)" in *%*) echo "MLflow takes no folder whose path has a %: move this one elsewhere." >&2; exit 2; esac
+	@test "$$(cat $@ 2>/dev/null)" = "$$(pwd -P)" && $(VENV)/bin/python -m pip --version >/dev/null 2>&1 || "$$PYTHON" -m venv --clear $(VENV)
+	@$(VENV)/bin/python -m pip install --quiet --no-user --disable-pip-version-check uv==$(UV_VERSION)
+	@$(VENV)/bin/uv pip sync --python $(VENV)/bin/python --quiet --require-hashes requirements.lock || \
 		{ echo "Installing requirements.lock failed: see the line above, then run the same command again." >&2; exit 2; }
 	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || "$$PYTHON" -m venv --upgrade-deps $(VENV) >/dev/null
-	@$(VENV)/bin/uv pip install --quiet --no-deps --no-build-isolation --editable .
-	@$(VENV)/bin/python -c 'from pipeline.environment import put_own_programs_first as put; put()'
-	@touch $@
+	@$(VENV)/bin/uv pip install --python $(VENV)/bin/python --quiet --no-deps --no-build-isolation --editable .
+	@$(VENV)/bin/python -c 'from pipeline.environment import put_own_programs_first as put; put(); import torch'
+	@pwd -P > $@
 
 demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (minutes, no network)
 	@$(PROCESSES) python -m pipeline.commands.profiles demo
@@ -55,7 +65,7 @@ repro: $(STAMP) ## the full study: mends what a kill left, then make train, then
 	@$(PROCESSES) python -m pipeline.commands.repro
 
 train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS=processes] [ON=ray]; of a profile with IN=build/preview
-	@test "$$ON" != ray || uv pip install --quiet --require-hashes -r requirements-cluster.lock
+	@test "$$ON" != ray || uv pip install --python $(VENV)/bin/python --quiet --require-hashes -r requirements-cluster.lock
 	@$(IN_FOLDER); python -m pipeline.commands.train --jobs="$$JOBS" --on="$$ON"
 
 verify: $(STAMP) ## whether the committed results are what the code makes of the stored weights: [VARIANT=name] [SEED=n [TRAIN=1]]
@@ -89,7 +99,7 @@ lint: $(STAMP) ## ruff and mypy
 	@ruff check . && ruff format --check . && mypy
 
 bench: $(STAMP) ## this project beside its peers, overheads, growth, accuracy, captions, into benchmarks/results (about an hour on two quiet cores)
-	@uv pip install --quiet --require-hashes -r requirements-bench.lock
+	@uv pip install --python $(VENV)/bin/python --quiet --require-hashes -r requirements-bench.lock
 	@python -m benchmarks --growth --accuracy --captions
 
 gpu-check: $(STAMP) ## what runs on the GPU that is here, beside what it should compute (ten minutes; without one it says SKIP)

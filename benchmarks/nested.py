@@ -18,6 +18,7 @@ import yaml
 from benchmarks.runner import ROOT
 from pipeline import params
 from pipeline.commands import profiles
+from pipeline.environment import clean
 from pipeline.errors import UserError
 from pipeline.evaluation.records import Records
 from pipeline.runner import results
@@ -99,11 +100,10 @@ def copy_results(directory: Path, settings: params.Params) -> None:
 
 def environment() -> dict[str, str]:
     """For commands that run in a nested repository: this package is importable there, output is not held back, bytecode is kept."""
-    path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
+    clean()
     # DVC's stages call `python`, which has to be this one.
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {name: value for name, value in os.environ.items() if name not in ("MLFLOW_TRACKING_URI", "PYTHONDONTWRITEBYTECODE")} | {
-        "PYTHONPATH": path,
+    return {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"} | {
         "PATH": programs,
         "PYTHONUNBUFFERED": "1",
         "DO_NOT_TRACK": "1",

@@ -69,7 +69,7 @@ class Row:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description="How long the catalogue takes with more workers.")
     parser.add_argument("--seeds", type=int, default=20, help="of each variant")
     seeds = parser.parse_args(argv).seeds
     if seeds < 1:

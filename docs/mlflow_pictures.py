@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pipeline.environment import clean
 from pipeline.errors import UserError, run_command
 
 DOCS = Path(__file__).parent
@@ -142,6 +143,7 @@ def _served() -> Iterator[list[str]]:
 
 
 def main(argv: list[str]) -> None:
+    clean()
     argparse.ArgumentParser(prog="python -m docs.mlflow_pictures", description="Takes the pictures of docs/mlflow.md.").parse_args(argv)
     with _served() as (study, thesis):
         for dark in (False, True):

@@ -3,6 +3,7 @@
 import sys
 
 if sys.argv[:1] == ["-m"]:  # true while Python searches for the module of `python -m pipeline...`
-    from pipeline.environment import ensure
+    from pipeline.environment import clean, ensure
 
+    clean()
     ensure()

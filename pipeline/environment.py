@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import pwd
 import sys
 import sysconfig
 
@@ -17,7 +18,27 @@ if TYPE_CHECKING:
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OLDEST = (3, 11, 4)
+with open(os.path.join(_ROOT, "pipeline", "foreign-variables.txt")) as _file:
+    # By which other projects, shells and notebooks would decide what programs of ours do; the Makefile exports none of them either.
+    FOREIGN = frozenset(_file.read().split())
 _NEEDED = ("dvc", "mlflow", "numba", "pooch", "pydantic", "safetensors", "torch", "yaml")
+
+
+def clean() -> None:
+    """Has this process, and every program that it starts, run as if it were this project's alone."""
+    for name in FOREIGN & os.environ.keys():
+        del os.environ[name]
+    os.environ["PYTHONPATH"] = _ROOT  # a stage runs the code of its checkout, and not what is installed
+    os.environ["MPLBACKEND"] = "agg"
+    exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if exempt != "*":  # no proxy leads to a server on this machine
+        exempt = ",".join(dict.fromkeys((*filter(None, exempt.split(",")), "localhost", "127.0.0.1")))
+        os.environ.update(no_proxy=exempt, NO_PROXY=exempt)
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:  # in a container; DVC asks for the name, and for a home
+        os.environ.setdefault("LOGNAME", str(os.getuid()))
+        os.environ.setdefault("HOME", os.path.join(_ROOT, "build", "home"))
 
 
 def ensure() -> None:

@@ -26,6 +26,9 @@ def replacing(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        error.filename = error.filename or str(path.parent)  # a write that fails names no file
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from pipeline.environment import FOREIGN
 from pipeline.errors import UserError, first_line
 
 PACKAGE = Path(__file__).parent
@@ -59,8 +60,7 @@ STAGE_CODE = {
     "evaluate": (
         *EVALUATION_CODE,
         "files.py",
-        "measures/__init__.py",
-        "measures/learning_curves.py",
+        "measures",
         "params",
         "provenance.py",
         "runner/finished.py",
@@ -70,7 +70,16 @@ STAGE_CODE = {
         "study/tables.py",
         "study/training.py",
     ),
-    "timing": ("kernels", "models", "params/architectures.py", "training", *TIMING_CODE, "stages/timing.py"),
+    "timing": (
+        "kernels",
+        "models",
+        "params/architectures.py",
+        "params/model.py",
+        "params/train.py",
+        "training",
+        *TIMING_CODE,
+        "stages/timing.py",
+    ),
     "report": (
         "captioning/data.py",
         "captioning/grammar.py",
@@ -208,6 +217,38 @@ def _joined(values: list[ast.expr]) -> list[ast.expr]:
     return parts
 
 
+def git(*arguments: str, cwd: Path = ROOT, **options: Any) -> subprocess.CompletedProcess[Any]:
+    """What git does with the repository that a folder lies in, whatever repository the environment names. Raises OSError without git.
+
+    Args:
+        options: of `subprocess.run`.
+    """
+    own = {name: value for name, value in os.environ.items() if name not in FOREIGN} | {"LC_ALL": "C"}
+    return subprocess.run(["git", *arguments], cwd=cwd, env=own, capture_output=True, **options)
+
+
+def check_git(folder: Path, *, needed: bool) -> None:
+    """Raises UserError where git refuses the repository that a folder lies in, and where there is none, but one is needed."""
+    try:
+        asked = git("rev-parse", "--git-dir", cwd=folder)
+    except OSError:
+        if needed:
+            raise UserError("There is no git here, and this command needs it: install it.") from None
+        return
+    first, *others = asked.stderr.decode(errors="replace").strip().splitlines() or [f"status {asked.returncode}"]
+    if asked.returncode and "not a git repository" not in first:
+        mend = next((f"run `{line.strip()}`" for line in others if line.strip().startswith("git config")), "mend that")
+        raise UserError(
+            f"git refuses this repository ({first.removeprefix('fatal: ')}), and trainings would not name their commit:"
+            f" {mend}, then run the command again."
+        )
+    if asked.returncode and needed:
+        raise UserError(
+            f"{folder.resolve()} is not in a git repository, which this command needs: run it inside a clone of the study,"
+            " or have `git init`, `git add .` and `git commit` make one of this copy."
+        )
+
+
 def git_state() -> tuple[str | None, bool | None]:
     """The commit, and whether tracked or new files, except generated ones, differ from it. (None, None) without git."""
     commit = _git("rev-parse", "HEAD")
@@ -291,7 +332,7 @@ def _text(path: Path) -> str | None:
 
 def _git(*arguments: str) -> str | None:
     try:
-        result = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, encoding="utf-8", errors="replace", timeout=30)
+        result = git(*arguments, encoding="utf-8", errors="replace", timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() if result.returncode == 0 else None

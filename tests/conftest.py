@@ -22,6 +22,7 @@ import yaml
 from hypothesis import settings
 
 from pipeline import params
+from pipeline.environment import clean
 from tests.helpers import ROOT
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pipeline.training.engine import Trainer
 
 
+clean()  # for all that tests start, too
 # The same cases in every run, so that a commit that passed passes again. `pytest --hypothesis-profile=default` looks for new ones.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -12,9 +14,11 @@ import venv
 from pathlib import Path
 
 import pytest
+from requests.utils import should_bypass_proxies
 
 from pipeline import environment
-from tests.helpers import ROOT
+from pipeline.study.git import Repository
+from tests.helpers import ROOT, commit_all, git
 
 
 @pytest.fixture
@@ -22,7 +26,7 @@ def checkout(tmp_path: Path) -> Path:
     """The package's first modules in a folder with a space, and a stage that none of them gets to."""
     folder = tmp_path / "a checkout"
     (folder / "pipeline").mkdir(parents=True)
-    for name in ("__init__.py", "environment.py"):
+    for name in ("__init__.py", "environment.py", "foreign-variables.txt"):
         shutil.copyfile(ROOT / "pipeline" / name, folder / "pipeline" / name)
     (folder / "pipeline" / "stage.py").write_text("raise SystemExit('with a Python that lacks its packages')")
     return folder
@@ -91,6 +95,41 @@ def test_variables_are_afterwards_as_they_were(monkeypatch: pytest.MonkeyPatch) 
     assert "LAB_ATTENTION" not in os.environ
 
 
+def test_a_server_on_this_machine_is_reached_without_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"http_proxy": "http://192.0.2.1:8", "NO_PROXY": "intranet", "no_proxy": "", "MPLBACKEND": "none"}.items():
+        monkeypatch.setenv(name, value)
+    environment.clean()
+    assert os.environ["MPLBACKEND"] == "agg"
+    addresses = ("http://127.0.0.1:5000", "http://localhost:5000", "http://intranet", "http://example.org")
+    assert [should_bypass_proxies(address, None) for address in addresses] == [True, True, True, False]
+    assert os.environ["no_proxy"] == os.environ["NO_PROXY"]
+
+
+def test_a_user_without_a_name_and_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that is started with a number."""
+    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 9)
+    with pytest.raises(KeyError):
+        pwd.getpwuid(os.getuid())
+    environment.clean()
+    assert getpass.getuser() == str(2**31 - 9)
+    assert Path.home().is_relative_to(ROOT)
+
+
+def test_git_reads_this_repository_whatever_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    for folder in (own, other):
+        folder.mkdir()
+        git(folder, "init", "--quiet")
+    head = commit_all(own)
+    for name, place in {"GIT_DIR": other / ".git", "GIT_WORK_TREE": other, "GIT_INDEX_FILE": other / "index"}.items():
+        monkeypatch.setenv(name, str(place))
+    repository = Repository.around(own)
+    assert (repository.root, repository.commit("HEAD").id) == (own, head)
+
+
 def test_no_environment_is_tracked() -> None:
     """One that a mistyped path had put into the checkout was once committed with everything else."""
     command = ["git", "ls-files", "--", "*pyvenv.cfg", "*site-packages/*"]
@@ -103,3 +142,13 @@ def test_the_oldest_mlflow_has_what_the_registry_asks_for() -> None:
     (floor,) = [re.fullmatch(r"mlflow>=(\d+)\.(\d+)", one) for one in project["dependencies"] if one.startswith("mlflow")]
     assert floor
     assert tuple(map(int, floor.groups())) >= (3, 11)
+
+
+def test_git_changes_no_bytes(tmp_path: Path) -> None:
+    """Digests are of bytes, and Git for Windows is set to change the ends of lines."""
+    shutil.copyfile(ROOT / ".gitattributes", tmp_path / ".gitattributes")
+    (tmp_path / "run.json").write_bytes(b"{}\n")
+    git(tmp_path, "init", "--quiet")
+    commit_all(tmp_path)
+    git(tmp_path, "-c", "core.autocrlf=true", "clone", "--quiet", ".", "clone")
+    assert (tmp_path / "clone" / "run.json").read_bytes() == b"{}\n"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.environment import FOREIGN
 from pipeline.params import Params
 from tests.helpers import ROOT
 
@@ -30,8 +31,9 @@ def checkout(tmp_path: Path) -> Path:
     python = root / ".venv" / "bin" / "python"
     python.write_text('#!/bin/sh\nprintf "%s\\n" "$PWD" "$@"\n')
     python.chmod(0o755)
-    (root / ".venv" / ".installed").touch()
+    (root / ".venv" / ".installed").write_text(f"{root}\n")
     shutil.copyfile(ROOT / "Makefile", root / "Makefile")
+    (root / "pipeline").symlink_to(ROOT / "pipeline")
     return root
 
 
@@ -83,10 +85,67 @@ def working(checkout: Path) -> Path:
     venv.create(checkout / ".venv", symlinks=True)
     (packages,) = (checkout / ".venv" / "lib").glob("python*/site-packages")
     (packages / "those-of-the-tests.pth").write_text("\n".join(site.getsitepackages()))
-    (checkout / ".venv" / ".installed").touch()
-    (checkout / "pipeline").symlink_to(ROOT / "pipeline")
+    (checkout / ".venv" / ".installed").write_text(f"{checkout}\n")
     shutil.copyfile(ROOT / "params.yaml", checkout / "params.yaml")
     return checkout
+
+
+@pytest.fixture
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables that belong to other projects, or decide something else there."""
+    other = tmp_path_factory.mktemp("other") / "pipeline"
+    other.mkdir()
+    (other / "__init__.py").write_text("raise SystemExit('another package')")
+    own = {"PYTHONPATH": str(other.parent), "MPLBACKEND": "none", "OMP_NUM_THREADS": "64", "OMP_THREAD_LIMIT": "64", "PYTHON": "none"}
+    arguments = "BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON"
+    return dict.fromkeys(FOREIGN, "/nowhere") | own | dict.fromkeys(arguments.split(), "ray")
+
+
+def test_no_variable_of_another_project_reaches_a_command(checkout: Path, hostile: dict[str, str]) -> None:
+    (checkout / ".venv" / "bin" / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$@"; env\n')
+    for target in ("repro", "train", "verify", "compare", "caption"):
+        said = make(checkout, target, **hostile).stdout.splitlines()
+        assert said[: said.index(f"PYTHONPATH={checkout}")]
+        assert not {line.partition("=")[0] for line in said} & FOREIGN
+        assert not [line for line in said if line.endswith("ray")]
+
+
+@pytest.mark.parametrize("target", [["list"], ["plan"], ["verify"], ["--dry-run", "test", "setup"]])
+def test_a_command_does_what_it_does_without_them(working: Path, hostile: dict[str, str], target: list[str]) -> None:
+    with_them, without = (make(working, *target, **given) for given in (hostile, {}))
+    assert (with_them.returncode, with_them.stdout) == (without.returncode, without.stdout)
+    assert without.stdout or "There is no .dvc/ in" in without.stderr
+
+
+def test_set_up_runs_again_in_another_place_and_installs_nowhere_else(checkout: Path) -> None:
+    assert make(checkout, "--dry-run", "setup").stdout == ""
+    copied = shutil.copytree(checkout, checkout.with_name("a copy"), symlinks=True)
+    for place in (copied, checkout.rename(checkout.with_name("moved"))):
+        said = make(place, "--dry-run", "setup", "bench", "train", "ON=ray").stdout
+        commands = re.findall(r"uv pip (?:sync|install) (.*)", said)
+        assert len(commands) == 4
+        assert all(command.startswith("--python .venv/bin/python ") for command in commands)
+
+
+@pytest.mark.parametrize("left", ["nothing", "a Python without pip"])
+def test_what_an_interrupted_set_up_left_is_made_anew(checkout: Path, left: str) -> None:
+    shutil.rmtree(checkout / ".venv")
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    if left != "nothing":
+        (checkout / ".venv" / "bin" / "python").write_text("#!/bin/sh\nexit 1\n")
+        (checkout / ".venv" / "bin" / "python").chmod(0o755)
+    python = checkout / "python"
+    python.write_text('#!/bin/sh\ntest "$1" = -c || echo "$@" >> made\n')
+    python.chmod(0o755)
+    make(checkout, "setup", "PYTHON=./python")
+    assert (checkout / "made").read_text() == "-m venv --clear .venv\n"
+
+
+def test_a_path_that_mlflow_does_not_take_is_refused(checkout: Path) -> None:
+    place = checkout.rename(checkout.with_name("100%"))
+    done = make(place, "setup")
+    assert done.returncode == 2
+    assert done.stderr.startswith("MLflow takes no folder whose path has a %: ")
 
 
 def test_dvc_finds_the_environment_without_activation(working: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +114,49 @@ def test_every_stage_with_a_hash_depends_on_it() -> None:
     for name, entries in provenance.STAGE_CODE.items():
         assert f"code-hashes/{name}.txt" in stages[name].get("do", stages[name])["deps"]
         assert all((provenance.PACKAGE / entry).exists() for entry in entries)
+
+
+# What decides what a file of each row of CONTRIBUTING's table says; each stage is run again, or one before it that gives it its input.
+DECIDES = {
+    "measures/__init__.py": {"evaluate", "report"},
+    "measures/own.py": {"evaluate", "report"},
+    "training/optimizers.py": {"train", "timing"},
+    "params/train.py": {"resolve", "timing"},
+    "models/vit.py": {"train", "evaluate", "timing"},
+    "params/model.py": {"resolve", "timing"},
+    "models/own.py": {"train", "evaluate", "timing"},
+    "params/architectures.py": {"train", "evaluate", "timing"},
+    "report/figures/own.py": {"report"},
+    "params/study.py": {"resolve", "report"},
+    "data/own.py": {"fetch", "prepare"},
+    "data/own.csv": {"fetch", "prepare"},
+    "params/data.py": {"fetch", "prepare", "scenes"},
+}
+
+
+@pytest.mark.parametrize("file", DECIDES)
+def test_an_edit_of_each_addition_is_noticed(file: str, tmp_path: Path) -> None:
+    package = tmp_path / "pipeline"
+    shutil.copytree(ROOT / "pipeline", package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / file).open("a").write("OWN = 1\n")
+    before = {stage: provenance.code_hash(entries, package) for stage, entries in provenance.STAGE_CODE.items()}
+    (package / file).open("a").write("OWN = 2\n")
+    noticed = {stage for stage, entries in provenance.STAGE_CODE.items() if provenance.code_hash(entries, package) != before[stage]}
+    for name, stage in yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"].items():
+        places = [dep.removeprefix("${code}/pipeline/") for dep in stage.get("do", stage)["deps"] if dep.startswith("${code}/pipeline/")]
+        # A profile's repository lists the files, because it does not reach the folder's .dvcignore.
+        if any(Path(file).is_relative_to(place) for place in places):
+            noticed.add(name)
+    assert noticed >= DECIDES[file]
+
+
+def test_the_additions_are_those_of_the_document() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = re.findall(r"^  \| [a-z ]+ \| \d: (.*) \|$", text, flags=re.MULTILINE)
+    named = {place for row in table for place in re.findall(r"`([a-z_]+/[a-z_/.]*)`", row)}
+    assert len(table) == 6
+    assert named == {str(Path(file).parent) + "/" if Path(file).stem == "own" else file for file in DECIDES} & named
+    assert all((ROOT / "pipeline" / place).exists() for place in named)
 
 
 def test_device_and_versions_are_those_of_this_machine() -> None:

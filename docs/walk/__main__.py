@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pipeline.environment import clean
 from pipeline.errors import run_command
 
 ROOT = Path(__file__).parent.parent.parent
@@ -135,7 +136,7 @@ def checkout(folder: Path) -> None:
     venv.create(folder / ".venv", symlinks=True)
     (packages,) = (folder / ".venv" / "lib").glob("python*/site-packages")
     (packages / "those-of-the-walk.pth").write_text("\n".join([str(folder), *site.getsitepackages()]))
-    (folder / ".venv" / ".installed").touch()
+    (folder / ".venv" / ".installed").write_text(f"{folder.resolve()}\n")
     for command in ("git init --quiet --initial-branch=main", "git add --all", "git commit --quiet -m Clone"):
         subprocess.run(command.split(), cwd=folder, env=os.environ | WHO, check=True)
 
@@ -189,6 +190,7 @@ def page(taken: list[tuple[Step, list[tuple[str, str]]]]) -> str:
 
 
 def main(argv: list[str]) -> None:
+    clean()
     argparse.ArgumentParser(prog="python -m docs.walk", description="Walks through a study, and writes docs/walk.md.").parse_args(argv)
     with TemporaryDirectory(prefix="walk-") as name:
         folder = Path(name) / "lab"

@@ -21,7 +21,7 @@ _SHADES = " .:-=+*#%@"  # from 0 to 255
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.caption", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.caption", description="What a trained captioner says of a scene.")
     parser.add_argument("--image", default="", metavar="FILE", help="a picture of four cells, light on dark")
     parser.add_argument("--scene", default="", metavar="N", help="a test scene by its number, instead of a picture")
     parser.add_argument("--variant", default="", help="a trained captioner of params.yaml; caption unless said otherwise")

@@ -28,7 +28,7 @@ _NAME = 30  # characters of a name that stands on one line
 
 
 def main(argv: list[str]) -> None:
-    argparse.ArgumentParser(prog="python -m pipeline.commands.catalogue", description=__doc__.splitlines()[0]).parse_args(argv)
+    argparse.ArgumentParser(prog="python -m pipeline.commands.catalogue", description="What params.yaml holds.").parse_args(argv)
     params = load()
     console = screen()
     for title, header, lines in sections(params):

@@ -322,10 +322,9 @@ def lay_out(directory: Path, seeds: Sequence[int] = SEEDS, epochs: int = 1) -> V
 
 def stage(directory: Path, device: torch.device, **variables: str) -> subprocess.Popen[str]:
     """The train stage there, in a process of its own."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
         [sys.executable, "-m", "pipeline.stages.train", "base"], cwd=directory, text=True,
-        env={**os.environ, "PYTHONPATH": path, "LAB_DEVICE": device.type, "LAB_PROCESSES": "1", **variables},
+        env={**os.environ, "LAB_DEVICE": device.type, "LAB_PROCESSES": "1", **variables},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 

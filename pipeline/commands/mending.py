@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ import yaml
 from pipeline.errors import UserError
 from pipeline.files import write_text
 from pipeline.params.reading import Loader
+from pipeline.provenance import git
 from pipeline.runner.lock import try_lock
 
 LOCK = "dvc.lock"
@@ -166,8 +166,8 @@ def _sides(text: str) -> list[str]:
 def _committed(directory: Path) -> str | None:
     """dvc.lock as the last commit has it; None without one, or without git."""
     try:
-        shown = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=directory, capture_output=True)
-    except FileNotFoundError:
+        shown = git("show", f"HEAD:./{LOCK}", cwd=directory)
+    except OSError:
         return None
     return shown.stdout.decode("utf-8", errors="surrogateescape") if shown.returncode == 0 else None
 

@@ -106,7 +106,7 @@ class _Record:
 
 
 def main(argv: list[str]) -> None:
-    argparse.ArgumentParser(prog="python -m pipeline.commands.plan", description=__doc__.splitlines()[0]).parse_args(argv)
+    argparse.ArgumentParser(prog="python -m pipeline.commands.plan", description="What make repro would train.").parse_args(argv)
     profiles.refresh()
     params = load()
     bring.check_lock()

@@ -205,7 +205,7 @@ def source_files(dep: str) -> list[str]:
     place = dep.removeprefix("${code}/")
     if place == dep or not (ROOT / place).is_dir():
         return [dep]
-    files = (path for path in (ROOT / place).rglob("*") if path.suffix in (".py", ".j2", ".csv"))
+    files = (path for path in (ROOT / place).rglob("[!.]*") if path.is_file() and path.suffix not in (".pyc", ".nbi", ".nbc"))
     return sorted(f"${{code}}/{path.relative_to(ROOT).as_posix()}" for path in files)
 
 

@@ -19,9 +19,10 @@ from typing import Any
 from pipeline import params
 from pipeline.commands import mending
 from pipeline.errors import UserError, run_command
-from pipeline.provenance import ROOT, training_code
+from pipeline.provenance import training_code
 from pipeline.runner import results
 from pipeline.runner.workers import choose_processes, die_with_parent
+from pipeline.stages import bring
 from pipeline.study.files import RUNS
 
 _INTERRUPTED = {130, 252}  # exit statuses after Ctrl-C: a command's of this project, and DVC's
@@ -29,31 +30,10 @@ _INTERRUPTED = {130, 252}  # exit statuses after Ctrl-C: a command's of this pro
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline.commands.repro", usage="%(prog)s [ARGUMENTS OF dvc repro]", description=__doc__.splitlines()[0]
+        prog="python -m pipeline.commands.repro", usage="%(prog)s [ARGUMENTS OF dvc repro]", description="Mends, trains, runs dvc repro."
     )
     arguments = parser.parse_known_args(argv)[1]
-    check_git()
     reproduce(Path(), arguments)
-
-
-def check_git() -> None:
-    """Raises UserError where git refuses the repository: its trainings would not name their commit.
-
-    Without git, or outside of a repository, nothing is lost that could be known.
-    """
-    command = ["git", "rev-parse", "--git-dir"]
-    try:
-        asked = subprocess.run(command, cwd=ROOT, env=os.environ | {"LC_ALL": "C"}, capture_output=True, text=True, errors="replace")
-    except OSError:
-        return
-    if asked.returncode == 0 or "not a git repository" in asked.stderr:
-        return
-    first, *others = asked.stderr.strip().splitlines() or [f"status {asked.returncode}"]
-    mend = next((f"run `{line.strip()}`" for line in others if line.strip().startswith("git config")), "mend that")
-    raise UserError(
-        f"git refuses this repository ({first.removeprefix('fatal: ')}), and trainings would not name their commit:"
-        f" {mend}, then run the command again."
-    )
 
 
 def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
@@ -66,8 +46,7 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
     choose_processes()  # refuses a bad number now, and not after the stages before
     settings = params.load(directory / "params.yaml")
     stages = _stages(directory, settings)
-    if not (directory / ".dvc").is_dir():
-        raise UserError(f"There is no .dvc/ in {directory.resolve()}: run the command from the root of a clone.")
+    bring.check_place(directory)
     for line in mending.mend(directory, stages):
         print(line, flush=True)
     if not arguments:  # with arguments DVC may run a part of the study that trains nothing

@@ -38,11 +38,11 @@ _INPUTS = ("code", "scenes", "resolve")
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.train", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.train", description="Trains all that `make plan` lists.")
     parser.add_argument("--jobs", default="", metavar="N", help="processes; by default LAB_PROCESSES, else one per core or GPU")
     parser.add_argument("--on", default="", metavar="ENGINE", help="here: processes of this machine (default); ray: a Ray cluster")
     given = parser.parse_args(argv)
-    repro.check_git()
+    bring.check_place()
     jobs = workers.count_of("JOBS", given.jobs) if given.jobs else None
     device = workers.choose_device()
     run_all: Engine

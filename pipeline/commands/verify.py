@@ -47,7 +47,7 @@ _COLOURS_APART = 0.001
 
 def main(argv: list[str]) -> int:
     # make passes empty values for variables that were not given.
-    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.verify", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.verify", description="Whether the committed results hold.")
     parser.add_argument("--variant", default="", help="this variant alone, without the pages")
     parser.add_argument("--seed", default="", help="of each variant this seed alone")
     parser.add_argument("--train", default="", help="1: train the seed again, from its initial weights, in a temporary folder")

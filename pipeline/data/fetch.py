@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +16,7 @@ import sys
 import threading
 import time
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +35,13 @@ MANIFEST = "manifest.json"
 _STALL_SECONDS = 5.0
 _MIN_BYTES = 1 << 14  # fewer bytes in that time count as silence, because the largest archive would take hours
 _MAX_BYTES = 1 << 28  # ten times the largest archive; a server that sends more is stopped
+# MNIST's archives by their md5, and the md5 of what is in each: other places offer it unpacked, or packed anew.
+_CONTENTS = {
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873": "6bbc9ace898e44ae57da46a324031adb",
+    "d53e105ee54ea40749a09fcbcd1e9432": "a25bea736e30d166cdddb491f175f624",
+    "9fb629c4189551a2d022fa330f9573f3": "2646ac647ad5339dbf082846283269ea",
+    "ec29112dd5afa0611ce80d1b7f02629c": "27ae3e4e09519cfbb04c329615203637",
+}
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -61,7 +71,8 @@ def source(dataset: str) -> Source:
 
     published = getattr(torchvision.datasets, name)
     own = os.environ.get("MNIST_MIRROR", "").strip()
-    return Source(dataset, (*([own] if own else []), *published.mirrors), tuple(published.resources))
+    inside = [f"{own}/{name}/raw"] if os.path.isdir(os.path.expanduser(f"{own}/{name}/raw")) else []  # as torchvision keeps them
+    return Source(dataset, (*([own] if own else []), *inside, *published.mirrors), tuple(published.resources))
 
 
 def fetch(source: Source, raw: Path) -> dict[str, Any]:
@@ -91,9 +102,9 @@ def fetch(source: Source, raw: Path) -> dict[str, Any]:
                 )
             _fetch_archive(source.dataset, path, md5, mirrors)
             # Written after each archive, so that after a kill the manifest says which archives are this project's.
-            ours[name] = {"md5": md5, "size": path.stat().st_size}
+            ours[name] = _described(path)
             write_json(raw / MANIFEST, {"dataset": source.dataset, "files": ours})
-        files = {name: {"md5": md5, "size": (raw / name).stat().st_size} for name, md5 in source.archives}
+        files = {name: _described(raw / name) for name, _ in source.archives}
         for name in ours.keys() - files.keys():
             if not linked and _matches(raw / name, ours[name]["md5"]):
                 (raw / name).unlink()
@@ -136,7 +147,17 @@ def _recorded(path: Path, linked: bool) -> dict[str, dict[str, Any]]:
 
 
 def _matches(path: Path, md5: str) -> bool:
-    return path.is_file() and pooch.file_hash(path, alg="md5") == md5
+    """Whether a file is the archive with this md5, or packs the same content."""
+    if not path.is_file() or _described(path)["md5"] == md5:
+        return path.is_file()
+    try:
+        return md5 in _CONTENTS and hashlib.md5(gzip.decompress(path.read_bytes()), usedforsecurity=False).hexdigest() == _CONTENTS[md5]
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def _described(path: Path) -> dict[str, Any]:
+    return {"md5": pooch.file_hash(path, alg="md5"), "size": path.stat().st_size}
 
 
 class _Fault(Exception):
@@ -212,8 +233,14 @@ def _transfer(mirror: str, name: str, file: IO[bytes], errors: list[BaseExceptio
             directory = urllib.request.url2pathname(address.path) if address.scheme == "file" else os.path.expanduser(mirror)
             if not os.path.isdir(directory):
                 raise _Fault(f"there is no directory {os.path.abspath(directory)}")
-            with open(os.path.join(directory, name), "rb") as archive:
-                shutil.copyfileobj(archive, file)
+            stem = name.removesuffix(".gz")
+            spelled = [name, stem, stem.replace("-idx", ".idx"), name.replace("-idx", ".idx")]
+            found = next((path for path in (os.path.join(directory, one) for one in spelled) if os.path.isfile(path)), None)
+            if found is None:
+                raise _Fault(f"there is no {' or '.join(spelled)} in {os.path.abspath(directory)}")
+            packing = contextlib.nullcontext(file) if found.endswith(".gz") else gzip.GzipFile("", "wb", fileobj=file, mtime=0)
+            with open(found, "rb") as archive, packing as packed:
+                shutil.copyfileobj(archive, packed)
         except Exception as error:
             cause: BaseException = error
             while inner := cause.__cause__ or cause.__context__:

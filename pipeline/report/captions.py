@@ -15,7 +15,7 @@ from pipeline.params import ExperimentSettings, Params
 from pipeline.report import text
 from pipeline.report.experiment import Difference, Effect, effects, finite_summary, verdict_of
 from pipeline.report.figures import Material, drawings
-from pipeline.report.parallel import pictures
+from pipeline.report.figures.drawing import pictures
 from pipeline.report.text import interval, percent, points
 from pipeline.study import Training
 from pipeline.study.claims import Judgement

@@ -15,8 +15,8 @@ from pipeline.params import ExperimentSettings, Params
 from pipeline.report import text
 from pipeline.report.figures import Material, drawings
 from pipeline.report.figures.curves import EXCURSIONS, Line, excursions
+from pipeline.report.figures.drawing import pictures
 from pipeline.report.figures.positions import similarity_rows
-from pipeline.report.parallel import pictures
 from pipeline.report.text import differs, percent, points
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, is_timed

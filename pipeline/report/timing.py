@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pipeline.params import Params
 from pipeline.report import text
 from pipeline.report.figures import timing as figures
-from pipeline.report.parallel import pictures
+from pipeline.report.figures.drawing import pictures
 from pipeline.report.text import NBSP, digits, estimate
 from pipeline.study.claims import Judgement
 from pipeline.study.effects import MIN_ROUNDS

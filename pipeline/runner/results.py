@@ -225,14 +225,18 @@ def keep(directory: Path, root: Path, only: Collection[Path] | None = None) -> N
 
 
 def restore_runs(root: Path, wanted: Callable[[str], bool]) -> None:
-    """Restores each missing or damaged `VARIANT/run.json` below `root` that dvc.lock names and DVC has, of the wanted variants."""
+    """Restores each missing or damaged `VARIANT/run.json` below `root` that dvc.lock names and DVC has, of the wanted variants.
+
+    Raises:
+        UserError: DVC's own is damaged, too.
+    """
     lock = read_lock()
     variants = [stage.removeprefix("train@") for stage in lock if stage.startswith("train@")]
     for path in (root / variant / RUN for variant in variants if wanted(variant)):
-        if (source := _stored(path, lock)) is not None:
-            try:
-                read_sealed_json(path)
-            except (FileNotFoundError, DamagedError):
+        try:
+            read_sealed_json(path)
+        except (FileNotFoundError, DamagedError):
+            if (source := _stored(path, lock)) is not None:
                 _copy(source, path)
 
 
@@ -256,9 +260,19 @@ def is_stored(path: Path, lock: Mapping[str, Any]) -> bool:
 
 
 def _stored(path: Path, lock: Mapping[str, Any]) -> Path | None:
-    """The file in DVC's stores that dvc.lock names as this output of a train stage; None where there is no intact one."""
+    """The file in DVC's stores that dvc.lock names as this output of a train stage; None where they do not have it.
+
+    Raises:
+        UserError: what they have is damaged. It would be trained anew, and DVC's own commands remove it.
+    """
     md5, places = _places(path, lock)
-    return next((place for place in places if place.is_file() and _md5(place) == md5), None)
+    there = [place for place in places if place.is_file()]
+    if (intact := next((place for place in there if _md5(place) == md5), None)) is None and there:
+        raise UserError(
+            f"{there[-1]} is damaged, its name is not its md5 (git changes the ends of lines where `core.autocrlf` is set): `rm -r results`"
+            " and `git checkout results` bring back what git has; without the file its training is done anew."
+        )
+    return intact
 
 
 def _places(path: Path, lock: Mapping[str, Any]) -> tuple[str, list[Path]]:

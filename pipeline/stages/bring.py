@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pipeline.errors import UserError, first_line
 from pipeline.files import replacing
-from pipeline.provenance import mapping
+from pipeline.provenance import check_git, mapping
 from pipeline.runner import results
 from pipeline.study.files import RUNS
 
@@ -29,8 +29,18 @@ def runs(variants: Collection[str]) -> None:
         files(paths)
 
 
+def check_place(directory: Path = Path()) -> None:
+    """Raises UserError where DVC or git cannot work in a repository."""
+    try:
+        needed = "no_scm" not in (directory / _CONFIG / "config").read_text(encoding="utf-8")
+    except OSError:
+        raise UserError(f"There is no .dvc/ in {directory.resolve()}: run the command from the root of a clone.") from None
+    check_git(directory, needed=needed)
+
+
 def check_lock() -> None:
-    """Raises UserError where dvc.lock cannot be read: nothing of what it names would be found, and all would seem untrained."""
+    """Raises UserError as `check_place` does, and where dvc.lock cannot be read: all that it names would seem untrained."""
+    check_place()
     try:
         text = Path("dvc.lock").read_bytes()
     except FileNotFoundError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -22,7 +24,12 @@ def main(argv: list[str]) -> None:
 
 
 def write_configs(params: Params, directory: Path) -> None:
-    """Writes `directory/VARIANT.json` for every variant where it has changed, and removes those of variants that are gone."""
+    """Writes `directory/VARIANT.json` for every variant where it has changed, and removes those of variants that are gone.
+
+    `order.txt` changes with the order of variants, experiments and claims, which tables and pages have, and DVC does not look at.
+    """
+    ordered = params.model_dump_json(include={"variants": True, "experiments": True, "claims": True, "timing": {"subjects"}})
+    write_changed(directory / "order.txt", f"{hashlib.sha256(ordered.encode()).hexdigest()}\n")
     for variant in params.variants:
         write_changed(directory / f"{variant}.json", params.resolve(variant).to_json())
     for path in directory.glob("*.json"):
@@ -33,16 +40,20 @@ def write_configs(params: Params, directory: Path) -> None:
 def prune(runs: Path, params: Params) -> list[str]:
     """Removes results of variants that params.yaml no longer has, but for their finished seeds. Returns what there is to say.
 
-    What is no training stays: links, and folders that hold other files. So do damaged results, whose seeds cannot be kept.
+    What is no training stays: links, and folders that hold other files. So do damaged results, whose seeds cannot be kept. Seeds that
+    DVC has are copied only where a variant of other name trains the same.
     """
     there = {path.name for path in runs.glob("*")}
     # A variant that was only renamed finds its seeds again, in a fresh clone, too.
     results.restore_runs(runs, lambda name: name not in params.variants)
+    lock, wanted = results.read_lock(), {params.resolve(variant).training_hash for variant in params.variants}
     gone = [path for path in sorted(runs.glob("*")) if path.name not in params.variants and _is_training(path)]
     said = []
     for path in gone:
         try:
-            results.keep(path, FINISHED)
+            stored = all(results.is_stored(path / name, lock) for name in (results.RUN, *results.OUTPUTS))
+            if not stored or _training_hash(path) in wanted:
+                results.keep(path, FINISHED)
         except UserError as error:
             fault = str(error).partition(": ")[0]
             said.append(
@@ -54,6 +65,13 @@ def prune(runs: Path, params: Params) -> list[str]:
         if path.name in there:
             said.append(f"runs/{path.name} removed: params.yaml no longer names this variant")
     return said
+
+
+def _training_hash(path: Path) -> str | None:
+    """That of the settings in a run.json; None for one of an older form."""
+    with contextlib.suppress(ValueError, KeyError):
+        return results.settings_of(results.read_run(path)).training_hash
+    return None
 
 
 def _is_training(path: Path) -> bool:

@@ -175,7 +175,7 @@ def read() -> list[dict[str, str]]:
 
 
 def main(argv: list[str]) -> None:
-    argparse.ArgumentParser(prog="python -m pipeline.study.error_rates", description=__doc__.splitlines()[0]).parse_args(argv)
+    argparse.ArgumentParser(prog="python -m pipeline.study.error_rates", description="How often verdicts are wrong.").parse_args(argv)
     rows = []
     for kind, of in (("error", scenarios()), ("power", power())):
         for scenario in of:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.errors import UserError
+from pipeline.provenance import check_git, git
 
 
 class Commit(NamedTuple):
@@ -32,16 +32,8 @@ class Repository:
     @classmethod
     def around(cls, folder: Path) -> Repository:
         """The repository that `folder` lies in. Raises UserError when there is none, or no git."""
-        try:
-            found = subprocess.run(["git", "rev-parse", "--show-toplevel"], cwd=folder, capture_output=True, text=True)
-        except FileNotFoundError:
-            raise UserError("Commits are compared by git, and there is no git here: install it.") from None
-        if found.returncode:
-            reason = found.stderr.strip().splitlines()
-            if reason and "not a git repository" not in reason[0]:
-                raise UserError(f"git cannot read this repository ({reason[0].removeprefix('fatal: ')}).")
-            raise UserError(f"{folder.resolve()} is not in a git repository: run the command inside a clone of the study.")
-        return cls(Path(found.stdout.rstrip("\n")))
+        check_git(folder, needed=True)
+        return cls(Path(git("rev-parse", "--show-toplevel", cwd=folder, text=True).stdout.rstrip("\n")))
 
     def commit(self, revision: str) -> Commit:
         """The commit that a branch, a tag, a hash, an expression such as `main~2` or a DVC experiment names.
@@ -81,12 +73,7 @@ class Repository:
         wanted = list(dict.fromkeys(ids))
         if not wanted:
             return {}
-        answer = subprocess.run(
-            ["git", "cat-file", "--batch"],
-            cwd=self.root,
-            input="".join(f"{id}\n" for id in wanted).encode(),
-            capture_output=True,
-        ).stdout
+        answer = git("cat-file", "--batch", cwd=self.root, input="".join(f"{id}\n" for id in wanted).encode()).stdout
         contents, place = {}, 0
         for id in wanted:
             line_end = answer.find(b"\n", place)
@@ -101,8 +88,8 @@ class Repository:
     def additions(self, places: Sequence[str], refs: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         """The commits before some refs that changed files in `places`, the oldest first, each with the lines that it added."""
         plain = ["--no-ext-diff", "--no-color", "--no-show-signature"]
-        command = ["git", "log", "--reverse", "--format=%x00%H", "--patch", "--unified=0", *plain, *refs, "--", *places]
-        shown = subprocess.run(command, cwd=self.root, capture_output=True).stdout
+        command = ["log", "--reverse", "--format=%x00%H", "--patch", "--unified=0", *plain, *refs, "--", *places]
+        shown = git(*command, cwd=self.root).stdout
         for part in shown.split(b"\0")[1:]:
             commit, _, patch = part.partition(b"\n")
             yield commit.decode(), b"\n".join(line for line in patch.splitlines() if line.startswith(b"+"))
@@ -134,5 +121,5 @@ class Repository:
 
     def _run(self, *arguments: str) -> str | None:
         """What git prints, or None where it fails."""
-        done = subprocess.run(["git", *arguments], cwd=self.root, capture_output=True)
+        done = git(*arguments, cwd=self.root)
         return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None

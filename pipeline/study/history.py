@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
 import tarfile
 from collections.abc import Collection
 from pathlib import Path
@@ -12,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from pipeline import params
 from pipeline.errors import UserError
-from pipeline.provenance import code_hash, code_of
+from pipeline.provenance import code_hash, code_of, git
 from pipeline.study.files import TABLES, CommitFiles, places
 from pipeline.study.git import Repository
 from pipeline.study.results import read
@@ -51,7 +50,7 @@ def _held(repository: Repository, commit: str, ids: Collection[str]) -> list[str
     """Those of the trainings that the commit's tables name, and that come out of its settings and code."""
     files = CommitFiles(repository, commit)
     with TemporaryDirectory(prefix="commit-") as folder:
-        shown = subprocess.run(["git", "archive", commit, "pipeline", "params.yaml"], cwd=repository.root, capture_output=True)
+        shown = git("archive", commit, "pipeline", "params.yaml", cwd=repository.root)
         if shown.returncode:
             return []
         with tarfile.open(fileobj=io.BytesIO(shown.stdout)) as archive:

@@ -171,7 +171,7 @@ class Store:
         self.uri = uri
         self._experiments: dict[str, str] = {}
         if path is None:
-            self._client = MlflowClient(uri)
+            self._client = MlflowClient(uri, registry_uri=uri)
         else:
             # Takes seconds, in which the lock should be free for others.
             import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
@@ -275,7 +275,7 @@ def _make_database(path: Path) -> None:
     new = path.with_name(path.name + ".new")
     for leftover in (new, path.with_name(path.name + ".new-journal")):
         leftover.unlink(missing_ok=True)
-    MlflowClient(sqlite_uri(new)).search_experiments(max_results=1)
+    MlflowClient(sqlite_uri(new), registry_uri=sqlite_uri(new)).search_experiments(max_results=1)
     new.replace(path)
 
 
@@ -331,7 +331,7 @@ def _open_database(path: Path, uri: str) -> Any:
     # MLflow would try for a minute and a half to open a damaged file, or double points in it.
     if _damage(path) is not None:
         raise StoreDamaged(f"{display_name(uri)} is damaged: `make sync` makes it anew")
-    client = MlflowClient(uri)
+    client = MlflowClient(uri, registry_uri=uri)
     try:
         client.search_experiments(max_results=1)
     except Exception as error:

@@ -113,19 +113,32 @@ def test_what_is_refused_touches_nothing(study: Repository) -> None:
     assert (study.path / "tables" / "epochs.csv").read_text() == "a result"
 
 
-@pytest.mark.parametrize("command", ["repro", "train"])
+COMMANDS = ["commands.repro", "commands.train", "commands.plan", "commands.verify", "stages.sync"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_repository_that_git_refuses_is_told(command: str, tmp_path: Path, raw_params: dict[str, Any]) -> None:
     """As root on another's files git reads nothing, and a training would know no commit. git's own tests make it think so."""
     study = Repository.create(tmp_path / "study", small_study(raw_params))
     git(study.path, "init", "--quiet")
     before = sorted(study.path.rglob("*"))
-    done = study.run("env", "GIT_TEST_ASSUME_DIFFERENT_OWNER=1", sys.executable, "-B", "-m", f"pipeline.commands.{command}")
+    done = study.run("env", "GIT_TEST_ASSUME_DIFFERENT_OWNER=1", sys.executable, "-B", "-m", f"pipeline.{command}")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"error: git refuses this repository (detected dubious ownership in repository at '{study.path}'), and trainings would not name"
         f" their commit: run `git config --global --add safe.directory {study.path}`, then run the command again.\n"
     )
     assert sorted(study.path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_copy_without_its_repository_is_told(command: str, tmp_path: Path, raw_params: dict[str, Any]) -> None:
+    """DVC needs one, but in a nested repository, which says so itself."""
+    study = Repository.create(tmp_path / "study", small_study(raw_params))
+    (study.path / ".dvc" / "config").write_text("")
+    done = study.run(sys.executable, "-m", f"pipeline.{command}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {study.path} is not in a git repository, which this command needs: ")
 
 
 def test_an_unknown_stage_and_another_dvc_at_work(study: Repository) -> None:

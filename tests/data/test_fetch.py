@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import fcntl
+import gzip
 import hashlib
 import ipaddress
 import json
@@ -85,6 +87,30 @@ def test_directory_as_mirror(archives, source_of, tmp_path, form, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "spelt", ["{}-ubyte", "{}.idx{}-ubyte", "{}.idx{}-ubyte.gz", "MNIST/raw/{}-ubyte.gz", "MNIST/raw/{}-ubyte", "packed anew"]
+)
+def test_the_spellings_of_other_places_are_known_by_their_content(archives, source_of, tmp_path, spelt, monkeypatch):
+    wanted = source_of(archives, str(tmp_path / "there"))
+    contents = {md5: hashlib.md5(gzip.decompress(archives[name])).hexdigest() for name, md5 in wanted.archives}
+    monkeypatch.setattr("pipeline.data.fetch._CONTENTS", contents)
+    for name, content in archives.items():
+        stem, kind = name.removesuffix("-ubyte.gz").split("-idx")
+        file = spelt.format(stem, kind) if ".idx" in spelt else name if spelt == "packed anew" else spelt.format(f"{stem}-idx{kind}")
+        path = tmp_path / "there" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        packed = gzip.compress(gzip.decompress(content), 1) if spelt == "packed anew" else content
+        path.write_bytes(packed if path.suffix == ".gz" or spelt == "packed anew" else gzip.decompress(content))
+    if spelt.startswith("MNIST/raw"):
+        monkeypatch.setenv("MNIST_MIRROR", str(tmp_path / "there"))
+        wanted = dataclasses.replace(wanted, mirrors=source("mnist").mirrors[:2])
+    manifest = fetch(wanted, tmp_path / "raw")
+    assert fetch(wanted, tmp_path / "raw") == manifest
+    assert all(gzip.decompress((tmp_path / "raw" / name).read_bytes()) == gzip.decompress(archives[name]) for name in archives)
+    (tmp_path / "raw" / NAME).write_bytes(gzip.compress(b"others"))
+    assert fetch(wanted, tmp_path / "raw") == manifest
+
+
+@pytest.mark.parametrize(
     ("fault", "reason"),
     [
         ("flipped", "wrong md5"),
@@ -97,7 +123,7 @@ def test_directory_as_mirror(archives, source_of, tmp_path, form, monkeypatch):
         ("missing", "HTTP 404"),
         ("refused", "refused"),
         ("no directory", "there is no directory /"),  # with the whole path
-        ("no file", "No such file"),
+        ("no file", f"there is no {NAME} or train-images-idx3-ubyte or train-images.idx3-ubyte"),
         ("not a scheme", "there is no directory"),
         ("not a port", "not a valid host or port"),
         ("nobody's home", "there is no directory"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
 
+from pipeline.errors import UserError
 from pipeline.runner import results
 
 
@@ -24,8 +26,11 @@ def test_a_damaged_cache_does_not_hide_the_intact_remote(tmp_path: Path, monkeyp
     cache.write_bytes(b"whole")
     assert results._stored(path, lock) == cache
     for place in (cache, remote):
-        place.write_bytes(b"")
-    assert results._stored(path, lock) is None
+        place.write_bytes(b"whole\r\n")
+    Path("dvc.lock").write_text(json.dumps({"stages": lock}))
+    with pytest.raises(UserError, match=f"^{remote} is damaged, "):  # and not trained again
+        results.restore_runs(Path("runs"), lambda _: True)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("content", ["", "stages:\n", "stages: [1]\n", "- 1\n", "stages: {a: 1", "\0"])

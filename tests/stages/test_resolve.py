@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipeline.errors import run_command
 from pipeline.files import sealed_json, write_json
-from pipeline.params import Params, load_variant
+from pipeline.params import Params, load, load_variant
+from pipeline.runner import finished
+from pipeline.runner.results import read_run
 from pipeline.stages.resolve import prune, write_configs
+from pipeline.study.files import FINISHED, RUNS
+from tests.conftest import Repository
+from tests.helpers import ROOT
 
 
 def test_one_file_a_variant(tmp_path: Path, study: Params) -> None:
     (tmp_path / "gone.json").write_text("{}")
     write_configs(study, tmp_path)
-    assert {path.stem for path in tmp_path.iterdir()} == set(study.variants)
+    assert {path.stem for path in tmp_path.glob("*.json")} == set(study.variants)
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
     for variant in study.variants:
         assert load_variant(tmp_path / f"{variant}.json") == study.resolve(variant)
@@ -61,3 +68,31 @@ def test_what_lies_in_the_way_is_one_sentence(tmp_path: Path, study: Params, cap
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert re.fullmatch(r"error: Something else lies in the place of a file or folder \(.*configs.*\): move it elsewhere, .*\n", said)
+
+
+@pytest.mark.parametrize("section", ["variants", "experiments", "claims"])
+def test_another_order_runs_what_writes_tables_and_pages(tmp_path: Path, study: Params, section: str) -> None:
+    """DVC compares mappings without their order."""
+    orders = []
+    for params in (study, study.model_copy(update={section: dict(reversed(getattr(study, section).items()))})):
+        write_configs(params, tmp_path)
+        orders.append((tmp_path / "order.txt").read_text())
+    assert orders[0] != orders[1]
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    assert "params.yaml" in stages["resolve"]["deps"]
+    assert all("configs/order.txt" in stages[name]["deps"] for name in ("evaluate", "report"))
+
+
+def test_what_dvc_has_of_a_variant_that_is_gone_is_not_copied(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a fresh clone, which has no finished seeds of its own. One that trains the same under another name has them."""
+    study = trained.copy(tmp_path / "study")
+    monkeypatch.chdir(study.path)
+    shutil.rmtree(study.path / ".checkpoints")
+    settings = load()
+    place = finished.folder(FINISHED, settings.resolve("wide"), read_run(RUNS / "wide")["data_digest"])
+    left = settings.model_copy(update={"variants": {"base": settings.variants["base"]}})
+    shutil.copytree(RUNS / "wide", tmp_path / "wide")
+    for params, kept in ((left, 0), (left.model_copy(update={"variants": {"broad": settings.variants["wide"]}}), 2)):
+        shutil.copytree(tmp_path / "wide", RUNS / "wide", dirs_exist_ok=True)
+        assert "runs/wide removed: params.yaml no longer names this variant" in prune(RUNS, params)
+        assert len(finished.find(place, "")[0]) == kept

@@ -33,8 +33,11 @@ def test_a_study_registers_its_baseline_alone(trained: Repository, tmp_path: Pat
 
     trained = trained.copy(tmp_path / "study")
     monkeypatch.chdir(trained.path)
+    other_place = tmp_path / "registry-of-another-project.db"
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", f"sqlite:///{other_place}")
     sync()
     uri = f"sqlite:///{trained.path / 'mlflow.db'}"
+    assert not other_place.exists()
     store = Store(uri)
     [version] = store.call("search_model_versions")
     [parent] = store.call("search_runs", [store.experiment("digits")], filter_string="tags.kind = 'parent' and tags.variant = 'base'")

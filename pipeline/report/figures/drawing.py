@@ -64,6 +64,11 @@ class Material:
         return run.variant == self.experiment.baseline
 
 
+def pictures(drawings: Sequence[Drawing], folder: str) -> dict[str, bytes]:
+    """The pictures of all drawings for light and dark pages, by their path."""
+    return {path: content for drawing in drawings for path, content in drawing.files(folder).items()}
+
+
 Make = Callable[[Material], list[Drawing]]
 REGISTERED: dict[Figure, Make] = {}
 
