@@ -21,6 +21,7 @@ from pipeline.params.study import (
     load,
     load_variant,
     parse,
+    recorded,
 )
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
@@ -51,5 +52,6 @@ __all__ = [
     "nearest",
     "parse",
     "read",
+    "recorded",
     "shown",
 ]  # fmt: skip
