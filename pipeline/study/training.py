@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import UserError
-from pipeline.measures import NotMeasured
+from pipeline.measures import NotMeasured, or_half
 from pipeline.measures.definitions import FloatArray, is_diverged
 from pipeline.params import ModelSettings, VariantSettings, flatten, recorded
 from pipeline.study.files import PREDICTIONS, RUNS, mend
@@ -159,7 +159,14 @@ class Training:
 
     @property
     def test_error(self) -> FloatArray:
-        return 1 - self.test_accuracy
+        """Where no image of a test is wrong, half an image is counted: a ratio of errors takes their logarithms."""
+        return or_half(1 - self.test_accuracy, lambda: self.settings.num_tests)
+
+    @property
+    def num_scenes(self) -> int:
+        """Of a captioner's evaluation."""
+        assert self.settings.scenes is not None
+        return self.settings.scenes.test
 
     @property
     def test_loss(self) -> FloatArray:
