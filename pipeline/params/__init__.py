@@ -8,7 +8,7 @@ from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import DATASETS, DataSettings, DataSource, ScenesSettings, Shape
 from pipeline.params.faults import nearest, shown
 from pipeline.params.model import AnyModelSettings, BaselineSettings, CaptionerSettings, ModelSettings
-from pipeline.params.reading import read
+from pipeline.params.reading import Dumper, read
 from pipeline.params.study import (
     ClaimSettings,
     ComparisonSettings,
@@ -36,6 +36,7 @@ __all__ = [
     "ComparisonSettings",
     "DataSettings",
     "DataSource",
+    "Dumper",
     "ExperimentSettings",
     "Figure",
     "Measure",

@@ -148,7 +148,7 @@ def test_a_record_with_an_option_that_is_gone_is_not_trained_over(unbroken: Path
     results.write_run(directory / "runs" / "tiny", run)
     with pytest.raises(UserError, match=r"model\.gone"):
         here(directory)
-    assert not [*directory.rglob("*.done"), *directory.rglob("*.part")]
+    assert not [*(directory / FINISHED).glob("*/seed-*")]
 
 
 def continued(directory: Path, arrays: Path, study: Params, unbroken: Path, **settings: Any) -> Path:
