@@ -5,23 +5,27 @@ from __future__ import annotations
 import copy
 import difflib
 import hashlib
+import io
 import json
 import math
 import shutil
+import string
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pipeline import params
 from pipeline.errors import UserError
 from pipeline.measures import PROBES, TIMING_RULES
 from pipeline.models import build
+from pipeline.params.reading import Loader
 from pipeline.params.study import ComparisonSettings
 from tests.helpers import ROOT
 
@@ -647,6 +651,23 @@ def test_values_are_those_of_yaml_1_2(tmp_path: Path, text: str, value: object) 
     path = tmp_path / "some.yaml"
     path.write_text(f"a: {text}")
     assert params.read(path) == {"a": value}
+
+
+@given(st.text(string.printable) | st.from_regex(r"[-+0-9.:_eExXtTnNyY~]{1,6}", fullmatch=True))
+@example("1e3")
+@example("1:30")
+@example("2020-01-01")
+@example("null")
+def test_text_that_is_written_is_read_as_text(text: str) -> None:
+    written = yaml.dump({text: [text, 1e-5, None, True, 12]}, Dumper=params.Dumper, allow_unicode=True)
+    assert yaml.load(written, Loader=Loader) == {text: [text, 1e-5, None, True, 12]}
+
+
+@pytest.mark.parametrize("name", ["NA", "None", "nan", "NULL"])
+def test_a_name_is_no_word_that_pandas_takes_for_a_missing_value(raw_params: dict[str, Any], name: str) -> None:
+    assert pd.read_csv(io.StringIO(f"variant\n{name}\n"), skip_blank_lines=False).isna().all().all()
+    with pytest.raises(UserError, match=rf"^variants\.{name}: pandas"):
+        params.parse(raw_params | {"variants": {name: {}} | raw_params["variants"]})
 
 
 @pytest.mark.parametrize("section", ["variants", "experiments", "claims"])

@@ -9,6 +9,7 @@ Without any, 20 steps are timed; .checkpoints/times.json keeps the result.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import hashlib
 import json
@@ -145,6 +146,9 @@ def survey(params: Params, device: str) -> list[Entry]:
 
     Args:
         device: "cpu" or "cuda".
+
+    Raises:
+        UserError: something would be trained over a record of other settings than today's.
     """
     stage = code_hash(STAGE_CODE["train"])
     digests = {task: _digest(task) for task in TASKS}
@@ -168,7 +172,10 @@ def survey(params: Params, device: str) -> list[Entry]:
         # Without its outputs DVC runs a stage that nothing else has changed.
         complete = (RUNS / variant / results.RUN).exists() and variant not in incomplete
         unchanged = train.replays() and complete and _unchanged(lock, variant, settings, stage)
-        tasks = [] if unchanged else train.plan(settings, finished.best(parts, code), code, device)
+        tasks = [] if unchanged else train.plan(settings, finished.best(parts, code, settings), code, device)
+        if train.replays() and (RUNS / variant / results.RUN).exists() and not all(task.replay for task in tasks):
+            with contextlib.suppress(KeyError):  # of an older form
+                results.settings_of(results.read_run(RUNS / variant))
         epochs_done = {
             task.seeds[0]: epoch
             for task in tasks

@@ -74,7 +74,7 @@ def lay_out(name: str) -> Path:
     directory = ROOT / "build" / name
     lay_out_stages(directory)
     header = f"# Generated from params.yaml and profiles/{name}/params.yaml of the root: change those, not this file.\n"
-    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, default_flow_style=None, width=140)
+    text = yaml.dump(settings, Dumper=params.Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=140)
     write_changed(directory / "params.yaml", header + text)
     return directory
 
@@ -86,7 +86,7 @@ def lay_out_stages(directory: Path) -> None:
     for stage in stages["stages"].values():
         stage = stage.get("do", stage)
         stage["deps"] = [file for dep in stage.get("deps", ()) for file in source_files(dep)]
-    write_changed(directory / "dvc.yaml", yaml.safe_dump(stages, sort_keys=False))
+    write_changed(directory / "dvc.yaml", yaml.dump(stages, Dumper=params.Dumper, sort_keys=False))
     write_changed(directory / ".dvcignore", (ROOT / ".dvcignore").read_text(encoding="utf-8"))
     config = directory / ".dvc" / "config"
     if not config.is_file():  # written here, because `dvc init` and two `dvc config` take seconds

@@ -194,7 +194,10 @@ class _Study:
     def judge(self) -> None:
         """Raises UserError with status 1 where something was not finished."""
         if self._faults:
-            raise UserError("Not everything is trained; the lines above say why. The same command goes on from here.", status=1)
+            raise UserError(
+                "Not everything is trained, and the lines above say why. What is finished is kept: the same command trains the rest.",
+                status=1,
+            )
 
     def _next(self, place: Path) -> None:
         """Begins the next variant of a folder that has anything to train. Without one the folder is left to the train stages."""

@@ -15,7 +15,7 @@ from pipeline.compare.predictions import Cache, with_predictions
 from pipeline.compare.sides import Side
 from pipeline.errors import UserError
 from pipeline.study import Training, statistics
-from pipeline.study.effects import contrast
+from pipeline.study.effects import contrast, of_shares
 from pipeline.study.statistics import Interval, Summary
 from pipeline.study.training import CAUSES
 
@@ -235,11 +235,12 @@ def _identical(base: Training, head: Training) -> bool:
 def _test(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64], *, paired: bool) -> tuple[float, Interval | None, float | None]:
     """Difference of the means, its interval, and p."""
     if not paired:
-        estimate = contrast(after, before)
+        estimate = of_shares(contrast(after, before), 2)
         # Values that do not differ say nothing of what other seeds would give.
         return estimate.mean, estimate.interval() if estimate.error else None, estimate.p
     summary = statistics.paired_difference(after, before)
-    return summary.mean, summary.interval, statistics.sign_flip_p(after, before) if summary.n > 1 else None
+    ends = summary.interval and replace(summary.interval, low=max(summary.interval.low, -1.0), high=min(summary.interval.high, 1.0))
+    return summary.mean, ends, statistics.sign_flip_p(after, before) if summary.n > 1 else None
 
 
 def _over_images(change: Change, base: Training, head: Training) -> Interval | None:

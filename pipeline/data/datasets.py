@@ -41,9 +41,9 @@ class Dataset:
 
     Attributes:
         train_images: (n, height, width) uint8, 0 is background; (n, channel, height, width) if there are several channels.
-        train_labels: (n,) uint8, classes from 0 on.
+        train_labels: (n,) uint8, of more than 256 classes uint16; classes from 0 on.
         test_images: (m, ...) uint8.
-        test_labels: (m,) uint8.
+        test_labels: (m,), as the others.
         digest: sha256 over the four arrays' sha256, 64 hexadecimal digits.
     """
 
@@ -98,16 +98,8 @@ def prepare(dataset: str, raw: Path, out: Path) -> dict[str, Any]:
         UserError: an archive is missing, damaged or does not fit the data set, or `out` cannot be written.
     """
     checksums = _manifest(raw, dataset)
-    of = DATASETS[dataset]
-    size, channels, classes = of.shape[:3]
-    arrays: dict[str, Array] = resolve_name(of.reader)(raw, checksums)
-    for split in ("train", "test"):
-        images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
-        if images.shape != (len(labels), *(() if channels == 1 else (channels,)), size, size) or not len(labels) or labels.max() >= classes:
-            raise UserError(
-                f"The {split} archives of {dataset} do not belong together ({images.shape} images, {labels.shape} labels): "
-                "run `dvc repro --force prepare` to fetch and build them again."
-            )
+    arrays: dict[str, Array] = resolve_name(DATASETS[dataset].reader)(raw, checksums)
+    _check(dataset, arrays)
     contents = {name: _npy(array) for name, array in arrays.items()}
     described = {
         name: {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": hashlib.sha256(contents[name]).hexdigest()}
@@ -117,7 +109,9 @@ def prepare(dataset: str, raw: Path, out: Path) -> dict[str, Any]:
     description = {
         "name": dataset,
         "arrays": described,
-        "class_counts": {split: np.bincount(arrays[f"{split}_labels"], minlength=classes).tolist() for split in ("train", "test")},
+        "class_counts": {
+            split: np.bincount(arrays[f"{split}_labels"], minlength=DATASETS[dataset].shape.classes).tolist() for split in ("train", "test")
+        },
         "pixel_mean": mean,
         "pixel_std": std,
         "digest": _digest(described),
@@ -127,6 +121,38 @@ def prepare(dataset: str, raw: Path, out: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{out} cannot be written ({error.strerror}): mend that, then run the command again.") from None
     return description
+
+
+def _check(dataset: str, arrays: dict[str, Any]) -> None:
+    """Raises UserError where a reader's arrays are not as `Dataset` has them; the sentence says what was found and what is expected."""
+    of = DATASETS[dataset]
+    size, channels, classes, words = of.shape
+
+    def expect(right: bool, expected: str, found: object) -> None:
+        if not right:
+            raise UserError(
+                f"{of.reader} gives {found} for {dataset}, but {expected} is expected: mend the reader, the files that it reads,"
+                " or the entry in pipeline/params/data.py."
+            )
+
+    expect(not of.nouns or (classes < 128 and words < 256), "at most 127 classes and 255 words of captions", f"{classes} and {words}")
+    expect(
+        isinstance(arrays, dict) and arrays.keys() == ARRAYS.keys(),
+        " ".join(ARRAYS),
+        " ".join(map(str, arrays)) if isinstance(arrays, dict) else type(arrays).__name__,
+    )
+    for name, array in arrays.items():
+        of_images = np.dtype(np.uint8), (*((channels,) if channels > 1 else ()), size, size)
+        kind, each = (np.min_scalar_type(classes - 1), ()) if name.endswith("labels") else of_images
+        is_array = isinstance(array, np.ndarray) and array.ndim > 0
+        found = f"{array.dtype} {array.shape}" if is_array else type(array).__name__
+        right = is_array and (array.dtype, array.shape[1:]) == (kind, each) and len(array) > 0
+        expect(right, f"{name} of {kind}, each of shape {each}", found)
+    for split in ("train", "test"):
+        images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+        expect(len(images) == len(labels), f"a {split} label for each image", f"{len(labels)} for {len(images)}")
+        least, most = int(labels.min()), int(labels.max())
+        expect(most < classes and (split == "test" or not least), f"{split}_labels from 0 to {classes - 1}", f"{least} to {most}")
 
 
 def read_idx(path: Path, num_dimensions: int) -> Array:

@@ -28,8 +28,8 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
     """See `pipeline.evaluation.inference.measure`.
 
     Returns:
-        Arrays: `predictions` (seed, image) uint8; `positions`, the vectors added to the tokens (seed, token, dim) float32, or
-        (seed, 0, 0) if there are none; with the probe `attention` also `rollout`.
+        Arrays: `predictions` (seed, image), of the labels' type; `positions`, the vectors added to the tokens (seed, token, dim) float32,
+        or (seed, 0, 0) if there are none; with the probe `attention` also `rollout`.
         Columns, as the probes ask: `shift_N`, accuracy under shifts of N pixels, mean over the directions; `size_N`, accuracy on images
         scaled to a side of N pixels; `attention_entropy`, `ink_correlation`, `own_ink_correlation` and `deletion`, see
         `pipeline.evaluation.attention`; `saturated_attention` and `score_gradient`, see `pipeline.evaluation.saturation`; those of
@@ -48,7 +48,7 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
     losses, predictions = test(images)
     position = stack.position()
     arrays = {
-        "predictions": predictions.cpu().numpy().astype(np.uint8),
+        "predictions": predictions.cpu().numpy().astype(dataset.test_labels.dtype),
         "positions": np.zeros((num_seeds, 0, 0), np.float32) if position is None else position.cpu().numpy(),
     }
     shared: dict[str, np.ndarray] = {"labels": dataset.test_labels}

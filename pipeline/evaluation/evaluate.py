@@ -68,8 +68,8 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
                     say(f"{variant}: not evaluated. {error}")
                 continue
             finished += 1
-            vote = metrics.get("ensemble_accuracy")
-            of_vote = "" if vote is None else f", of the vote of {len(settings.train.seeds)} seeds {vote:.2%}"
+            vote, voters = metrics.get("ensemble_accuracy"), len(settings.train.seeds)
+            of_vote = "" if vote is None or voters < 2 else f", of the vote of {voters} seeds {vote:.2%}"
             say(f"{variant}: accuracy {metrics['test_accuracy']:.2%}{of_vote} ({finished} of {len(wanted)})")
             if note is not None:
                 say(f"{variant}: {note}")
@@ -139,7 +139,9 @@ def check_reproduced(
             raise UserError(
                 f"The weights of variant {variant}, seed {row.seed}, test at loss {loss:.6f} and accuracy {accuracy:.4f},"
                 f" but its training ended at {row.test_loss:.6f} and {row.test_accuracy:.4f}:"
-                f" train it again with `dvc repro --force --single-item train@{variant}`.",
+                f" so its state_dict is not what it then computed with. Either it is of another training: train it again with"
+                f" `dvc repro --force --single-item train@{variant}`. Or the network changes what its state_dict leaves out, such as a"
+                " buffer with persistent=False: register it as persistent first.",
                 status=1,
             )
         most = max(most, apart)

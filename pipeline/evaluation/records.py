@@ -114,7 +114,7 @@ class Records:
         """Writes one variant's evaluation.
 
         Args:
-            arrays: of a classifier, among them "labels" (image,) and "predictions" (seed, image), uint8.
+            arrays: of a classifier, among them "labels" (image,) and "predictions" (seed, image), of one type.
         """
         with replacing(self.predictions / f"{variant}.npz") as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays, evaluation=np.array(json.dumps(evaluation._asdict())))  # type: ignore[arg-type]

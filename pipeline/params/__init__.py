@@ -8,7 +8,7 @@ from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import DATASETS, DataSettings, DataSource, ScenesSettings, Shape
 from pipeline.params.faults import nearest, shown
 from pipeline.params.model import AnyModelSettings, BaselineSettings, CaptionerSettings, ModelSettings
-from pipeline.params.reading import read
+from pipeline.params.reading import Dumper, read
 from pipeline.params.study import (
     ClaimSettings,
     ComparisonSettings,
@@ -21,6 +21,7 @@ from pipeline.params.study import (
     load,
     load_variant,
     parse,
+    recorded,
 )
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
@@ -35,6 +36,7 @@ __all__ = [
     "ComparisonSettings",
     "DataSettings",
     "DataSource",
+    "Dumper",
     "ExperimentSettings",
     "Figure",
     "Measure",
@@ -51,5 +53,6 @@ __all__ = [
     "nearest",
     "parse",
     "read",
+    "recorded",
     "shown",
 ]  # fmt: skip

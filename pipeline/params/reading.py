@@ -68,6 +68,10 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
             raise _fault(node, f"{shown(node.value)} cannot be read as {node.tag.removeprefix(_TAG)}") from None
 
 
+class Dumper(yaml.SafeDumper):
+    """Writes what `Loader` reads: text that either YAML takes for something else stands in quotes."""
+
+
 def _fault(node: yaml.Node, problem: str) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
@@ -103,7 +107,8 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+0123456789."),
     ("timestamp", r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?", "0123456789"),
 ):
-    Loader.add_implicit_resolver(_TAG + _tag, re.compile(f"(?:{_pattern})$"), list(_first))
+    for _kind in (Loader, Dumper):
+        _kind.add_implicit_resolver(_TAG + _tag, re.compile(f"(?:{_pattern})$"), list(_first))
 Loader.add_constructor(f"{_TAG}map", _mapping)
 Loader.add_constructor(f"{_TAG}int", _integer)
 Loader.add_constructor(f"{_TAG}timestamp", _date)

@@ -25,6 +25,10 @@ from pipeline.params.train import TrainSettings
 
 MAX_NAME = 100  # characters; file names contain it, and they may have at most 255
 
+_MISREAD = {
+    **dict.fromkeys(("yes", "no", "on", "off"), "YAML 1.1 reads this word as true or false"),
+    **dict.fromkeys(("na", "nan", "none", "null"), "pandas reads this word as a missing value"),
+}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OVERRIDES = TrainSettings.model_fields.keys()
 _NETWORK: TypeAdapter[AnyModelSettings] = TypeAdapter(AnyModelSettings)
@@ -107,10 +111,67 @@ class VariantSettings(Settings):
     def training_hash(self) -> str:
         """sha256 of the settings that decide the training of one seed, which are all but the seeds; 64 hexadecimal digits.
 
-        Options at their default do not count. So adding an option whose default changes nothing keeps the hashes of earlier trainings.
+        Options at their frozen value do not count: a new option keeps the hashes of earlier trainings, another default changes them.
         """
-        settings = self.model_dump(mode="json", exclude_defaults=True, exclude={"train": {"seeds"}})
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        parts = {name: _counted(part) for name in type(self).model_fields if (part := getattr(self, name)) is not None}
+        del parts["train"]["seeds"]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def trained_as(self, config: Mapping[str, Any]) -> bool:
+        """Whether recorded settings are these, seeds apart. What they alone have had its frozen value, or else another `training_hash`."""
+        own, found = (dict(flatten(one)) for one in (self.model_dump(mode="json"), _completed(config)))
+        return all(name == "train.seeds" or found.get(name) == value for name, value in own.items())
+
+
+# What an option was when it came, of each that settings files or older records may leave out. It never changes: trainings with this
+# value have keys without the option, and any other default gives another key. A new option with a default needs a line here.
+FROZEN: dict[type[Settings], dict[str, Any]] = {
+    TrainSettings: {"beta2": 0.999, "self_critical_epochs": 0, "self_critical_rate": 2e-4},
+    ModelSettings: {"position_std": 1.0, "norm_kind": "layer"},
+    ScenesSettings: {"train": 30_000, "validation": 2_000, "test": 5_000, "repeat": 0.25},
+}
+# Options that are gone, with the value at which the code still computes the same: keys still have it, and records with it are read.
+REMOVED: dict[type[Settings], dict[str, Any]] = {}
+
+
+def _counted(settings: Settings) -> dict[str, Any]:
+    """The options that count in a training's key."""
+    frozen = FROZEN.get(type(settings), {})
+    values = REMOVED.get(type(settings), {}) | settings.model_dump(mode="json")
+    return {name: value for name, value in values.items() if name not in frozen or value != frozen[name]}
+
+
+def _completed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded settings with the options that came later, and without those that are gone."""
+    completed = dict(config)
+    network = _SETTINGS.get(config["model"]["architecture"], BaselineSettings)
+    for name, kind in {"train": TrainSettings, "model": network, "scenes": ScenesSettings}.items():
+        if (part := config.get(name)) is not None:
+            later = {option: value for option, value in FROZEN.get(kind, {}).items() if option in kind.model_fields}
+            gone = REMOVED.get(kind, {}).items()
+            completed[name] = later | {option: value for option, value in part.items() if (option, value) not in gone}
+    return completed
+
+
+def recorded(config: Mapping[str, Any], where: str) -> VariantSettings:
+    """The settings that a training's record has, of whatever age; `where` names the record.
+
+    Raises:
+        UserError: the settings of today have no place for them. Training anew without a word would lose what is finished.
+    """
+    try:
+        return VariantSettings.model_validate_json(json.dumps(_completed(config)))
+    except ValidationError as error:
+        fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+        place = [str(part) for part in fault["loc"]]
+        key = ".".join(place[:1] + place[-1:])
+        has, mend = {
+            "extra_forbidden": (f"has {key} = {shown(fault['input'])}, an option that is gone", "REMOVED, with what the code still does"),
+            "missing": (f"lacks {key}, an option that is new", "FROZEN, with what trainings did without it"),
+        }.get(fault["type"], (f"has a value of {key} that is no choice any more", "its class again"))
+        raise UserError(
+            f"{where} {has}: name it in {mend} (pipeline/params/study.py), so that its seeds are kept, or train anew with `REPLAY=0`."
+        ) from None
 
 
 if TYPE_CHECKING:
@@ -483,8 +544,8 @@ def _check_names(params: Params) -> None:
                 better = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or f"{kind[:-1]}-1"
                 rule = "a name may hold letters, digits, '-' and '_' only" if name[:1] != "-" else "a name cannot start with '-'"
                 raise UserError(f"{kind}.{name}: {rule}; {better} would do.")
-            if name.lower() in ("yes", "no", "on", "off"):
-                raise UserError(f"{kind}.{name}: YAML 1.1 reads this word as true or false; {kind[:-1]}-{name} would do.")
+            if who := _MISREAD.get(name.lower()):
+                raise UserError(f"{kind}.{name}: {who}; {kind[:-1]}-{name} would do.")
     lowered: dict[str, str] = {}
     for name in params.variants:
         if name.lower() in lowered:

@@ -20,7 +20,7 @@ from pipeline.report.figures.positions import similarity_rows
 from pipeline.report.text import differs, percent, points
 from pipeline.study import Training, statistics
 from pipeline.study.claims import Judgement, is_timed
-from pipeline.study.effects import contrast, look_level, share_contrast
+from pipeline.study.effects import contrast, look_level, of_shares, share_contrast
 from pipeline.study.statistics import Interval, Summary
 
 SAME_SIZE = 1.1  # ratio of parameters or FLOPs up to which two networks count as equally large
@@ -145,6 +145,7 @@ def _difference(measure: str, values: FloatArray, baseline: FloatArray, level: f
         return None
     show: Callable[[float], float] = math.exp if ratio else float
     estimate = (share_contrast if MEASURES[measure].share else contrast)(*sides)
+    estimate = of_shares(estimate, 2) if MEASURES[measure].of_value == "%" and not ratio else estimate
     ends = estimate.interval(level)
     return Difference(show(estimate.mean), ends and Interval(show(ends.low), show(ends.high), level), float(ratio))
 

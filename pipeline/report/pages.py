@@ -229,9 +229,9 @@ def _groups(params: Params, runs: Mapping[str, Training]) -> list[Group]:
 
 
 def _of_accuracy(summary: statistics.Summary) -> statistics.Summary:
-    """The summary with an interval that ends at 1: Student's, which knows no such bound, goes beyond it where one seed lies far off."""
+    """The summary with an interval that ends at 0 and 1: Student's, which knows no bounds, goes beyond where one seed lies far off."""
     found = summary.interval
-    return replace(summary, interval=found and replace(found, high=min(found.high, 1.0)))
+    return replace(summary, interval=found and replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0)))
 
 
 def _base(params: Params) -> list[tuple[str, str]]:

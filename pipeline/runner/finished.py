@@ -44,7 +44,7 @@ class Finished:
         origin: where it comes from. `code_hash`, `git_commit`, `git_dirty`, `git_edits`, `versions`, `device`, `device_name`, `attention`,
             `started` and `finished` describe its training, on a GPU also `graphs` (see `pipeline.training.step.Driver`). `stack` has
             the seeds that it was trained with, `parameters` and `flops` are the model's, `tables` the digests of `replay.tables`,
-            `replays` the later versions of the code that compute the same.
+            `config` the settings, `replays` the later versions of the code that compute the same.
     """
 
     seed: int
@@ -77,6 +77,7 @@ def of_trainer(trainer: Trainer, origin: dict[str, Any], tables: dict[int, dict[
     """The seeds of a trainer that is done, without those whose loss stopped being finite."""
     state = {name: tensor.numpy() for name, tensor in trainer.state().items() if name.startswith(("model.", "trace."))}
     steps = kept_steps(state["trace.loss"].shape[1])
+    origin = {**origin, "config": trainer.settings.model_dump(mode="json")}
     result = []
     for i, seed in enumerate(trainer.seeds):
         if seed in trainer.failed:
@@ -113,8 +114,11 @@ def is_there(directory: Path, seed: int, origin: Mapping[str, Any]) -> bool:
     return {replay["code_hash"] for replay in origin.get("replays", ())} <= set(kept.codes)
 
 
-def find(directory: Path, code: str) -> tuple[dict[int, Finished], list[str]]:
+def find(directory: Path, code: str, settings: VariantSettings | None = None) -> tuple[dict[int, Finished], list[str]]:
     """By seed, the result of this very code, else one that this code has replayed, else the newest of other code.
+
+    Args:
+        settings: what other settings trained is left out, whatever folder it lies in; None takes any.
 
     Returns:
         The results, and a clause about every file that is damaged; damaged files are removed.
@@ -122,7 +126,7 @@ def find(directory: Path, code: str) -> tuple[dict[int, Finished], list[str]]:
     parts, damaged = read_all(directory)
     for path in damaged:
         path.unlink()
-    return best(parts, code), list(damaged.values())
+    return best(parts, code, settings), list(damaged.values())
 
 
 def read_all(directory: Path) -> tuple[list[Finished], dict[Path, str]]:
@@ -136,11 +140,13 @@ def read_all(directory: Path) -> tuple[list[Finished], dict[Path, str]]:
     return parts, damaged
 
 
-def best(parts: Iterable[Finished], code: str) -> dict[int, Finished]:
+def best(parts: Iterable[Finished], code: str, settings: VariantSettings | None = None) -> dict[int, Finished]:
     """By seed, the result that `find` takes of several."""
     found: dict[int, Finished] = {}
     for part in parts:
-        found[part.seed] = max(found.get(part.seed, part), part, key=lambda one: _rank(one, code))
+        # Seeds that were kept before they carried their settings have their folder alone.
+        if settings is None or "config" not in part.origin or settings.trained_as(part.origin["config"]):
+            found[part.seed] = max(found.get(part.seed, part), part, key=lambda one: _rank(one, code))
     return found
 
 

@@ -20,7 +20,7 @@ from safetensors.numpy import save as to_bytes
 from pipeline.errors import UserError
 from pipeline.files import DamagedError, read_sealed_json, replacing, sealed_json, sha256, write_json
 from pipeline.measures.definitions import is_diverged
-from pipeline.params import VariantSettings
+from pipeline.params import VariantSettings, recorded
 from pipeline.runner import finished
 from pipeline.runner.finished import Finished
 from pipeline.training.records import EpochRow
@@ -168,7 +168,7 @@ def outline(run: Mapping[str, Any]) -> list[Finished]:
     for seed in run["seeds"]:
         group = next(group for group in run["trainings"] if seed in group["seeds"])
         origin = {name: value for name, value in group.items() if name != "seeds"}
-        origin |= {"stack": run["stacks"].get(str(seed), [seed]), "tables": run["tables"][str(seed)]}
+        origin |= {"config": run["config"], "stack": run["stacks"].get(str(seed), [seed]), "tables": run["tables"][str(seed)]}
         origin |= {name: run["metrics"][name] for name in ("parameters", "flops")}
         parts.append(Finished(seed, {}, tuple(row for row in rows if row.seed == seed), origin))
     return parts
@@ -192,7 +192,7 @@ def keep(directory: Path, root: Path, only: Collection[Path] | None = None) -> N
         only: the folders that are of interest; None for any.
 
     Raises:
-        UserError: a file is missing or damaged, and DVC does not have it.
+        UserError: a file is missing or damaged, and DVC does not have it, or as `settings_of`.
     """
     if not (directory / RUN).exists():
         return
@@ -200,7 +200,7 @@ def keep(directory: Path, root: Path, only: Collection[Path] | None = None) -> N
         run = read_run(directory)
         place = finished.folder(root, settings_of(run), run["data_digest"])
         groups = run["trainings"]
-    except (ValueError, KeyError):
+    except KeyError:
         return
     if "epochs" not in run or (only is not None and place not in only):
         return
@@ -241,8 +241,8 @@ def restore_runs(root: Path, wanted: Callable[[str], bool]) -> None:
 
 
 def settings_of(run: Mapping[str, Any]) -> VariantSettings:
-    """The settings that run.json was written with. Raises ValueError where they are of another version."""
-    return VariantSettings.model_validate_json(json.dumps(run["config"]))
+    """The settings that run.json was written with. Raises UserError where they are of another version."""
+    return recorded(run["config"], f"{run['variant']}'s {RUN}")
 
 
 def read_lock() -> dict[str, Any]:

@@ -40,6 +40,7 @@ from pipeline.training.records import EpochRow
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux inside Windows
 _SWITCHES = {"LAB_DEVICE": ("cpu", "cuda"), "LAB_ATTENTION": ("sdpa",), "LAB_GRAPHS": ("0", "1"), "REPLAY": ("0", "1")}
+_PACKAGE = Path(__file__).parents[1]
 _PLAIN = {"LAB_GRAPHS": "0", "LAB_ATTENTION": "sdpa"}
 
 
@@ -482,7 +483,9 @@ def _broken(assignment: Assignment, error: Exception) -> Broken:
             f"The GPU's memory does not hold the training of seeds {task.seeds} ({cause}): lower train.batch_size, or train on"
             f" the processor with LAB_DEVICE=cpu{', or anew with REPLAY=0' if task.replay else ''}."
         )
-    text = sentence or f"Training seeds {task.seeds} failed:\n{traceback.format_exc()}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(_PACKAGE)]
+    where = f"{Path(frames[-1].filename).relative_to(_PACKAGE.parent)}, line {frames[-1].lineno}, {cause}" if frames else cause
+    text = sentence or f"Training seeds {task.seeds} failed in {where}"
     if fault == "computation" and not job.plain:
         text += "\nLAB_GRAPHS=0 and LAB_ATTENTION=sdpa train without CUDA graphs and without the fused attention."
     return Broken(task.seeds, text, sentence is not None, fault, cause)
@@ -506,7 +509,7 @@ def _replay(job: Job, data: Any, seeds: list[int]) -> Replayed:
     from pipeline.runner import finished, replay
     from pipeline.training.engine import Trainer
 
-    found, _ = finished.find(job.folder, job.origin["code_hash"])
+    found, _ = finished.find(job.folder, job.origin["code_hash"], job.settings)
     parts = [found[seed] for seed in seeds]
     name = device_name(job.device)
     exact = all(same_processor(part.origin["device_name"], name) for part in parts)

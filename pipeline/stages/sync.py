@@ -214,7 +214,7 @@ def _register(store: Store, run_id: str, training: _Training) -> bool:
     try:
         settings = settings_of(run)
         weights = {"weights": run["outputs"][WEIGHTS]}
-    except (ValueError, KeyError):  # of an older form, which this code cannot build
+    except (UserError, KeyError):  # of an older form, which this code cannot build
         return False
     alias = f"{run['variant']}-{run['dataset']}"
     if settings.task != "classification" or registry.name_registered(store, weights, alias):

@@ -98,7 +98,7 @@ def look_up(
     Raises:
         UserError: there is something to train, and results cannot be used; with REPLAY=0 they are trained over.
     """
-    found, damaged = finished.find(place, origin["code_hash"])
+    found, damaged = finished.find(place, origin["code_hash"], settings)
     tasks = plan(settings, found, origin["code_hash"], device)
     if tasks and unreadable is not None and replays():  # hours of training would replace what a second may restore
         raise unreadable
@@ -209,7 +209,7 @@ class Training:
                 status=1,
             )
         seeds = self._settings.train.seeds
-        found, damaged = finished.find(self._place, self._origin["code_hash"])
+        found, damaged = finished.find(self._place, self._origin["code_hash"], self._settings)
         if lost := [str(seed) for seed in seeds if seed not in found or self._origin["code_hash"] not in found[seed].codes]:
             raise UserError(
                 f"Of variant {self._variant}, what seed {', '.join(lost)} left was damaged ({'; '.join(damaged)}):"

@@ -50,6 +50,7 @@ from pipeline.study.effects import (
     ShareEstimate,
     contrast,
     look_level,
+    of_shares,
     paired_contrast,
     seeds_to_decide,
     share_contrast,
@@ -391,7 +392,9 @@ class _Sample:
 
     @cached_property
     def estimate(self) -> Estimate | RankEstimate | ShareEstimate:
-        return self.form(*self.parts)
+        estimate = self.form(*self.parts)
+        is_share = MEASURES[self.comparison.measure].of_value == "%" and not is_ratio(self.comparison)
+        return of_shares(estimate, len(self.parts)) if is_share else estimate
 
     @property
     def region(self) -> tuple[float, float]:
@@ -486,6 +489,7 @@ def _trained(
     differ = paired_contrast if comparison.paired else contrast
     form = share_contrast if entry.share and not comparison.paired and comparison.minus is None else differ
     plain = differ(*raw) if is_ratio(comparison) else None
+    plain = of_shares(plain, len(raw)) if entry.of_value == "%" else plain
     return _Sample(comparison, parts, tuple(counted[name] for name in comparison.variants), form, plain)
 
 

@@ -15,8 +15,9 @@ import bisect
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from pipeline.measures.definitions import FloatArray
 from pipeline.params.train import MAX_SEEDS
 from pipeline.study.statistics import LEVEL, ROUNDING, Interval, row_of, student, vote
 
+T = TypeVar("T")
 TOGETHER = 0.035  # rate at which all looks together err by the normal theory; see `look_level`
 _NODES = 200  # of the quadrature over the paths that have not yet crossed: the level is then exact to ten digits
 MIN_ROUNDS = 6  # the signed-rank test of fewer values cannot reject at 5 %
@@ -43,6 +45,7 @@ class Estimate:
         freedom: degrees of freedom of the error (Welch 1947; Satterthwaite 1946); nan with it.
         variances: (sides,), of one value of each side.
         sizes: values of each side.
+        limits: what the mean cannot go beyond, so that no interval does; see `of_shares`.
     """
 
     mean: float
@@ -50,13 +53,14 @@ class Estimate:
     freedom: float
     variances: tuple[float, ...]
     sizes: tuple[int, ...]
+    limits: tuple[float, float] = (-math.inf, math.inf)
 
     def interval(self, level: float = LEVEL) -> Interval | None:
         """Of the mean; None where a side has one value only."""
         if math.isnan(self.error):
             return None
         half = self.half_width(level)
-        return Interval(self.mean - half, self.mean + half, level)
+        return Interval(max(self.mean - half, self.limits[0]), min(self.mean + half, self.limits[1]), level)
 
     def half_width(self, level: float) -> float:
         return float(student((1 + level) / 2, self.freedom)) * self.error if self.error else 0.0
@@ -65,6 +69,11 @@ class Estimate:
     def p(self) -> float | None:
         """Two-sided, of the mean being 0; None where the values have no spread."""
         return float(2 * special.stdtr(self.freedom, -abs(self.mean) / self.error)) if self.error > 0 else None
+
+
+def of_shares(estimate: T, sides: int) -> T:
+    """The estimate with the limits of shares: of one 0 and 1, of the difference of two -1 and 1, of two such differences -2 and 2."""
+    return replace(estimate, limits=(-(sides // 2), max(sides // 2, 1))) if isinstance(estimate, Estimate) else estimate
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import UserError
-from pipeline.measures import NotMeasured
+from pipeline.measures import NotMeasured, or_half
 from pipeline.measures.definitions import FloatArray, is_diverged
-from pipeline.params import ModelSettings, VariantSettings, flatten
+from pipeline.params import ModelSettings, VariantSettings, flatten, recorded
 from pipeline.study.files import PREDICTIONS, RUNS, mend
 
 # Entries of run.json that decide a result, besides settings and versions.
@@ -104,8 +103,8 @@ class Training:
 
     @cached_property
     def settings(self) -> VariantSettings:
-        """The resolved settings. Raises ValueError where they are of another version."""
-        return VariantSettings.model_validate_json(json.dumps(self.record["config"]))
+        """The resolved settings. Raises UserError where they are of another version."""
+        return recorded(self.record["config"], f"the record of {self.variant}")
 
     @cached_property
     def origin(self) -> dict[str, str]:
@@ -160,7 +159,14 @@ class Training:
 
     @property
     def test_error(self) -> FloatArray:
-        return 1 - self.test_accuracy
+        """Where no image of a test is wrong, half an image is counted: a ratio of errors takes their logarithms."""
+        return or_half(1 - self.test_accuracy, lambda: self.settings.num_tests)
+
+    @property
+    def num_scenes(self) -> int:
+        """Of a captioner's evaluation."""
+        assert self.settings.scenes is not None
+        return self.settings.scenes.test
 
     @property
     def test_loss(self) -> FloatArray:

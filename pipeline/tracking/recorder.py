@@ -237,7 +237,7 @@ class Recorder:
 
     def _look_up(self) -> _Run | None:
         """The parent run, if the store has one; the seeds' runs go to `_children`."""
-        parent, children = None, []
+        parent, children, doubles = None, [], set()
         # Ordered by id, too, so that of two doubles made by hand all processes choose the same.
         found = self._store.call(
             "search_runs",
@@ -256,11 +256,15 @@ class Recorder:
                 has_input=bool(entity.inputs and entity.inputs.dataset_inputs),
             )
             if run.tags.get("kind") == "parent":
+                if parent is not None:  # as restoring a deleted experiment brings back what had been deleted before it
+                    doubles.add(run.id)
                 parent = parent or run
             elif run.tags.get("kind") == "seed" and run.tags["seed"].isdecimal():
                 children.append(run)
         if parent is None:
             return None
+        for id in [*doubles, *(run.id for run in children if run.tags.get("mlflow.parentRunId") in doubles)]:
+            self._store.call("delete_run", id)
         for run in children:
             # The children of a parent that was deleted by hand stay as they are, and new runs are made.
             if run.tags.get("mlflow.parentRunId") == parent.id:

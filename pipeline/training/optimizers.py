@@ -19,6 +19,8 @@ from torch import Tensor
 from pipeline.params import TrainSettings
 from pipeline.training import schedules
 
+Averages = Mapping[str, list[Tensor]]
+
 BETA1, EPSILON = 0.9, 1e-8  # Kingma and Ba 2015; also torch's defaults
 
 
@@ -28,7 +30,7 @@ class Optimizer(ABC):
     A seed's gradient with an L2 norm above `settings.clip_norm` is scaled down to that norm (Pascanu et al. 2013, algorithm 1).
 
     Args:
-        parameters: leaf tensors on one device; `step` takes their gradients and clears them.
+        parameters: leaf tensors on one device; `step` takes their gradients and clears them. One without a gradient stays as it is.
         settings: momentum, beta2, weight_decay, clip_norm.
         rates: the learning rate of each step (total_steps,), float64.
         num_seeds: number of models.
@@ -55,10 +57,10 @@ class Optimizer(ABC):
         Returns:
             The L2 norm of each seed's gradient before clipping (seed,), float32; inf or nan if the gradient is not finite.
         """
-        gradients = []
-        for parameter in self._parameters:
-            assert parameter.grad is not None
-            gradients.append(parameter.grad)
+        used = [(i, parameter, parameter.grad) for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
+        parameters, gradients = [parameter for _, parameter, _ in used], [gradient for _, _, gradient in used]
+        averages = {name: [tensors[i] for i, _, _ in used] for name, tensors in self._averages.items()}
+        for parameter in parameters:
             parameter.grad = None
         norm = self._norm(gradients)
         if self._settings.clip_norm is not None:
@@ -67,7 +69,7 @@ class Optimizer(ABC):
         row = self._step.clamp(max=len(self.coefficients) - 1).view(1)
         self._step += 1
         # Not `[row]`, because the host reads an index that is a single number.
-        self._update(gradients, *self.coefficients.index_select(0, row).squeeze(0).unbind())
+        self._update(parameters, gradients, averages, *self.coefficients.index_select(0, row).squeeze(0).unbind())
         return norm.float()
 
     def state(self) -> dict[str, Tensor]:
@@ -89,7 +91,7 @@ class Optimizer(ABC):
         return rates[:, None]
 
     @abstractmethod
-    def _update(self, gradients: list[Tensor], *coefficients: Tensor) -> None:
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, *coefficients: Tensor) -> None:
         """Changes parameters and averages in place. `coefficients` are the step's row of the table, each a tensor ()."""
 
     def _norm(self, gradients: list[Tensor]) -> Tensor:
@@ -108,9 +110,9 @@ class Optimizer(ABC):
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1) with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2): AdamW."""
 
-    def _update(self, gradients: list[Tensor], *coefficients: Tensor) -> None:
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, *coefficients: Tensor) -> None:
         torch._fused_adamw_(
-            self._parameters, gradients, self._averages["mean"], self._averages["square"], [], [self._step.float()] * len(gradients),
+            parameters, gradients, averages["mean"], averages["square"], [], [self._step.float()] * len(gradients),
             lr=coefficients[0], beta1=BETA1, beta2=self._settings.beta2, weight_decay=self._settings.weight_decay, eps=EPSILON,
             amsgrad=False, maximize=False,
         )  # fmt: skip
@@ -135,11 +137,11 @@ class RAdam(Optimizer):
         plain = torch.where(length > 5, 0, rates_of_mean)
         return torch.stack([1 - rates * self._settings.weight_decay, adaptive, plain], dim=1)
 
-    def _update(self, gradients: list[Tensor], *coefficients: Tensor) -> None:
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, *coefficients: Tensor) -> None:
         kept, adaptive, plain = coefficients
-        means, squares = self._averages["mean"], self._averages["square"]
+        means, squares = averages["mean"], averages["square"]
         if self._settings.weight_decay:
-            torch._foreach_mul_(self._parameters, kept)
+            torch._foreach_mul_(parameters, kept)
         torch._foreach_lerp_(means, gradients, 1 - BETA1)
         torch._foreach_mul_(squares, self._settings.beta2)
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - self._settings.beta2)
@@ -148,7 +150,7 @@ class RAdam(Optimizer):
         torch._foreach_reciprocal_(rates)
         torch._foreach_mul_(rates, adaptive)
         torch._foreach_add_(rates, plain, alpha=1)  # without alpha it takes a number, so that the host would read the tensor
-        torch._foreach_addcmul_(self._parameters, means, rates, -1)
+        torch._foreach_addcmul_(parameters, means, rates, -1)
 
 
 class SGD(Optimizer):
@@ -157,9 +159,9 @@ class SGD(Optimizer):
     def _names(self) -> tuple[str, ...]:
         return ("velocity",) if self._settings.momentum else ()
 
-    def _update(self, gradients: list[Tensor], *coefficients: Tensor) -> None:
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, *coefficients: Tensor) -> None:
         torch._fused_sgd_(
-            self._parameters, gradients, self._averages.get("velocity", []), weight_decay=self._settings.weight_decay,
+            parameters, gradients, averages.get("velocity", []), weight_decay=self._settings.weight_decay,
             momentum=self._settings.momentum, lr=coefficients[0], dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
         )  # fmt: skip
 

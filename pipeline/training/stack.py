@@ -6,13 +6,17 @@ computes one large product where a loop over seeds would launch many small ones.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pipeline.errors import UserError
 from pipeline.models import build
 from pipeline.params import AnyModelSettings
 
@@ -23,15 +27,34 @@ def derive_seed(seed: int, purpose: str) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+def _global_generators() -> list[object]:
+    """The states of the generators that a process has one of: torch's, numpy's and Python's."""
+    states = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
+    _, keys, *place = np.random.get_state()  # noqa: NPY002 (this one is meant)
+    return [*(state.numpy().tobytes() for state in states), keys.tobytes(), place, random.getstate()]
+
+
+@contextlib.contextmanager
+def keyed() -> Iterator[None]:
+    """Raises UserError where the block moves a global generator: its numbers would depend on what else the process has computed."""
+    before = _global_generators()
+    yield
+    if _global_generators() != before:
+        raise UserError(
+            "The network takes random numbers from a global generator (of torch, numpy or Python), so a training would not repeat itself:"
+            " take `pipeline.models.dropout.Dropout`, or random bits of a key as it does, and initial weights from torch."
+        )
+
+
 def initial_model(settings: AnyModelSettings, seed: int) -> nn.Module:
     """The untrained model of a seed, on the CPU; leaves torch's global generator as it was."""
-    with torch.random.fork_rng(devices=[]):
+    with keyed(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "init"))
         return build(settings)
 
 
 class Stack:
-    """The models of a group of seeds; every weight and buffer has a leading seed dimension.
+    """The models of a group of seeds; every weight and buffer has a leading seed dimension. `parameters` are those that are trained.
 
     Args:
         settings: the architecture.
@@ -43,12 +66,13 @@ class Stack:
         models = [initial_model(settings, seed) for seed in seeds]
         self.module = models[0].to(device)
         self.single = len(seeds) == 1
+        trained = {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
         if self.single:
-            self.parameters = list(self.module.parameters())
+            self.parameters = list(trained.values())
         else:
             parameters, self._buffers = torch.func.stack_module_state([model.to(device) for model in models])
-            self._parameters = {name: value.detach().requires_grad_() for name, value in parameters.items()}
-            self.parameters = list(self._parameters.values())
+            self._parameters = {name: value.detach().requires_grad_(name in trained) for name, value in parameters.items()}
+            self.parameters = [self._parameters[name] for name in trained]
             self.module = copy.deepcopy(self.module).to("meta")
 
     def train(self, mode: bool) -> None:
@@ -58,7 +82,8 @@ class Stack:
         """Maps the models' inputs, (seed, batch, ...) each, to logits (seed, batch, ...)."""
         if self.single:
             return self.module(*(one[0] for one in inputs))[None]
-        return torch.func.vmap(self._call)(self._parameters, self._buffers, *inputs)
+        # "different" lets a random operation through to `keyed`, which says what is wrong with it.
+        return torch.func.vmap(self._call, randomness="different")(self._parameters, self._buffers, *inputs)
 
     def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         return torch.func.functional_call(self.module, (dict(parameters), dict(buffers)), inputs)

@@ -16,9 +16,9 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from pipeline.errors import first_line
+from pipeline.errors import UserError, first_line
 from pipeline.training.optimizers import Optimizer
-from pipeline.training.stack import Stack
+from pipeline.training.stack import Stack, keyed
 
 WARM_UP = 3  # steps before a capture, in which kernels are compiled and libraries allocate their workspaces
 
@@ -120,7 +120,7 @@ class TrainingStep:
 
 
 class Driver:
-    """Runs steps op by op.
+    """Runs steps op by op, and refuses one whose first run moves a global generator.
 
     Attributes:
         note: one sentence for the user on how steps are run; None where there is no choice.
@@ -132,12 +132,18 @@ class Driver:
         self.note = note
         self.seconds = 0.0
         self.graphs = "none"
+        self._keyed: set[Step] = set()
 
     def prepare(self, step: Step) -> None:
         """Does what has to happen once before `step` is run; results do not depend on it."""
 
     def run(self, step: Step) -> None:
-        step()
+        if step in self._keyed:
+            step()
+        else:
+            with keyed():
+                step()
+            self._keyed.add(step)
 
     def stop_graphs(self) -> None:
         """Makes all later steps run op by op, because they will compute what no graph can."""
@@ -167,7 +173,7 @@ class GraphDriver(Driver):
         if GraphDriver._failed is None:
             try:
                 self._graphs[step] = self._capture(step)
-            except torch.OutOfMemoryError:  # op by op the step would need as much memory
+            except (UserError, torch.OutOfMemoryError):  # op by op it would be refused, too, and need as much memory
                 raise
             except Exception as error:  # many operations cannot be captured, and each raises its own class of error
                 step.discard()
@@ -185,7 +191,7 @@ class GraphDriver(Driver):
     def run(self, step: Step) -> None:
         graph = self._graphs.get(step)
         if graph is None:
-            step()
+            super().run(step)
         else:
             graph.replay()
 
@@ -197,7 +203,7 @@ class GraphDriver(Driver):
         """Captures the step and checks that the graph computes the same; the step's tensors end as they were."""
         # Warm-up and capture share a stream, so that what a library keeps per stream exists before the capture.
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        with torch.cuda.stream(self._stream), keyed():
             expected = rehearse(step)
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = self._record(step)

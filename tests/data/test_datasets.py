@@ -12,12 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.data import datasets
 from pipeline.data.datasets import ARRAYS, Dataset, data_digest, load, prepare, read_idx
 from pipeline.data.fetch import MANIFEST, fetch, source
 from pipeline.errors import UserError
+from pipeline.evaluation.classification import measure
+from pipeline.evaluation.inference import Task
+from pipeline.params import DATASETS, BaselineSettings, DataSettings, DataSource, Shape, VariantSettings
+from pipeline.training.stack import Stack
 from tests.data.conftest import idx
 from tests.helpers import ROOT, flip_bit
 
@@ -173,8 +179,76 @@ def test_archives_that_do_not_belong_together(raw, archives, tmp_path):
     manifest = json.loads((raw / MANIFEST).read_text())
     manifest["files"][train] = manifest["files"][test]
     (raw / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="do not belong together"):
+    with pytest.raises(UserError, match="label"):
         prepare("mnist", raw, tmp_path / "arrays")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda arrays: {name: array for name, array in arrays.items() if name != "test_labels"},
+        lambda arrays: arrays | {"more": arrays["test_labels"]},
+        lambda arrays: None,
+        *(
+            lambda arrays, name=name, change=change: arrays | {name: change(arrays[name])}
+            for name in ("train_images", "test_images")
+            for change in (
+                lambda images: images.astype(np.float32) / 255,
+                lambda images: np.full_like(images, np.nan, dtype=np.float64),
+                lambda images: images.astype(np.uint16) * 4,
+                lambda images: images[..., None],
+                lambda images: images[:, :27],
+                lambda images: images[:-1],
+                lambda images: images[:0],
+                lambda images: images.tolist(),
+                lambda images: images[0, 0, 0],
+            )
+        ),
+        *(
+            lambda arrays, name=name, change=change: arrays | {name: change(arrays[name])}
+            for name in ("train_labels", "test_labels")
+            for change in (
+                lambda labels: labels + np.uint8(1),
+                lambda labels: labels.astype(np.int64) - 1,
+                lambda labels: np.eye(10, dtype=np.uint8)[labels],
+                lambda labels: labels.astype(np.float32),
+                lambda labels: labels.astype(str),
+                lambda labels: labels.astype(object),
+                lambda labels: labels[:0],
+            )
+        ),
+        lambda arrays: arrays | {"train_labels": np.maximum(arrays["train_labels"], 1)},
+    ],
+)
+def test_arrays_that_no_reader_may_give(change, synthetic, monkeypatch, tmp_path):
+    monkeypatch.setitem(DATASETS, "own", DataSource("Own", 700, 60, reader="pipeline.data.datasets:read_own"))
+    monkeypatch.setattr(datasets, "read_own", lambda raw, checksums: change(synthetic), raising=False)
+    (tmp_path / MANIFEST).write_text(json.dumps({"dataset": "own"}))
+    with pytest.raises(UserError, match=r"read_own gives .* for own, but .* is expected"):
+        prepare("own", tmp_path, tmp_path / "arrays")
+    assert not (tmp_path / "arrays").exists()
+
+
+@pytest.mark.parametrize(("classes", "kind"), [(256, np.uint8), (300, np.uint16)])
+def test_labels_have_one_type_from_the_reader_to_the_predictions(classes, kind, monkeypatch, tmp_path, study):
+    """The network learns nothing; that its predictions and their accuracy agree is what matters."""
+    images = np.zeros((2 * classes, 4, 4), np.uint8)
+    labels = (np.arange(2 * classes) % classes).astype(kind)
+    arrays = {f"{split}_{name}": of for split in ("train", "test") for name, of in (("images", images), ("labels", labels))}
+    monkeypatch.setitem(DATASETS, "own", DataSource("Own", 600, 600, Shape(4, 1, classes), reader="pipeline.data.datasets:read_own"))
+    monkeypatch.setattr(datasets, "read_own", lambda raw, checksums: arrays, raising=False)
+    (tmp_path / MANIFEST).write_text(json.dumps({"dataset": "own"}))
+    prepare("own", tmp_path, tmp_path / "arrays")
+    model = BaselineSettings.model_validate({"architecture": "mlp", "widths": (2,)}, context={"shape": DATASETS["own"].shape})
+    settings = VariantSettings(data=DataSettings(dataset="own"), train=study.train.model_copy(update={"seeds": (0,)}), model=model)
+    stack = Stack(model, [0], torch.device("cpu"))
+    with torch.no_grad():
+        stack.parameters[-1][-1] = 9  # always the last class
+    task = Task("own", settings, (0,), (), "cpu", tmp_path, tmp_path / "arrays")
+    found = measure(task, load(tmp_path / "arrays"), lambda *seeds: stack, torch.device("cpu"))
+    assert found.accuracies.tolist() == [1 / classes]
+    assert found.arrays["predictions"].dtype == found.shared["labels"].dtype == kind
+    assert (found.arrays["predictions"] == classes - 1).all()
 
 
 def test_a_label_beyond_the_classes(raw, synthetic, tmp_path):
@@ -184,7 +258,7 @@ def test_a_label_beyond_the_classes(raw, synthetic, tmp_path):
     (raw / ARRAYS["train_labels"]).write_bytes(archive)
     manifest["files"][ARRAYS["train_labels"]] = {"md5": hashlib.md5(archive).hexdigest(), "size": len(archive)}
     (raw / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="do not belong together"):
+    with pytest.raises(UserError, match="label"):
         prepare("mnist", raw, tmp_path / "arrays")
 
 

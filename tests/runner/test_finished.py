@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from pipeline.params import BaselineSettings, CaptionerSettings, ModelSettings, TrainSettings, VariantSettings
+from pipeline.errors import UserError
+from pipeline.params import (
+    BaselineSettings,
+    CaptionerSettings,
+    DataSettings,
+    ModelSettings,
+    Params,
+    ScenesSettings,
+    TrainSettings,
+    VariantSettings,
+    flatten,
+    recorded,
+)
+from pipeline.params.data import Settings
+from pipeline.params.study import FROZEN, REMOVED
 from pipeline.runner import finished, replay, results
 from pipeline.runner.finished import Finished
+from pipeline.study import load
 from pipeline.training.engine import Trainer
-from tests.helpers import finish, flip_bit
+from tests.helpers import ROOT, finish, flip_bit
 
 
 def origin(code: str = "a" * 64, moment: str = "2024-01-01T00:00:00+00:00") -> dict[str, Any]:
@@ -80,35 +97,73 @@ def test_settings_that_differ_in_seeds_alone_share_a_folder(tmp_path: Path, tiny
     assert finished.folder(tmp_path, tiny_settings(), "e" * 64) != place()
 
 
-def test_a_default_of_a_setting_stays_what_it_was_introduced_with() -> None:
-    """An option at its default does not count in the key of a finished seed. With another default, old seeds would pass for new ones."""
-    defaults = {
-        kind.__name__: {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
-        for kind in (VariantSettings, TrainSettings, ModelSettings, BaselineSettings, CaptionerSettings)
-    }
-    assert defaults == {
-        "VariantSettings": {"scenes": None},
-        "TrainSettings": {"beta2": 0.999, "self_critical_epochs": 0, "self_critical_rate": 2e-4},
-        "ModelSettings": {"position_std": 1.0, "norm_kind": "layer"},
-        "BaselineSettings": {},
-        "CaptionerSettings": {},
-    }
+OPTIONS = [
+    (kind, name)
+    for kind in (TrainSettings, ModelSettings, CaptionerSettings, BaselineSettings, ScenesSettings, DataSettings)
+    for name, field in kind.model_fields.items()
+    if not field.is_required()
+]
 
 
-def test_an_option_at_its_default_does_not_count(tiny_settings: Callable[..., VariantSettings]) -> None:
-    """An option that is added later leaves the hashes of earlier trainings as they are."""
-    from pydantic import create_model
+@pytest.mark.parametrize(("kind", "name"), OPTIONS)
+def test_another_default_is_another_key(kind: type[Settings], name: str, study: Params, request: pytest.FixtureRequest) -> None:
+    """An option that is left out counts with the value that it then has, not with whatever its default is."""
+    assert name in FROZEN.get(kind, {}), f"give {kind.__name__}.{name} a line in FROZEN, with its default"
+    of = study.resolve("caption" if kind in (CaptionerSettings, ScenesSettings) else "cnn" if kind is BaselineSettings else "base")
+    before = next(part for part in (of.data, of.train, of.model, of.scenes) if isinstance(part, kind))
+    written = {option: value for option, value in before.model_dump().items() if option != name}
+    value, field = FROZEN[kind][name], kind.model_fields[name]
 
-    from pipeline.params import ModelSettings
+    def set_default(value: Any) -> None:
+        field.default = value
+        kind.model_rebuild(force=True)
 
-    settings = tiny_settings()
-    later = create_model("Later", __base__=ModelSettings, new_option=(float, 1.0))
-    variant = create_model("LaterVariant", __base__=VariantSettings, model=(later, ...))
-    same, other = (
-        variant(data=settings.data, train=settings.train, model=later.model_validate(settings.model.model_dump() | own))
-        for own in ({}, {"new_option": 2.0})
-    )
-    assert same.training_hash == settings.training_hash != other.training_hash
+    request.addfinalizer(lambda: set_default(value))
+    set_default("batch" if value == "layer" else value / 2 if isinstance(value, float) else value + 1)
+    after = kind.model_validate(written, context={"shape": of.model.shape})
+    section = next(section for section, part in of if part is before)
+    changed = of.model_copy(update={section: after})
+    assert changed.training_hash != of.training_hash == of.model_copy(update={section: before}).training_hash
+    assert not changed.trained_as(of.model_dump(mode="json"))
+    # A record that lacks the option is of the time before it, whatever the default is now.
+    record = of.model_dump(mode="json")
+    del record[section][name]
+    assert recorded(record, "the record").training_hash == of.training_hash
+
+
+def test_every_option_counts_in_the_key_and_the_keys_are_what_they_were(study: Params) -> None:
+    keys = {variant: study.resolve(variant).training_hash for variant in study.variants}
+    digest = hashlib.sha256("\n".join(f"{variant} {key}" for variant, key in sorted(keys.items())).encode()).hexdigest()
+    assert digest == "7228e16fa7d06263c3969b7d182ad46f4da9e90cb5989f294c517a0e36dce2f7", "finished seeds would not be found again"
+    assert {name: training.settings.training_hash for name, training in load(ROOT).trainings.items()} == keys
+    for of in (study.resolve(variant) for variant in ("base", "caption", "cnn")):
+        flat = dict(flatten(of.model_dump(mode="json")))
+        for name in flat.keys() - {"train.seeds", "scenes"}:
+            assert not of.trained_as(of.model_dump(mode="json") | {(at := name.split("."))[0]: dict(of)[at[0]].model_dump() | {at[1]: "?"}})
+
+
+def test_seeds_of_other_settings_are_not_used(
+    tmp_path: Path, tiny_trainer: Callable[..., Trainer], tiny_settings: Callable[..., VariantSettings]
+) -> None:
+    for part in train(tiny_trainer([0, 1], epochs=1)):
+        finished.write(tmp_path, part)
+    same, other = tiny_settings(seeds=(1, 5), epochs=1), tiny_settings(epochs=1, learning_rate=0.004)
+    assert list(finished.find(tmp_path, "a" * 64, same)[0]) == [0, 1]
+    assert not finished.find(tmp_path, "a" * 64, other)[0]
+
+
+def test_an_option_that_is_gone(study: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its trainings are kept where it had the value that remains; else a sentence names it."""
+    of = study.resolve("base")
+    record = of.model_dump(mode="json")
+    record["model"]["gone"] = 3
+    with pytest.raises(UserError, match=r"model\.gone = 3"):
+        recorded(record, "a record")
+    monkeypatch.setitem(REMOVED, ModelSettings, {"gone": 3})
+    assert recorded(record, "a record") == of
+    monkeypatch.setitem(REMOVED, ModelSettings, {"gone": 4})
+    with pytest.raises(UserError, match=r"model\.gone = 3"):
+        recorded(record, "a record")
 
 
 def test_a_gpus_origin_says_whether_graphs_ran() -> None:

@@ -218,6 +218,24 @@ def test_the_children_of_a_parent_that_was_deleted_by_hand_do_no_harm(project: P
     assert capsys.readouterr().out == "base: complete\n"
 
 
+def test_doubles_that_a_restored_experiment_brings_back_are_deleted(project: Path, uri: str) -> None:
+    write_training(project / "runs" / "base", make_run())
+    sync()
+    store = Store(uri)
+    experiment = store.experiment("digits")
+    (parent,) = store.call("search_runs", [experiment], filter_string="tags.kind = 'parent'")
+    store.call("delete_run", parent.info.run_id)
+    sync()
+    store.call("delete_experiment", experiment)
+    store.call("restore_experiment", experiment)
+    assert len(store.call("search_runs", [experiment], filter_string="tags.kind = 'parent'")) == 2
+    sync()
+    (kept,) = store.call("search_runs", [experiment], filter_string="tags.kind = 'parent'")
+    seeds = store.call("search_runs", [experiment], filter_string="tags.kind = 'seed'")
+    assert {run.data.tags["mlflow.parentRunId"] for run in seeds} == {kept.info.run_id}
+    assert len(seeds) == len(SEEDS)
+
+
 def test_sync_leaves_out_the_evaluation_of_an_earlier_training(project: Path, uri: str) -> None:
     directory = write_training(project / "runs" / "base", make_run())
     write_evaluation(directory, "b" * 64)

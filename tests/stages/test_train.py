@@ -140,6 +140,17 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, arrays: Path, study: Para
     return directory
 
 
+def test_a_record_with_an_option_that_is_gone_is_not_trained_over(unbroken: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "copy"
+    shutil.copytree(unbroken, directory, symlinks=True, ignore=shutil.ignore_patterns(".checkpoints"))
+    run = results.read_run(directory / "runs" / "tiny")
+    run["config"]["model"]["gone"] = 1
+    results.write_run(directory / "runs" / "tiny", run)
+    with pytest.raises(UserError, match=r"model\.gone"):
+        here(directory)
+    assert not [*(directory / FINISHED).glob("*/seed-*")]
+
+
 def continued(directory: Path, arrays: Path, study: Params, unbroken: Path, **settings: Any) -> Path:
     """A working directory with the finished seeds of `unbroken`, and without its runs/."""
     lay_out(directory, arrays, study, **settings)

@@ -18,7 +18,7 @@ from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured
 from pipeline.measures.definitions import SIZES
 from pipeline.measures.positions import nearness_correlation
 from pipeline.params import ClaimSettings, ComparisonSettings, Params
-from pipeline.study import claims
+from pipeline.study import claims, load
 from pipeline.study.claims import (
     OBSERVATIONS,
     PRECEDENCE,
@@ -28,6 +28,7 @@ from pipeline.study.claims import (
     measure_values,
 )
 from pipeline.study.effects import RankEstimate, look_level, vote_estimate
+from tests.helpers import ROOT
 
 GRID = 5
 EPOCHS = 12
@@ -193,6 +194,39 @@ def test_a_comparison_worked_by_hand() -> None:
     assert found(compare("equivalent", bound=0.046), **evidence).verdict == "supported"
     assert found(compare("equivalent", bound=0.045), **evidence).verdict == "not decided"
     assert found(compare("equivalent", bound=0.004), **evidence).verdict == "contradicted"
+
+
+def test_intervals_of_shares_end_at_their_limits() -> None:
+    evidence = {"a": ending(0.0, 1.0, 1.0), "b": ending(0.0, 0.1, 0.0), "c": ending(0.9, 0.1, 0.2)}
+    for comparison, low, high in (
+        (compare("more", paired=False), -1, 1),
+        (compare("at least", reference=None, bound=0.5), 0, 1),
+        (compare("more", minus=("b", "c")), -2, 2),
+    ):
+        finding = found(comparison, **evidence)
+        assert finding.interval is not None
+        assert (finding.interval.low, finding.interval.high) == (pytest.approx(finding.effect - 0.8, abs=0.8), high), low
+        assert finding.interval.low >= low
+
+
+def test_a_training_without_an_error_has_half_of_one() -> None:
+    """So that the ratio to it can be formed; of the others nothing changes."""
+    trainings = load(ROOT).trainings
+    ours, theirs = trainings["base"], trainings["patch-7"]
+    accuracy = ours.test_accuracy.copy()
+    accuracy[0] = 1
+    perfect = replace(ours, curves={**ours.curves, "test_accuracy": accuracy})
+    assert np.array_equal(perfect.test_error[1:], 1 - accuracy[1:])
+    assert (perfect.test_error[0] == 0.5 / 10_000).all()
+    finding = claims.judge(
+        "X", claim(compare("less", "late test error", paired=False)), {"a": perfect, "b": theirs}, images_shown=LENGTH
+    ).findings[0]
+    assert finding.interval is not None
+    assert finding.plain is not None
+    captions = trainings["caption"]
+    column = np.ones(len(captions.seeds))
+    perfect = replace(captions, evaluation={**(captions.evaluation or {}), "greedy_scene_accuracy": column})
+    assert measure_values("scene error", perfect).tolist() == [0.5 / 5_000] * len(column)
 
 
 def test_a_difference_of_differences_worked_by_hand() -> None:

@@ -1,0 +1,116 @@
+"""A model of one's own: what the engine does with parameters that it does not train, and what it refuses."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import pipeline
+from pipeline.data.datasets import Dataset
+from pipeline.errors import UserError
+from pipeline.models import build
+from pipeline.params import VariantSettings
+from pipeline.provenance import loaded_code
+from pipeline.runner import workers
+from pipeline.training import stack
+from pipeline.training.engine import Trainer
+from pipeline.training.optimizers import make_optimizer
+from tests.helpers import finish
+
+GROUPS = ([0], [0, 1])  # a plain module, and a stack under vmap
+Forward = Callable[[nn.Module, Tensor], Tensor]
+
+
+def own(monkeypatch: pytest.MonkeyPatch, forward: Forward, prepare: Callable[[nn.Module], object] = lambda module: None) -> None:
+    """Has every model be one that calls `forward(model, logits)` at its end."""
+
+    class Own(nn.Module):
+        def __init__(self, settings: Any) -> None:
+            super().__init__()
+            self.inner = build(settings)
+            prepare(self)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return forward(self, self.inner(images))
+
+    monkeypatch.setattr(stack, "build", Own)
+
+
+@pytest.mark.parametrize("seeds", GROUPS)
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda _, x: F.dropout(x, 0.5),
+        lambda _, x: x + torch.randn_like(x),
+        lambda _, x: x * float(np.random.rand()),  # noqa: NPY002
+        lambda _, x: x * random.random(),
+        lambda model, x: x if model.training else F.dropout(x, 0.5),
+    ],
+    ids=["dropout", "noise", "numpy", "python", "in the test"],
+)
+def test_a_generator_that_a_step_moves_is_refused(
+    draw: Forward, seeds: list[int], tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own(monkeypatch, draw)
+    with pytest.raises(UserError, match=r"pipeline\.models\.dropout"):
+        tiny_trainer(seeds).run_epoch()
+
+
+def test_initial_weights_of_a_generator_that_no_seed_sets_are_refused(
+    tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own(monkeypatch, lambda _, x: x, lambda _: np.random.rand())  # noqa: NPY002
+    with pytest.raises(UserError, match="initial weights"):
+        tiny_trainer([0])
+
+
+@pytest.mark.parametrize("seeds", GROUPS)
+def test_frozen_and_spare_parameters_stay_as_they_are(
+    seeds: list[int], tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(module: nn.Module) -> None:
+        module.frozen = nn.Parameter(torch.ones(10), requires_grad=False)
+        module.spare = nn.Parameter(torch.full((3,), 2.0))
+
+    plain = tiny_trainer(seeds, epochs=1, weight_decay=0.1)
+    own(monkeypatch, lambda model, x: x * model.frozen, prepare)  # type: ignore[operator]
+    trainer = tiny_trainer(seeds, epochs=1, weight_decay=0.1)
+    finish(plain)
+    finish(trainer)
+    state = trainer.stack.state()
+    assert (state["frozen"] == 1).all()
+    assert (state["spare"] == 2).all()
+    assert all(torch.equal(state[f"inner.{name}"], value) for name, value in plain.stack.state().items())
+
+
+@pytest.mark.parametrize("name", ["adam", "radam", "sgd"])
+def test_a_gradient_that_is_missing_is_as_in_torch(name: str, tiny_trainer: Callable[..., Trainer]) -> None:
+    settings = tiny_trainer([0], weight_decay=0.1, optimizer=name).settings.train
+    weights = [torch.ones(2, requires_grad=True), torch.ones(3, requires_grad=True)]
+    optimizer = make_optimizer(settings, weights, num_seeds=1, stacked=False, total_steps=1)
+    weights[1].sum().backward()
+    optimizer.step()
+    assert weights[0].tolist() == [1, 1]
+    assert (weights[1] < 1).all()
+
+
+def test_what_an_own_model_raises_names_its_line(
+    tmp_path: Path, tiny_settings: Callable[..., VariantSettings], blobs: Callable[[int, int], Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of torch's function which raises it."""
+    place = Path(pipeline.__file__).parent / "models" / "own.py"
+    code: dict[str, Any] = {}
+    exec(compile("\n\ndef forward(model, x):\n    return x @ x\n", str(place), "exec"), code)
+    own(monkeypatch, code["forward"])
+    job = workers.Job(tiny_settings(), tmp_path, tmp_path, "cpu", {"code_hash": loaded_code("cpu")["classification"]})
+    *_, last = workers.messages(workers.Assignment(job, workers.Task([0])), lambda job: blobs(96, 32))
+    assert isinstance(last, workers.Broken)
+    assert "pipeline/models/own.py, line 4, RuntimeError" in last.error
