@@ -413,7 +413,7 @@ def _has(settings: VariantSettings, probe: Probe) -> bool:
         return isinstance(model, ModelSettings) and model.position != "none" and model.grid > 1 and model.dim % 4 == 0
     if probe == "shifts":
         return settings.task == "classification"
-    return probe in ("trace", "first_steps") or isinstance(model, ModelSettings)
+    return probe in ("trace", "first_steps") or (isinstance(model, ModelSettings) and model.has_attention_weights)
 
 
 # What stages name in dvc.yaml, and what has a default for commits that lack it. DVC knows no defaults.
