@@ -276,6 +276,27 @@ FAULTS = [
     ),
     (
         "variants/x",
+        {"attention": "uniform", "memory": 4},
+        "variants.x.memory: 4 changes nothing where attention is uniform; set it to 0.",
+    ),
+    (
+        "variants/x",
+        {"attention": "none", "score_scale": False},
+        "variants.x.score_scale: false changes nothing where attention is none; set it to true.",
+    ),
+    (
+        "variants/x",
+        {"attention": "none", "attention_dropout": 0.1},
+        "variants.x.attention_dropout: 0.1 changes nothing where attention is none; set it to 0.0.",
+    ),
+    ("variants/x", {"mlp": "none", "mlp_dropout": 0.1}, "variants.x.mlp_dropout: 0.1 changes nothing where mlp is none; set it to 0.0."),
+    (
+        "variants/x",
+        {"mlp": "none", "residual": "normalized"},
+        "variants.x.residual: normalized starts from the norm before the MLP, but mlp is none; set residual to input.",
+    ),
+    (
+        "variants/x",
         {"position": "none", "position_std": 0.02},
         "variants.x.position_std: 0.02 is for learned vectors only, but position is none; set it to 1.0, or position to learned.",
     ),
@@ -411,6 +432,7 @@ FAULTS = [
     ("timing/subjects/new", {"pach": 7}, "timing.subjects.new.pach is not a key of params.yaml; the nearest is 'patch'."),
     ("timing/subjects/new", {"patch": 5}, "timing.subjects.new.patch: 5 does not divide the image's side"),
     ("timing/subjects/new", {"loops": "flat"}, "timing.subjects holds 'new' with loops: 'flat', which is not a choice"),
+    ("timing/subjects/new", {"attention": "none"}, "timing.subjects.new: only networks with full or sliced attention and an MLP"),
     ("timing/subjects", {"a/b": {}}, "timing.subjects holds 'a/b', but a name may hold no '/'."),
     ("timing/labels/frist", "x", "timing.labels: names 'frist', which is not among the subjects; the nearest is 'first'."),
     ("timing/round", 3, "timing.round is not a key of params.yaml; the nearest is 'rounds'."),
@@ -825,6 +847,10 @@ def test_only_what_has_it_is_probed(raw_params: dict[str, Any]) -> None:
         raw["experiments"] = {"networks": networks | {"variants": chosen, "baseline": "base", "labels": {}, "measure": measure}}
         probed = {probe: list(params.parse(raw).probed(probe)) for probe in PROBES}
         assert {name: found for name, found in probed.items() if found} == {probe: variants}
+    chosen = ["base", "unprojected-attention", "uniform-attention", "no-attention", "no-mlp"]
+    mapped = {"variants": chosen, "baseline": "base", "labels": {}, "figures": ["attention_maps"], "measure": "accuracy"}
+    raw["experiments"] = {"networks": networks | mapped}
+    assert set(params.parse(raw).probed("attention")) == {"base", "unprojected-attention", "no-mlp"}
     compared = {"rule": "less", "measure": "accuracy lost to shifts", "variant": "caption", "reference": "caption-6"}
     raw["claims"] = {"C1": raw_params["claims"]["C1"] | {"comparisons": [compared]}}
     assert params.parse(raw).probed("shifts") == ()  # a captioner has no shifted images

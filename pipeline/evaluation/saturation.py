@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.models import VisionTransformer
-from pipeline.models.attention import FullAttention, SlicedAttention
+from pipeline.models.attention import FullAttention, SoftmaxAttention
 from pipeline.models.encoder import EncoderBlock
 from pipeline.params import ModelSettings
 from pipeline.training.classification import pixels
@@ -51,7 +51,7 @@ class ExplicitAttention(nn.Module):
     scores: Tensor
     values: Tensor
 
-    def __init__(self, attention: FullAttention | SlicedAttention) -> None:
+    def __init__(self, attention: SoftmaxAttention) -> None:
         super().__init__()
         self.attention = attention
 
@@ -75,6 +75,7 @@ def explicit(module: nn.Module) -> tuple[nn.Module, list[ExplicitAttention]]:
     attentions = []
     for block in model.blocks:
         assert isinstance(block, EncoderBlock)
+        assert isinstance(block.attention, SoftmaxAttention)
         attentions.append(ExplicitAttention(block.attention))
         block.register_module("attention", attentions[-1])
     return model, attentions

@@ -1,4 +1,4 @@
-"""Multi-head self-attention, on whole tokens or on slices of them, with or without memory slots."""
+"""Multi-head self-attention, on whole tokens or on slices of them, with or without memory slots; and what is left without its parts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pipeline.models.dropout import Dropout
 from pipeline.params import AnyModelSettings, BaselineSettings, ModelSettings
 
 
-class _Attention(nn.Module, ABC):
-    """The parts that both kinds share: everything but the projections.
+class SoftmaxAttention(nn.Module, ABC):
+    """The parts that all kinds with attention weights share: everything but the projections.
 
     Args:
         dim: width of a token.
@@ -75,10 +75,10 @@ class _Attention(nn.Module, ABC):
         return ((query.transpose(1, 2) * self.scale) @ key.permute(0, 2, 3, 1)).softmax(-1)
 
 
-class FullAttention(_Attention):
+class FullAttention(SoftmaxAttention):
     """Multi-head attention over the whole token (Vaswani et al. 2017, section 3.2.2), with output projection.
 
-    Weights start as those of `torch.nn.MultiheadAttention`. Arguments: see `_Attention`.
+    Weights start as those of `torch.nn.MultiheadAttention`. Arguments: see `SoftmaxAttention`.
     """
 
     def __init__(self, dim: int, heads: int, *, memory: int = 0, score_scale: bool = True, dropout: float = 0.0) -> None:
@@ -97,10 +97,10 @@ class FullAttention(_Attention):
         return self.out(super().forward(tokens))
 
 
-class SlicedAttention(_Attention):
+class SlicedAttention(SoftmaxAttention):
     """Attention in which head i sees only slice i of the token, without output projection (the thesis's published code).
 
-    Each head has its own dim/heads x dim/heads maps to query, key and value. Arguments: see `_Attention`.
+    Each head has its own dim/heads x dim/heads maps to query, key and value. Arguments: see `SoftmaxAttention`.
     """
 
     eye: Tensor
@@ -125,15 +125,46 @@ class SlicedAttention(_Attention):
         return F.linear(tokens, dense, self.bias.flatten())
 
 
+class UnprojectedAttention(SoftmaxAttention):
+    """Sliced attention without its maps: query, key and value of head i are all slice i of the token. Arguments: see `SoftmaxAttention`."""
+
+    def project(self, tokens: Tensor) -> Tensor:
+        return tokens.repeat(1, 1, 3)
+
+
+class UniformAttention(nn.Module):
+    """Sliced attention with equal weights instead of a softmax of scores: every token reads the mean of the values of all tokens.
+
+    Values are projected as in `SlicedAttention`: by head i from slice i, without output projection. There are no queries and keys.
+
+    Args:
+        dim: width of a token.
+        heads: number of heads, each of dim / heads channels.
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        head_dim = dim // heads
+        bound = 1 / math.sqrt(head_dim)
+        self.weight = nn.Parameter(torch.empty(heads, head_dim, head_dim).uniform_(-bound, bound))  # (head, out, in)
+        self.bias = nn.Parameter(torch.empty(heads, head_dim).uniform_(-bound, bound))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, token, dim) to (batch, token, dim)."""
+        mean = tokens.mean(1).unflatten(-1, self.bias.shape)  # the mean token's value is the mean of the values
+        values = torch.einsum("bhi,hoi->bho", mean, self.weight) + self.bias
+        return values.flatten(1)[:, None].expand_as(tokens)
+
+
 def attention_kernel(settings: AnyModelSettings, device: torch.device | str) -> str:
     """Names what computes the attention of a model in training; for captioning, that of the encoder.
 
     Returns:
         "fused-cpu" or "fused-cuda"; "sdpa", PyTorch's own, where that is the choice (large heads, long sequences,
         LAB_ATTENTION=sdpa); "sdpa: WHY" where the fused kernel would be chosen but cannot run on this machine; "explicit: attention
-        dropout", because no fused kernel draws our masks; "none" for a model without attention.
+        dropout", because no fused kernel draws our masks; "none" for a model without attention weights.
     """
-    if isinstance(settings, BaselineSettings):
+    if isinstance(settings, BaselineSettings) or (isinstance(settings, ModelSettings) and not settings.has_attention_weights):
         return "none"
     if isinstance(settings, ModelSettings) and settings.attention_dropout:
         return "explicit: attention dropout"

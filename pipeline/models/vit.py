@@ -124,10 +124,12 @@ def attention_maps(module: nn.Module, images: Tensor) -> Tensor:
         keys. Each query's weights sum to 1.
 
     Raises:
-        ValueError: `module` is another model.
+        ValueError: `module` is another model, or has no attention weights.
     """
     if not isinstance(module, VisionTransformer):
         raise ValueError(f"Attention maps are of vision transformers, and {type(module).__name__} is none.")
+    if not module.settings.has_attention_weights:
+        raise ValueError(f"There are no attention weights to map: the model's attention is {module.settings.attention}.")
     training = module.training
     module.eval()
     try:
@@ -158,8 +160,10 @@ def multiply_adds(settings: ModelSettings) -> int:
     tokens, dim = settings.num_tokens, settings.dim
     head_dim = dim // settings.heads
     embedding = settings.grid**2 * settings.shape.channels * settings.patch**2 * dim
-    projections = 3 * tokens * dim * head_dim if settings.attention == "sliced" else 4 * tokens * dim * dim
-    attention = 2 * tokens * (tokens + settings.memory) * dim  # scores, and their product with the values
-    mlp = 2 * tokens * dim * settings.mlp_dim
+    maps = {"full": 4 * dim, "sliced": 3 * head_dim, "uniform": head_dim}  # inputs of a channel of query, key, value and output
+    projections = tokens * dim * maps.get(settings.attention, 0)
+    weighing = 2 * tokens * (tokens + settings.memory) * dim  # scores, and their product with the values
+    attention = weighing if settings.has_attention_weights else 0
+    mlp = 0 if settings.mlp == "none" else 2 * tokens * dim * settings.mlp_dim
     pooling = settings.grid**2 * dim if settings.pool == "attention" else 0
     return embedding + settings.blocks * (projections + attention + mlp) + pooling + settings.head_inputs * settings.shape.classes

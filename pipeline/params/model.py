@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import Settings, Shape
+from pipeline.params.faults import shown
 
 
 class NetworkSettings(Settings):
@@ -26,7 +27,13 @@ class NetworkSettings(Settings):
 
 
 class ModelSettings(NetworkSettings):
-    """The vision transformer's options; docs/architecture.md and params.yaml give unit and source of each."""
+    """The vision transformer's options; params.yaml gives unit and source of each.
+
+    attention: what the attention sublayer of every block computes; full and sliced: see `pipeline.models.attention`; unprojected: softmax
+    attention of slices of the normed tokens themselves, without maps to query, key and value; uniform: every token reads the mean of
+    the values of all tokens, which are projected as in sliced attention; none: the sublayer is left out, with its norm and residual.
+    mlp: whether the blocks have their MLP sublayer; none leaves it out, with its norm and residual.
+    """
 
     architecture: Literal["vit"]
     patch: Annotated[int, Field(ge=1)]
@@ -34,7 +41,8 @@ class ModelSettings(NetworkSettings):
     heads: Annotated[int, Field(ge=1, le=256)]
     blocks: Annotated[int, Field(ge=1, le=100)]
     mlp_dim: Annotated[int, Field(ge=1, le=16384)]
-    attention: Literal["full", "sliced"]
+    attention: Literal["full", "sliced", "unprojected", "uniform", "none"]
+    mlp: Literal["full", "none"] = "full"
     position: Literal["learned", "sinusoidal", "sincos2d", "none"]
     position_std: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] = 1.0
     pool: Literal["cls", "first", "mean", "max", "attention", "concat"]
@@ -60,6 +68,11 @@ class ModelSettings(NetworkSettings):
     @property
     def has_batch_norm(self) -> bool:
         return self.norm_kind == "batch" and (self.norm != "none" or self.final_norm)
+
+    @property
+    def has_attention_weights(self) -> bool:
+        """Whether tokens weigh each other by scores."""
+        return self.attention not in ("uniform", "none")
 
     @property
     def grid(self) -> int:
@@ -106,7 +119,22 @@ class ModelSettings(NetworkSettings):
             )
         if self.residual == "normalized" and self.norm != "pre":
             raise ValueError(f"residual: normalized starts from the norm before the MLP, but norm is {self.norm}; set norm to pre")
+        if self.residual == "normalized" and self.mlp == "none":
+            raise ValueError("residual: normalized starts from the norm before the MLP, but mlp is none; set residual to input")
+        if not self.has_attention_weights:
+            self._check_unused("attention", memory=0, score_scale=True, attention_dropout=0.0)
+        if self.mlp == "none":
+            self._check_unused("mlp", mlp_dropout=0.0)
         return self
+
+    def _check_unused(self, sublayer: str, **plain: Any) -> None:
+        """Raises ValueError if an option that a sublayer does not read has another value than the plain one."""
+        for name, value in plain.items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"{name}: {shown(getattr(self, name))} changes nothing where {sublayer} is {getattr(self, sublayer)}; "
+                    f"set it to {shown(value)}"
+                )
 
 
 class CaptionerSettings(NetworkSettings):

@@ -127,7 +127,7 @@ class VariantSettings(Settings):
 # value have keys without the option, and any other default gives another key. A new option with a default needs a line here.
 FROZEN: dict[type[Settings], dict[str, Any]] = {
     TrainSettings: {"beta2": 0.999, "self_critical_epochs": 0, "self_critical_rate": 2e-4},
-    ModelSettings: {"position_std": 1.0, "norm_kind": "layer"},
+    ModelSettings: {"position_std": 1.0, "norm_kind": "layer", "mlp": "full"},
     ScenesSettings: {"train": 30_000, "validation": 2_000, "test": 5_000, "repeat": 0.25},
 }
 # Options that are gone, with the value at which the code still computes the same: keys still have it, and records with it are read.
@@ -474,7 +474,7 @@ def _has(settings: VariantSettings, probe: Probe) -> bool:
         return isinstance(model, ModelSettings) and model.position != "none" and model.grid > 1 and model.dim % 4 == 0
     if probe == "shifts":
         return settings.task == "classification"
-    return probe in ("trace", "first_steps") or isinstance(model, ModelSettings)
+    return probe in ("trace", "first_steps") or (isinstance(model, ModelSettings) and model.has_attention_weights)
 
 
 # What stages name in dvc.yaml, and what has a default for commits that lack it. DVC knows no defaults.

@@ -69,9 +69,12 @@ class TimingSettings(Settings):
         return "loops" in self.subjects[subject]
 
     def model(self, subject: str, base: ModelSettings) -> ModelSettings:
-        """The settings of the subject's network. Raises UserError if they are invalid."""
+        """The settings of the subject's network. Raises UserError if they are invalid, or if it cannot be computed as published."""
         difference = {name: value for name, value in self.subjects[subject].items() if name != "loops"}
         try:
-            return base.changed(difference)
+            model = base.changed(difference)
         except ValidationError as error:
             raise UserError(sentence(error, f"timing.subjects.{subject}", ModelSettings)) from None
+        if model.attention not in ("full", "sliced") or model.mlp == "none":
+            raise UserError(f"timing.subjects.{subject}: only networks with full or sliced attention and an MLP are timed; remove it.")
+        return model

@@ -25,7 +25,7 @@ def as_published(model: VisionTransformer) -> VisionTransformer:
         the model.
     """
     for block in _blocks(model):
-        block.attention = LoopedAttention(block.attention, by_image=False)  # type: ignore[assignment]
+        block.attention = LoopedAttention(block.attention, by_image=False)  # type: ignore[assignment, arg-type]
     return model
 
 
@@ -37,7 +37,7 @@ def as_nested_loops(model: VisionTransformer) -> VisionTransformer:
     """
     model.embedding = LoopedEmbedding(model.embedding)  # type: ignore[assignment]
     for block in _blocks(model):
-        block.attention = LoopedAttention(block.attention, by_image=True)  # type: ignore[assignment]
+        block.attention = LoopedAttention(block.attention, by_image=True)  # type: ignore[assignment, arg-type]
     return model
 
 

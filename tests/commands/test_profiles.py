@@ -74,11 +74,11 @@ def test_a_merge_replaces_lists_and_keeps_what_is_not_named(raw_params: dict[str
     raw = copy.deepcopy(raw_params)
     for own in raw["variants"].values():  # of the study's later looks
         own.pop("seeds", None)
-    raw["variants"] |= {"base": {"seeds": 10}, "mean": raw["variants"]["mean"] | {"seeds": 7}}
+    raw["variants"] |= {"base": {"seeds": 10}, "max": raw["variants"]["max"] | {"seeds": 7}}
     before = copy.deepcopy(raw)
     change = {
         "train": {"seeds": [3], "epochs": 2},
-        "variants": {"best": {"epochs": 3}, "base": {"memory": 4}, "mean": {"seeds": 5}},
+        "variants": {"relu": {"epochs": 3}, "base": {"memory": 4}, "max": {"seeds": 5}},
         "claims": {"T3": {"margin": "None."}},
     }
     merged = profiles.overlay(raw, change)
@@ -87,7 +87,7 @@ def test_a_merge_replaces_lists_and_keeps_what_is_not_named(raw_params: dict[str
     whole = params.parse(before)
     variants = {name: whole.difference(name) for name in whole.variants}  # written out, as the one it starts from may go
     # The change's number of seeds holds for all, but for those that it names itself.
-    changed = {"best": variants["best"] | {"epochs": 3}, "base": {"memory": 4}, "mean": variants["mean"] | {"seeds": 5}}
+    changed = {"relu": variants["relu"] | {"epochs": 3}, "base": {"memory": 4}, "max": variants["max"] | {"seeds": 5}}
     assert merged["variants"] == variants | changed
     assert merged["claims"] == before["claims"] | {"T3": before["claims"]["T3"] | {"margin": "None."}}
     assert {key: merged[key] for key in ("base", "experiments", "timing")} == {

@@ -18,6 +18,7 @@ from pipeline.params import ModelSettings
 CHANGES: list[dict[str, Any]] = [
     {},
     {"memory": 3, "score_scale": False},
+    {"attention": "unprojected", "mlp": "none"},
     {"attention": "full", "heads": 2, "pool": "mean", "cls_insert": "none", "attention_dropout": 0.5, "dropout": 0.5},
 ]
 

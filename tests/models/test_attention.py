@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.kernels import small_head_attention
 from pipeline.models import attention_kernel, attention_maps, build
-from pipeline.models.attention import FullAttention, SlicedAttention
+from pipeline.models.attention import FullAttention, SlicedAttention, UniformAttention, UnprojectedAttention
 from pipeline.params import ModelSettings, Params
 
 Kind = type[FullAttention] | type[SlicedAttention]
@@ -163,6 +163,58 @@ def test_dropout_falls_on_the_weights_in_training_alone(kind: Kind, memory: int)
     assert len(dropped) == 1
 
 
+def split(tokens: Tensor, heads: int) -> Tensor:
+    """(batch, token, dim) to (batch, head, token, channel)."""
+    return tokens.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("heads", [1, 8])
+@pytest.mark.parametrize("scale", [True, False])
+def test_without_projections_tokens_attend_as_torch_s_attention_has_them(heads: int, scale: bool) -> None:
+    torch.manual_seed(0)
+    attention = UnprojectedAttention(32, heads, score_scale=scale)
+    tokens, grad = torch.randn(5, 50, 32), torch.randn(5, 50, 32)
+
+    def by_torch(tokens: Tensor) -> Tensor:
+        own = split(tokens, heads)
+        mixed = nn.functional.scaled_dot_product_attention(own, own, own, scale=None if scale else 1.0)
+        return mixed.transpose(1, 2).flatten(2)
+
+    expected = with_gradients(by_torch, attention, tokens.double(), grad.double())
+    for name, value in with_gradients(attention, attention, tokens, grad).items():
+        bound = 1e-5 * float(1 + expected[name].abs().max())
+        torch.testing.assert_close(value.double(), expected[name], rtol=0, atol=bound, msg=name)
+    for name, value in with_gradients(attention, attention, tokens.double(), grad.double()).items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-12 * float(1 + expected[name].abs().max()), msg=name)
+    assert list(expected) == ["result", "tokens"]  # it has no weights
+
+
+@pytest.mark.parametrize("heads", [1, 8])
+def test_uniform_attention_is_sliced_attention_whose_scores_are_all_equal(heads: int) -> None:
+    torch.manual_seed(0)
+    uniform, sliced = UniformAttention(32, heads).double(), SlicedAttention(32, heads).double()
+    tokens, grad = torch.randn(5, 50, 32, dtype=torch.float64), torch.randn(5, 50, 32, dtype=torch.float64)
+    with torch.no_grad():
+        sliced.weight[:2], sliced.bias[:2] = 0, 0  # queries and keys
+        sliced.weight[2], sliced.bias[2] = uniform.weight, uniform.bias
+    actual, expected = (with_gradients(one, one, tokens, grad) for one in (uniform, sliced))
+    for name, value in actual.items():
+        wanted = expected[name] if name in ("result", "tokens") else expected[name][2]
+        torch.testing.assert_close(value, wanted, rtol=0, atol=1e-11, msg=name)
+    in_words = torch.stack([
+        (tokens[..., i * (32 // heads) : (i + 1) * (32 // heads)] @ uniform.weight[i].T + uniform.bias[i]).mean(1) for i in range(heads)
+    ], 1)  # fmt: skip
+    torch.testing.assert_close(actual["result"], in_words.flatten(1)[:, None].expand(-1, 50, -1), rtol=0, atol=1e-12)
+
+
+def test_uniform_attention_starts_as_sliced_attention_does() -> None:
+    torch.manual_seed(0)
+    uniform = torch.cat([UniformAttention(32, 8).weight.detach().flatten() for _ in range(150)])
+    sliced = torch.cat([SlicedAttention(32, 8).weight.detach().flatten() for _ in range(50)])
+    assert uniform.abs().max() <= 0.5
+    assert abs(uniform.std() / sliced.std() - 1) < 0.02
+
+
 def fused_calls(model: nn.Module) -> int:
     """Floating-point operations that the fused operators report in a forward pass."""
     with FlopCounterMode(display=False) as counter:
@@ -181,6 +233,10 @@ def fused_calls(model: nn.Module) -> int:
         ({"heads": 1}, True, "sdpa"),
         ({"patch": 1, "memory": 239}, True, "fused-cpu"),
         ({"patch": 1, "memory": 240}, True, "sdpa"),  # 1025 keys
+        ({"attention": "unprojected"}, True, "fused-cpu"),
+        ({"attention": "unprojected", "heads": 1}, True, "sdpa"),
+        ({"attention": "uniform"}, True, "none"),
+        ({"attention": "none"}, True, "none"),
         ({"attention_dropout": 0.1}, True, "explicit: attention dropout"),
         ({"attention_dropout": 0.1}, False, "fused-cpu"),
     ],
@@ -203,6 +259,14 @@ def test_why_no_fused_kernel_runs_is_told(study: Params, monkeypatch: pytest.Mon
     monkeypatch.setattr(small_head_attention, "_prepared", set())
     assert attention_kernel(study.base, "cpu") == "sdpa: numba is too old"
     assert attention_kernel(settings(study, heads=1), "cpu") == "sdpa"
+
+
+def test_maps_of_tokens_without_projections_are_the_softmax_of_their_own_products(study: Params) -> None:
+    torch.manual_seed(0)
+    model = build(settings(study, patch=7, attention="unprojected", norm="none", blocks=1)).double()
+    images = torch.rand(3, 1, 28, 28, dtype=torch.float64)
+    own = split(model.embed(images), 8)  # type: ignore[operator]
+    torch.testing.assert_close(attention_maps(model, images)[0], (own @ own.mT / 2).softmax(-1), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("attention", ["full", "sliced"])
@@ -235,3 +299,6 @@ def test_maps_are_the_softmax_of_the_model_s_own_projections(study: Params, atte
 def test_maps_of_another_network_are_refused(study: Params) -> None:
     with pytest.raises(ValueError, match="vision transformers"):
         attention_maps(build(study.resolve("mlp").model), torch.rand(1, 1, 28, 28))
+    for kind in ("uniform", "none"):
+        with pytest.raises(ValueError, match=f"no attention weights to map: the model's attention is {kind}"):
+            attention_maps(build(settings(study, attention=kind)), torch.rand(1, 1, 28, 28))

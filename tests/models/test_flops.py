@@ -88,7 +88,24 @@ def test_sliced_attention_saves_its_projections(study: Params) -> None:
     assert count_flops(full) - count_flops(study.base) == 2 * 3 * 50 * (4 * 32 * 32 - 3 * 8 * 4 * 4)
 
 
-@pytest.mark.parametrize("changes", [{}, {"heads": 16, "blocks": 1}, {"patch": 7, "heads": 4}])
+def test_what_is_taken_away_is_not_counted(study: Params) -> None:
+    """Three blocks of 50 tokens, 8 heads of 4 channels; two operations a multiply-add."""
+
+    def of(**changes: str) -> int:
+        return count_flops(ModelSettings.model_validate(study.base.model_dump() | changes))
+
+    one_map, products, mlp = 2 * 3 * 50 * 8 * 4 * 4, 2 * 3 * 2 * 50 * 50 * 32, 2 * 3 * 50 * 2 * 32 * 32
+    assert of() - of(attention="unprojected") == 3 * one_map
+    assert of() - of(attention="uniform") == 2 * one_map + products
+    assert of() - of(attention="none") == 3 * one_map + products
+    assert of() - of(mlp="none") == mlp
+    assert of(attention="none", mlp="none") == 2 * (49 * 16 * 32 + 32 * 10)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"attention": "unprojected"}, {"attention": "none"}, {"mlp": "none"}, {}, {"heads": 16, "blocks": 1}, {"patch": 7, "heads": 4}],
+)
 def test_sliced_attention_counts_as_its_operator_does(study: Params, changes: dict[str, Any]) -> None:
     settings = ModelSettings.model_validate(study.base.model_dump() | changes)
     assert count_flops(settings) == counted(settings)

@@ -19,6 +19,10 @@ SMALL = {"patch": 14, "dim": 16, "heads": 4, "blocks": 2, "mlp_dim": 16}
 VARIANTS: dict[str, dict[str, Any]] = {
     "base": {},
     "full": {"attention": "full"},
+    "unprojected": {"attention": "unprojected", "memory": 3},
+    "uniform": {"attention": "uniform", "dropout": 0.3},
+    "no attention": {"attention": "none", "pool": "mean"},
+    "no MLP": {"mlp": "none"},
     "memory": {"memory": 3},
     "full, memory": {"attention": "full", "memory": 3},
     "no residual": {"residual": "none"},

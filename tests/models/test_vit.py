@@ -33,9 +33,11 @@ def test_published_configuration_has_the_published_size(study: Params) -> None:
             ["learned", "sinusoidal", "sincos2d", "none"],
             ["cls", "first", "mean", "max", "attention", "concat"],
             ["expand", "loop", "none"],
-            ["full", "sliced"],
+            ["full", "sliced", "unprojected", "uniform", "none"],
         )
         if combination[1:3] != ("cls", "none")
+        # without attention nothing comes from tokens that the head does not read
+        and (combination[3] != "none" or (combination[1] in ("mean", "concat") and combination[2] == "none"))
     ],
 )
 def test_every_combination_maps_images_to_logits_and_trains_every_weight(
@@ -133,6 +135,49 @@ def test_block_follows_its_formula(study: Params, norm: str, residual: str) -> N
             case _:
                 expected = keep * expected + f(expected)
     torch.testing.assert_close(block(x), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("residual", ["input", "none"])
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+@pytest.mark.parametrize("lacking", ["attention", "mlp"])
+def test_a_block_without_a_sublayer_is_the_other_one(study: Params, lacking: str, norm: str, residual: str) -> None:
+    torch.manual_seed(0)
+    block = EncoderBlock(settings(study, norm=norm, residual=residual, norm_eps=0.01, **{lacking: "none"})).double()
+    x = torch.randn(3, 50, 32, dtype=torch.float64)
+
+    def normed(x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / (centred.square().mean(-1, keepdim=True) + 0.01).sqrt()
+
+    left = block.mlp if lacking == "attention" else block.attention
+    assert left is not None
+    keep = float(residual == "input")
+    expected = {
+        "pre": lambda: keep * x + left(normed(x)),
+        "post": lambda: normed(keep * x + left(x)),
+        "none": lambda: keep * x + left(x),
+    }
+    torch.testing.assert_close(block(x), expected[norm](), rtol=1e-10, atol=1e-12)
+    names = {name.split(".")[0] for name, _ in block.named_parameters()}
+    place = "2" if lacking == "attention" else "1"
+    assert names == {"mlp" if lacking == "attention" else "attention"} | ({f"norm{place}"} if norm != "none" else set())
+
+
+@pytest.mark.parametrize("attention", ["none", "uniform", "unprojected", "sliced"])
+@pytest.mark.parametrize("mlp", ["full", "none"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_only_by_attention_does_a_token_read_another(study: Params, attention: str, mlp: str, norm: str) -> None:
+    torch.manual_seed(0)
+    model = build(settings(study, patch=7, attention=attention, mlp=mlp, norm=norm)).eval()
+    images = torch.rand(2, 1, 28, 28)
+    other = images.clone()
+    other[:, :, 7:14, 21:28] = 1 - other[:, :, 7:14, 21:28]  # the patch in row 1, column 3: token 1 + 7, after the class token
+    with torch.no_grad():
+        change = (model.encode(images) - model.encode(other)).abs().amax((0, 2))  # type: ignore[operator]
+    moved = change > 1e-6
+    assert moved[8]
+    assert moved.all() if attention != "none" else moved.sum() == 1
+    assert attention != "none" or change[~moved].max() == 0
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
