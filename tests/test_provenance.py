@@ -138,13 +138,13 @@ DECIDES = {
 def test_an_edit_of_each_addition_is_noticed(file: str, tmp_path: Path) -> None:
     package = tmp_path / "pipeline"
     shutil.copytree(ROOT / "pipeline", package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / file).open("a").write("OWN = 1\n")
+    text = (package / file).read_text(encoding="utf-8") if (package / file).exists() else ""
+    (package / file).write_text(f"{text}OWN = 1\n", encoding="utf-8")
     before = {stage: provenance.code_hash(entries, package) for stage, entries in provenance.STAGE_CODE.items()}
-    (package / file).open("a").write("OWN = 2\n")
+    (package / file).write_text(f"{text}OWN = 2\n", encoding="utf-8")
     noticed = {stage for stage, entries in provenance.STAGE_CODE.items() if provenance.code_hash(entries, package) != before[stage]}
     for name, stage in yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"].items():
         places = [dep.removeprefix("${code}/pipeline/") for dep in stage.get("do", stage)["deps"] if dep.startswith("${code}/pipeline/")]
-        # A profile's repository lists the files, because it does not reach the folder's .dvcignore.
         if any(Path(file).is_relative_to(place) for place in places):
             noticed.add(name)
     assert noticed >= DECIDES[file]
