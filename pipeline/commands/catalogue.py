@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.errors import run_command
+from pipeline.errors import UserError, run_command
 from pipeline.measures import TIMING_RULES
 from pipeline.params import AnyModelSettings, ClaimSettings, Dumper, Params, load, nearest
 
@@ -55,7 +55,10 @@ def trained_variants(claim: ClaimSettings) -> set[str]:
 def oddities(params: Params) -> list[str]:
     """What is valid but probably not meant, one sentence each."""
     found = []
-    resolved = {variant: params.resolve(variant).images_shown for variant in params.variants}
+    try:
+        resolved = {variant: params.resolve(variant).images_shown for variant in params.variants}
+    except UserError:  # the images are not counted yet
+        resolved = {}
     for claim, settings in params.claims.items():
         trained = trained_variants(settings)
         stepped = {name for part in settings.comparisons if part.rule == "ratio" for name in part.variants}

@@ -287,7 +287,8 @@ def _records(params: Params, device: str) -> Iterator[_Record]:
                     stack = len({row.seed for row in rows})
                     yield _Record(variant, _keys(settings), code, workers.now(), _per_image(settings, rows, stack))
     for run, parts in _outlines(path for root in (RUNS, *Path("build").glob("*/runs")) for path in root.glob("*/run.json")):
-        yield from _of_parts(run["variant"], results.settings_of(run), parts, name)
+        with contextlib.suppress(UserError):  # of another data set, whose images are not counted here
+            yield from _of_parts(run["variant"], results.settings_of(run), parts, name)
 
 
 def _of_parts(variant: str, settings: VariantSettings, parts: Sequence[Finished], name: str) -> Iterator[_Record]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from pipeline.errors import UserError
 from pipeline.params.faults import nearest, shown
 
 
@@ -45,15 +49,12 @@ class DataSource:
 
     Attributes:
         label: its name on pages.
-        training_images, test_images: numbers of images.
         reader: `module:function`, which makes the arrays from data/raw; see `pipeline.data.datasets.prepare`.
         torchvision: the class of torchvision.datasets that has mirrors and checksums of its archives; None if nothing is fetched.
         nouns: the words for an image of each class in captions, (singular, plural), single words; empty if there are no captions.
     """
 
     label: str
-    training_images: int
-    test_images: int
     shape: Shape = MNIST_SHAPE
     reader: str = "pipeline.data.datasets:read_archives"
     torchvision: str | None = None
@@ -61,11 +62,16 @@ class DataSource:
 
 
 DATASETS = {
-    "mnist": DataSource("MNIST", 60_000, 10_000, torchvision="MNIST", nouns=_DIGITS),
-    "fashion_mnist": DataSource("Fashion-MNIST", 60_000, 10_000, Shape(words=37), torchvision="FashionMNIST", nouns=_CLOTHES),
-    "kmnist": DataSource("Kuzushiji-MNIST", 60_000, 10_000, Shape(words=28), torchvision="KMNIST", nouns=_HIRAGANA),
-    "digits": DataSource("scikit-learn's digits", 1_437, 360, reader="pipeline.data.datasets:read_digits", nouns=_DIGITS),
+    "mnist": DataSource("MNIST", torchvision="MNIST", nouns=_DIGITS),
+    "fashion_mnist": DataSource("Fashion-MNIST", Shape(words=37), torchvision="FashionMNIST", nouns=_CLOTHES),
+    "kmnist": DataSource("Kuzushiji-MNIST", Shape(words=28), torchvision="KMNIST", nouns=_HIRAGANA),
+    "digits": DataSource("scikit-learn's digits", reader="pipeline.data.datasets:read_digits", nouns=_DIGITS),
 }
+
+
+# What `pipeline.data.datasets.prepare` says of the arrays: of those here, else as git keeps it, here or for the whole study.
+RECORD = Path("reports/data/dataset.json")
+COUNTED = (Path("data/arrays/dataset.json"), RECORD, Path(__file__).parents[2] / RECORD)
 
 
 class Settings(BaseModel):
@@ -85,6 +91,15 @@ class DataSettings(Settings):
     @property
     def source(self) -> DataSource:
         return DATASETS[self.dataset]
+
+    def count(self, split: Literal["train", "test"]) -> int:
+        """Images of a split, as the prepare stage has counted them. Raises UserError where it has not yet."""
+        for path in COUNTED:
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+                described = json.loads(path.read_bytes())
+                if described["name"] == self.dataset:
+                    return int(described["arrays"][f"{split}_images"]["shape"][0])
+        raise UserError(f"How many images {self.dataset} has is not known before they are counted: run `dvc repro prepare`.")
 
 
 class ScenesSettings(Settings):

@@ -90,17 +90,17 @@ class VariantSettings(Settings):
     @property
     def training_images(self) -> int:
         """Distinct training images, or scenes, that a seed sees."""
-        return self.train.train_images or (self.scenes.train if self.scenes else self.data.source.training_images)
+        return self.train.train_images or (self.scenes.train if self.scenes else self.data.count("train"))
 
     @property
     def epoch_examples(self) -> int:
         """Training images, or scenes, that a seed is shown in an epoch."""
-        return self.train.epoch_images or (self.scenes.train if self.scenes else self.data.source.training_images)
+        return self.train.epoch_images or (self.scenes.train if self.scenes else self.data.count("train"))
 
     @property
     def num_tests(self) -> int:
         """Images, or scenes, in the test after an epoch."""
-        return self.scenes.validation if self.scenes else self.data.source.test_images
+        return self.scenes.validation if self.scenes else self.data.count("test")
 
     @property
     def config_hash(self) -> str:
@@ -420,7 +420,10 @@ class Params(Settings):
             raise UserError(sentence(error, key, model)) from None
         captions = ARCHITECTURES[architecture].task == "captioning"
         examples = "scenes" if captions else "images"
-        available = self.scenes.train if captions else self.data.source.training_images
+        try:
+            available = self.scenes.train if captions else self.data.count("train")
+        except UserError:  # the trainer, which has the images, looks again
+            available = max(train.train_images or 0, train.batch_size)
         if train.train_images is not None and train.train_images > available:
             where = f"variants.{self._owner(variant, 'train_images')}" if "train_images" in difference else "train"
             raise UserError(
@@ -432,7 +435,7 @@ class Params(Settings):
         if train.augment != "none" and captions:
             raise UserError(f"{key}.augment: {architecture} describes scenes, and {train.augment} is for single images; set it to none.")
         resolved = VariantSettings(data=self.data, train=train, model=settings, scenes=self.scenes if captions else None)
-        last_batch = resolved.epoch_examples % train.batch_size or train.batch_size
+        last_batch = (train.epoch_images or available) % train.batch_size or train.batch_size
         if last_batch == 1 and isinstance(settings, ModelSettings) and settings.num_tokens == 1 and settings.has_batch_norm:
             raise UserError(
                 f"{key}.norm_kind: batch needs two tokens or more, but an epoch's last batch has one image, which is one token; "

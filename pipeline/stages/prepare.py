@@ -10,7 +10,8 @@ import numpy as np
 from pipeline import params
 from pipeline.data.datasets import Dataset, load, prepare
 from pipeline.errors import UserError, run_command
-from pipeline.files import replacing
+from pipeline.files import replacing, write_json
+from pipeline.params.data import RECORD
 
 _COLUMNS = 16
 _GAP = 3  # pixels between images
@@ -44,6 +45,7 @@ def main(argv: list[str]) -> None:
     description = prepare(params.load().data.dataset, Path("data/raw"), arrays)
     samples = Path("reports/data/samples.png")
     try:
+        write_json(RECORD, description)
         write_samples(load(arrays), samples)
     except OSError as error:
         raise UserError(f"{samples} cannot be written ({error.strerror}): mend that, then run the command again.") from None

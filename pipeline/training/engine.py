@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.errors import UserError
 from pipeline.params import VariantSettings
 from pipeline.training.optimizers import Optimizer, make_optimizer
 from pipeline.training.records import EpochRow
@@ -104,6 +105,8 @@ class Trainer:
         self.driver = make_driver(device)
         self.learning = learning(settings)(settings, data, seeds, self.stack, self.driver, device)
         train = settings.train
+        if (train.train_images or 0) > self.learning.num_examples:
+            raise UserError(f"train_images is {train.train_images:,}, but there are {self.learning.num_examples:,} training images.")
         self._epoch_examples = train.epoch_images or self.learning.num_examples
         self._steps_per_epoch = math.ceil(self._epoch_examples / train.batch_size)
         self.num_steps = train.epochs * self._steps_per_epoch

@@ -175,7 +175,7 @@ def test_ids(grammar: Grammar) -> None:
 
 
 def test_a_data_set_without_nouns_has_no_captions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DATASETS, "noise", DataSource("Noise", 96, 40))
+    monkeypatch.setitem(DATASETS, "noise", DataSource("Noise"))
     with pytest.raises(UserError) as caught:
         grammar_of("noise")
     assert str(caught.value) == (

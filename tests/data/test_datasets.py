@@ -221,7 +221,7 @@ def test_archives_that_do_not_belong_together(raw, archives, tmp_path):
     ],
 )
 def test_arrays_that_no_reader_may_give(change, synthetic, monkeypatch, tmp_path):
-    monkeypatch.setitem(DATASETS, "own", DataSource("Own", 700, 60, reader="pipeline.data.datasets:read_own"))
+    monkeypatch.setitem(DATASETS, "own", DataSource("Own", reader="pipeline.data.datasets:read_own"))
     monkeypatch.setattr(datasets, "read_own", lambda raw, checksums: change(synthetic), raising=False)
     (tmp_path / MANIFEST).write_text(json.dumps({"dataset": "own"}))
     with pytest.raises(UserError, match=r"read_own gives .* for own, but .* is expected"):
@@ -235,7 +235,7 @@ def test_labels_have_one_type_from_the_reader_to_the_predictions(classes, kind, 
     images = np.zeros((2 * classes, 4, 4), np.uint8)
     labels = (np.arange(2 * classes) % classes).astype(kind)
     arrays = {f"{split}_{name}": of for split in ("train", "test") for name, of in (("images", images), ("labels", labels))}
-    monkeypatch.setitem(DATASETS, "own", DataSource("Own", 600, 600, Shape(4, 1, classes), reader="pipeline.data.datasets:read_own"))
+    monkeypatch.setitem(DATASETS, "own", DataSource("Own", Shape(4, 1, classes), reader="pipeline.data.datasets:read_own"))
     monkeypatch.setattr(datasets, "read_own", lambda raw, checksums: arrays, raising=False)
     (tmp_path / MANIFEST).write_text(json.dumps({"dataset": "own"}))
     prepare("own", tmp_path, tmp_path / "arrays")

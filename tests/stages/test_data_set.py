@@ -16,14 +16,14 @@ from pipeline.errors import UserError
 from pipeline.params import DATASETS, DataSource, Shape, load_variant, parse
 from pipeline.stages import evaluate, fetch, prepare, report, resolve, timing, train
 
-RANDOM = DataSource("Random colours", 96, 40, Shape(32, 3, 7), reader="pipeline.data.datasets:read_random")
+RANDOM = DataSource("Random colours", Shape(32, 3, 7), reader="pipeline.data.datasets:read_random")
 
 
 def read_random(raw: Path, checksums: dict[str, str]) -> dict[str, np.ndarray]:
     """Noise, in each class brighter in one channel."""
     rng = np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {}
-    for split, count in (("train", RANDOM.training_images), ("test", RANDOM.test_images)):
+    for split, count in (("train", 96), ("test", 40)):
         labels = (np.arange(count) % 7).astype(np.uint8)
         images = rng.integers(0, 128, (count, 3, 32, 32), dtype=np.uint8)
         images[np.arange(count), labels % 3] += 100
