@@ -44,7 +44,7 @@ class Stack:
         self.module = models[0].to(device)
         self.single = len(seeds) == 1
         if self.single:
-            self.parameters = list(self.module.parameters())
+            self.parameters: list[Tensor] = list(self.module.parameters())
         else:
             parameters, self._buffers = torch.func.stack_module_state([model.to(device) for model in models])
             self._parameters = {name: value.detach().requires_grad_() for name, value in parameters.items()}
