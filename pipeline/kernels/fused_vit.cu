@@ -37,11 +37,12 @@ constexpr int ALL_SLOTS = THREADS / LANES, ROWS = N * ALL_SLOTS, STRIDE = D + 4;
 constexpr bool EXCHANGE = IN > 4;                           // the inputs of a query lie with several threads
 constexpr bool KEEP_MIDDLE = FULL || POST;                  // the sum after attention is not just input + output
 
-__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
-__host__ __device__ constexpr int matrix(int inputs) { return (inputs + 1) * D; }
-__host__ __device__ constexpr int tall(int inputs) { return inputs < 8 ? 4 : 8; }  // inputs of a tile of a matrix's gradient
-__host__ __device__ constexpr int tiles(int inputs) { return inputs / tall(inputs) * LANES; }
-__host__ __device__ constexpr int shares(int units) { return larger(1, THREADS / units); }
+#define CONSTANT __host__ __device__ constexpr int
+CONSTANT larger(int a, int b) { return a > b ? a : b; }
+CONSTANT matrix(int inputs) { return (inputs + 1) * D; }
+CONSTANT tall(int inputs) { return inputs < 8 ? 4 : 8; }  // inputs of a tile of a matrix's gradient
+CONSTANT tiles(int inputs) { return inputs / tall(inputs) * LANES; }
+CONSTANT shares(int units) { return larger(1, THREADS / units); }
 // the parts of an encoder block's weights
 constexpr int LN1 = 0, QKV = LN1 + 2 * D * NORMS, OUT = QKV + 3 * matrix(IN), MEM = OUT + matrix(D) * FULL, LN2 = MEM + 2 * MEMORY * D,
               FC1 = LN2 + 2 * D * NORMS, FC2 = FC1 + matrix(D), BLOCK = FC2 + matrix(D);
@@ -61,9 +62,11 @@ static_assert(SHARED_BYTES >= 4 * (BLOCKS_AT + BLOCK + PIXEL_AREA + AREA + SUMS 
 #define DEVICE __device__ __forceinline__
 #define F4(x) (*reinterpret_cast<float4*>(x))
 #define CF4(x) (*reinterpret_cast<const float4*>(x))
-#define EACH_TOKEN _Pragma("unroll") for (int u = 0; u < N; ++u)
+#define UNROLLED _Pragma("unroll")
+#define EACH_TOKEN UNROLLED for (int u = 0; u < N; ++u)
 #ifndef SHARED  // the emulator has its own
-#define SHARED(name) extern __shared__ float4 shared_memory[]; float* const name = reinterpret_cast<float*>(shared_memory)
+extern __shared__ float4 shared_memory[];
+#define SHARED reinterpret_cast<float*>(shared_memory)
 #endif
 
 DEVICE float4 all(float s) { return make_float4(s, s, s, s); }
@@ -84,16 +87,14 @@ DEVICE float power_of_2(float x) {
 #endif
 }
 template <int COUNT> DEVICE float lane_sum(float x) {  // over COUNT neighbouring threads, of which each gets the same bits
-#pragma unroll
-  for (int m = 1; m < COUNT; m <<= 1) x += __shfl_xor_sync(~0u, x, m);
+  UNROLLED for (int m = 1; m < COUNT; m <<= 1) x += __shfl_xor_sync(~0u, x, m);
   return x;
 }
 
 struct Heads { float of[HEADS_HERE]; };  // a number for each head of which the thread owns channels
 template <class F> DEVICE Heads each(F f) {
   Heads s;
-#pragma unroll
-  for (int i = 0; i < HEADS_HERE; ++i) s.of[i] = f(i);
+  UNROLLED for (int i = 0; i < HEADS_HERE; ++i) s.of[i] = f(i);
   return s;
 }
 DEVICE Heads operator+(Heads a, Heads b) { return each([&](int i) { return a.of[i] + b.of[i]; }); }
@@ -129,8 +130,7 @@ template <int INPUTS>
 DEVICE void linear(const float* w, const float4 (&own)[N], const float* rows, const int (&row)[N], int h, float4 (&out)[N]) {
   constexpr int GROUPS = INPUTS / 4;
   EACH_TOKEN out[u] = CF4(w + INPUTS * D + 4 * h);
-#pragma unroll
-  for (int k = 0; k < GROUPS; ++k) {
+  UNROLLED for (int k = 0; k < GROUPS; ++k) {
     const float* at = w + 4 * k * D + 4 * (h ^ k);
     const float4 w0 = CF4(at), w1 = CF4(at + D), w2 = CF4(at + 2 * D), w3 = CF4(at + 3 * D);
     EACH_TOKEN {
@@ -144,14 +144,20 @@ template <int INPUTS>
 DEVICE void linear_backward(const float* w, const float4 (&own)[N], const float* rows, const int (&row)[N], int h, float4 (&to)[N]) {
   constexpr int GROUPS = INPUTS / 4;
   const int mine = h % GROUPS, start = h - mine;
-#pragma unroll
-  for (int k = 0; k < GROUPS; ++k) {
+  UNROLLED for (int k = 0; k < GROUPS; ++k) {
     const float* at = w + 4 * mine * D + 4 * ((start + k) ^ mine);
     const float4 w0 = CF4(at), w1 = CF4(at + D), w2 = CF4(at + 2 * D), w3 = CF4(at + 3 * D);
     EACH_TOKEN {
       const float4 d = INPUTS == 4 ? own[u] : CF4(rows + row[u] * STRIDE + 4 * (start + k));
       to[u] = make_float4(dot(w0, d, to[u].x), dot(w1, d, to[u].y), dot(w2, d, to[u].z), dot(w3, d, to[u].w));
     }
+  }
+}
+template <int PARTS> DEVICE void add_parts(const float* parts, int distance, int length, float* to) {  // the block's threads, in order
+  for (int i = threadIdx.x * 4; i < length; i += THREADS * 4) {
+    float4 s = all(0.f);
+    UNROLLED for (int j = 0; j < PARTS; ++j) s = s + CF4(parts + j * distance + i);
+    F4(to + i) = s;
   }
 }
 // The gradients of neighbouring matrices: sums over all rows of input times gradient of the output. A thread has a tile of TALL inputs by
@@ -161,16 +167,13 @@ DEVICE void weight_gradients(const float* const (&left)[MATRICES], const float* 
   constexpr int TALL = tall(INPUTS), UNITS = MATRICES * tiles(INPUTS), SHARES = shares(UNITS), LENGTH = matrix(INPUTS);
   const int unit = threadIdx.x % UNITS, share = threadIdx.x / UNITS, m = unit / tiles(INPUTS), k = unit % tiles(INPUTS) / LANES, o = unit % LANES;
   const float *a = left[0], *b = right[0];
-#pragma unroll
-  for (int i = 1; i < MATRICES; ++i) if (m == i) { a = left[i]; b = right[i]; }
+  UNROLLED for (int i = 1; i < MATRICES; ++i) if (m == i) { a = left[i]; b = right[i]; }
   a += 4 * o / INPUTS * INPUTS + TALL * k;  // the tile's inputs, among those that output group o has
   float4 tile[TALL], bias = all(0.f);
-#pragma unroll
-  for (int i = 0; i < TALL; ++i) tile[i] = all(0.f);
+  UNROLLED for (int i = 0; i < TALL; ++i) tile[i] = all(0.f);
   for (int r = share; r < ROWS && share < SHARES; r += SHARES) {
     const float4 d = CF4(b + r * STRIDE + 4 * o);
-#pragma unroll
-    for (int i = 0; i < TALL; i += 4) {
+    UNROLLED for (int i = 0; i < TALL; i += 4) {
       const float4 y = CF4(a + r * STRIDE + i);
       axpy(tile[i], y.x, d); axpy(tile[i + 1], y.y, d); axpy(tile[i + 2], y.z, d); axpy(tile[i + 3], y.w, d);
     }
@@ -182,17 +185,11 @@ DEVICE void weight_gradients(const float* const (&left)[MATRICES], const float* 
   __syncthreads();
   if (share < SHARES) {
     float* at = scratch + (share * MATRICES + m) * LENGTH;
-#pragma unroll
-    for (int i = 0; i < TALL; ++i) F4(at + (TALL * k + i) * D + 4 * (o ^ ((TALL * k + i) / 4))) = tile[i];
+    UNROLLED for (int i = 0; i < TALL; ++i) F4(at + (TALL * k + i) * D + 4 * (o ^ ((TALL * k + i) / 4))) = tile[i];
     if (k == 0) F4(at + INPUTS * D + 4 * o) = bias;
   }
   __syncthreads();
-  for (int i = threadIdx.x * 4; i < MATRICES * LENGTH; i += THREADS * 4) {
-    float4 s = all(0.f);
-#pragma unroll
-    for (int j = 0; j < SHARES; ++j) s = s + CF4(scratch + j * MATRICES * LENGTH + i);
-    F4(to + i) = s;
-  }
+  add_parts<SHARES>(scratch, MATRICES * LENGTH, MATRICES * LENGTH, to);
   __syncthreads();
 }
 
@@ -203,15 +200,11 @@ DEVICE float slope(float x) {
 }
 DEVICE float4 activation(float4 x) { return make_float4(activation(x.x), activation(x.y), activation(x.z), activation(x.w)); }
 DEVICE float4 slope(float4 x) { return make_float4(slope(x.x), slope(x.y), slope(x.z), slope(x.w)); }
-DEVICE void keep_larger(float value, float& best, float& ties) {  // NaN wins, as in torch
-  if (value > best || value != value) { best = value; ties = 1.f; } else if (value == best) { ties += 1.f; }
-}
-DEVICE float share_of(float value, float best, float ties, float d) { return value == best ? d / ties : 0.f; }
 
 template <bool TRAIN>
 DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ labels, const int64* __restrict__ index, int count,
                 const float* __restrict__ weights, float* __restrict__ gradient, float* __restrict__ loss, int64* __restrict__ predicted) {
-  SHARED(fixed);                                                // weights outside of the encoder's blocks
+  float* const fixed = SHARED;  // weights outside of the encoder's blocks
   float *const block = fixed + BLOCKS_AT, *const pixel = block + BLOCK, *const area = pixel + PIXEL_AREA;
   float *const sums = area + AREA, *const memory_sums = sums + SUMS;
   unsigned* const longest = reinterpret_cast<unsigned*>(memory_sums + MEMORY_SUMS);  // per image and head: the largest |key|^2, as bits
@@ -240,6 +233,13 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     for (int i = tid * 4; i < BLOCK; i += THREADS * 4) F4(block + i) = CF4(weights + BLOCKS_AT + l * BLOCK + i);
     for (int i = tid; i < LONGEST; i += THREADS) longest[i] = 0;
   };
+  auto project = [&](float* rows, const float4 (&y)[N], float4 (&q)[N], float4 (&k)[N], float4 (&v)[N]) {
+    if (EXCHANGE) { write(rows, y); __syncwarp(); }
+    linear<IN>(block + QKV, y, rows, row, h, q);
+    linear<IN>(block + QKV + matrix(IN), y, rows, row, h, k);
+    linear<IN>(block + QKV + 2 * matrix(IN), y, rows, row, h, v);
+    EACH_TOKEN q[u] = q[u] * ((float)SCORE_SCALE * LOG2E);
+  };
   auto write_keys = [&](const float4 (&k)[N], const float4 (&v)[N]) {
     EACH_TOKEN if (own[u]) {
       F4(K + (g * KEYS + token[u]) * D + 4 * h) = k[u];
@@ -262,11 +262,10 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     }
   };
   auto deposit = [&](int which, float4 v) {  // a warp's sum over its slots; `collect` adds the warps' after a barrier
-#pragma unroll
-    for (int m = LANES; m < 32; m <<= 1) {
+    UNROLLED for (int m = LANES; m < 32; m <<= 1) {
       v = v + make_float4(__shfl_xor_sync(~0u, v.x, m), __shfl_xor_sync(~0u, v.y, m), __shfl_xor_sync(~0u, v.z, m), __shfl_xor_sync(~0u, v.w, m));
     }
-    if (lane < LANES) F4(sums + (which * WARPS + warp) * D + 4 * h) = v;
+    if (lane < LANES) F4(sums + (warp * 4 + which) * D + 4 * h) = v;
   };
   auto deposit_norm = [&](int which, const float4 (&d)[N], const float4 (&n)[N]) {  // gradients of a norm's gain and bias
     float4 gain = all(0.f), bias = all(0.f);
@@ -274,13 +273,7 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     deposit(which, gain);
     deposit(which + 1, bias);
   };
-  auto collect = [&](int which, int vectors, float* to) {
-    for (int i = tid; i < vectors * D; i += THREADS) {
-      float s = 0.f;
-      for (int w = 0; w < WARPS; ++w) s += sums[((which + i / D) * WARPS + w) * D + i % D];
-      to[i] = s;
-    }
-  };
+  auto collect = [&](int which, int vectors, float* to) { add_parts<WARPS>(sums + which * D, 4 * D, vectors * D, to); };
 
   // ---- pixels and embedding ----
   for (int i = tid * 4; i < BLOCKS_AT; i += THREADS * 4) F4(fixed + i) = CF4(weights + i);
@@ -315,10 +308,7 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     EACH_TOKEN y[u] = PRE ? affine(normalise(x[u], unused), block + LN1, h) : x[u];
     {
       float4 k[N], v[N];
-      if (EXCHANGE) { write(forward_rows, y); __syncwarp(); }
-      linear<IN>(block + QKV, y, forward_rows, row, h, q);
-      linear<IN>(block + QKV + matrix(IN), y, forward_rows, row, h, k);
-      linear<IN>(block + QKV + 2 * matrix(IN), y, forward_rows, row, h, v);
+      project(forward_rows, y, q, k, v);
       write_keys(k, v);
       EACH_TOKEN lengthen(g, k[u]);
       each_memory([&](int image, int, float4 key, float4) { lengthen(image, key); });
@@ -326,7 +316,6 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     __syncthreads();
     bool loose = false;
     EACH_TOKEN {
-      q[u] = q[u] * ((float)SCORE_SCALE * LOG2E);
       const Heads square = scores(q[u], q[u]);
       a[u] = each([&](int i) { return sqrtf(square.of[i]) * sqrtf(__uint_as_float(longest[(g * LANES + h) * HEADS_HERE + i])) * -1.0001f; });
       loose |= a[u].of[0] < -50.f || a[u].of[HEADS_HERE - 1] < -50.f;
@@ -420,28 +409,29 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     pooled = final_token(CLS);
     for (int t = CLS + 1; t < TOKENS; ++t) {
       const float4 v = final_token(t);
-      keep_larger(v.x, pooled.x, ties.x); keep_larger(v.y, pooled.y, ties.y); keep_larger(v.z, pooled.z, ties.z); keep_larger(v.w, pooled.w, ties.w);
+      UNROLLED for (int i = 0; i < 4; ++i) {
+        const float value = (&v.x)[i];
+        float &most = (&pooled.x)[i], &equal = (&ties.x)[i];  // how many tokens share the maximum, and so its gradient
+        if (value > most || value != value) { most = value; equal = 1.f; } else if (value == most) { equal += 1.f; }  // NaN wins, as in torch
+      }
     }
   } else if (!CONCAT) {
     constexpr int FROM = POOL == POOL_cls ? 0 : CLS, TO = POOL == POOL_mean || POOL == POOL_attention ? TOKENS : FROM + 1;
     for (int t = FROM; t < TO; ++t) axpy(pooled, pool_weight(t), final_token(t));
   }
   float logit[CLASSES], normaliser = 0.f, of_label = 0.f;
-#pragma unroll
-  for (int c = 0; c < CLASSES; ++c) {
+  UNROLLED for (int c = 0; c < CLASSES; ++c) {
     logit[c] = CONCAT ? 0.f : lane_sum<LANES>(dot(CF4(head + c * D + 4 * h), pooled));
     for (int i = 0; CONCAT && i < SLOTS; ++i) logit[c] += head_area[(g * SLOTS + i) * CLASSES + c];
-    logit[c] += fixed[HEAD_BIAS_AT + c];
+    logit[c] += weights[HEAD_BIAS_AT + c];
   }
   const int label = (int)labels[place(g)];
   int best = 0;
   float largest = logit[0];
-#pragma unroll
-  for (int c = 1; c < CLASSES; ++c) {
+  UNROLLED for (int c = 1; c < CLASSES; ++c) {
     if (largest == largest && !(logit[c] <= largest)) { largest = logit[c]; best = c; }  // NaN wins, as in torch
   }
-#pragma unroll
-  for (int c = 0; c < CLASSES; ++c) {
+  UNROLLED for (int c = 0; c < CLASSES; ++c) {
     if (c == label) of_label = logit[c] - largest;
     logit[c] = expf(logit[c] - largest);
     normaliser += logit[c];
@@ -455,8 +445,7 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
   // ---- backward: head and pool; d becomes the gradient of what the thread owns of the residual stream ----
   float4 d[N], dpooled = all(0.f), dquery = all(0.f);
   EACH_TOKEN d[u] = all(0.f);
-#pragma unroll
-  for (int c = 0; c < CLASSES; ++c) {
+  UNROLLED for (int c = 0; c < CLASSES; ++c) {
     const float e = (logit[c] / normaliser - (c == label ? 1.f : 0.f)) * (there ? 1.f / count : 0.f);
     if (leads) dlogits[g * CLASSES + c] = e;
     if (!CONCAT) axpy(dpooled, e, CF4(head + c * D + 4 * h));
@@ -464,9 +453,9 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
   }
   if (!CONCAT && p == 0) F4(head_area + g * D + 4 * h) = pooled;
   EACH_TOKEN if (POOL == POOL_max) {
-    d[u] = kept(own[u] && token[u] >= CLS,
-                make_float4(share_of(f[u].x, pooled.x, ties.x, dpooled.x), share_of(f[u].y, pooled.y, ties.y, dpooled.y),
-                            share_of(f[u].z, pooled.z, ties.z, dpooled.z), share_of(f[u].w, pooled.w, ties.w, dpooled.w)));
+    UNROLLED for (int i = 0; i < 4; ++i) {
+      if (own[u] && token[u] >= CLS && (&f[u].x)[i] == (&pooled.x)[i]) (&d[u].x)[i] = (&dpooled.x)[i] / (&ties.x)[i];
+    }
   } else if (!CONCAT) {
     const float weight = pool_weight(token[u]);
     d[u] = kept(own[u] && weight != 0.f, dpooled * weight);
@@ -490,10 +479,9 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     for (int j = 0; j < IMAGES; ++j) s = fmaf(dlogits[j * CLASSES + i / HEAD_INPUTS], input[j * (CONCAT ? TOKENS * D : D)], s);
     gradient[HEAD_AT + i] = s;
   }
-  for (int c = tid; c < (CLASSES + 3) / 4 * 4; c += THREADS) {
-    float s = 0.f;
-    for (int j = 0; j < IMAGES; ++j) s += c < CLASSES ? dlogits[j * CLASSES + c] : 0.f;
-    gradient[HEAD_BIAS_AT + c] = s;
+  for (int c = tid; c < CLASSES; c += THREADS) {
+    gradient[HEAD_BIAS_AT + c] = 0.f;
+    for (int j = 0; j < IMAGES; ++j) gradient[HEAD_BIAS_AT + c] += dlogits[j * CLASSES + c];
   }
   __syncthreads();
 
@@ -516,8 +504,7 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
         deposit_norm(2, d, t);
         EACH_TOKEN d[u] = norm_backward(d[u], t[u], inverse2[u], block + LN2, h);
       }
-      write(Y, y);
-      write(DX, d);
+      write(Y, y); write(DX, d);
       __syncwarp();
       linear<D>(block + FC1, y, Y, row, h, hidden);
       EACH_TOKEN { y[u] = activation(hidden[u]); t[u] = all(0.f); }
@@ -545,22 +532,17 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
       float4 q[N], k[N], v[N], o[N], du[N];  // o: the heads' outputs; du: their gradient
       EACH_TOKEN { o[u] = out[l][u]; du[u] = FULL ? all(0.f) : d[u]; }
       if (FULL) {
-        write(A, o);
-        write(DX, d);
+        write(A, o); write(DX, d);
         __syncwarp();
         linear_backward<D>(block + OUT, d, DX, row, h, du);
       }
-      if (EXCHANGE) { write(Y, y); __syncwarp(); }
-      linear<IN>(block + QKV, y, Y, row, h, q);
-      linear<IN>(block + QKV + matrix(IN), y, Y, row, h, k);
-      linear<IN>(block + QKV + 2 * matrix(IN), y, Y, row, h, v);
+      project(Y, y, q, k, v);
       if (EXCHANGE) __syncthreads();  // keys lie where the rows do
       if (FULL) weight_gradients<D, 1>({A}, {DX}, area, to + OUT);
       write_keys(k, v);
       Heads a[N], z[N];  // weight p_ij = exp2(q_i k_j + a_i) / sum_i; its score's gradient p_ij (du_i v_j + z_i)
       EACH_TOKEN {
-        q[u] = q[u] * ((float)SCORE_SCALE * LOG2E);
-        du[u] = du[u] * spread(inverse[l][u]);  // so that 1 / sum_i is done with
+          du[u] = du[u] * spread(inverse[l][u]);  // so that 1 / sum_i is done with
         a[u] = shift[l][u];
         z[u] = -scores(du[u], o[u]);
         dq[u] = dk[u] = dv[u] = all(0.f);
@@ -604,10 +586,7 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     }
     __syncthreads();
     float *const DQ = DH, *const DK = A, *const DV = DX;
-    write(DQ, dq);
-    write(DK, dk);
-    write(DV, dv);
-    write(Y, y);
+    write(DQ, dq); write(DK, dk); write(DV, dv); write(Y, y);
     EACH_TOKEN t[u] = all(0.f);
     if (EXCHANGE) __syncwarp();
     linear_backward<IN>(block + QKV, dq, DQ, row, h, t);
@@ -619,11 +598,7 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     }
     EACH_TOKEN d[u] = SKIP ? d[u] + t[u] : t[u];
     __syncthreads();
-    for (int i = tid; i < 2 * MEMORY * D; i += THREADS) {
-      float s = 0.f;
-      for (int j = 0; j < IMAGES; ++j) s += memory_sums[j * 2 * MEMORY * D + i];
-      to[MEM + i] = s;
-    }
+    add_parts<IMAGES>(memory_sums, 2 * MEMORY * D, 2 * MEMORY * D, to + MEM);
     if (NORMS) { collect(0, 2, to + LN1); collect(2, 2, to + LN2); }
     weight_gradients<IN, 3>({Y, Y, Y}, {DQ, DK, DV}, area, to + QKV);
   }
@@ -644,25 +619,19 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     float4 tile[4] = {all(0.f), all(0.f), all(0.f), all(0.f)}, bias = all(0.f);
     for (int r = share; r < IMAGES * PATCHES && share < EMBED_SHARES; r += EMBED_SHARES) {
       const float4 v = CF4(d_row(r / PATCHES, r % PATCHES + CLS) + o);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      UNROLLED for (int i = 0; i < 4; ++i) {
         const int at = k + i < PATCH_PIXELS ? k + i : 0;
         axpy(tile[i], corner(r / PATCHES, r % PATCHES)[at / PATCH * SIDE + at % PATCH], v);
       }
       bias = bias + v;
     }
     float* const sum = EMBED_SHARES > 1 ? scratch + share * EMBED_LENGTH : gradient + EMBED;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) if (k + i < PATCH_PIXELS && share < EMBED_SHARES) F4(sum + (k + i) * D + o) = tile[i];
+    UNROLLED for (int i = 0; i < 4; ++i) if (k + i < PATCH_PIXELS && share < EMBED_SHARES) F4(sum + (k + i) * D + o) = tile[i];
     if (k == 0 && share < EMBED_SHARES) F4(sum + PATCH_PIXELS * D + o) = bias;
   }
   if (EMBED_SHARES == 1) return;
   __syncthreads();
-  for (int i = tid; i < EMBED_LENGTH; i += THREADS) {
-    float s = 0.f;
-    for (int j = 0; j < EMBED_SHARES; ++j) s += scratch[j * EMBED_LENGTH + i];
-    gradient[EMBED + i] = s;
-  }
+  add_parts<EMBED_SHARES>(scratch, EMBED_LENGTH, EMBED_LENGTH, gradient + EMBED);
 }
 
 // Grid (groups of IMAGES examples, seed). index (seed, count); weights (seed, SIZE); partial (seed, group, SIZE); loss (seed, count).
@@ -690,9 +659,8 @@ extern "C" __global__ void __launch_bounds__(128) add_up(const float* partial, i
   gradient[(int64)blockIdx.y * SIZE + i] = total(s);
 }
 // Grid (1, seed): the length of a seed's gradient, in float64.
-extern "C" __global__ void __launch_bounds__(1024) norm(const float* gradient, double* result) {
-  SHARED(memory);
-  double* const squares = reinterpret_cast<double*>(memory);
+extern "C" __global__ void __launch_bounds__(1024) gradient_norm(const float* gradient, double* result) {
+  double* const squares = reinterpret_cast<double*>(SHARED);
   double s = 0.;
   for (int i = threadIdx.x; i < SIZE; i += 1024) s += (double)gradient[(int64)blockIdx.y * SIZE + i] * gradient[(int64)blockIdx.y * SIZE + i];
   squares[threadIdx.x] = s;

@@ -69,7 +69,7 @@ def macros(settings: ModelSettings) -> dict[str, Any]:
     """The macros of fused_vit.cu: the model, how it is laid out over threads and shared memory, and the order of its weights."""
     offsets = Layout(settings).offsets
     dim, tokens, lanes, head_dim = settings.dim, settings.num_tokens, settings.dim // 4, settings.dim // settings.heads
-    per_thread = next((n for n in (1, 2) if -(-tokens // n) * lanes <= 256), 4)
+    per_thread = next((n for n, most in ((1, 256), (2, 1024)) if -(-tokens // n) * lanes <= most), 4)
     slots = -(-tokens // per_thread)
     images = max(n for n in (1, 2, 4) if n == 1 or n * slots * lanes <= 288)
     threads = -(-images * slots * lanes // 32) * 32
@@ -78,27 +78,20 @@ def macros(settings: ModelSettings) -> dict[str, Any]:
     area = max(4 * row_area, 36 * threads, row_area + 20 * threads, 2 * key_area + max(row_area, 2 * query_area))
     rest = offsets["BLOCKS_AT"] + offsets["BLOCK_SIZE"] + images * (settings.shape.size**2 + 2 * settings.memory * dim)
     shared = 4 * (rest + area + 9 * threads + 128 * images)  # an upper bound; fused_vit.cu asserts that it is one
-    model = {
+    full, scale = settings.attention == "full", head_dim**-0.5 if settings.score_scale else 1.0
+    data: dict[str, Any] = {
         "SIDE": settings.shape.size,
         "CLASSES": settings.shape.classes,
         "PATCH": settings.patch,
         "CLS": int(settings.has_cls),
-        "D": dim,
-        "HEADS": settings.heads,
-        "BLOCKS": settings.blocks,
-        "FULL": int(settings.attention == "full"),
-        "MEMORY": settings.memory,
-        "FINAL_NORM": int(settings.final_norm),
-        "GELU": int(settings.activation == "gelu"),
-        "NORM_EPS": settings.norm_eps,
-        "SCORE_SCALE": head_dim**-0.5 if settings.score_scale else 1.0,
-        "QUERY_SCALE": dim**-0.5,
-        "HEAD_INPUTS": settings.head_inputs,
     }
-    model |= {name.upper(): f"{name.upper()}_{getattr(settings, name)}" for name in ("position", "pool", "norm", "residual")}
-    resident = max(1, min(SHARED_LIMIT // (shared + 1024), 65536 // (threads * 96)))  # blocks at a time, with 96 registers or so a thread
+    size = {"D": dim, "HEADS": settings.heads, "BLOCKS": settings.blocks, "MEMORY": settings.memory, "HEAD_INPUTS": settings.head_inputs}
+    kind = {name.upper(): f"{name.upper()}_{getattr(settings, name)}" for name in ("position", "pool", "norm", "residual")}
+    kind |= {"FULL": int(full), "FINAL_NORM": int(settings.final_norm), "GELU": int(settings.activation == "gelu")}
+    numbers = {"NORM_EPS": settings.norm_eps, "SCORE_SCALE": scale, "QUERY_SCALE": dim**-0.5}
+    resident = max(1, min(SHARED_LIMIT // (shared + 1024), 65536 // (threads * 96)))  # blocks at a time, of some 96 registers a thread
     plan = {"PER_THREAD": per_thread, "IMAGES": images, "THREADS": threads, "AREA": area, "SHARED_BYTES": shared, "RESIDENT": resident}
-    return model | plan | offsets
+    return data | size | kind | numbers | plan | offsets
 
 
 class Layout:
@@ -140,9 +133,6 @@ class Layout:
         patch = (dim, 1, settings.patch, settings.patch) if settings.embed == "conv" else (dim, settings.patch**2)
         parts.append(take("embedding.project.weight", *patch).flatten(1).T.flatten())
         put("embedding.project.bias", dim)
-        begin("HEAD_BIAS_AT")
-        put("head.bias", classes)
-        parts.append(torch.full((-classes % 4,), -1))
         begin("HEAD_AT")
         if not concat:
             put("head.weight", classes, settings.head_inputs)
@@ -183,17 +173,22 @@ class Layout:
         if settings.has_cls:
             put("cls_token", 1, dim)
         begin("POSITION_AT")
-        self._table = settings.position in ("sinusoidal", "sincos2d")
         if settings.position == "learned":
             put("position", tokens, dim)
-        elif self._table:
+        begin("HEAD_BIAS_AT")
+        put("head.bias", classes)
+        begin("TRAINED")
+        parts.append(torch.full((-classes % 4,), -1))
+        self._table = settings.position in ("sinusoidal", "sincos2d")
+        if self._table:
+            begin("POSITION_AT")
             parts.append(-2 - torch.arange(tokens * dim))
+        begin("SIZE")
         index = torch.cat(parts)
         self.size, self.trained = len(index), index >= 0
-        self.offsets |= {"SIZE": self.size, "TRAINED": self.offsets["POSITION_AT"] if self._table else self.size}
-        weights = int(self.trained.sum())
-        self._index = torch.where(self.trained, index, weights - 1 - index)
-        self._inverse = torch.empty(weights, dtype=torch.int64)
+        count = int(self.trained.sum())
+        self._index = torch.where(self.trained, index, count - 1 - index)
+        self._inverse = torch.empty(count, dtype=torch.int64)
         self._inverse[index[self.trained]] = self.trained.nonzero()[:, 0]
 
     def pack(self, state: Mapping[str, Tensor], position: Tensor | None = None) -> Tensor:
@@ -242,7 +237,7 @@ def _compiled(options: tuple[tuple[str, str], ...], shared: int, device: int) ->
             with suppress(OSError):
                 write_sealed(path, binary)
         module = ObjectCode.from_cubin(binary)
-        kernels = {name: module.get_kernel(name) for name in ("differentiate", "test", "add_up", "norm")}
+        kernels = {name: module.get_kernel(name) for name in ("differentiate", "test", "add_up", "gradient_norm")}
         most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         for name in ("differentiate", "test"):
             (status,) = driver.cuKernelSetAttribute(most, shared, kernels[name].handle, driver.CUdevice(device))
@@ -308,4 +303,4 @@ class FusedVit:
 
     def norm(self, gradient: Tensor, norm: Tensor) -> None:
         """Writes the L2 norm of each seed's `gradient` (seed, size) float32 to `norm` (seed,) float64, summed in a fixed order."""
-        self._run("norm", (1, self._seeds), 1024, 8 * 1024, gradient, norm)
+        self._run("gradient_norm", (1, self._seeds), 1024, 8 * 1024, gradient, norm)

@@ -14,5 +14,5 @@ extern "C" void emulated_test(const byte* images, const int64* labels, int seeds
   emulate({(count + IMAGES - 1) / IMAGES, seeds}, THREADS, [=] { test(images, labels, count, weights, loss, predicted); });
 }
 extern "C" void emulated_norm(const float* gradient, int seeds, int, double* result) {
-  emulate({1, seeds}, 1024, [=] { norm(gradient, result); });
+  emulate({1, seeds}, 1024, [=] { gradient_norm(gradient, result); });
 }

@@ -19,7 +19,7 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 struct Dimensions { int x = 1, y = 1; };
 static Dimensions threadIdx, blockIdx, blockDim, gridDim;
 alignas(16) static float emulated_memory[SHARED_BYTES / 4];
-#define SHARED(name) float* const name = emulated_memory
+#define SHARED emulated_memory
 #define __global__
 #define __host__
 #define __device__
