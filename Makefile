@@ -102,8 +102,8 @@ bench: $(STAMP) ## this project beside its peers, overheads, growth, accuracy, c
 	@uv pip install --python $(VENV)/bin/python --quiet --require-hashes -r requirements-bench.lock
 	@python -m benchmarks --growth --accuracy --captions
 
-gpu-check: $(STAMP) ## what runs on the GPU that is here, beside what it should compute (ten minutes; without one it says SKIP)
-	@python -m pipeline.commands.gpu_check
+gpu-check: $(STAMP) ## the tests that need a GPU, on the one that is here (minutes; without one they are skipped)
+	@pytest -m cuda
 
 lock: $(STAMP) ## rewrite the locks from pyproject.toml
 	@uv pip compile pyproject.toml --extra dev --universal --python-version 3.11.4 --generate-hashes \

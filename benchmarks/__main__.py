@@ -5,6 +5,7 @@
     python -m benchmarks --accuracy       the same, and whether the fast path moves the accuracy
     python -m benchmarks --captions       the same, and how fast captioners learn and write
     python -m benchmarks --only ours-10,timm-preloaded --rounds 3
+    python -m benchmarks --gpu            on a GPU: an epoch by this project, timm and the thesis's code, six minutes
     python -m benchmarks --page           writes the page again from the last run's files
 
 A run replaces the table of its machine; every other part stays until it is measured again.
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import accuracy, captions, growth, images, overheads, page, results, runner
+from benchmarks import accuracy, captions, gpu, growth, images, overheads, page, results, runner
 from benchmarks.measure import IMPLEMENTATIONS
 from benchmarks.runner import ROOT, Options
 from pipeline.errors import UserError, run_command
@@ -29,7 +30,7 @@ from pipeline.files import write_json, write_text
 from pipeline.kernels import attention_path
 from pipeline.kernels.small_head_attention import MAX_FUSED_TOKENS
 from pipeline.provenance import device_name, versions
-from pipeline.runner.workers import choose_device
+from pipeline.runner.workers import choose_device, why_no_gpu
 
 RESULTS = Path(__file__).parent / "results"
 ARRAYS = ROOT / "data" / "arrays"  # prepared MNIST; noise of its shapes is used where it is not
@@ -38,9 +39,14 @@ _ATTEMPTS = 4  # timings of one implementation a round, until one counts
 
 def main(argv: list[str]) -> None:
     arguments = _parse(argv)
+    if arguments.gpu and (reason := why_no_gpu()):
+        raise UserError(f"--gpu needs an NVIDIA GPU that torch can use, and there is none here ({reason}).")
     device = choose_device()
     name = device_name(device)
     base = arguments.out / _slug(name)
+    if arguments.gpu:
+        gpu.run(base, ARRAYS, _say, rounds=2 if arguments.quick else arguments.rounds, quick=arguments.quick)
+        return
     path = base.with_suffix(".json")
     facts = _read_facts(path)
     if arguments.page:
@@ -105,6 +111,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--growth", action="store_true", help="measure growth with seeds, tokens, images and variants, too")
     parser.add_argument("--accuracy", action="store_true", help="train 5 seeds for 3 epochs with the fast path and with plain torch, too")
     parser.add_argument("--captions", action="store_true", help="time captioners, too")
+    parser.add_argument("--gpu", action="store_true", help="measure an epoch on this machine's GPU instead, in six minutes at most")
     parser.add_argument("--page", action="store_true", help="measure nothing; write the page again from the last run's files")
     parser.add_argument(
         "--threshold", type=float, default=0.05, help="share of the machine that others may use during a timing (default 0.05)"

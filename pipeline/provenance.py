@@ -135,20 +135,16 @@ def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -
 def _files(entries: Sequence[str], package: Path) -> Iterator[Path]:
     for path in (package / entry for entry in entries):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.suffix in (".py", ".j2", ".csv") and not file.name.startswith("."):  # an editor's lock is no module
+            if file.suffix in (".py", ".cu", ".j2", ".csv") and not file.name.startswith("."):  # an editor's lock is no module
                 yield file
 
 
 @cache
-def loaded_code(device: str) -> dict[str, str]:
-    """By task, the hash of the code with which this process trains. All of it is imported, so that an edit does not reach it any more.
-
-    Args:
-        device: "cpu" or "cuda".
-    """
+def loaded_code() -> dict[str, str]:
+    """By task, the hash of the code with which this process trains. All of it is imported, so that an edit does not reach it any more."""
     for file in _files(code_of("captioning"), PACKAGE):
         name = ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
-        if file.suffix == ".py" and (device == "cuda" or name != f"{PACKAGE.name}.kernels.cuda"):
+        if file.suffix == ".py":
             # Kernels whose compiler is missing are not used.
             with contextlib.suppress(Exception) if ".kernels." in name else contextlib.nullcontext():
                 importlib.import_module(name)
@@ -279,7 +275,7 @@ def edits(variant: str, code: Sequence[str] = TRAINING_CODE) -> list[str] | None
     places = [f"{PACKAGE.name}/{entry}" for entry in code]
     tracked = _git("diff", "--name-only", "--no-renames", "--relative", "-z", "HEAD", "--", *places) or ""
     others = _git("ls-files", "--others", "--exclude-standard", "-z", "--", *places) or ""
-    paths = sorted({path for path in (tracked + others).split("\0") if path.endswith((".py", ".j2", ".csv"))})
+    paths = sorted({path for path in (tracked + others).split("\0") if path.endswith((".py", ".cu", ".j2", ".csv"))})
     return found + [path for path in paths if _meaning(_git("show", f"HEAD:./{path}"), path) != _meaning(_text(ROOT / path), path)]
 
 
@@ -387,16 +383,12 @@ def origin(device: str, variant: str, task: str = "classification") -> dict[str,
 
 
 def versions(device: str = "cpu") -> dict[str, str]:
-    """Versions of the software that computes a result; on a GPU also of Triton, CUDA and the driver."""
+    """Versions of the software that computes a result; on a GPU also of CUDA and the driver."""
     found = {"python": platform.python_version(), **{name: metadata.version(name) for name in ("torch", "numpy", "numba")}}
     if device == "cuda":
         import torch
 
-        try:
-            triton = metadata.version("triton")
-        except metadata.PackageNotFoundError:
-            triton = "none"
-        found |= {"triton": triton, "cuda": str(torch.version.cuda), "driver": _driver_version()}
+        found |= {"cuda": str(torch.version.cuda), "driver": _driver_version()}
     return found
 
 

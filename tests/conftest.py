@@ -242,9 +242,21 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def blobs() -> Callable[[int, int], Dataset]:
     """Makes data sets of so many training and test images: noise with a bright square where the class says; soon learned."""
-    from pipeline.commands.gpu_check import synthetic
+    from pipeline.data.datasets import Dataset
 
-    return synthetic.__wrapped__  # uncached, so that a test may change what it gets
+    def make(num_train: int, num_test: int) -> Dataset:
+        rng = np.random.default_rng(0)
+
+        def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
+            labels = rng.integers(0, 10, count).astype(np.uint8)
+            images = rng.integers(0, 60, (count, 28, 28)).astype(np.uint8)
+            for image, label in zip(images, labels.tolist(), strict=True):
+                image[7 * (label // 4) :, 7 * (label % 4) :][:7, :7] += 150
+            return images, labels
+
+        return Dataset("mnist", *draw(num_train), *draw(num_test), digest="0" * 64)
+
+    return make
 
 
 # The drawing functions of pipeline.report.figures, by module.

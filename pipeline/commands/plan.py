@@ -369,11 +369,11 @@ def _time(settings: VariantSettings, seeds: list[int], device: str) -> float:
     """Seconds of a seed for one training image."""
     import torch
 
-    from pipeline.training.engine import Trainer
+    from pipeline.training.fused import make_trainer
 
     if settings.task not in _data:
         _data[settings.task] = load_data(settings.task, ARRAYS)
-    trainer = Trainer(_shortened(settings), _data[settings.task], seeds, torch.device(device))
+    trainer = make_trainer(_shortened(settings), _data[settings.task], seeds, torch.device(device))
 
     def clock() -> float:
         if device == "cuda":

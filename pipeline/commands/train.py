@@ -170,8 +170,6 @@ class _Study:
     def handle(self, assignment: Assignment, message: workers.Message) -> None:
         variant = self._open[assignment.job.folder]
         variant.training.handle(message)
-        if isinstance(message, workers.Again):
-            variant.left += len(message.groups) - 1
         if isinstance(message, workers.Done) or (isinstance(message, workers.Replayed) and message.parted is None):
             self._ended(assignment)
 

@@ -227,13 +227,15 @@ def _stored(params: Params, variant: str) -> dict[int, Finished]:
 
 
 def _group(part: Finished, device: str) -> list[int]:
-    """The seeds to compute with: on CUDA, grouping decides rounding."""
+    """The seeds to compute with: on CUDA, grouping decides the rounding of torch's engine."""
     stack: list[int] = part.origin["stack"]
-    return stack if device == "cuda" else [part.seed]
+    return stack if device == "cuda" and not part.is_fused else [part.seed]
 
 
-def _exact(part: Finished, group: Sequence[int], here: str) -> bool:
-    return same_processor(part.origin["device_name"], here) and list(group) == part.origin["stack"]
+def _exact(part: Finished, group: Sequence[int], here: str, *, fused: bool = False) -> bool:
+    """Whether the bits have to agree with those of a computation here, by the fused engine or torch's operations."""
+    same = same_processor(part.origin["device_name"], here) and part.is_fused == fused
+    return same and (fused or list(group) == part.origin["stack"])
 
 
 def _judge(tests: Sequence[_Test], seed: int | None) -> tuple[str, bool]:
@@ -351,9 +353,6 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
 
     def handle(message: workers.Message) -> None:
         match message:
-            case workers.Again():
-                progress.again(message.seeds, message.groups)
-                progress.say(message.reason)
             case workers.Started():
                 progress.started(message.seeds, message.epoch)
             case workers.Epoch():
@@ -374,7 +373,7 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
     if (parted := bits_parted(new, old)) is None:
         _say(f"{what}  same bits: the weights, {len(old.tensors['trace.step'])} steps of the trace, all epochs")
         return 0
-    if _exact(old, group, here):
+    if _exact(old, group, here, fused=new.is_fused):
         _say(f"{what}  differs: {parted}{_other_versions(old)}")
         return 1
     loss = _relative(new.rows[-1].test_loss, old.rows[-1].test_loss)

@@ -7,7 +7,6 @@ FLOP counter.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from collections.abc import Sequence
@@ -18,8 +17,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
-from pipeline.errors import first_line
-
 try:
     from pipeline.kernels import cpu
 except Exception as error:  # numba is absent, does not fit this Python or NumPy, or cannot load LLVM
@@ -29,8 +26,6 @@ else:
 
 # On the CPU the fused kernel is 7 times as fast as PyTorch's with 4 channels and 4 times with 8; with 16 both are equally fast.
 FUSED_HEAD_DIMS = range(2, 9)
-CUDA_HEAD_DIMS = range(2, 33)
-CUDA_DTYPES = (torch.float32, torch.bfloat16)
 MAX_FUSED_TOKENS = 1024
 _prepared: set[tuple[int, bool]] = set()
 
@@ -101,52 +96,24 @@ def sliced_attention(tokens: Tensor, weight: Tensor, bias: Tensor, *, scale: flo
 
 
 def attention_path(*, device: torch.device | str, head_dim: int, tokens: int, dtype: torch.dtype = torch.float32) -> str:
-    """Which kernel `attention` runs for such tensors: "fused-cpu", "fused-cuda" or "sdpa".
+    """Which kernel `attention` runs for such tensors: "fused-cpu" or "sdpa".
 
     The environment variable LAB_ATTENTION=sdpa forces "sdpa".
     """
     kind = torch.device(device).type
-    return f"fused-{kind}" if 1 <= tokens <= MAX_FUSED_TOKENS and _fused(kind, dtype, head_dim) else "sdpa"
+    return "fused-cpu" if 1 <= tokens <= MAX_FUSED_TOKENS and _fused(kind, dtype, head_dim) else "sdpa"
 
 
-def why_not_fused(head_dim: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str | None:
-    """Why the fused kernel cannot run on this machine for heads of this size, in words; None if it can.
-
-    On a GPU with LAB_ATTENTION=sdpa the kernel is not tried, and the result is None.
-    """
-    if torch.device(device).type == "cuda":
-        return None if _forbidden() else _why_not_cuda(head_dim, dtype)
+def why_not_fused(head_dim: int) -> str | None:
+    """Why the fused kernel cannot run on this machine's processor for heads of this size, in words; None if it can."""
     _can_run(head_dim)
     return _unavailable.get(None) or _unavailable.get(head_dim)
 
 
-def _forbidden() -> bool:
-    return os.environ.get("LAB_ATTENTION") == "sdpa"
-
-
 def _fused(device_type: str, dtype: torch.dtype, head_dim: int, *, sliced: bool = False) -> bool:
-    if _forbidden():
+    if os.environ.get("LAB_ATTENTION") == "sdpa":
         return False
-    if device_type == "cuda":
-        return dtype in CUDA_DTYPES and head_dim in CUDA_HEAD_DIMS and _why_not_cuda(head_dim, dtype) is None
     return device_type == "cpu" and dtype == torch.float32 and head_dim in FUSED_HEAD_DIMS and _can_run(head_dim, sliced=sliced)
-
-
-@functools.cache
-def _why_not_cuda(head_dim: int, dtype: torch.dtype) -> str | None:
-    """As `why_not_fused`. Call it before a step is captured, because the self-check waits for the GPU."""
-    try:
-        from pipeline.kernels import cuda  # imported only when needed, because importing triton takes time
-    except Exception as error:  # triton is missing or broken
-        return f"triton cannot be used: {type(error).__name__}: {error}"
-    if not torch.cuda.is_available():
-        return "torch sees no GPU."
-    if torch.cuda.get_device_capability() < (7, 0):
-        return "Triton needs a GPU of compute capability 7.0 or higher."
-    try:
-        return cuda.self_check(head_dim, dtype, torch.device("cuda"))
-    except Exception as error:  # kernels compile at launch, which needs a C compiler, Python.h and a writable cache
-        return f"the kernel cannot be compiled or launched here: {first_line(error)}"
 
 
 def _can_run(head_dim: int, *, sliced: bool = False) -> bool:
@@ -199,22 +166,6 @@ def _sliced_backward(
     return cpu.sliced_backward(grad, tokens, weight, bias, out, statistics, scale)
 
 
-@torch.library.impl(_NAME, "cuda")
-def _forward_cuda(qkv: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    from pipeline.kernels import cuda
-
-    q, k, v = qkv.unbind(2)
-    return cuda.forward(q, k, v, scale)
-
-
-@torch.library.impl(_BACKWARD, "cuda")
-def _backward_cuda(grad: Tensor, qkv: Tensor, out: Tensor, statistics: Tensor, scale: float) -> Tensor:
-    from pipeline.kernels import cuda
-
-    q, k, v = qkv.unbind(2)
-    return torch.stack(cuda.backward(grad, q, k, v, out, statistics, scale), dim=2)
-
-
 def _empty(qkv: Tensor) -> Tensor:
     """An uninitialised tensor for the result, (batch, tokens, heads, head_dim)."""
     batch, tokens, _, heads, dim = qkv.shape
@@ -223,10 +174,6 @@ def _empty(qkv: Tensor) -> Tensor:
 
 @torch.library.register_fake(_NAME)
 def _(qkv: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    if qkv.device.type == "cuda":
-        from pipeline.kernels import cuda
-
-        return _empty(qkv), cuda.empty_statistics(qkv[:, :, 0])
     batch, tokens, _, heads, _ = qkv.shape
     return _empty(qkv), qkv.new_empty(cpu.statistics_shape(batch, tokens, heads))
 

@@ -160,8 +160,8 @@ def attention_kernel(settings: AnyModelSettings, device: torch.device | str) -> 
     """Names what computes the attention of a model in training; for captioning, that of the encoder.
 
     Returns:
-        "fused-cpu" or "fused-cuda"; "sdpa", PyTorch's own, where that is the choice (large heads, long sequences,
-        LAB_ATTENTION=sdpa); "sdpa: WHY" where the fused kernel would be chosen but cannot run on this machine; "explicit: attention
+        "fused-cpu"; "sdpa", PyTorch's own, where that is the choice (a GPU, large heads, long sequences, LAB_ATTENTION=sdpa);
+        "sdpa: WHY" where the fused kernel would be chosen but cannot run on this machine; "explicit: attention
         dropout", because no fused kernel draws our masks; "none" for a model without attention weights.
     """
     if isinstance(settings, BaselineSettings) or (isinstance(settings, ModelSettings) and not settings.has_attention_weights):
@@ -171,8 +171,9 @@ def attention_kernel(settings: AnyModelSettings, device: torch.device | str) -> 
     kind = torch.device(device).type
     head_dim, tokens = settings.dim // settings.heads, settings.num_tokens + settings.memory
     path = attention_path(device=kind, head_dim=head_dim, tokens=tokens)
-    fused = {"cpu": small_head_attention.FUSED_HEAD_DIMS, "cuda": small_head_attention.CUDA_HEAD_DIMS}.get(kind, range(0))
-    if path != "sdpa" or head_dim not in fused or tokens > small_head_attention.MAX_FUSED_TOKENS:
+    if path != "sdpa" or kind != "cpu" or head_dim not in small_head_attention.FUSED_HEAD_DIMS:
         return path
-    reason = why_not_fused(head_dim, kind)  # None where LAB_ATTENTION forbids a kernel that could run
+    if tokens > small_head_attention.MAX_FUSED_TOKENS:
+        return path
+    reason = why_not_fused(head_dim)  # None where LAB_ATTENTION forbids a kernel that could run
     return f"sdpa: {reason}" if reason else "sdpa"

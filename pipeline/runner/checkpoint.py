@@ -5,6 +5,7 @@ A checkpoint is replaced as a whole, so a kill at any moment leaves the old one 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 def path_of(directory: Path, seeds: Sequence[int], code: str) -> Path:
     """The checkpoint file of a group that this code trains."""
-    return directory / f"seed-{'-'.join(map(str, seeds))}.{code[:12]}.part"
+    name = "-".join(map(str, seeds))
+    if len(name) > 100:  # a hundred seeds are longer than a name may be
+        name = f"{seeds[0]}-to-{seeds[-1]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    return directory / f"seed-{name}.{code[:12]}.part"
 
 
 def save(path: Path, trainer: Trainer, origin: Mapping[str, Any]) -> None:
@@ -28,7 +32,7 @@ def save(path: Path, trainer: Trainer, origin: Mapping[str, Any]) -> None:
 
     Args:
         origin: what the finished seeds will say of where they come from, as far as a later process cannot find it out: `started`,
-            `device_name`, `versions`, and on a GPU `graphs`.
+            `device_name`, `versions`, `engine`, and on a GPU `graphs`.
     """
     from safetensors.torch import save as to_bytes
 
@@ -63,6 +67,8 @@ def restore(path: Path, trainer: Trainer, device_name: str, versions: Mapping[st
     content = metadata(stored)
     if reason := why_not_from(content, device_name, versions):
         raise DamagedError(f"{path} is of {reason}")
+    if (content.get("engine") == "fused") != trainer.is_fused:
+        raise DamagedError(f"{path} is of another engine")
     rows = [EpochRow(*row) for row in content.pop("rows")]
     failed = {int(seed): epoch for seed, epoch in content.pop("failed").items()}
     trainer.load(from_bytes(stored), epoch=content.pop("epoch"), rows=rows, failed=failed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import platform
 import secrets
@@ -30,16 +31,15 @@ from pipeline.runner.checkpoint import path_of
 from pipeline.runner.progress import group_name
 from pipeline.runner.schedule import Queue
 from pipeline.runner.workers import (
-    Again,
     Assignment,
     Broken,
     Done,
     Epoch,
+    Gone,
     Message,
     Replayed,
     Started,
     Task,
-    Waiting,
     choose_processes,
     die_with_parent,
     messages,
@@ -98,7 +98,7 @@ def run_all(
         UserError: the cluster does not answer or does not accept the token, or a node has other versions than this machine.
     """
     with _connected(device, jobs) as ray:
-        _Driver(ray, Waiting(queue, handle, lost), handle, device, jobs).work()
+        _Driver(ray, queue, handle, lost, device, jobs).work()
 
 
 @contextlib.contextmanager
@@ -171,8 +171,16 @@ class _Driver:
         jobs: tasks at a time; None for as many as the cluster has cores or GPUs.
     """
 
-    def __init__(self, ray: Any, waiting: Waiting, handle: Callable[[Assignment, Message], None], device: str, jobs: int | None) -> None:
-        self._ray, self._waiting, self._handle, self._jobs = ray, waiting, handle, jobs
+    def __init__(
+        self,
+        ray: Any,
+        queue: Queue[Assignment],
+        handle: Callable[[Assignment, Message], None],
+        lost: Callable[[Assignment, UserError], None],
+        device: str,
+        jobs: int | None,
+    ) -> None:
+        self._ray, self._queue, self._handle, self._lost, self._jobs = ray, queue, handle, lost, jobs
         self._kind = "GPU" if device == "cuda" else "CPU"
         share = {"num_gpus": 1} if device == "cuda" else {"num_cpus": 1}
         self._train = ray.remote(**share, num_returns="streaming", max_retries=0)(_train)
@@ -185,7 +193,7 @@ class _Driver:
     def work(self) -> None:
         if not self._slots():
             raise UserError(f"The cluster has no {self._kind}: JOBS=n says how many trainings may wait for one that is to come.")
-        while self._waiting or self._running:
+        while self._queue or self._running:
             self._hand_out()
             ready, _ = self._ray.wait(list(self._running), timeout=_LOOK_SECONDS, fetch_local=False)
             for stream in ready:
@@ -194,7 +202,7 @@ class _Driver:
                     message, files = self._ray.get(next(stream))
                 except self._ray.exceptions.RayTaskError as error:
                     text = f"Training seeds {assignment.task.seeds} failed on a node before it began: {first_line(error.cause)}"
-                    self._waiting.broken(assignment, Broken(assignment.task.seeds, text, False))
+                    self._lost(assignment, UserError(text, status=1))
                 except (self._ray.exceptions.RayError, StopIteration) as error:
                     self._died(assignment, error)
                 else:
@@ -209,8 +217,8 @@ class _Driver:
         return self._size
 
     def _hand_out(self) -> None:
-        while self._waiting and len(self._running) < max(self._slots(), 1):
-            assignment = self._waiting.take()
+        while self._queue and len(self._running) < max(self._slots(), 1):
+            assignment = self._queue.take()
             job = assignment.job
             kind = job.settings.task
             if kind not in self._data:
@@ -222,7 +230,7 @@ class _Driver:
     def _take(self, stream: Any, assignment: Assignment, message: Message, files: Files) -> None:
         job, seeds = assignment.job, assignment.task.seeds
         if isinstance(message, Broken):
-            self._waiting.broken(assignment, message)
+            self._lost(assignment, message.as_error())
             return
         for name, content in files.items():  # with their seals
             with replacing(job.folder / name) as temporary:
@@ -245,15 +253,14 @@ class _Driver:
         self._deaths[key] += 1
         cause = type(error).__name__
         if self._deaths[key] < MAX_DEATHS:
-            self._waiting.put_first(assignment)
+            self._queue.put(assignment, math.inf)  # before all others
             if not task.replay:
                 reason = f"{group_name(task.seeds)}: its process or node is gone ({cause}); another one goes on from the last epoch."
-                self._handle(assignment, Again(task.seeds, [task.seeds], reason))
+                self._handle(assignment, Gone(task.seeds, reason))
             return
         del self._deaths[key]
-        crashed = isinstance(error, self._ray.exceptions.WorkerCrashedError)
         text = f"Its process or node was lost {MAX_DEATHS} times without an epoch between ({cause}); run the same command again."
-        self._waiting.broken(assignment, Broken(task.seeds, text, False, "computation" if crashed else None, cause))
+        self._lost(assignment, UserError(text, status=1))
 
 
 def _stored(assignment: Assignment) -> Files:

@@ -42,15 +42,20 @@ class Finished:
             over the step's batch) and `trace.gradient_norm` (L2, before clipping), each (step,).
         rows: its epochs, in order.
         origin: where it comes from. `code_hash`, `git_commit`, `git_dirty`, `git_edits`, `versions`, `device`, `device_name`, `attention`,
-            `started` and `finished` describe its training, on a GPU also `graphs` (see `pipeline.training.step.Driver`). `stack` has
-            the seeds that it was trained with, `parameters` and `flops` are the model's, `tables` the digests of `replay.tables`,
-            `config` the settings, `replays` the later versions of the code that compute the same.
+            `started` and `finished` describe its training, `engine` too (earlier versions had none), and on a GPU `graphs` (see
+            `pipeline.training.step.Driver`). `stack` has the seeds that it was trained with, `parameters` and `flops` are the model's,
+            `tables` the digests of `replay.tables`, `config` the settings, `replays` the later versions of the code that compute the same.
     """
 
     seed: int
     tensors: dict[str, np.ndarray]
     rows: tuple[EpochRow, ...]
     origin: dict[str, Any]
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the engine with the fused kernel trained it, so that its bits do not depend on its stack."""
+        return self.origin.get("engine") == "fused"
 
     @property
     def codes(self) -> list[str]:

@@ -129,11 +129,10 @@ class TrainingProgress:
             f"  {self._variant}  {group_name(seeds)}", total=self._epochs, completed=epoch, text=""
         )
 
-    def again(self, seeds: list[int], groups: list[list[int]]) -> None:
-        """A group begins once more, as these groups."""
+    def again(self, seeds: list[int]) -> None:
+        """A group begins once more."""
         self.ended(seeds)
-        for group in groups:
-            self._expect(group)
+        self._expect(seeds)
 
     def epoch(self, seeds: list[int], epoch: int, rows: list[EpochRow]) -> None:
         """A group has finished an epoch."""

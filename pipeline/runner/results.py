@@ -35,7 +35,7 @@ OUTPUTS = (WEIGHTS, STEPS)
 # Where DVC keeps what it has: its cache, and the remote that travels with the repository.
 _STORES = (Path(".dvc/cache/files/md5"), Path("results/files/md5"))
 # What seeds trained together have in common.
-_SHARED = ("code_hash", "git_commit", "git_dirty", "git_edits", "device", "device_name", "attention", "graphs", "versions")
+_SHARED = ("code_hash", "git_commit", "git_dirty", "git_edits", "device", "device_name", "engine", "attention", "graphs", "versions")
 
 
 def write(
@@ -119,7 +119,7 @@ def origins(parts: Sequence[Finished], code: str | None = None) -> dict[str, Any
     """
     groups: dict[str, dict[str, Any]] = {}
     for part in parts:
-        # Not all have `git_edits`, and those of the CPU no `graphs`.
+        # Not all have `git_edits`, those of the CPU no `graphs`, and those of earlier versions no `engine`.
         shared = {name: part.origin[name] for name in (*_SHARED, "replays") if name in part.origin}
         group = groups.setdefault(json.dumps(shared, sort_keys=True), {"seeds": [], **shared, "started": [], "finished": []})
         group["seeds"].append(part.seed)

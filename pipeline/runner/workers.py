@@ -12,7 +12,6 @@ import datetime
 import functools
 import gc
 import itertools
-import math
 import multiprocessing
 import os
 import re
@@ -28,12 +27,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from pipeline import environment
 from pipeline.errors import UserError, disk_sentence, first_line
 from pipeline.files import DamagedError
 from pipeline.params import VariantSettings, shown
 from pipeline.provenance import device_name, loaded_code, same_processor
-from pipeline.runner.checkpoint import path_of
 from pipeline.runner.schedule import Queue
 from pipeline.training.records import EpochRow
 
@@ -41,7 +38,6 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux inside Windows
 _SWITCHES = {"LAB_DEVICE": ("cpu", "cuda"), "LAB_ATTENTION": ("sdpa",), "LAB_GRAPHS": ("0", "1"), "REPLAY": ("0", "1")}
 _PACKAGE = Path(__file__).parents[1]
-_PLAIN = {"LAB_GRAPHS": "0", "LAB_ATTENTION": "sdpa"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,6 @@ class Job:
         folder: where checkpoints and finished seeds of these settings lie.
         origin: what is known of a training before it starts, from `provenance.origin`.
         started: the start of all seeds.
-        plain: whether a GPU does without CUDA graphs and the fused kernel.
     """
 
     settings: VariantSettings
@@ -61,7 +56,6 @@ class Job:
     device: str
     origin: dict[str, Any]
     started: str = field(default_factory=lambda: now())
-    plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,8 +83,9 @@ class _Worker:
 
 @dataclass(frozen=True)
 class Facts:
-    """A model's attention kernel that runs, trained scalars and forward FLOPs of an image, and the device's name."""
+    """The engine, the attention kernel that runs, trained scalars, forward FLOPs of an image, and the device's name."""
 
+    engine: str
     attention: str
     parameters: int
     flops: int
@@ -145,36 +140,26 @@ class Replayed:
 
 
 @dataclass(frozen=True)
-class Again:
-    """A group restarts in another process, because the GPU failed it before its first checkpoint or its node is gone.
-
-    Attributes:
-        groups: what it is cut into.
-        reason: why, and what is different now, in one sentence.
-    """
+class Gone:
+    """The process or node of a group is gone, and another one goes on from the last epoch. `reason`: in one sentence."""
 
     seeds: list[int]
-    groups: list[list[int]]
     reason: str
 
 
 @dataclass(frozen=True)
 class Broken:
-    """An error ends the training.
-
-    Attributes:
-        gpu: "memory" or "computation" where that of a GPU failed, else None.
-        cause: the error in a clause, where a GPU failed.
-    """
+    """An error ends the training."""
 
     seeds: list[int]
     error: str
     user_error: bool
-    gpu: str | None = None
-    cause: str = ""
+
+    def as_error(self) -> UserError:
+        return UserError(self.error, status=2 if self.user_error else 1)
 
 
-Message = Started | Epoch | Done | Replayed | Again | Broken
+Message = Started | Epoch | Done | Replayed | Gone | Broken
 
 
 def choose_device() -> str:
@@ -254,44 +239,6 @@ def make_groups(seeds: Sequence[int], device: str, *, stackable: bool) -> list[l
     return [list(seeds)] if device == "cuda" and stackable else [[seed] for seed in seeds]
 
 
-class Waiting:
-    """The groups that wait for a worker, here or on a cluster, and the decision about a group that failed.
-
-    Args:
-        queue, handle, lost: as for `run_all`.
-    """
-
-    def __init__(
-        self, queue: Queue[Assignment], handle: Callable[[Assignment, Message], None], lost: Callable[[Assignment, UserError], None]
-    ) -> None:
-        self._queue, self._handle, self._lost = queue, handle, lost
-        self._plain: set[Path] = set()  # of jobs that the GPU has failed
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def take(self) -> Assignment:
-        """The next group, for a worker that is free."""
-        assignment = self._queue.take()
-        return replace(assignment, job=replace(assignment.job, plain=True)) if assignment.job.folder in self._plain else assignment
-
-    def put_first(self, assignment: Assignment) -> None:
-        """Puts a group that had begun before all others."""
-        self._queue.put(assignment, math.inf)
-
-    def broken(self, assignment: Assignment, fault: Broken) -> None:
-        """Restarts a group where that may help, and gives it up where it does not."""
-        again = _again(assignment, fault)
-        if again is None:
-            self._lost(assignment, UserError(fault.error, status=2 if fault.user_error else 1))
-            return
-        if fault.gpu == "computation":
-            self._plain.add(assignment.job.folder)
-        for group in again.groups:
-            self.put_first(Assignment(assignment.job, Task(group)))
-        self._handle(assignment, again)
-
-
 def run(job: Job, tasks: Sequence[Task], processes: int, handle: Callable[[Message], None]) -> None:
     """Replays or trains all groups of a variant and passes every message to `handle`, in the order of arrival.
 
@@ -323,13 +270,12 @@ def run_all(
     context = multiprocessing.get_context("spawn")
     busy: dict[Connection, _Worker] = {}
     idle = list(reversed(cards))
-    waiting = Waiting(queue, handle, lost)
 
     with _end_workers() as processes:
-        while waiting or busy:
-            while waiting and idle:
+        while queue or busy:
+            while queue and idle:
                 ours, theirs = context.Pipe()
-                worker = _Worker(context.Process(target=_work, args=(idle[-1], theirs), daemon=True), idle.pop(), waiting.take())
+                worker = _Worker(context.Process(target=_work, args=(idle[-1], theirs), daemon=True), idle.pop(), queue.take())
                 worker.process.start()
                 theirs.close()
                 processes.append(worker.process)
@@ -344,13 +290,13 @@ def run_all(
                     idle.append(busy.pop(pipe).card)
                     worker.process.kill()  # with a broken CUDA context it may not end by itself
                     worker.process.join()
-                    waiting.broken(assignment, message)
+                    lost(assignment, message.as_error())
                     continue
                 if isinstance(message, Replayed) and message.parted is not None:
                     worker.assignment = replace(assignment, task=Task(message.seeds))
                 # The next group goes out first, because handling a message takes time, MLflow included.
                 if isinstance(message, Done) or (isinstance(message, Replayed) and message.parted is None):
-                    following = waiting.take() if waiting else None
+                    following = queue.take() if queue else None
                     with contextlib.suppress(BrokenPipeError):  # of a process that has just died; the next read notices it
                         pipe.send(following)
                     if following is None:
@@ -372,39 +318,12 @@ def _receive(pipe: Connection, worker: _Worker) -> Message:
 
 def _died(seeds: list[int], status: int | None) -> Broken:
     """The fault of a process that ended without a message."""
-    crashed = status in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)  # from a driver's fault, not from a lack of memory
     return Broken(
         seeds,
         f"A training process ended with status {status} (out of memory?); run the same command again: it goes on from the last"
         " finished epoch.",
         False,
-        "computation" if crashed else None,
-        f"its process ended with status {status}",
     )
-
-
-def _again(assignment: Assignment, fault: Broken) -> Again | None:
-    """How to restart a group that the GPU failed before its first checkpoint; None where that would not help.
-
-    A stack that the memory does not hold is halved. A failed computation may be the fault of a graph or of our kernel, and a process
-    cannot mend its CUDA context; so another process does without both.
-    """
-    job, task = assignment.job, assignment.task
-    seeds = task.seeds
-    if job.device != "cuda" or fault.gpu is None or task.replay or path_of(job.folder, seeds, job.origin["code_hash"]).exists():
-        return None
-    if fault.gpu == "memory":
-        half = (len(seeds) + 1) // 2
-        if half == len(seeds):
-            return None
-        sizes = f"{half} and {len(seeds) - half}"
-        return Again(
-            seeds, [seeds[:half], seeds[half:]], f"The GPU's memory does not hold a stack of {len(seeds)} seeds; it is cut into {sizes}."
-        )
-    if job.plain:
-        return None
-    reason = f"The training failed on the GPU ({fault.cause}); it starts once more, without CUDA graphs and the fused attention."
-    return Again(seeds, [seeds], reason)
 
 
 def _work(card: str, pipe: Connection) -> None:
@@ -442,17 +361,16 @@ def messages(assignment: Assignment, data_of: Callable[[Job], Any]) -> Iterator[
     """
     job, task = assignment.job, assignment.task
     try:
-        if loaded_code(job.device)[job.settings.task] != job.origin["code_hash"]:
+        if loaded_code()[job.settings.task] != job.origin["code_hash"]:
             raise UserError("The code was changed while this command ran, so its trainings would name other code: run it again.")
         prepare(job.device)
         data = data_of(job)
-        with environment.variables(**(_PLAIN if job.plain else {})):
-            if task.replay:
-                replayed = _replay(job, data, task.seeds)
-                yield replayed
-                if replayed.parted is None:
-                    return
-            yield from _train(job, data, task.seeds)
+        if task.replay:
+            replayed = _replay(job, data, task.seeds)
+            yield replayed
+            if replayed.parted is None:
+                return
+        yield from _train(job, data, task.seeds)
     except UserError as error:
         yield Broken(task.seeds, str(error), True)
     except Exception as error:
@@ -477,29 +395,18 @@ def _broken(assignment: Assignment, error: Exception) -> Broken:
     """The message about an error that is no UserError; `assignment`: what was under way."""
     sentence, cause = disk_sentence(error), first_line(error)
     job, task = assignment.job, assignment.task
-    fault = _gpu_fault(error) if job.device == "cuda" else None
-    if fault == "memory":
-        sentence = (
-            f"The GPU's memory does not hold the training of seeds {task.seeds} ({cause}): lower train.batch_size, or train on"
-            f" the processor with LAB_DEVICE=cpu{', or anew with REPLAY=0' if task.replay else ''}."
+    if job.device == "cuda" and ("out of memory" in cause or "ALLOC_FAILED" in cause):
+        text = (
+            f"The GPU's memory does not hold the training of seeds {task.seeds} ({cause}): lower train.batch_size, ask for fewer seeds at a"
+            f" time, or train on the processor with LAB_DEVICE=cpu{', or anew with REPLAY=0' if task.replay else ''}."
         )
+        return Broken(task.seeds, text, False)  # other trainings may fit
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(_PACKAGE)]
     where = f"{Path(frames[-1].filename).relative_to(_PACKAGE.parent)}, line {frames[-1].lineno}, {cause}" if frames else cause
     text = sentence or f"Training seeds {task.seeds} failed in {where}"
-    if fault == "computation" and not job.plain:
-        text += "\nLAB_GRAPHS=0 and LAB_ATTENTION=sdpa train without CUDA graphs and without the fused attention."
-    return Broken(task.seeds, text, sentence is not None, fault, cause)
-
-
-def _gpu_fault(error: Exception) -> str | None:
-    """What of a GPU failed, as `Broken` has it."""
-    import torch
-
-    text = str(error)
-    if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "ALLOC_FAILED" in text:
-        return "memory"
-    ours = isinstance(error, torch.AcceleratorError) or any(name in text for name in ("CUDA", "CUBLAS", "cuDNN", "Triton Error"))
-    return "computation" if ours else None
+    if job.device == "cuda" and sentence is None:
+        text += "\nLAB_ATTENTION=sdpa trains without this project's kernel, LAB_GRAPHS=0 without CUDA graphs."
+    return Broken(task.seeds, text, sentence is not None)
 
 
 def _replay(job: Job, data: Any, seeds: list[int]) -> Replayed:
@@ -507,13 +414,14 @@ def _replay(job: Job, data: Any, seeds: list[int]) -> Replayed:
     import torch
 
     from pipeline.runner import finished, replay
-    from pipeline.training.engine import Trainer
+    from pipeline.training.fused import make_trainer
 
     found, _ = finished.find(job.folder, job.origin["code_hash"], job.settings)
     parts = [found[seed] for seed in seeds]
     name = device_name(job.device)
-    exact = all(same_processor(part.origin["device_name"], name) for part in parts)
-    parted = replay.parted(Trainer(job.settings, data, seeds, torch.device(job.device)), parts, exact=exact)
+    trainer = make_trainer(job.settings, data, seeds, torch.device(job.device))
+    exact = all(same_processor(part.origin["device_name"], name) and part.is_fused == trainer.is_fused for part in parts)
+    parted = replay.parted(trainer, parts, exact=exact)
     if parted is None:
         record = {**job.origin, "date": job.started, "device_name": name, "exact": exact}
         for part in parts:
@@ -525,11 +433,11 @@ def _train(job: Job, data: Any, seeds: list[int]) -> Iterator[Message]:
     import torch
 
     from pipeline.runner import checkpoint, finished, replay
-    from pipeline.training.engine import Trainer
+    from pipeline.training.fused import make_trainer
 
-    trainer = Trainer(job.settings, data, seeds, torch.device(job.device))
+    trainer = make_trainer(job.settings, data, seeds, torch.device(job.device))
     tables = replay.tables(trainer)
-    facts = _facts(job)
+    facts = _facts(job, trainer.engine)
     path = checkpoint.path_of(job.folder, seeds, job.origin["code_hash"])
     # A benchmark records no versions.
     here: dict[str, Any] = {"device_name": facts.device_name, "versions": job.origin.get("versions", {})}
@@ -543,6 +451,7 @@ def _train(job: Job, data: Any, seeds: list[int]) -> Iterator[Message]:
     first = trainer.epoch + 1
     while not trainer.done:
         rows = trainer.run_epoch()
+        about["engine"] = trainer.engine
         if job.device == "cuda":
             about["graphs"] = trainer.driver.graphs
         start = time.perf_counter()
@@ -561,11 +470,12 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _facts(job: Job) -> Facts:
+def _facts(job: Job, engine: str) -> Facts:
     from pipeline.models import attention_kernel, build, count_flops, count_parameters
 
     model = job.settings.model
-    return Facts(attention_kernel(model, job.device), count_parameters(build(model)), count_flops(model), device_name(job.device))
+    attention = "fused-vit" if engine == "fused" else attention_kernel(model, job.device)
+    return Facts(engine, attention, count_parameters(build(model)), count_flops(model), device_name(job.device))
 
 
 def die_with_dvc() -> None:

@@ -118,10 +118,12 @@ def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, de
         found: all finished seeds of these settings; their tensors are not looked at.
     """
     replay = replays()
-    stacks: list[list[int]] = []  # of finished seeds; on CUDA as they were trained, because grouping decides rounding
+    stacks: list[list[int]] = []  # of finished seeds; torch's engine needs them as CUDA trained them, because grouping decides rounding
     for seed in settings.train.seeds:
         if replay and seed in found and code not in found[seed].codes:
             stack = found[seed].origin["stack"] if device == "cuda" else [seed]
+            if found[seed].is_fused:
+                stack = [one for one in stack if one in found]
             if stack not in stacks:
                 stacks.append(stack)
     replayed = [stack for stack in stacks if all(seed in found for seed in stack)]
@@ -165,8 +167,8 @@ class Training:
                 self._replayed |= set(seeds)
             case workers.Replayed(seeds=seeds, parted=parted):
                 self.progress.say(f"{self._variant}  trained anew, because the code computes something else: {parted}")
-            case workers.Again():
-                self.progress.again(message.seeds, message.groups)
+            case workers.Gone():
+                self.progress.again(message.seeds)
                 self.progress.say(f"{self._variant}  {message.reason}")
             case workers.Started():
                 self._start(message.facts)
@@ -237,10 +239,12 @@ class Training:
             return
         if self._origin["device"] == "cuda" and not self._settings.stackable:
             self.progress.say("This network cannot be stacked: its seeds train one after another.")
-        if not facts.attention.startswith("fused") and facts.attention != "none":
+        if self._origin["device"] == "cuda":
+            self.progress.say(f"{self._variant}  engine: {facts.engine}")
+        elif not facts.attention.startswith("fused") and facts.attention != "none":
             self.progress.say(f"{self._variant}  attention is not computed by the fused kernel but as: {facts.attention}")
-        run = self._describe(self._origin["code_hash"])
-        run |= {**self._origin, "device_name": facts.device_name, "attention": facts.attention, "started": workers.now()}
+        run = self._describe(self._origin["code_hash"]) | self._origin
+        run |= {name: getattr(facts, name) for name in ("engine", "attention", "device_name")} | {"started": workers.now()}
         # On CUDA the processor has time to spare, so the run can be watched from the start.
         self._tracker = Tracker(run, start_after=0.0) if self._origin["device"] == "cuda" else Tracker(run)
 

@@ -321,6 +321,7 @@ class Recorder:
             "device": run["device"],
             "device.name": run["device_name"],
             "attention": run["attention"],
+            **({"engine": run["engine"]} if "engine" in run else {}),  # earlier versions recorded none
             **{f"versions.{name}": version for name, version in run["versions"].items()},
             "mlflow.source.name": f"dvc repro {run['stage']}",
             "mlflow.source.type": "LOCAL",

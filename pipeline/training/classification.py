@@ -29,9 +29,9 @@ class Classification:
         self.num_examples, self.num_tests = len(dataset.train_labels), len(dataset.test_labels)
         keys = torch.tensor([derive_seed(seed, "augment") for seed in seeds], device=device)
         self._augment_key = keys if settings.train.augment == "affine" else None
-        test_images = torch.from_numpy(dataset.test_images).to(device)
+        self._test_images = torch.from_numpy(dataset.test_images).to(device)
         self._test_labels = torch.from_numpy(dataset.test_labels).long().to(device)
-        self._evaluator = Evaluator(stack, test_images, self._test_labels, num_seeds=len(seeds), driver=driver)
+        self._evaluator = Evaluator(stack, self._test_images, self._test_labels, num_seeds=len(seeds), driver=driver)
 
     def begin(self, epoch: int) -> None:
         self._stack.train(True)

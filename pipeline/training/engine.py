@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -93,17 +93,20 @@ class Trainer:
         failed: maps a seed to the epoch in which its loss stopped being finite; such a seed gets no further rows. Empty if
             settings.train.divergence is `record`, because such a loss then counts as a result.
         driver: runs the steps.
+        engine: what `pipeline.training.fused.make_trainer` says of it: "fused", or "torch: WHY".
         learning: the task (`pipeline.training.tasks.Learning`).
         num_steps: steps of the whole training.
     """
+
+    engine = "torch"
+    stack: Stack
 
     def __init__(self, settings: VariantSettings, data: Any, seeds: Sequence[int], device: torch.device) -> None:
         self.settings = settings
         self.seeds = list(seeds)
         self.device = device
-        self.stack = Stack(settings.model, seeds, device)
         self.driver = make_driver(device)
-        self.learning = learning(settings)(settings, data, seeds, self.stack, self.driver, device)
+        self.learning = self._begin(data)
         train = settings.train
         if (train.train_images or 0) > self.learning.num_examples:
             raise UserError(f"train_images is {train.train_images:,}, but there are {self.learning.num_examples:,} training images.")
@@ -118,10 +121,21 @@ class Trainer:
         self.rows: list[EpochRow] = []
         self.failed: dict[int, int] = {}
         self._total = torch.zeros(len(seeds), dtype=torch.float64, device=device)
-        self._steps = {
-            size: TrainingStep(self.stack, self.optimizer, self.learning.losses, self._total, self.trace, size, self.learning.num_examples)
-            for size in batch_sizes(self._epoch_examples, train.batch_size)
-        }
+        self._steps = self._make_steps(batch_sizes(self._epoch_examples, train.batch_size))
+
+    def _begin(self, data: Any) -> Any:
+        """Makes the stack, and the task that it learns."""
+        self.stack = Stack(self.settings.model, self.seeds, self.device)
+        return learning(self.settings)(self.settings, data, self.seeds, self.stack, self.driver, self.device)
+
+    def _make_steps(self, sizes: set[int]) -> dict[int, Any]:
+        """The step for each size of a batch."""
+        losses, count = self.learning.losses, self.learning.num_examples
+        return {size: TrainingStep(self.stack, self.optimizer, losses, self._total, self.trace, size, count) for size in sizes}
+
+    @property
+    def is_fused(self) -> bool:
+        return self.engine == "fused"
 
     @property
     def done(self) -> bool:
@@ -150,12 +164,16 @@ class Trainer:
         self.rows += rows
         return rows
 
-    def run_steps(self, count: int, after: Callable[[], object] = lambda: None) -> None:
+    def run_steps(self, count: int, after: Callable[[], object] | None = None) -> None:
         """Runs only the first steps of a training, for their `trace`, and calls `after` after each. The trainer has to be new."""
         self._prepare(1)
         epochs = (self._batches(epoch) for epoch in range(1, self.settings.train.epochs + 1))
-        for index in itertools.islice(itertools.chain.from_iterable(epochs), count):
-            self._run_step(index)
+        batches = itertools.islice(itertools.chain.from_iterable(epochs), count)
+        if after is None:
+            self._run(batches)
+            return
+        for index in batches:
+            self._run([index])
             after()
 
     def test(self) -> tuple[list[float], list[float]]:
@@ -177,8 +195,7 @@ class Trainer:
     def _train_epoch(self) -> Tensor:
         """Trains one epoch. Returns the mean loss of each seed (seed,), float64."""
         self._total.zero_()
-        for index in self._batches(self.epoch):
-            self._run_step(index)
+        self._run(self._batches(self.epoch))
         return self._total / self._epoch_examples
 
     def _batches(self, epoch: int) -> Iterator[Tensor]:
@@ -189,10 +206,11 @@ class Trainer:
         ]
         yield from torch.stack(orders).to(self.device).split(train.batch_size, dim=1)
 
-    def _run_step(self, index: Tensor) -> None:
-        step = self._steps[index.shape[1]]
-        step.index.copy_(index)
-        self.driver.run(step)
+    def _run(self, batches: Iterable[Tensor]) -> None:
+        for index in batches:
+            step = self._steps[index.shape[1]]
+            step.index.copy_(index)
+            self.driver.run(step)
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":

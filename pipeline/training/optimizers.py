@@ -10,6 +10,7 @@ computed per seed. `torch.optim` has the same updates (tests compare them), but 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
@@ -22,6 +23,7 @@ from pipeline.training import schedules
 Averages = Mapping[str, list[Tensor]]
 
 BETA1, EPSILON = 0.9, 1e-8  # Kingma and Ba 2015; also torch's defaults
+_TENSORS_A_LAUNCH = 36  # of torch's fused updates, with four numbers of each weight
 
 
 class Optimizer(ABC):
@@ -57,20 +59,38 @@ class Optimizer(ABC):
         Returns:
             The L2 norm of each seed's gradient before clipping (seed,), float32; inf or nan if the gradient is not finite.
         """
-        used = [(i, parameter, parameter.grad) for i, parameter in enumerate(self._parameters) if parameter.grad is not None]
-        parameters, gradients = [parameter for _, parameter, _ in used], [gradient for _, _, gradient in used]
-        averages = {name: [tensors[i] for i, _, _ in used] for name, tensors in self._averages.items()}
-        for parameter in parameters:
+        gradients = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
             parameter.grad = None
-        norm = self._norm(gradients)
-        if self._settings.clip_norm is not None:
-            self._scale(gradients, (self._settings.clip_norm / norm).clamp(max=1).float())
+        norm = self._norm([gradient for gradient in gradients if gradient is not None])
         # Rehearsing a step before its capture may count past the last row; the rehearsal is undone, but needs a row to read.
         row = self._step.clamp(max=len(self.coefficients) - 1).view(1)
         self._step += 1
         # Not `[row]`, because the host reads an index that is a single number.
-        self._update(parameters, gradients, averages, *self.coefficients.index_select(0, row).squeeze(0).unbind())
+        self.apply(gradients, norm, self._step.float(), self.coefficients.index_select(0, row).squeeze(0))
         return norm.float()
+
+    @torch.no_grad()
+    def apply(self, gradients: Sequence[Tensor | None], norm: Tensor, count: Tensor, coefficients: Tensor) -> None:
+        """Clips the gradients and updates the parameters; does not count the step.
+
+        Args:
+            gradients: of the parameters, None of those that stay as they are; clipped in place.
+            norm: of each seed's gradient (seed,), float64.
+            count: the step's number () float32, counted from 1.
+            coefficients: its row of the table (coefficient,).
+        """
+        given = [(i, gradient) for i, gradient in enumerate(gradients) if gradient is not None]
+        changes = [gradient for _, gradient in given]
+        if self._settings.clip_norm is not None:
+            self._scale(changes, (self._settings.clip_norm / norm).clamp(max=1).float())
+        parameters = [self._parameters[i] for i, _ in given]
+        averages = {name: [tensors[i] for i, _ in given] for name, tensors in self._averages.items()}
+        self._update(parameters, changes, averages, count, *coefficients.unbind())
+
+    def count(self, steps: int) -> None:
+        """Counts steps that `apply` took."""
+        self._step += steps
 
     def state(self) -> dict[str, Tensor]:
         """Steps done and running averages, by name; not copies."""
@@ -91,8 +111,10 @@ class Optimizer(ABC):
         return rates[:, None]
 
     @abstractmethod
-    def _update(self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, *coefficients: Tensor) -> None:
-        """Changes parameters and averages in place. `coefficients` are the step's row of the table, each a tensor ()."""
+    def _update(
+        self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, count: Tensor, *coefficients: Tensor
+    ) -> None:
+        """Changes parameters and averages in place. Count and coefficients are those of `apply`, each a tensor ()."""
 
     def _norm(self, gradients: list[Tensor]) -> Tensor:
         """(seed,), in float64 because the squares of large float32 numbers overflow float32."""
@@ -110,9 +132,12 @@ class Optimizer(ABC):
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1) with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2): AdamW."""
 
-    def _update(self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, *coefficients: Tensor) -> None:
+    def _update(
+        self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, count: Tensor, *coefficients: Tensor
+    ) -> None:
+        parameters, gradients, means, squares = map(_spread, (parameters, gradients, *averages.values()))
         torch._fused_adamw_(
-            parameters, gradients, averages["mean"], averages["square"], [], [self._step.float()] * len(gradients),
+            parameters, gradients, means, squares, [], [count] * len(gradients),
             lr=coefficients[0], beta1=BETA1, beta2=self._settings.beta2, weight_decay=self._settings.weight_decay, eps=EPSILON,
             amsgrad=False, maximize=False,
         )  # fmt: skip
@@ -137,7 +162,9 @@ class RAdam(Optimizer):
         plain = torch.where(length > 5, 0, rates_of_mean)
         return torch.stack([1 - rates * self._settings.weight_decay, adaptive, plain], dim=1)
 
-    def _update(self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, *coefficients: Tensor) -> None:
+    def _update(
+        self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, count: Tensor, *coefficients: Tensor
+    ) -> None:
         kept, adaptive, plain = coefficients
         means, squares = averages["mean"], averages["square"]
         if self._settings.weight_decay:
@@ -159,11 +186,24 @@ class SGD(Optimizer):
     def _names(self) -> tuple[str, ...]:
         return ("velocity",) if self._settings.momentum else ()
 
-    def _update(self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, *coefficients: Tensor) -> None:
+    def _update(
+        self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, count: Tensor, *coefficients: Tensor
+    ) -> None:
         torch._fused_sgd_(
             parameters, gradients, averages.get("velocity", []), weight_decay=self._settings.weight_decay,
             momentum=self._settings.momentum, lr=coefficients[0], dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
         )  # fmt: skip
+
+
+def _spread(tensors: list[Tensor]) -> list[Tensor]:
+    """On a GPU, a single tensor as views of its parts, as many as one launch takes.
+
+    A block of threads of torch's fused update works on up to 65,536 numbers of one tensor: a single tensor would leave most of a GPU idle.
+    """
+    if len(tensors) != 1 or tensors[0].device.type != "cuda":
+        return tensors
+    flat = tensors[0].detach().view(-1)
+    return list(flat.split(4 * math.ceil(len(flat) / (4 * _TENSORS_A_LAUNCH))))  # of whole vectors of four
 
 
 def make_optimizer(settings: TrainSettings, parameters: Sequence[Tensor], *, num_seeds: int, stacked: bool, total_steps: int) -> Optimizer:

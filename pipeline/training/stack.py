@@ -68,7 +68,7 @@ class Stack:
         self.single = len(seeds) == 1
         trained = {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
         if self.single:
-            self.parameters = list(trained.values())
+            self.parameters: list[Tensor] = list(trained.values())
         else:
             parameters, self._buffers = torch.func.stack_module_state([model.to(device) for model in models])
             self._parameters = {name: value.detach().requires_grad_(name in trained) for name, value in parameters.items()}

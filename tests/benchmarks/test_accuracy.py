@@ -13,7 +13,7 @@ from pipeline.kernels import why_not_fused
 
 @pytest.mark.long
 def test_both_paths_are_trained_and_agree_to_rounding(tmp_path: Path) -> None:
-    if why_not_fused(4, "cpu"):
+    if why_not_fused(4):
         pytest.skip("the fused kernel cannot run on this machine")
     options = Options(
         device="cpu", data=tmp_path / "none", threads=2, warmup=0, threshold=1.0, attempts=1, steps=None

@@ -201,23 +201,3 @@ def test_a_loss_that_is_not_finite_stops_no_other_variant(
     assert caught.value.status == 1
     assert "The loss of variant wild was not finite: seed 0 in epoch 1." in capsys.readouterr().out
     assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "wild"))) == ([0], [])
-
-
-def test_a_group_that_is_cut_in_half_is_still_one_variant(study: Callable[..., params.Params], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a GPU without memory for the stack has it: nothing is over before both halves are."""
-    settings = study(halved={"seeds": [0, 1], "blocks": 2})
-    monkeypatch.setattr(workers, "make_groups", lambda seeds, device, *, stackable: [list(seeds)])
-
-    def run(queue: Queue[workers.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
-        while queue:
-            whole = queue.take()
-            halves = [whole]
-            if whole.task.seeds == [0, 1]:
-                handle(whole, workers.Again([0, 1], [[0], [1]], "two halves"))
-                halves = [workers.Assignment(whole.job, workers.Task([seed])) for seed in (0, 1)]
-            for half in halves:
-                for message in workers.messages(half, lambda job: load(job.arrays)):
-                    handle(half, message)
-
-    train.train("cpu", run)
-    assert seeds_in(place(settings, "halved")) == [0, 1]

@@ -725,3 +725,11 @@ def test_a_head_dimension_that_does_not_compile_falls_back(monkeypatch: pytest.M
     assert attention_path(device="cpu", head_dim=5, tokens=9) == "sdpa"
     assert "no code for 5" in (why_not_fused(5) or "")
     assert not fuses_slices(torch.zeros(2, 9, 10), 5)
+
+
+def test_the_plain_path_runs_in_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_ATTENTION", "sdpa")
+    qkv = torch.randn(4, 2, 7, 3, 3, 4, generator=torch.Generator().manual_seed(0))
+    stacked = torch.func.vmap(lambda x: attention(x, scale=0.5))(qkv)
+    for s in range(len(qkv)):
+        torch.testing.assert_close(stacked[s], attention(qkv[s], scale=0.5), rtol=0, atol=1e-6)

@@ -295,12 +295,14 @@ def driven(tmp_path: Path, device: str, task: workers.Task, answers: list[Any]) 
         wait=lambda streams, **options: (streams[:1], []),
         get=get,
     )
-    waiting = workers.Waiting(
+    driver = cluster._Driver(
+        ray,
         Queue([(workers.Assignment(job, task), 1.0)]),
-        lambda assignment, message: handled.append((message, assignment.job.plain)),
+        lambda assignment, message: handled.append(message),
         lambda assignment, error: lost.append(error),
+        device,
+        1,
     )
-    driver = cluster._Driver(ray, waiting, waiting._handle, device, 1)
     driver._data["classification"] = None
     driver.work()
     assert not answers
@@ -309,26 +311,16 @@ def driven(tmp_path: Path, device: str, task: workers.Task, answers: list[Any]) 
 
 def test_a_group_that_takes_its_process_down_is_given_up(tmp_path: Path) -> None:
     handled, lost = driven(tmp_path, "cpu", workers.Task([4]), [Gone()] * cluster.MAX_DEATHS)
-    assert [type(message) for message, _ in handled] == [workers.Again] * (cluster.MAX_DEATHS - 1)
+    assert [type(message) for message in handled] == [workers.Gone] * (cluster.MAX_DEATHS - 1)
     (error,) = lost
     assert error.status == 1
     assert str(error).startswith("Its process or node was lost 3 times without an epoch between (Gone)")
 
 
-def test_on_a_gpu_it_starts_once_more_without_graphs(tmp_path: Path) -> None:
-    done = workers.Done([4], {}), {"seed-4.done": b"bits"}
-    handled, lost = driven(tmp_path, "cuda", workers.Task([4]), [*[Gone()] * cluster.MAX_DEATHS, done])
-    assert [type(message) for message, _ in handled] == [workers.Again] * cluster.MAX_DEATHS + [workers.Done]
-    assert [plain for _, plain in handled] == [False] * cluster.MAX_DEATHS + [True]
-    assert "without CUDA graphs" in handled[-2][0].reason
-    assert lost == []
-    assert (tmp_path / "seed-4.done").read_bytes() == b"bits"
-
-
 def test_a_replay_that_is_lost_is_done_elsewhere_without_a_word(tmp_path: Path) -> None:
     """A group that was to be kept is no part of the work that the screen shows."""
     handled, lost = driven(tmp_path, "cpu", workers.Task([4], replay=True), [Gone(), (workers.Replayed([4], None), {})])
-    assert [type(message) for message, _ in handled] == [workers.Replayed]
+    assert [type(message) for message in handled] == [workers.Replayed]
     assert lost == []
 
 

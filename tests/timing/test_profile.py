@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ import torch
 from torch.autograd import DeviceType
 
 import pipeline.models.attention
-from pipeline.data.datasets import load
+from pipeline.data.datasets import Dataset, load
 from pipeline.kernels import attention_path
 from pipeline.models import VisionTransformer
 from pipeline.params import ModelSettings, Params
@@ -107,3 +107,13 @@ def test_labels_are_gone_after_a_profile(study: Params) -> None:
     with profile._labels(VisionTransformer(study.base)):
         assert pipeline.models.attention.attention is not before[0]
     assert (pipeline.models.attention.attention, published.weigh) == before
+
+
+@pytest.mark.cuda
+def test_the_parts_of_a_profile_on_a_gpu_are_all_of_its_kernels(study: Params, blobs: Callable[[int, int], Dataset]) -> None:
+    for entry in entries(study, 16):
+        if entry.kind == "step" and entry.subject == "base" and not entry.nested:
+            events = profile.record(entry, study, blobs(2000, 500), torch.device("cuda"), 2)
+            kernels = [event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
+            spent = sum(event.time_range.elapsed_us() for event in kernels)
+            assert profile.by_part(events, cuda=True)[0].total() == pytest.approx(spent, rel=0.05)

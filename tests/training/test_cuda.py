@@ -10,8 +10,8 @@ import torch
 
 from pipeline.data.datasets import Dataset
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
-from pipeline.runner import workers
 from pipeline.training.engine import Trainer, set_reproducible
+from pipeline.training.fused import FusedTrainer, make_trainer
 from pipeline.training.step import GraphDriver
 from tests.helpers import finish
 
@@ -25,6 +25,12 @@ OPTIONS: list[dict[str, Any]] = [
     {"pool": "max", "cls_insert": "none", "position": "sincos2d"},
     {"cls_insert": "loop", "position": "none"},
     {"patch": 2, "pool": "mean"},
+]
+
+FUSED: list[dict[str, Any]] = [
+    {},
+    {"attention": "full", "norm": "post", "final_norm": True, "activation": "relu", "memory": 4},
+    {"patch": 7, "pool": "concat", "cls_insert": "none", "position": "sinusoidal", "heads": 2},
 ]
 
 
@@ -103,15 +109,6 @@ def test_repeat_and_resume_are_bitwise(study: Params, dataset: Dataset) -> None:
     assert_bitwise(trained(chosen, dataset), unbroken)
 
 
-def test_a_stack_learns_with_torchs_attention(study: Params, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its memory-efficient kernel has no backward pass under vmap, so the workers switch it off."""
-    workers.prepare("cuda")
-    chosen = settings(study, epochs=1)
-    fused = trained(chosen, dataset)
-    monkeypatch.setenv("LAB_ATTENTION", "sdpa")
-    torch.testing.assert_close(trained(chosen, dataset).trace.loss, fused.trace.loss, rtol=0, atol=1e-4)
-
-
 def test_the_host_does_not_wait_inside_an_epoch(study: Params, dataset: Dataset) -> None:
     trainer = Trainer(settings(study, epochs=2), dataset, SEEDS, torch.device("cuda"))
     trainer.run_epoch()
@@ -131,6 +128,52 @@ def test_memory_does_not_grow_with_epochs(study: Params, dataset: Dataset) -> No
         trainer.run_epoch()
         held.append(torch.cuda.memory_allocated())
     assert max(held[2:]) <= held[1]
+
+
+def fused(chosen: VariantSettings, dataset: Dataset, seeds: list[int] = SEEDS) -> FusedTrainer:
+    trainer = make_trainer(chosen, dataset, seeds, torch.device("cuda"))
+    assert isinstance(trainer, FusedTrainer), trainer.engine
+    return trainer
+
+
+@pytest.mark.parametrize("options", FUSED, ids=str)
+def test_the_fused_engine_follows_the_cpu(study: Params, dataset: Dataset, options: dict[str, Any]) -> None:
+    chosen = settings(study, batch_size=48, epochs=2, **options)
+    ours = fused(chosen, dataset)
+    finish(ours)
+    for place, seed in enumerate(SEEDS):
+        theirs = Trainer(chosen, dataset, [seed], torch.device("cpu"))
+        theirs.run_steps(21)
+        for name in ("loss", "gradient_norm"):
+            found, expected = getattr(ours.trace, name)[place, :21].cpu(), getattr(theirs.trace, name)[0, :21]
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_seed_has_the_same_bits_alone_and_among_a_hundred(study: Params, dataset: Dataset) -> None:
+    """And with a clipped gradient, whose norm is a sum over its weights, and after a resume."""
+    base = settings(study, batch_size=48, epochs=2)
+    chosen = base.model_copy(update={"train": base.train.model_copy(update={"clip_norm": 1.0})})
+    many, alone = fused(chosen, dataset, list(range(100))), fused(chosen, dataset, [7])
+    finish(many)
+    alone.run_epoch()
+    resumed = fused(chosen, dataset, [7])
+    resumed.load(alone.state(), epoch=alone.epoch, rows=alone.rows, failed=alone.failed)
+    finish(resumed)
+    assert [row[:6] for row in resumed.rows] == [row[:6] for row in many.rows if row.seed == 7]
+    state = many.state()
+    for name, value in resumed.state().items():
+        assert torch.equal(value, state[name] if value.dim() == 0 else state[name][7:8]), name
+
+
+def test_graphs_change_no_bit_of_the_fused_engine(study: Params, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = settings(study, batch_size=48)
+    graphs = fused(chosen, dataset)
+    finish(graphs)
+    assert graphs.driver.graphs == "captured"
+    monkeypatch.setenv("LAB_GRAPHS", "0")
+    eager = fused(chosen, dataset)
+    finish(eager)
+    assert_bitwise(graphs, eager)
 
 
 # The last test, because a capture that fails is the last one of its process.

@@ -1,0 +1,138 @@
+"""What `docs/on_a_gpu.sh` runs: the data from data/raw, and new seeds of the variants of open claims, packed as finished seeds.
+
+The train stage takes a finished seed of this code as its own (`pipeline.runner.finished`), whatever device trained it, and evaluate tests
+its weights. So weights travel, too: with trace and record a seed of the thesis's network has 60 kB, and the limit holds a thousand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline import provenance
+from pipeline.errors import UserError, run_command
+from pipeline.params import Params, VariantSettings, load
+from pipeline.runner import finished, workers
+from pipeline.training import tasks
+from pipeline.training.fused import why_not
+
+ARRAYS, SEEDS = Path("data/arrays"), Path(".checkpoints/seeds")
+# By what a hundred seeds would decide; those that the study does not have are passed over.
+CLAIMS = ("T1b", "T1a", "T10", "T3", "L4", "T12c", "T12d", "T13c", "K1c", "K1e", "R1b", "C2", "T8", "T8b")
+FIRST_SEED = 1000  # no seed from here on has been seen
+TOGETHER = 50  # seeds of a stack; more are no faster, and a shorter stack is sooner safe
+FILE_BYTES, FILES = 15 * 2**20, 4  # of packed seeds
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m docs.on_a_gpu", description=__doc__.splitlines()[0])
+    parser.add_argument("step", choices=("prepare", "seeds"))
+    parser.add_argument("--seconds", type=float, default=300.0, help="time for the seeds")
+    parser.add_argument("--epochs", type=int, help="fewer than params.yaml has, to try this script")
+    parser.add_argument("--count", type=int, default=100, help="seeds of each variant")
+    parser.add_argument("--claims", type=lambda text: text.split(","), default=CLAIMS, help="claims, in their order")
+    given = parser.parse_args(argv)
+    if given.step == "prepare":
+        prepare()
+        return
+    if given.seconds < 1:
+        raise UserError("No time is left for seeds.")
+    seeds(given.claims, given.count, time.monotonic() + given.seconds, Packer(Path(os.environ.get("OUT", "build/on-a-gpu"))), given.epochs)
+
+
+def prepare() -> None:
+    """Makes data/arrays where they are not."""
+    from pipeline.data.datasets import prepare as make
+
+    if not (ARRAYS / "dataset.json").exists():
+        make("mnist", Path("data/raw"), ARRAYS)
+    device = workers.choose_device()
+    print(f"{provenance.device_name(device)}, {provenance.versions(device)}", flush=True)
+
+
+def chosen(params: Params, claims: tuple[str, ...], device: str) -> Iterator[tuple[str, VariantSettings]]:
+    """The variants of these claims, each once; on a GPU those that the fused engine trains, for others would take all of the time."""
+    import torch
+
+    listed = dict.fromkeys(
+        variant for claim in claims if claim in params.claims for side in params.claims[claim].comparisons for variant in side.variants
+    )
+    for variant in listed:
+        settings = params.resolve(variant)
+        reason = why_not(settings, torch.device(device)) if device == "cuda" else None
+        if reason is None:
+            yield variant, settings
+        else:
+            print(f"{variant}: left out, because torch's engine would train it ({reason})", flush=True)
+
+
+class Packer:
+    """Packs files into a few archives, each of them whole at any time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._packed = folder, [list[Path]()]
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, paths: list[Path]) -> bool:
+        """Whether they still fit; if not, they are left out."""
+        if sum(path.stat().st_size for path in (*self._packed[-1], *paths)) > FILE_BYTES:
+            if len(self._packed) == FILES:
+                return False
+            self._packed.append([])
+        self._packed[-1] += paths
+        path = self._folder / f"seeds-{len(self._packed)}.tar.gz"
+        with tarfile.open(path.with_suffix(".new"), "w:gz", compresslevel=6) as archive:
+            for one in self._packed[-1]:
+                archive.add(one)
+        path.with_suffix(".new").rename(path)
+        return True
+
+
+def seeds(claims: tuple[str, ...], count: int, until: float, packer: Packer, epochs: int | None) -> None:
+    """Trains new seeds, variant by variant, until the time or the room is used up.
+
+    A stack that the time left would not finish, going by its first epoch, is given up.
+    """
+    device, params, trained = workers.choose_device(), load(), 0
+    data = {"classification": tasks.load("classification", ARRAYS)}
+    digest = tasks.data_digest("classification", ARRAYS)
+    for variant, wanted in chosen(params, claims, device):
+        length = {} if epochs is None else {"epochs": epochs}
+        settings = wanted.model_copy(update={"train": wanted.train.model_copy(update={"seeds": (0,), **length})})
+        place = finished.folder(SEEDS, settings, digest)
+        origin = provenance.origin(device, variant)
+        if commit := os.environ.get("COMMIT"):
+            origin |= {"git_commit": commit, "git_dirty": False}
+        job = workers.Job(settings, ARRAYS, place, device, origin)
+        for first in range(FIRST_SEED, FIRST_SEED + count, TOGETHER):
+            group = [seed for seed in range(first, min(first + TOGETHER, FIRST_SEED + count)) if not finished.is_there(place, seed, origin)]
+            begin = time.monotonic()
+            for task in [workers.Task(part) for part in workers.make_groups(group, device, stackable=settings.stackable)]:
+                for message in workers.messages(workers.Assignment(job, task), lambda job: data[job.settings.task]):
+                    if isinstance(message, workers.Broken):
+                        raise message.as_error()
+                    if isinstance(message, workers.Started):
+                        engine, epoch_begin = message.facts.engine, time.monotonic()
+                    if isinstance(message, workers.Epoch):
+                        left = (time.monotonic() - epoch_begin) / message.epoch * (settings.train.epochs - message.epoch)
+                        if time.monotonic() + left > until:
+                            print(f"{variant}: no time for seeds {first} and on; {trained} seeds are packed", flush=True)
+                            return
+            paths = [path for seed in group for path in sorted(place.glob(f"seed-{seed}.*.done"))]
+            if paths and not packer.add(paths):
+                print(f"{variant}: no room for seeds {first} and on; {trained} seeds are packed", flush=True)
+                return
+            trained += len(paths)
+            shares = [finished.read(path).rows[-1].test_accuracy for path in paths]
+            if shares:
+                mean, seconds = sum(shares) / len(shares), time.monotonic() - begin
+                print(f"{variant}: seeds {first} to {group[-1]}, accuracy {mean:.4%} in the mean, {seconds:.1f} s, {engine}", flush=True)
+    print(f"{trained} seeds are packed, all that were asked for", flush=True)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Fourteen minutes on a machine with a GPU: the tests that need one, the benchmark, then new seeds for the claims that are open.
+#
+#     OUT=/a/folder bash docs/on_a_gpu.sh
+#
+# It needs no network, no DVC and no MLflow, but torch, numpy, numba, pandas, pydantic, pyyaml, safetensors, rich, scipy, pillow, cuda-core,
+# pytest with timeout and xdist, hypothesis, and timm for the benchmark; of the checkout everything but results/ and reports/, and data/raw as
+# `dvc repro fetch` leaves it. COMMIT names the commit where .git is missing. At most 8 files of 16 MiB come to OUT.
+# Afterwards, in a full clone: `cat OUT/seeds-*.tar.gz | tar -xzif - -C .`, the new seeds in params.yaml, `make repro`: it trains none of them.
+set -u
+cd "$(dirname "$0")/.."
+export OUT=${OUT:-build/on-a-gpu} PYTHONUNBUFFERED=1 PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+MINUTES=${MINUTES:-14} TESTS=${TESTS:-2} python=${PYTHON:-python3}
+end=$((SECONDS + MINUTES * 60))
+mkdir -p "$OUT"
+{
+    $python -m docs.on_a_gpu prepare || exit
+    echo "== tests"
+    timeout $((TESTS * 60)) $python -m pytest -q -m cuda -p no:cacheprovider -W default tests/training tests/kernels
+    echo "== benchmark"
+    timeout 360 $python -m benchmarks --gpu --out "$OUT" ${QUICK:+--quick}
+    echo "== seeds"
+    $python -m docs.on_a_gpu seeds --seconds $((end - SECONDS)) ${EPOCHS:+--epochs "$EPOCHS"} ${COUNT:+--count "$COUNT"} ${CLAIMS:+--claims "$CLAIMS"}
+} 2>&1 | tee "$OUT/log.txt"

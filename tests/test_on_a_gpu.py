@@ -1,0 +1,70 @@
+"""`docs/on_a_gpu.py`: new seeds without DVC and MLflow, and what a study makes of them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from docs import on_a_gpu
+from pipeline import params
+from pipeline.provenance import training_code
+from pipeline.runner import finished
+from pipeline.stages import train
+from pipeline.training.tasks import data_digest
+from tests.conftest import small_study
+
+
+@pytest.fixture
+def folder(tmp_path: Path, raw_params: dict[str, Any], arrays: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Path:
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(small_study(raw_params), sort_keys=False))
+    shutil.copytree(arrays, tmp_path / "data" / "arrays")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    for name, value in (("LAB_DEVICE", "cpu"), ("LAB_ATTENTION", "sdpa")):
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+def test_its_seeds_are_those_of_a_study_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("dvc", "mlflow", "pooch"):
+        monkeypatch.setitem(sys.modules, module, None)
+    on_a_gpu.main(["seeds", "--claims", "none,W1", "--count", "2", "--seconds", "600"])
+    assert sorted(path.name for path in (folder / "out").iterdir()) == ["seeds-1.tar.gz"]
+    shutil.rmtree(folder / ".checkpoints")
+    with tarfile.open(folder / "out" / "seeds-1.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    study = params.load(folder / "params.yaml")
+    for variant in ("base", "wide"):
+        settings = study.resolve(variant)
+        asked = settings.model_copy(update={"train": settings.train.model_copy(update={"seeds": (1000, 1001)})})
+        place = finished.folder(folder / ".checkpoints" / "seeds", asked, data_digest(asked.task, folder / "data" / "arrays"))
+        found, damaged = finished.find(place, training_code())
+        assert (sorted(found), damaged) == ([1000, 1001], [])
+        assert train.plan(asked, found, training_code(), "cpu") == []
+
+
+def test_a_stack_for_which_no_time_is_left_is_given_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    on_a_gpu.main(["seeds", "--claims", "W1", "--count", "2", "--seconds", "1", "--epochs", "9999"])
+    assert "no time for seeds 1000 and on; 0 seeds are packed" in capsys.readouterr().out
+    assert not list((folder / "out").glob("*.tar.gz"))
+
+
+def test_what_does_not_fit_into_the_files_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(on_a_gpu, "FILE_BYTES", 250)
+    packer, paths = on_a_gpu.Packer(tmp_path / "out"), []
+    for i in range(on_a_gpu.FILES * 2 + 1):
+        paths.append(Path(f"seed-{i}.done"))
+        paths[-1].write_bytes(bytes(100))
+    assert [packer.add([path]) for path in paths] == [True] * on_a_gpu.FILES * 2 + [False]
+    packed = []
+    for path in sorted((tmp_path / "out").iterdir()):
+        with tarfile.open(path) as archive:
+            packed += archive.getnames()
+    assert packed == [path.name for path in paths[:-1]]
