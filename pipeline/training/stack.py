@@ -30,8 +30,8 @@ def derive_seed(seed: int, purpose: str) -> int:
 def _global_generators() -> list[object]:
     """The states of the generators that a process has one of: torch's, numpy's and Python's."""
     states = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
-    _, keys, *place = np.random.get_state()  # noqa: NPY002 (this one is meant)
-    return [*(state.numpy().tobytes() for state in states), keys.tobytes(), place, random.getstate()]
+    numpy = np.random.get_state(legacy=False)  # noqa: NPY002 (this one is meant)
+    return [*(state.numpy().tobytes() for state in states), numpy["state"]["key"].tobytes(), numpy["state"]["pos"], random.getstate()]
 
 
 @contextlib.contextmanager

@@ -197,16 +197,15 @@ def test_a_comparison_worked_by_hand() -> None:
 
 
 def test_intervals_of_shares_end_at_their_limits() -> None:
-    evidence = {"a": ending(0.0, 1.0, 1.0), "b": ending(0.0, 0.1, 0.0), "c": ending(0.9, 0.1, 0.2)}
-    for comparison, low, high in (
-        (compare("more", paired=False), -1, 1),
-        (compare("at least", reference=None, bound=0.5), 0, 1),
-        (compare("more", minus=("b", "c")), -2, 2),
+    evidence = {"a": ending(0.0, 1.0, 1.0), "b": ending(0.0, 0.1, 0.0)}
+    for comparison, limits in (
+        (compare("more"), (-1, 1)),
+        (compare("at least", reference=None, bound=0.5), (0, 1)),
     ):
         finding = found(comparison, **evidence)
         assert finding.interval is not None
-        assert (finding.interval.low, finding.interval.high) == (pytest.approx(finding.effect - 0.8, abs=0.8), high), low
-        assert finding.interval.low >= low
+        assert limits[0] <= finding.interval.low
+        assert finding.interval.high == limits[1]
 
 
 def test_a_training_without_an_error_has_half_of_one() -> None:
