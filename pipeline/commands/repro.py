@@ -46,6 +46,8 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
     choose_processes()  # refuses a bad number now, and not after the stages before
     settings = params.load(directory / "params.yaml")
     stages = _stages(directory, settings)
+    if not (directory / ".dvc").is_dir():
+        raise UserError(f"There is no .dvc/ in {directory.resolve()}: run the command from the root of a clone.")
     bring.check_place(directory)
     for line in mending.mend(directory, stages):
         print(line, flush=True)

@@ -30,12 +30,9 @@ def runs(variants: Collection[str]) -> None:
 
 
 def check_place(directory: Path = Path()) -> None:
-    """Raises UserError where DVC or git cannot work in a repository."""
-    try:
-        needed = "no_scm" not in (directory / _CONFIG / "config").read_text(encoding="utf-8")
-    except OSError:
-        raise UserError(f"There is no .dvc/ in {directory.resolve()}: run the command from the root of a clone.") from None
-    check_git(directory, needed=needed)
+    """Raises UserError where git, or DVC for want of it, does not work in a repository."""
+    config = directory / _CONFIG / "config"
+    check_git(directory, needed=config.is_file() and "no_scm" not in config.read_text(encoding="utf-8"))
 
 
 def check_lock() -> None:
