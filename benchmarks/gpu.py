@@ -139,8 +139,10 @@ def time_subjects(listed: dict[str, Subject], rounds: int, say: Say, seconds: fl
             value = ready[name]()
         return value, load.foreign
 
-    show = "{:.4f} s".format
-    for timing in run_rounds(list(ready), measure, rounds=rounds, say=say, repeat="timing", show=show, attempts=1, seconds=seconds):
+    timings = run_rounds(
+        list(ready), measure, rounds=rounds, say=say, repeat="timing", show="{:.4f} s".format, attempts=1, threshold=1.0, seconds=seconds
+    )
+    for timing in timings:
         found[timing.names[0]]["epoch_seconds"].append(timing.value)
     return found
 

@@ -16,7 +16,7 @@ mkdir -p "$OUT"
 {
     $python -m docs.on_a_gpu prepare || exit
     echo "== tests"
-    timeout $((TESTS * 60)) $python -m pytest -q -m cuda -p no:cacheprovider -W default tests/training tests/kernels
+    timeout $((TESTS * 60)) $python -m pytest -q -m cuda -n ${PROCESSES:-6} -p no:cacheprovider -W default tests/training tests/kernels
     echo "== benchmark"
     timeout 360 $python -m benchmarks --gpu --out "$OUT" ${QUICK:+--quick}
     echo "== seeds"

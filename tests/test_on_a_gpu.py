@@ -44,9 +44,9 @@ def test_its_seeds_are_those_of_a_study_elsewhere(folder: Path, tmp_path: Path, 
         settings = study.resolve(variant)
         asked = settings.model_copy(update={"train": settings.train.model_copy(update={"seeds": (1000, 1001)})})
         place = finished.folder(folder / ".checkpoints" / "seeds", asked, data_digest(asked.task, folder / "data" / "arrays"))
-        found, damaged = finished.find(place, training_code())
+        found, damaged = finished.find(place, training_code("classification"))
         assert (sorted(found), damaged) == ([1000, 1001], [])
-        assert train.plan(asked, found, training_code(), "cpu") == []
+        assert train.plan(asked, found, training_code("classification"), "cpu") == []
 
 
 def test_a_stack_for_which_no_time_is_left_is_given_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,11 +5,11 @@
 //   the residual stream stays in registers, a sum over a token's channels takes log2(LANES) shuffles, and a row that a linear layer needs
 //   whole is exchanged inside a warp. Slot p has the tokens p, p + SLOTS, ... Slots and tokens that are one too many repeat the image's
 //   last token, and images beyond the batch its last image: what they compute is finite where the original is, and their gradient is zero.
-// What lies where. The weights of a seed lie in global memory in the order of `Layout` (fused_vit.py), whose offsets are macros here. What
-//   is outside of the encoder's blocks, and the weights of the one block that is worked on, are copied to shared memory. A matrix maps
-//   INPUTS inputs to D outputs, row by row, followed by its bias; row i has its groups of four in the order group XOR (i / 4), so that rows
-//   and columns are read without bank conflicts. The largest part of shared memory, `area`, holds by turns: keys, values, queries and the
-//   gradients of attention's outputs; rows of tokens (Y, DH, A, DX), for linear layers and gradients of weights; partial sums. What the
+// What lies where. The weights of a seed lie in global memory in the order of `Layout` (fused_vit_layout.py), whose offsets are macros
+//   here. What is outside of the encoder's blocks, and the weights of the one block that is worked on, are copied to shared memory. A
+//   matrix maps INPUTS inputs to D outputs, row by row, then its bias; row i has its groups of four in the order group XOR (i / 4), so that
+//   rows and columns are read without bank conflicts. The largest part of shared memory, `area`, holds by turns: keys, values, queries and
+//   the gradients of attention's outputs; rows of tokens (Y, DH, A, DX), for linear layers and gradients of weights; partial sums. What the
 //   backward pass needs of each encoder block (its input, attention's output, each row's shift and 1 / sum) stays in the thread's local
 //   memory, and the rest is computed again.
 // Softmax. |q| times the largest |k| bounds every score (Cauchy and Schwarz), so no pass looks for the maximum. Where the bound is over 50
@@ -18,13 +18,10 @@
 //   in order. Every block writes a partial gradient of its own, and `add_up` adds those of a seed in order. The partition depends on the
 //   shape and the batch alone, so a seed's bits depend neither on its neighbours nor on their number.
 //
-// The macros are those of `macros` in fused_vit.py. tests/kernels/emulator.h has CUDA's words for a CPU.
-typedef unsigned char byte;
-typedef long long int64;
-enum { NORM_none, NORM_pre, NORM_post };
-enum { RESIDUAL_none, RESIDUAL_input, RESIDUAL_normalized };
-enum { POOL_cls, POOL_first, POOL_mean, POOL_max, POOL_attention, POOL_concat };
-enum { POSITION_none, POSITION_sinusoidal, POSITION_sincos2d, POSITION_learned };
+// The macros are those of `macros` in fused_vit_layout.py. tests/kernels/emulator.h has CUDA's words for a CPU.
+typedef unsigned char byte; typedef long long int64;
+enum { NORM_none, NORM_pre, NORM_post, RESIDUAL_none, RESIDUAL_input, RESIDUAL_normalized, POSITION_none, POSITION_sinusoidal,
+       POSITION_sincos2d, POSITION_learned, POOL_cls, POOL_first, POOL_mean, POOL_max, POOL_attention, POOL_concat };
 constexpr bool PRE = NORM == NORM_pre, POST = NORM == NORM_post, NORMS = PRE || POST, CONCAT = POOL == POOL_concat;
 constexpr bool SKIP = RESIDUAL != RESIDUAL_none;  // whether a residual goes past attention
 constexpr float LOG2E = 1.4426950408889634f, LOG_OF_2 = 0.69314718055994531f;
@@ -32,7 +29,7 @@ constexpr int GRID = SIDE / PATCH, PATCHES = GRID * GRID, TOKENS = PATCHES + CLS
 constexpr int HEAD_DIM = D / HEADS, KEYS = TOKENS + MEMORY, MEMORIES = MEMORY ? MEMORY : 1;
 constexpr int IN = FULL ? D : HEAD_DIM > 4 ? HEAD_DIM : 4;  // inputs of a query; two heads of two channels are one matrix with zeros
 constexpr int HEADS_HERE = HEAD_DIM == 2 ? 2 : 1;           // heads of which a thread owns channels
-constexpr int N = PER_THREAD, LANES = D / 4, SLOTS = (TOKENS + N - 1) / N, WARPS = THREADS / 32, UNROLL = 4;
+constexpr int N = PER_THREAD, LANES = D / 4, SLOTS = (TOKENS + N - 1) / N, WARPS = THREADS / 32;
 constexpr int ALL_SLOTS = THREADS / LANES, ROWS = N * ALL_SLOTS, STRIDE = D + 4;  // rows that are exchanged, and their distance
 constexpr bool EXCHANGE = IN > 4;                           // the inputs of a query lie with several threads
 constexpr bool KEEP_MIDDLE = FULL || POST;                  // the sum after attention is not just input + output
@@ -57,12 +54,13 @@ static_assert(THREADS >= IMAGES * SLOTS * LANES && THREADS % 32 == 0 && THREADS 
 static_assert(AREA >= 4 * ROW_AREA && AREA >= 2 * KEY_AREA + larger(ROW_AREA, 2 * QUERY_AREA + 2 * STATISTICS) &&
               AREA >= shares(3 * tiles(IN)) * 3 * matrix(IN) && AREA >= shares(2 * tiles(D)) * 2 * matrix(D) &&
               AREA >= shares(tiles(D)) * matrix(D) && AREA >= ROW_AREA + (EMBED_SHARES > 1) * EMBED_SHARES * EMBED_LENGTH, "area");
-static_assert(SHARED_BYTES >= 4 * (BLOCKS_AT + BLOCK + PIXEL_AREA + AREA + SUMS + MEMORY_SUMS + LONGEST + LOGITS + HEAD_AREA), "shared memory");
+static_assert(SHARED_BYTES >= 4 * (BLOCKS_AT + BLOCK + PIXEL_AREA + AREA + SUMS + MEMORY_SUMS + LONGEST + LOGITS + HEAD_AREA), "shared");
 
 #define DEVICE __device__ __forceinline__
 #define F4(x) (*reinterpret_cast<float4*>(x))
 #define CF4(x) (*reinterpret_cast<const float4*>(x))
 #define UNROLLED _Pragma("unroll")
+#define UNROLL(times) _Pragma(#times)
 #define EACH_TOKEN UNROLLED for (int u = 0; u < N; ++u)
 #ifndef SHARED  // the emulator has its own
 extern __shared__ float4 shared_memory[];
@@ -76,9 +74,10 @@ DEVICE float4 operator*(float4 a, float s) { return a * all(s); }
 DEVICE float4 kept(bool keep, float4 a) { return keep ? a : all(0.f); }
 DEVICE float total(float4 a) { return (a.x + a.y) + (a.z + a.w); }
 DEVICE float dot(float4 a, float4 b, float s = 0.f) { return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, s)))); }
-DEVICE void axpy(float4& y, float a, float4 x) {
-  y = make_float4(fmaf(a, x.x, y.x), fmaf(a, x.y, y.y), fmaf(a, x.z, y.z), fmaf(a, x.w, y.w));
+DEVICE float4 fused(float4 a, float4 b, float4 c) {
+  return make_float4(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y), fmaf(a.z, b.z, c.z), fmaf(a.w, b.w, c.w));
 }
+DEVICE void axpy(float4& y, float a, float4 x) { y = fused(all(a), x, y); }
 DEVICE float power_of_2(float x) {
 #ifdef __CUDA_ARCH__
   float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y;
@@ -102,10 +101,7 @@ DEVICE Heads operator*(Heads a, Heads b) { return each([&](int i) { return a.of[
 DEVICE Heads operator-(Heads a) { return each([&](int i) { return -a.of[i]; }); }
 DEVICE Heads power_of_2(Heads a) { return each([&](int i) { return power_of_2(a.of[i]); }); }
 DEVICE float4 spread(Heads a) { return make_float4(a.of[0], a.of[0], a.of[HEADS_HERE - 1], a.of[HEADS_HERE - 1]); }
-DEVICE void axpy(float4& y, Heads a, float4 x) {
-  const float4 s = spread(a);
-  y = make_float4(fmaf(s.x, x.x, y.x), fmaf(s.y, x.y, y.y), fmaf(s.z, x.z, y.z), fmaf(s.w, x.w, y.w));
-}
+DEVICE void axpy(float4& y, Heads a, float4 x) { y = fused(spread(a), x, y); }
 DEVICE Heads scores(float4 a, float4 b, Heads start = Heads{}) {  // start + a . b of each head; a wide head's threads share the sum
   if (HEAD_DIM > 4) return Heads{lane_sum<HEAD_DIM / 4>(dot(a, b)) + start.of[0]};
   if (HEAD_DIM == 4) return Heads{dot(a, b, start.of[0])};
@@ -118,7 +114,7 @@ DEVICE float4 normalise(float4 x, float& inverse) {
   inverse = rsqrtf(lane_sum<LANES>(dot(d, d)) * (1.f / D) + (float)NORM_EPS);
   return d * inverse;
 }
-DEVICE float4 affine(float4 n, const float* norm, int h) { return n * CF4(norm + 4 * h) + CF4(norm + D + 4 * h); }
+DEVICE float4 affine(float4 n, const float* norm, int h) { return fused(n, CF4(norm + 4 * h), CF4(norm + D + 4 * h)); }
 DEVICE float4 norm_backward(float4 dy, float4 n, float inverse, const float* norm, int h) {
   const float4 d = dy * CF4(norm + 4 * h);
   const float mean = lane_sum<LANES>(total(d)) * (1.f / D), along = lane_sum<LANES>(dot(d, n)) * (1.f / D);
@@ -155,7 +151,7 @@ DEVICE void linear_backward(const float* w, const float4 (&own)[N], const float*
 }
 template <int PARTS> DEVICE void add_parts(const float* parts, int distance, int length, float* to) {  // the block's threads, in order
   for (int i = threadIdx.x * 4; i < length; i += THREADS * 4) {
-    float4 s = all(0.f);
+    float4 s = {};
     UNROLLED for (int j = 0; j < PARTS; ++j) s = s + CF4(parts + j * distance + i);
     F4(to + i) = s;
   }
@@ -165,12 +161,11 @@ template <int PARTS> DEVICE void add_parts(const float* parts, int distance, int
 template <int INPUTS, int MATRICES>
 DEVICE void weight_gradients(const float* const (&left)[MATRICES], const float* const (&right)[MATRICES], float* scratch, float* to) {
   constexpr int TALL = tall(INPUTS), UNITS = MATRICES * tiles(INPUTS), SHARES = shares(UNITS), LENGTH = matrix(INPUTS);
-  const int unit = threadIdx.x % UNITS, share = threadIdx.x / UNITS, m = unit / tiles(INPUTS), k = unit % tiles(INPUTS) / LANES, o = unit % LANES;
-  const float *a = left[0], *b = right[0];
+  const int unit = threadIdx.x % UNITS, share = threadIdx.x / UNITS, m = unit / tiles(INPUTS);
+  const int k = unit % tiles(INPUTS) / LANES, o = unit % LANES; const float *a = left[0], *b = right[0];
   UNROLLED for (int i = 1; i < MATRICES; ++i) if (m == i) { a = left[i]; b = right[i]; }
   a += 4 * o / INPUTS * INPUTS + TALL * k;  // the tile's inputs, among those that output group o has
-  float4 tile[TALL], bias = all(0.f);
-  UNROLLED for (int i = 0; i < TALL; ++i) tile[i] = all(0.f);
+  float4 tile[TALL] = {}, bias = {};
   for (int r = share; r < ROWS && share < SHARES; r += SHARES) {
     const float4 d = CF4(b + r * STRIDE + 4 * o);
     UNROLLED for (int i = 0; i < TALL; i += 4) {
@@ -188,9 +183,7 @@ DEVICE void weight_gradients(const float* const (&left)[MATRICES], const float* 
     UNROLLED for (int i = 0; i < TALL; ++i) F4(at + (TALL * k + i) * D + 4 * (o ^ ((TALL * k + i) / 4))) = tile[i];
     if (k == 0) F4(at + INPUTS * D + 4 * o) = bias;
   }
-  __syncthreads();
-  add_parts<SHARES>(scratch, MATRICES * LENGTH, MATRICES * LENGTH, to);
-  __syncthreads();
+  __syncthreads(); add_parts<SHARES>(scratch, MATRICES * LENGTH, MATRICES * LENGTH, to); __syncthreads();
 }
 
 DEVICE float activation(float x) { return GELU ? 0.5f * x * (1.f + erff(x * 0.70710678118654752f)) : x < 0.f ? 0.f : x; }
@@ -216,19 +209,14 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, h = tid % LANES, slot = tid / LANES;
   const int g = slot / SLOTS < IMAGES ? slot / SLOTS : IMAGES - 1, p = slot - g * SLOTS, first = blockIdx.x * IMAGES;
   const bool leads = p == 0 && h == 0, there = first + g < count;
-  int token[N], row[N];
-  bool own[N];
-  EACH_TOKEN {
-    own[u] = p < SLOTS && p + u * SLOTS < TOKENS;
-    token[u] = own[u] ? p + u * SLOTS : TOKENS - 1;
-    row[u] = u * ALL_SLOTS + slot;
-  }
-  auto place = [&](int image) {
-    const int example = first + image < count ? first + image : count - 1;
-    return index ? (int)index[example] : example;
-  };
+  int token[N], row[N]; bool own[N];
+  EACH_TOKEN { row[u] = u * ALL_SLOTS + slot; own[u] = p < SLOTS && p + u * SLOTS < TOKENS; }
+  EACH_TOKEN token[u] = own[u] ? p + u * SLOTS : TOKENS - 1;
+  auto example = [&](int image) { return first + image < count ? first + image : count - 1; };
+  auto place = [&](int image) { return index ? (int)index[example(image)] : example(image); };
   auto corner = [&](int image, int patch) { return pixel + image * PIXELS + patch / GRID * PATCH * SIDE + patch % GRID * PATCH; };
   auto write = [&](float* rows, const float4 (&values)[N]) { EACH_TOKEN F4(rows + row[u] * STRIDE + 4 * h) = values[u]; };
+  auto exchange = [&](const float4 (&values)[N]) { __syncwarp(); write(forward_rows, values); __syncwarp(); };
   auto stage = [&](int l) {  // copies a block's weights
     for (int i = tid * 4; i < BLOCK; i += THREADS * 4) F4(block + i) = CF4(weights + BLOCKS_AT + l * BLOCK + i);
     for (int i = tid; i < LONGEST; i += THREADS) longest[i] = 0;
@@ -241,14 +229,11 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     EACH_TOKEN q[u] = q[u] * ((float)SCORE_SCALE * LOG2E);
   };
   auto write_keys = [&](const float4 (&k)[N], const float4 (&v)[N]) {
-    EACH_TOKEN if (own[u]) {
-      F4(K + (g * KEYS + token[u]) * D + 4 * h) = k[u];
-      F4(V + (g * KEYS + token[u]) * D + 4 * h) = v[u];
-    }
+    const int mine = g * KEYS * D + 4 * h;
+    EACH_TOKEN if (own[u]) { F4(K + mine + token[u] * D) = k[u]; F4(V + mine + token[u] * D) = v[u]; }
     for (int i = tid * 4; i < IMAGES * MEMORY * D; i += THREADS * 4) {
       const int at = i % (MEMORIES * D), to = (i / (MEMORIES * D) * KEYS + TOKENS) * D + at;
-      F4(K + to) = CF4(block + MEM + at);
-      F4(V + to) = CF4(block + MEM + MEMORY * D + at);
+      F4(K + to) = CF4(block + MEM + at); F4(V + to) = CF4(block + MEM + MEMORY * D + at);
     }
   };
   auto lengthen = [&](int image, float4 k) {
@@ -258,20 +243,21 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
   auto each_memory = [&](auto f) {  // memory slots, spread over the slots of threads; all threads of a warp go along
     for (int m = slot; m - slot < IMAGES * MEMORY; m += ALL_SLOTS) {
       const int at = m < IMAGES * MEMORY ? m : IMAGES * MEMORY - 1;
-      f(at / MEMORIES, at % MEMORIES, CF4(block + MEM + at % MEMORIES * D + 4 * h), CF4(block + MEM + (MEMORY + at % MEMORIES) * D + 4 * h));
+      const float* key = block + MEM + at % MEMORIES * D + 4 * h;
+      f(at / MEMORIES, at % MEMORIES, CF4(key), CF4(key + MEMORY * D));
     }
   };
   auto deposit = [&](int which, float4 v) {  // a warp's sum over its slots; `collect` adds the warps' after a barrier
     UNROLLED for (int m = LANES; m < 32; m <<= 1) {
-      v = v + make_float4(__shfl_xor_sync(~0u, v.x, m), __shfl_xor_sync(~0u, v.y, m), __shfl_xor_sync(~0u, v.z, m), __shfl_xor_sync(~0u, v.w, m));
+      const float x = __shfl_xor_sync(~0u, v.x, m), y = __shfl_xor_sync(~0u, v.y, m), z = __shfl_xor_sync(~0u, v.z, m);
+      v = v + make_float4(x, y, z, __shfl_xor_sync(~0u, v.w, m));
     }
     if (lane < LANES) F4(sums + (warp * 4 + which) * D + 4 * h) = v;
   };
   auto deposit_norm = [&](int which, const float4 (&d)[N], const float4 (&n)[N]) {  // gradients of a norm's gain and bias
-    float4 gain = all(0.f), bias = all(0.f);
+    float4 gain = {}, bias = {};
     EACH_TOKEN { gain = gain + kept(own[u], d[u] * n[u]); bias = bias + kept(own[u], d[u]); }
-    deposit(which, gain);
-    deposit(which + 1, bias);
+    deposit(which, gain); deposit(which + 1, bias);
   };
   auto collect = [&](int which, int vectors, float* to) { add_parts<WARPS>(sums + which * D, 4 * D, vectors * D, to); };
 
@@ -284,8 +270,7 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
   __syncthreads();
   float4 x[N];  // the residual stream
   EACH_TOKEN x[u] = CF4(fixed + EMBED + PATCH_PIXELS * D + 4 * h);
-#pragma unroll 4
-  for (int i = 0; i < PATCH_PIXELS; ++i) {
+  UNROLL(unroll 4) for (int i = 0; i < PATCH_PIXELS; ++i) {
     const float4 w = CF4(fixed + EMBED + i * D + 4 * h);
     EACH_TOKEN axpy(x[u], corner(g, token[u] < CLS ? 0 : token[u] - CLS)[i / PATCH * SIDE + i % PATCH], w);
   }
@@ -297,75 +282,48 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
   // ---- forward: the encoder's blocks ----
   float4 in[BLOCKS][N], out[BLOCKS][N], middle[KEEP_MIDDLE ? BLOCKS : 1][N], last[POST ? BLOCKS : 1][N];
   Heads shift[BLOCKS][N], inverse[BLOCKS][N];
-  const float *const Kg = K + g * KEYS * D + 4 * h, *const Vg = V + g * KEYS * D + 4 * h;
-  float unused;
-#pragma unroll 1
-  for (int l = 0; l < BLOCKS; ++l) {
-    stage(l);
-    __syncthreads();
-    float4 y[N], q[N], o[N];
-    Heads a[N], s[N];
+  const float *const Kg = K + g * KEYS * D + 4 * h, *const Vg = V + g * KEYS * D + 4 * h; float unused;
+  UNROLL(unroll 1) for (int l = 0; l < BLOCKS; ++l) {
+    stage(l); __syncthreads();
+    float4 y[N], q[N], o[N]; Heads a[N], s[N];
     EACH_TOKEN y[u] = PRE ? affine(normalise(x[u], unused), block + LN1, h) : x[u];
     {
       float4 k[N], v[N];
-      project(forward_rows, y, q, k, v);
-      write_keys(k, v);
+      project(forward_rows, y, q, k, v); write_keys(k, v);
       EACH_TOKEN lengthen(g, k[u]);
       each_memory([&](int image, int, float4 key, float4) { lengthen(image, key); });
     }
-    __syncthreads();
-    bool loose = false;
+    __syncthreads(); bool loose = false;
     EACH_TOKEN {
       const Heads square = scores(q[u], q[u]);
-      a[u] = each([&](int i) { return sqrtf(square.of[i]) * sqrtf(__uint_as_float(longest[(g * LANES + h) * HEADS_HERE + i])) * -1.0001f; });
-      loose |= a[u].of[0] < -50.f || a[u].of[HEADS_HERE - 1] < -50.f;
-      s[u] = Heads{};
-      o[u] = all(0.f);
+      const unsigned* largest = longest + (g * LANES + h) * HEADS_HERE;
+      a[u] = each([&](int i) { return sqrtf(square.of[i]) * sqrtf(__uint_as_float(largest[i])) * -1.0001f; });
+      loose |= a[u].of[0] < -50.f || a[u].of[HEADS_HERE - 1] < -50.f; s[u] = Heads{}; o[u] = all(0.f);
     }
     if (__any_sync(~0u, loose)) {
       EACH_TOKEN a[u] = each([](int) { return 3.4e38f; });
       for (int j = 0; j < KEYS; ++j) {
-        EACH_TOKEN {
-          const Heads score = scores(q[u], CF4(Kg + j * D));
-          a[u] = each([&](int i) { return fminf(a[u].of[i], -score.of[i]); });
-        }
+        EACH_TOKEN { const Heads e = scores(q[u], CF4(Kg + j * D)); a[u] = each([&](int i) { return fminf(a[u].of[i], -e.of[i]); }); }
       }
     }
-#pragma unroll UNROLL
-    for (int j = 0; j < KEYS; ++j) {
+    UNROLL(unroll 4) for (int j = 0; j < KEYS; ++j) {
       const float4 k = CF4(Kg + j * D), v = CF4(Vg + j * D);
-      EACH_TOKEN {
-        const Heads e = power_of_2(scores(q[u], k, a[u]));
-        s[u] = s[u] + e;
-        axpy(o[u], e, v);
-      }
+      EACH_TOKEN { const Heads e = power_of_2(scores(q[u], k, a[u])); s[u] = s[u] + e; axpy(o[u], e, v); }
     }
     EACH_TOKEN {
-      s[u] = each([&](int i) { return 1.f / s[u].of[i]; });
-      o[u] = o[u] * spread(s[u]);
+      s[u] = each([&](int i) { return 1.f / s[u].of[i]; }); o[u] = o[u] * spread(s[u]);
       if (TRAIN) { in[l][u] = x[u]; out[l][u] = o[u]; shift[l][u] = a[u]; inverse[l][u] = s[u]; }
     }
-    if (FULL) {
-      __syncwarp();
-      write(forward_rows, o);
-      __syncwarp();
-      linear<D>(block + OUT, o, forward_rows, row, h, o);
-    }
+    if (FULL) { exchange(o); linear<D>(block + OUT, o, forward_rows, row, h, o); }
     EACH_TOKEN {
       x[u] = SKIP ? x[u] + o[u] : o[u];
       if (TRAIN && KEEP_MIDDLE) middle[l][u] = x[u];
       if (POST) x[u] = affine(normalise(x[u], unused), block + LN1, h);
       y[u] = PRE ? affine(normalise(x[u], unused), block + LN2, h) : x[u];
     }
-    __syncwarp();
-    write(forward_rows, y);
-    __syncwarp();
-    linear<D>(block + FC1, y, forward_rows, row, h, q);
-    __syncwarp();
+    exchange(y); linear<D>(block + FC1, y, forward_rows, row, h, q);
     EACH_TOKEN q[u] = activation(q[u]);
-    write(forward_rows, q);
-    __syncwarp();
-    linear<D>(block + FC2, q, forward_rows, row, h, o);
+    exchange(q); linear<D>(block + FC2, q, forward_rows, row, h, o);
     EACH_TOKEN {
       x[u] = SKIP ? (RESIDUAL == RESIDUAL_normalized ? y[u] : x[u]) + o[u] : o[u];
       if (TRAIN && POST) last[l][u] = x[u];
@@ -375,11 +333,10 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
   }
 
   // ---- pool and head: every thread computes the logits of its image ----
-  float4 f[N], n[N];
-  float final_inverse[N];
+  float4 f[N], n[N]; float final_inverse[N];
   EACH_TOKEN {
-    n[u] = FINAL_NORM ? normalise(x[u], final_inverse[u]) : x[u];
-    f[u] = FINAL_NORM ? affine(n[u], fixed + FINAL_AT, h) : x[u];
+    f[u] = n[u] = x[u];
+    if (FINAL_NORM) { n[u] = normalise(x[u], final_inverse[u]); f[u] = affine(n[u], fixed + FINAL_AT, h); }
     if (own[u]) F4(area + (g * TOKENS + token[u]) * D + 4 * h) = f[u];
   }
   const float* const head = (CONCAT ? weights : fixed) + HEAD_AT;
@@ -395,8 +352,7 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     if (h == 0) head_area[slot * CLASSES + c] = s;
   }
   __syncthreads();
-  float4 pooled = all(0.f), ties = all(1.f);
-  float score_sum = 0.f, score_max = -3.4e38f;
+  float4 pooled = {}, ties = all(1.f); float score_sum = 0.f, score_max = -3.4e38f;
   for (int t = CLS; POOL == POOL_attention && t < TOKENS; ++t) score_max = fmaxf(score_max, token_score[t]);
   for (int t = CLS; POOL == POOL_attention && t < TOKENS; ++t) score_sum += power_of_2((token_score[t] - score_max) * LOG2E);
   auto pool_weight = [&](int t) {  // of a token; for POOL_max and POOL_concat unused
@@ -412,7 +368,7 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
       UNROLLED for (int i = 0; i < 4; ++i) {
         const float value = (&v.x)[i];
         float &most = (&pooled.x)[i], &equal = (&ties.x)[i];  // how many tokens share the maximum, and so its gradient
-        if (value > most || value != value) { most = value; equal = 1.f; } else if (value == most) { equal += 1.f; }  // NaN wins, as in torch
+        if (value > most || value != value) { most = value; equal = 1.f; } else if (value == most) { equal += 1.f; }  // NaN wins
       }
     }
   } else if (!CONCAT) {
@@ -425,26 +381,18 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     for (int i = 0; CONCAT && i < SLOTS; ++i) logit[c] += head_area[(g * SLOTS + i) * CLASSES + c];
     logit[c] += weights[HEAD_BIAS_AT + c];
   }
-  const int label = (int)labels[place(g)];
-  int best = 0;
-  float largest = logit[0];
+  const int label = (int)labels[place(g)]; int best = 0; float largest = logit[0];
   UNROLLED for (int c = 1; c < CLASSES; ++c) {
     if (largest == largest && !(logit[c] <= largest)) { largest = logit[c]; best = c; }  // NaN wins, as in torch
   }
   UNROLLED for (int c = 0; c < CLASSES; ++c) {
-    if (c == label) of_label = logit[c] - largest;
-    logit[c] = expf(logit[c] - largest);
-    normaliser += logit[c];
+    if (c == label) of_label = logit[c] - largest; logit[c] = expf(logit[c] - largest); normaliser += logit[c];
   }
-  if (leads && there) loss[first + g] = logf(normaliser) - of_label;
-  if (!TRAIN) {
-    if (leads && there) predicted[first + g] = best;
-    return;
-  }
+  if (leads && there) { loss[first + g] = logf(normaliser) - of_label; if (!TRAIN) predicted[first + g] = best; }
+  if (!TRAIN) return;
 
   // ---- backward: head and pool; d becomes the gradient of what the thread owns of the residual stream ----
-  float4 d[N], dpooled = all(0.f), dquery = all(0.f);
-  EACH_TOKEN d[u] = all(0.f);
+  float4 d[N] = {}, dpooled = {}, dquery = {};
   UNROLLED for (int c = 0; c < CLASSES; ++c) {
     const float e = (logit[c] / normaliser - (c == label ? 1.f : 0.f)) * (there ? 1.f / count : 0.f);
     if (leads) dlogits[g * CLASSES + c] = e;
@@ -470,8 +418,7 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
     deposit_norm(0, d, n);
     EACH_TOKEN d[u] = norm_backward(d[u], n[u], final_inverse[u], fixed + FINAL_AT, h);
   }
-  __syncthreads();
-  if (FINAL_NORM) collect(0, 2, gradient + FINAL_AT);
+  __syncthreads(); if (FINAL_NORM) collect(0, 2, gradient + FINAL_AT);
   if (POOL == POOL_attention) collect(2, 1, gradient + QUERY_AT);
   for (int i = tid; i < CLASSES * HEAD_INPUTS; i += THREADS) {
     const float* input = CONCAT ? area + CLS * D + i % HEAD_INPUTS : head_area + i % HEAD_INPUTS;
@@ -486,33 +433,27 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
   __syncthreads();
 
   // ---- backward: the encoder's blocks ----
-#pragma unroll 1
-  for (int l = BLOCKS - 1; l >= 0; --l) {
+  UNROLL(unroll 1) for (int l = BLOCKS - 1; l >= 0; --l) {
     float* const to = gradient + BLOCKS_AT + l * BLOCK;
     if (l < BLOCKS - 1) { stage(l); __syncthreads(); }
     float inverse1[N], inverse2[N];
     float4 y[N], t[N], dq[N], dk[N], dv[N];
     {  // MLP: y is its input, t becomes the gradient of that
-      const float* norm = block + (PRE ? LN2 : LN1);
-      float4 hidden[N];
+      const float* norm = block + (PRE ? LN2 : LN1); float4 hidden[N];
       EACH_TOKEN {
         y[u] = KEEP_MIDDLE ? middle[l][u] : SKIP ? in[l][u] + out[l][u] : out[l][u];
         if (NORMS) { n[u] = normalise(y[u], inverse1[u]); y[u] = affine(n[u], norm, h); }
       }
       if (POST) {
-        EACH_TOKEN t[u] = normalise(last[l][u], inverse2[u]);
-        deposit_norm(2, d, t);
+        EACH_TOKEN t[u] = normalise(last[l][u], inverse2[u]); deposit_norm(2, d, t);
         EACH_TOKEN d[u] = norm_backward(d[u], t[u], inverse2[u], block + LN2, h);
       }
-      write(Y, y); write(DX, d);
-      __syncwarp();
+      write(Y, y); write(DX, d); __syncwarp();
       linear<D>(block + FC1, y, Y, row, h, hidden);
       EACH_TOKEN { y[u] = activation(hidden[u]); t[u] = all(0.f); }
-      write(A, y);
-      linear_backward<D>(block + FC2, d, DX, row, h, t);
+      write(A, y); linear_backward<D>(block + FC2, d, DX, row, h, t);
       EACH_TOKEN hidden[u] = t[u] * slope(hidden[u]);
-      write(DH, hidden);
-      __syncwarp();
+      write(DH, hidden); __syncwarp();
       EACH_TOKEN t[u] = RESIDUAL == RESIDUAL_normalized || (POST && SKIP) ? d[u] : all(0.f);  // the residual that starts after the norm
       linear_backward<D>(block + FC1, hidden, DH, row, h, t);
       if (NORMS) {
@@ -520,43 +461,30 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
         EACH_TOKEN t[u] = norm_backward(t[u], n[u], inverse1[u], norm, h);
       }
       EACH_TOKEN d[u] = RESIDUAL == RESIDUAL_input && !POST ? d[u] + t[u] : t[u];  // the residual that starts before it
-      __syncthreads();
-      weight_gradients<D, 2>({Y, A}, {DH, DX}, area, to + FC1);
+      __syncthreads(); weight_gradients<D, 2>({Y, A}, {DH, DX}, area, to + FC1);
     }
     // attention: d is the gradient of the sum after it, y the input of the projections
-    EACH_TOKEN {
-      n[u] = PRE ? normalise(in[l][u], inverse1[u]) : in[l][u];
-      y[u] = PRE ? affine(n[u], block + LN1, h) : n[u];
-    }
+    EACH_TOKEN { y[u] = n[u] = in[l][u]; if (PRE) { n[u] = normalise(n[u], inverse1[u]); y[u] = affine(n[u], block + LN1, h); } }
     {
       float4 q[N], k[N], v[N], o[N], du[N];  // o: the heads' outputs; du: their gradient
       EACH_TOKEN { o[u] = out[l][u]; du[u] = FULL ? all(0.f) : d[u]; }
-      if (FULL) {
-        write(A, o); write(DX, d);
-        __syncwarp();
-        linear_backward<D>(block + OUT, d, DX, row, h, du);
-      }
+      if (FULL) { write(A, o); write(DX, d); __syncwarp(); linear_backward<D>(block + OUT, d, DX, row, h, du); }
       project(Y, y, q, k, v);
       if (EXCHANGE) __syncthreads();  // keys lie where the rows do
-      if (FULL) weight_gradients<D, 1>({A}, {DX}, area, to + OUT);
-      write_keys(k, v);
+      if (FULL) weight_gradients<D, 1>({A}, {DX}, area, to + OUT); write_keys(k, v);
       Heads a[N], z[N];  // weight p_ij = exp2(q_i k_j + a_i) / sum_i; its score's gradient p_ij (du_i v_j + z_i)
       EACH_TOKEN {
-          du[u] = du[u] * spread(inverse[l][u]);  // so that 1 / sum_i is done with
-        a[u] = shift[l][u];
-        z[u] = -scores(du[u], o[u]);
-        dq[u] = dk[u] = dv[u] = all(0.f);
+        du[u] = du[u] * spread(inverse[l][u]);  // so that 1 / sum_i is done with
+        a[u] = shift[l][u]; z[u] = -scores(du[u], o[u]); dq[u] = dk[u] = dv[u] = all(0.f);
         const int at = g * TOKENS + token[u];
         if (own[u]) {
-          F4(Q + at * D + 4 * h) = q[u];
-          F4(U + at * D + 4 * h) = du[u];
+          F4(Q + at * D + 4 * h) = q[u]; F4(U + at * D + 4 * h) = du[u];
           each([&](int i) { return shifts[(at * LANES + h) * HEADS_HERE + i] = a[u].of[i]; });
           each([&](int i) { return slants[(at * LANES + h) * HEADS_HERE + i] = z[u].of[i]; });
         }
       }
       __syncthreads();
-#pragma unroll UNROLL
-      for (int j = 0; j < KEYS; ++j) {  // this thread's queries, all keys
+      UNROLL(unroll 4) for (int j = 0; j < KEYS; ++j) {  // this thread's queries, all keys
         const float4 key = CF4(Kg + j * D), value = CF4(Vg + j * D);
         EACH_TOKEN axpy(dq[u], power_of_2(scores(q[u], key, a[u])) * scores(du[u], value, z[u]), key);
       }
@@ -565,30 +493,23 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
         const Heads a = each([&](int i) { return shifts[(at * LANES + h) * HEADS_HERE + i]; });
         const Heads z = each([&](int i) { return slants[(at * LANES + h) * HEADS_HERE + i]; });
         const Heads e = power_of_2(scores(query, key, a));
-        axpy(dvalue, e, u);
-        axpy(dkey, e * scores(u, value, z), query);
+        axpy(dvalue, e, u); axpy(dkey, e * scores(u, value, z), query);
       };
-#pragma unroll UNROLL
-      for (int i = 0; i < TOKENS; ++i) {  // this thread's keys, all queries
-        EACH_TOKEN add_query(g * TOKENS + i, k[u], v[u], dk[u], dv[u]);
-      }
+      UNROLL(unroll 4) for (int i = 0; i < TOKENS; ++i) EACH_TOKEN add_query(g * TOKENS + i, k[u], v[u], dk[u], dv[u]);  // its keys
       EACH_TOKEN {
         dq[u] = dq[u] * (float)SCORE_SCALE;
-        dk[u] = kept(own[u], dk[u] * LOG_OF_2);  // as queries were multiplied by log2(e)
-        dv[u] = kept(own[u], dv[u]);
+        dk[u] = kept(own[u], dk[u] * LOG_OF_2); dv[u] = kept(own[u], dv[u]);  // as queries were multiplied by log2(e)
       }
       each_memory([&](int image, int m, float4 key, float4 value) {
-        float4 dkey = all(0.f), dvalue = all(0.f);
+        float4 dkey = {}, dvalue = {};
         for (int i = 0; i < TOKENS; ++i) add_query(image * TOKENS + i, key, value, dkey, dvalue);
         F4(memory_sums + (image * 2 * MEMORY + m) * D + 4 * h) = dkey * LOG_OF_2;
         F4(memory_sums + ((image * 2 + 1) * MEMORY + m) * D + 4 * h) = dvalue;
       });
     }
     __syncthreads();
-    float *const DQ = DH, *const DK = A, *const DV = DX;
-    write(DQ, dq); write(DK, dk); write(DV, dv); write(Y, y);
-    EACH_TOKEN t[u] = all(0.f);
-    if (EXCHANGE) __syncwarp();
+    float *const DQ = DH, *const DK = A, *const DV = DX; write(DQ, dq); write(DK, dk); write(DV, dv); write(Y, y);
+    EACH_TOKEN t[u] = all(0.f); if (EXCHANGE) __syncwarp();
     linear_backward<IN>(block + QKV, dq, DQ, row, h, t);
     linear_backward<IN>(block + QKV + matrix(IN), dk, DK, row, h, t);
     linear_backward<IN>(block + QKV + 2 * matrix(IN), dv, DV, row, h, t);
@@ -597,40 +518,33 @@ DEVICE void run(const byte* __restrict__ images, const int64* __restrict__ label
       EACH_TOKEN t[u] = norm_backward(t[u], n[u], inverse1[u], block + LN1, h);
     }
     EACH_TOKEN d[u] = SKIP ? d[u] + t[u] : t[u];
-    __syncthreads();
-    add_parts<IMAGES>(memory_sums, 2 * MEMORY * D, 2 * MEMORY * D, to + MEM);
+    __syncthreads(); add_parts<IMAGES>(memory_sums, 2 * MEMORY * D, 2 * MEMORY * D, to + MEM);
     if (NORMS) { collect(0, 2, to + LN1); collect(2, 2, to + LN2); }
     weight_gradients<IN, 3>({Y, Y, Y}, {DQ, DK, DV}, area, to + QKV);
   }
 
   // ---- backward: embedding ----
-  write(area, d);
-  __syncthreads();
+  write(area, d); __syncthreads();
   auto d_row = [&](int image, int t) { return area + (t / SLOTS * ALL_SLOTS + image * SLOTS + t % SLOTS) * STRIDE; };
   for (int i = tid; i < TOKENS * D; i += THREADS) {
-    float s = 0.f;
-    for (int j = 0; j < IMAGES; ++j) s += d_row(j, i / D)[i % D];
-    if (POSITION == POSITION_learned) gradient[POSITION_AT + i] = s;
-    if (i < CLS * D) gradient[CLS_AT + i] = s;
+    float s = 0.f; for (int j = 0; j < IMAGES; ++j) s += d_row(j, i / D)[i % D];
+    if (POSITION == POSITION_learned) gradient[POSITION_AT + i] = s; if (i < CLS * D) gradient[CLS_AT + i] = s;
   }
   float* const scratch = area + ROW_AREA;  // a thread has four pixels by four channels, for its share of the patches
   for (int unit = EMBED_SHARES > 1 ? tid % EMBED_UNITS : tid; unit < EMBED_UNITS; unit += THREADS) {
     const int k = unit / LANES * 4, o = unit % LANES * 4, share = EMBED_SHARES > 1 ? tid / EMBED_UNITS : 0;
-    float4 tile[4] = {all(0.f), all(0.f), all(0.f), all(0.f)}, bias = all(0.f);
+    float4 tile[4] = {}, bias = {};
     for (int r = share; r < IMAGES * PATCHES && share < EMBED_SHARES; r += EMBED_SHARES) {
       const float4 v = CF4(d_row(r / PATCHES, r % PATCHES + CLS) + o);
-      UNROLLED for (int i = 0; i < 4; ++i) {
-        const int at = k + i < PATCH_PIXELS ? k + i : 0;
-        axpy(tile[i], corner(r / PATCHES, r % PATCHES)[at / PATCH * SIDE + at % PATCH], v);
-      }
+      const float* const pixels = corner(r / PATCHES, r % PATCHES);
+      UNROLLED for (int i = 0; i < 4; ++i) axpy(tile[i], pixels[(k + i) % PATCH_PIXELS / PATCH * SIDE + (k + i) % PATCH], v);
       bias = bias + v;
     }
     float* const sum = EMBED_SHARES > 1 ? scratch + share * EMBED_LENGTH : gradient + EMBED;
     UNROLLED for (int i = 0; i < 4; ++i) if (k + i < PATCH_PIXELS && share < EMBED_SHARES) F4(sum + (k + i) * D + o) = tile[i];
     if (k == 0 && share < EMBED_SHARES) F4(sum + PATCH_PIXELS * D + o) = bias;
   }
-  if (EMBED_SHARES == 1) return;
-  __syncthreads();
+  if (EMBED_SHARES == 1) return; __syncthreads();
   add_parts<EMBED_SHARES>(scratch, EMBED_LENGTH, EMBED_LENGTH, gradient + EMBED);
 }
 
@@ -646,23 +560,20 @@ test(const byte* images, const int64* labels, int count, const float* weights, f
   const int64 seed = blockIdx.y;
   run<false>(images, labels, nullptr, count, weights + seed * SIZE, nullptr, loss + seed * count, predicted + seed * count);
 }
-// Grid (SIZE / 128, seed): a seed's sum over its groups, as four interleaved sums; zero for what is not trained.
-extern "C" __global__ void __launch_bounds__(128) add_up(const float* partial, int groups, float* gradient) {
-  const int i = blockIdx.x * 128 + threadIdx.x;
-  if (i >= SIZE) return;
-  const float* from = partial + (int64)blockIdx.y * groups * SIZE + i;
-  float4 s = all(0.f);
-  for (int g = 0; g < groups && i < TRAINED; g += 4) {
-    s = s + make_float4(from[(int64)g * SIZE], g + 1 < groups ? from[(int64)(g + 1) * SIZE] : 0.f,
-                        g + 2 < groups ? from[(int64)(g + 2) * SIZE] : 0.f, g + 3 < groups ? from[(int64)(g + 3) * SIZE] : 0.f);
-  }
-  gradient[(int64)blockIdx.y * SIZE + i] = total(s);
+// Grid (SIZE / 32, seed): a seed's sum over its groups, zero for what is not trained. Warp w adds groups w, w + 8, ...; then warps follow.
+extern "C" __global__ void __launch_bounds__(256) add_up(const float* __restrict__ partial, int groups, float* __restrict__ gradient) {
+  const int i = blockIdx.x * 32 + threadIdx.x % 32;
+  const float* const from = partial + (int64)blockIdx.y * groups * SIZE + i;
+  float s = 0.f;
+  UNROLL(unroll 8) for (int g = threadIdx.x / 32; g < groups && i < TRAINED; g += 8) s += from[(int64)g * SIZE];
+  SHARED[threadIdx.x] = s; __syncthreads(); UNROLLED for (int w = 1; w < 8; ++w) s += SHARED[w * 32 + threadIdx.x % 32];
+  if (threadIdx.x < 32 && i < SIZE) gradient[(int64)blockIdx.y * SIZE + i] = s;
 }
 // Grid (1, seed): the length of a seed's gradient, in float64.
 extern "C" __global__ void __launch_bounds__(1024) gradient_norm(const float* gradient, double* result) {
-  double* const squares = reinterpret_cast<double*>(SHARED);
-  double s = 0.;
-  for (int i = threadIdx.x; i < SIZE; i += 1024) s += (double)gradient[(int64)blockIdx.y * SIZE + i] * gradient[(int64)blockIdx.y * SIZE + i];
+  double* const squares = reinterpret_cast<double*>(SHARED); double s = 0.;
+  const float* const of_seed = gradient + (int64)blockIdx.y * SIZE;
+  for (int i = threadIdx.x; i < SIZE; i += 1024) s += (double)of_seed[i] * of_seed[i];
   squares[threadIdx.x] = s;
   for (int m = 512; m; m /= 2) {
     __syncthreads();

@@ -3,11 +3,12 @@
 
 #include KERNEL
 
+extern "C" void emulated_order(int last) { last_first = last; }
 extern "C" void emulated_gradient(const byte* images, const int64* labels, const int64* index, int seeds, int count, const float* weights,
                                   float* partial, float* gradient, float* loss) {
   const int groups = (count + IMAGES - 1) / IMAGES;
   emulate({groups, seeds}, THREADS, [=] { differentiate(images, labels, index, count, weights, partial, loss); });
-  emulate({(SIZE + 127) / 128, seeds}, 128, [=] { add_up(partial, groups, gradient); });
+  emulate({(SIZE + 31) / 32, seeds}, 256, [=] { add_up(partial, groups, gradient); });
 }
 extern "C" void emulated_test(const byte* images, const int64* labels, int seeds, int count, const float* weights, float* loss,
                               int64* predicted) {

@@ -43,6 +43,7 @@ static std::vector<Barrier> warp_barriers;
 static std::vector<float> shuffled;
 static std::vector<char> votes;
 static std::function<void()> kernel;
+static bool last_first = false;  // the order in which threads run: what differs between the two orders lacks a barrier
 
 inline void arrive(Barrier& barrier) {
   const int thread = threadIdx.x;
@@ -96,7 +97,8 @@ template <class F> void emulate(Dimensions grid, int threads, F f) {
     for (volatile bool any = true; any;) {
       volatile bool moved = false;
       any = false;
-      for (volatile int t = 0; t < threads; t = t + 1) {
+      for (volatile int i = 0; i < threads; i = i + 1) {
+        const int t = last_first ? threads - 1 - i : i;
         Fiber& one = fibers[t];
         if (one.done) continue;
         any = true;

@@ -52,6 +52,10 @@ class EmulatedVit:
     def test(self, images: Tensor, labels: Tensor, weights: Tensor, loss: Tensor, predicted: Tensor) -> None:
         self._call("emulated_test", (images, labels), (self._num_seeds, len(labels)), (weights, loss, predicted))
 
+    def run_last_first(self, last: bool) -> None:
+        """Whether of the threads that no barrier holds the last runs first. Other results show that a barrier is missing."""
+        self._library.emulated_order(int(last))
+
     def norm(self, gradient: Tensor, norm: Tensor) -> None:
         self._call("emulated_norm", (gradient,), (self._num_seeds, 0), (norm,))
 
