@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from functools import partial
 
 from pipeline.errors import UserError, run_command
 from pipeline.params import load
 from pipeline.report import pages
 from pipeline.report.figures import curves
-from pipeline.report.parallel import call_all
 from pipeline.study import Training
 from pipeline.study.results import load_current
 
@@ -27,7 +25,8 @@ def track(trainings: Iterable[Training]) -> None:
     """Completes the MLflow store: evaluations, pictures, and trainings that were too short to open it."""
     from pipeline.stages.sync import PICTURES, sync
 
-    call_all([partial(curves.draw_variant, run, PICTURES / f"{run.variant}.png") for run in trainings])
+    for run in trainings:
+        curves.draw_variant(run, PICTURES / f"{run.variant}.png")
     try:
         sync(register=False)
     except UserError as error:  # tracking never stops the pages, which are written
