@@ -15,9 +15,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from benchmarks.page import measured_at
 from benchmarks.results import this_run
@@ -27,8 +30,7 @@ from pipeline.errors import UserError, run_command
 from pipeline.files import write_sealed, write_text
 from pipeline.params import Params, load
 from pipeline.provenance import device_name
-from pipeline.report.figures.drawing import Drawing
-from pipeline.report.figures.style import COLOURS, INK, MARKERS, WIDTH, Theme, log_axis, png, style, tidy
+from pipeline.report.figures.base import COLOURS, INK, MARKERS, WIDTH, Picture, log_axis, png, tidy
 from pipeline.report.text import counted
 from pipeline.runner import workers
 from pipeline.runner.schedule import lower_bound, makespan, starts
@@ -77,11 +79,10 @@ def main(argv: list[str]) -> None:
     trainings = measure(load(), seeds)
     rows = [simulate(trainings, count) for count in WORKERS]
     mean = round(statistics.fmean(training.checkpoint for training in trainings))
-    picture = drawing(rows, trainings)
-    write_text(PAGE, page(trainings, rows, this_run(), device_name("cpu"), write_seconds(mean), picture.markdown("scaling")))
-    for path, content in picture.files("docs/scaling").items():
-        Path(path).parent.mkdir(exist_ok=True)
-        Path(path).write_bytes(content)
+    drawn = picture(rows)
+    write_text(PAGE, page(trainings, rows, this_run(), device_name("cpu"), write_seconds(mean), drawn.markdown("scaling", "")))
+    Path("docs/scaling").mkdir(exist_ok=True)
+    Path("docs/scaling/makespan.png").write_bytes(png(drawn.draw))
 
 
 def measure(params: Params, seeds: int) -> list[Training]:
@@ -172,30 +173,26 @@ def page(trainings: Sequence[Training], rows: Sequence[Row], run: Mapping[str, A
     return "\n".join(lines)
 
 
-def drawing(rows: Sequence[Row], trainings: Sequence[Training]) -> Drawing:
+def picture(rows: Sequence[Row]) -> Picture:
     """Hours over workers, beside the bound."""
+    caption = "Hours that all trainings take against the number of workers. The line is the bound that no schedule can beat."
+    points = [(row.workers, row.bound / 3600, row.seconds / 3600) for row in rows]
+    return Picture(caption, partial(draw, points), "makespan")
 
-    def draw(theme: Theme) -> bytes:
-        from matplotlib.figure import Figure
 
-        with style(theme):
-            figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
-            axes = figure.subplots()
-            counts = [row.workers for row in rows]
-            axes.plot(counts, [row.bound / 3600 for row in rows], color=INK[theme], label="bound")
-            hours = [row.seconds / 3600 for row in rows]
-            axes.plot(counts, hours, MARKERS[0], color=COLOURS[theme][0], markersize=6, label="longest first")
-            log_axis(axes, "x")
-            log_axis(axes, "y")
-            axes.set(xlabel="workers", ylabel="hours")
-            axes.legend()
-            tidy(axes)
-            return png(figure)
-
-    alt = (
-        f"Hours that {len(trainings):,} trainings take with 1 to {rows[-1].workers:,} workers, beside the bound that no schedule can beat."
-    )
-    return Drawing(alt, "", draw, name="makespan")
+def draw(points: Sequence[tuple[int, float, float]]) -> Figure:
+    """(workers, hours of the bound, hours) of each."""
+    counts, bounds, hours = zip(*points, strict=True)
+    drawn = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+    axes = drawn.subplots()
+    axes.plot(counts, bounds, color=INK, label="bound")
+    axes.plot(counts, hours, MARKERS[0], color=COLOURS[0], markersize=6, label="longest first")
+    log_axis(axes, "x")
+    log_axis(axes, "y")
+    axes.set(xlabel="workers", ylabel="hours")
+    axes.legend()
+    tidy(axes)
+    return drawn
 
 
 def _hours(seconds: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import importlib
 import json
 import os
 import re
@@ -259,48 +258,25 @@ def blobs() -> Callable[[int, int], Dataset]:
     return make
 
 
-# The drawing functions of pipeline.report.figures, by module.
-DRAWN = {
-    "curves": ("draw_curves",),
-    "positions": ("draw_similarity",),
-    "measure": ("draw_measure",),
-    "scaling": ("draw_data_size", "draw_shifts", "draw_sizes", "draw_first_steps"),
-    "arithmetic": ("draw_arithmetic",),
-    "attention": ("draw_rollouts", "draw_heads"),
-    "captions": ("draw_captions", "draw_gaze", "draw_budget"),
-    "timing": ("draw_profile", "draw_growth"),
-    "verdicts": ("draw_forest",),
-}
-
-
 @pytest.fixture(scope="module")
-def drawn_once() -> Iterator[dict[tuple[str, str, bool], bytes]]:
+def drawn_once() -> Iterator[Callable[..., bytes]]:
     """Has the first figure of each kind drawn, and taken for all others of its kind, while a module's tests run.
 
-    Drawing takes most of a report's time, and no word of a page depends on what a figure shows. Yields the figures by function,
-    theme and whether there are so many variants that each has a panel. A test that needs new figures clears it.
+    Drawing takes most of a report's time, and no word of a page depends on what a figure shows. Yields what draws each anew.
     """
-    from pipeline.report.figures.curves import MAX_LINES
+    from pipeline.report.figures import base
 
-    drawn: dict[tuple[str, str, bool], bytes] = {}
+    drawn: dict[Any, bytes] = {}
+    png = base.png
 
-    def once(name: str, draw: Callable[..., bytes]) -> Callable[..., bytes]:
-        def call(*arguments: Any) -> bytes:
-            many = name in DRAWN["curves"] and len(arguments[0]) > MAX_LINES
-            key = (name, arguments[-1], many)
-            if key not in drawn:
-                drawn[key] = draw(*arguments)
-            return drawn[key]
-
-        return call
+    def once(draw: Any, digest: str = "") -> bytes:
+        if draw.func not in drawn:
+            drawn[draw.func] = png(draw, digest)
+        return drawn[draw.func]
 
     with pytest.MonkeyPatch.context() as patch:
-        for module, names in DRAWN.items():
-            for name in names:
-                place = importlib.import_module(f"pipeline.report.figures.{module}")
-                patch.setattr(place, name, once(name, getattr(place, name)))
-        patch.setenv("LAB_PROCESSES", "1")  # what another process has drawn would not be kept here
-        yield drawn
+        patch.setattr(base, "png", once)
+        yield png
 
 
 @pytest.fixture

@@ -210,8 +210,6 @@ def write_dataset(root: Path) -> None:
     )  # fmt: skip
     (root / "reports/data").mkdir(parents=True)
     Image.new("L", (8, 8)).save(root / "reports/data/samples.png")
-    (root / "reports/scenes").mkdir()
-    (root / "reports/scenes/README.md").write_text("[All results](../README.md)\n")  # the scenes stage writes it
 
 
 def read(root: Path, page: str) -> str:
@@ -237,7 +235,7 @@ def check_links(root: Path) -> None:
     written = list((root / "reports").rglob("*.md"))
     for page in written:
         text = page.read_text()
-        targets = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
+        targets = re.findall(r"\]\(([^)]+)\)", text)
         assert targets
         for target in targets:
             path, _, anchor = target.partition("#")
@@ -247,7 +245,7 @@ def check_links(root: Path) -> None:
             if anchor:
                 headings = re.findall(r"^#+ (.+)$", other.read_text(), flags=re.MULTILINE)
                 assert anchor in {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
-    used = {Path(name).name for page in written for name in re.findall(r'(?:src|srcset)="([^"]+)"', page.read_text())}
+    used = {Path(name).name for page in written for name in re.findall(r"^!\[.*\]\((.+\.png)\)$", page.read_text(), flags=re.MULTILINE)}
     drawn = [path for folder in ("experiments/figures", "figures") for path in (root / "reports" / folder).glob("*.png")]
     assert used == {path.name for path in drawn} | ({"samples.png"} & used)
 

@@ -6,14 +6,7 @@ import re
 
 from pipeline.commands import profiles
 from pipeline.params import Params, parse
-from pipeline.report import readme
 from tests.helpers import ROOT
-
-
-def test_its_claims_are_those_of_the_committed_report() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "reports/experiments/positions.md" in text
-    assert readme.updated(text, ROOT) == text
 
 
 def test_it_counts_the_catalogue(study: Params) -> None:

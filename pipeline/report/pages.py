@@ -2,50 +2,54 @@
 
 from __future__ import annotations
 
-import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.captioning.data import SCENES
 from pipeline.files import replacing
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH
-from pipeline.params import DATASETS, ExperimentSettings, Params
-from pipeline.report import captions, claims, curves, experiment, method, text, thesis, timing
+from pipeline.params import DATASETS, Params
+from pipeline.report import claims, curves, experiment, text, timing
 from pipeline.report.figures.verdicts import forest
-from pipeline.study import Training, statistics
+from pipeline.study import Training
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
 from pipeline.study.effects import look_level
-from pipeline.study.files import ARRAYS
 from pipeline.study.results import load_dataset
-from pipeline.study.statistics import LEVEL, Summary
+from pipeline.study.statistics import LEVEL, summarize
+from pipeline.timing.results import Timings
 from pipeline.timing.results import load as load_timings
-from pipeline.training.tasks import data_digest
 
 REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage
-_SHORT = 12  # characters of a commit or hash that a page shows
 OWN = ("timing.md", "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")  # removed where no longer written
+PUBLISHED_ACCURACY = 0.977  # of the thesis's configuration, which is the base; its author reports it, the thesis shows curves only
+_SHORT = 12  # characters of a commit or hash that a page shows
+# Whose steps' times answer the two questions that the thesis leaves open.
+_ASKED = (
+    ("cls-loop", "first"), ("base", "first"), ("cls-loop", "base"), ("patch-14", "patch-7"), ("patch-14", "base"), ("patch-14", "patch-2"),
+)  # fmt: skip
 
 
 def write(params: Params, runs: Mapping[str, Training]) -> None:
     """Writes all pages, their figures, claims.csv and curves.csv; removes those of experiments and timings that are gone.
 
-    Everything is computed before the first file changes.
+    Everything is computed before the first file changes. Pictures whose data and code are the same are not drawn again, and files
+    whose content is the same are not written.
 
     Raises:
         UserError: as `render`.
     """
-    files = {REPORTS / name: content for name, content in render(params, runs).items()}
+    files = {REPORTS / name: content for name, content in render(params, runs, REPORTS).items()}
     for path, content in files.items():
-        with replacing(path) as temporary:
-            temporary.write_bytes(content)
+        if not path.is_file() or path.read_bytes() != content:
+            with replacing(path) as temporary:
+                temporary.write_bytes(content)
     for pattern in OWN:
         for old in set(REPORTS.glob(pattern)) - files.keys():
             old.unlink()
@@ -53,11 +57,12 @@ def write(params: Params, runs: Mapping[str, Training]) -> None:
         (REPORTS / folder).mkdir(exist_ok=True)
 
 
-def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
+def render(params: Params, runs: Mapping[str, Training], stored: Path | None = None) -> dict[str, bytes]:
     """The contents of all report files, by their path inside `reports/`. Equal inputs give equal bytes.
 
     Args:
         runs: the variants that were trained, by name.
+        stored: a folder of an earlier report, from which pictures of equal data and code are taken; by default all are drawn.
 
     Raises:
         UserError: predictions, timings or `dataset.json` are damaged.
@@ -74,79 +79,72 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     if timings is not None:
         timed = [judgement for judgement in judgements.values() if is_timed(judgement.claim)]
-        files |= timing.render(params, timings, timed, places)
+        files |= timing.render(params, timings, timed, places, stored)
     for name, settings in params.experiments.items():
         own = [judgements[id] for id in params.claims if id in settings.claims]
-        kind = captions if params.resolve(settings.baseline).task == "captioning" else experiment
-        files |= kind.render(params, name, runs, own, train_images=train_images, timed=timings is not None)
-    overview = forest(list(judgements.values()))
-    counts = [len(params.resolve(variant).train.seeds) for variant in params.variants]
-    judged = [judgement for judgement in judgements.values() if judgement.verdict in ("supported", "contradicted", "not decided")]
-    files["README.md"] = text.page(
-        "README.md.j2",
-        preview=params.preview,
-        profile=params.profile,
-        dataset=params.data.source.label,
-        runs=runs,
-        page="README.md",
-        train=params.train,
-        base=_base(params),
-        variants=list(params.variants),
-        absent=[variant for variant in params.variants if variant not in runs],
-        judgements=[(judgement, places[id]) for id, judgement in judgements.items()],
-        tally=_tally(list(judgements.values())),
-        other_seeds=text.other_seeds(params, list(params.variants)),
-        fewest=min(counts),
-        most=max(counts),
-        without_experiment=[judgement for id, judgement in judgements.items() if places[id].startswith("#")],
-        timed=timings is not None,
-        groups=_groups(params, runs),
-        classifiers=sum(run.settings.task == "classification" for run in runs.values()),
-        data=data,
-        data_changed=_data_changed(runs, data),
-        scenes=params.scenes if any(params.resolve(variant).task == "captioning" for variant in params.variants) else None,
-        samples=SAMPLES if (REPORTS / SAMPLES).exists() else None,
-        data_digests=_data(runs),
-        label=str,
-        verdicts=overview,
-        false_expected=f"{(1 - LEVEL) * len(judged):.1f}",
-        judged=len(judged),
-        seen=[judgement.id for judgement in judged if judgement.claim.seen],
-        levels=text.interval_levels(list(judgements.values())),
-        of_thesis=any(thesis.section(judgement) for judgement in judgements.values()),
-    )
-    if overview is not None:
-        files |= overview.files("figures")
-    files["method.md"] = method.render(params, runs)
-    files |= thesis.render(params, runs, list(judgements.values()), places, timings)
+        files |= experiment.render(params, name, runs, own, train_images=train_images, timed=timings is not None, stored=stored)
+    files |= _first(params, runs, judgements, places, data, timed=timings is not None, stored=stored)
+    files |= _thesis(params, runs, list(judgements.values()), places, timings, stored)
+    looks = {"looks": params.looks, "level": LEVEL, "look_level": look_level(params.looks), "preview": params.preview}
+    files["method.md"] = text.page("method.md.j2", images_shown=params.images_shown, **looks)
+    files["glossary.md"] = text.page("glossary.md.j2", beam_width=BEAM_WIDTH, **looks)
     files["hardware.md"] = text.page(
         "hardware.md.j2",
         preview=params.preview,
         versions=_versions(runs),
         origins=_origins(runs),
         times=[(run, float(np.median(run.seconds)), float(run.seconds.sum())) for run in runs.values()],
-        shared=any(group.get("device") == "cuda" for run in runs.values() for group in run.trainings),
         timings=None if timings is None else timings.raw,
     )
     files["claims.csv"] = claims.table(judgements.values())
     files["curves.csv"] = curves.table(runs)
-    files["glossary.md"] = text.page(
-        "glossary.md.j2",
-        preview=params.preview,
-        level=LEVEL,
-        look_level=look_level(params.looks),
-        looks=params.looks,
-        beam_width=BEAM_WIDTH,
-    )
     return files
 
 
-def _places(params: Params, judgements: Mapping[str, Judgement], *, timed: bool) -> dict[str, str]:
-    """The link to each claim's section: on the page of its first experiment, else on the timing page, else on the first page."""
-    pages = {id: timing.PAGE for id, claim in params.claims.items() if timed and is_timed(claim)}
-    for name, settings in reversed(params.experiments.items()):
-        pages |= dict.fromkeys(settings.claims, f"experiments/{name}.md")
-    return {id: f"{pages.get(id, '')}#{text.anchor(judgement)}" for id, judgement in judgements.items()}
+def _first(
+    params: Params,
+    runs: Mapping[str, Training],
+    judgements: Mapping[str, Judgement],
+    places: Mapping[str, str],
+    data: Mapping[str, Any] | None,
+    *,
+    timed: bool,
+    stored: Path | None,
+) -> dict[str, bytes]:
+    """The first page and its figure."""
+    overview = forest(list(judgements.values()))
+    counts = [len(params.resolve(variant).train.seeds) for variant in params.variants]
+    verdicts = Counter(judgement.verdict for judgement in judgements.values())
+    page = text.page(
+        "README.md.j2",
+        preview=params.preview,
+        profile=params.profile,
+        dataset=params.data.source.label,
+        runs=runs,
+        train=params.train,
+        base=_base(params),
+        variants=list(params.variants),
+        absent=[variant for variant in params.variants if variant not in runs],
+        judgements=[(judgement, places[id]) for id, judgement in judgements.items()],
+        tally=[f"{verdicts[verdict]} {said}" for verdict, said in _COUNTED.items() if verdicts[verdict]],
+        fewest=min(counts),
+        most=max(counts),
+        without_experiment=[judgement for id, judgement in judgements.items() if places[id].startswith("#")],
+        timed=timed,
+        groups=_groups(params, runs),
+        data=data,
+        scenes=params.scenes if any(params.resolve(variant).task == "captioning" for variant in params.variants) else None,
+        samples=SAMPLES if (REPORTS / SAMPLES).exists() else None,
+        data_digests=_data(runs),
+        label=str,
+        verdicts=overview,
+        judged=verdicts["supported"] + verdicts["contradicted"],
+        false_expected=f"{(1 - LEVEL) * (verdicts['supported'] + verdicts['contradicted'] + verdicts['not decided']):.1f}",
+        seen=[one.id for one in judgements.values() if one.claim.seen and one.verdict in ("supported", "contradicted")],
+        levels=text.interval_levels(list(judgements.values())),
+        of_thesis=any(map(_section, judgements.values())),
+    )
+    return {"README.md": page} | ({"figures/verdicts.png": overview.png(stored and stored / "figures/verdicts.png")} if overview else {})
 
 
 _COUNTED: dict[Verdict, str] = {
@@ -159,79 +157,82 @@ _COUNTED: dict[Verdict, str] = {
 }
 
 
-def _tally(judgements: Sequence[Judgement]) -> list[str]:
-    """The number of claims of each verdict in words, and how many of them are about timings alone."""
-    found = []
-    for verdict, said in _COUNTED.items():
-        of = [judgement for judgement in judgements if judgement.verdict == verdict]
-        timed = sum(is_timed(judgement.claim) for judgement in of)
-        note = "" if not timed or verdict == "not run" else " (timing)" if timed == len(of) else f" ({timed} of them timing)"
-        if of:
-            found.append(f"{len(of)} {said}{note}")
-    return found
+def _places(params: Params, judgements: Mapping[str, Judgement], *, timed: bool) -> dict[str, str]:
+    """The link to each claim's section: on the page of its first experiment, else on the timing page, else on the first page."""
+    pages = {id: timing.PAGE for id, claim in params.claims.items() if timed and is_timed(claim)}
+    for name, settings in reversed(params.experiments.items()):
+        pages |= dict.fromkeys(settings.claims, f"experiments/{name}.md")
+    return {id: f"{pages.get(id, '')}#{text.anchor(judgement)}" for id, judgement in judgements.items()}
 
 
-def _data_changed(runs: Mapping[str, Training], data: Mapping[str, Any] | None) -> list[str]:
-    """The variants that were trained on other data than those here; the data of a captioner are the scenes."""
-    digests = {"classification": data["digest"]} if data else {}
-    if ARRAYS.with_name(SCENES).joinpath("scenes.json").exists():
-        digests["captioning"] = data_digest("captioning", ARRAYS)
-    return [name for name, run in runs.items() if digests.get(run.settings.task, own := run.record.get("data_digest")) != own]
+# --- the page beside the thesis ---
+
+
+def _section(judgement: Judgement) -> str:
+    """The (first) section of the thesis that a claim is from; empty for a claim of another source, such as somebody's own thesis."""
+    found = re.match(r"(?:this project, of )?thesis, (\d+(?:\.\d+)*)", judgement.claim.source)
+    return found[1] if found else ""
+
+
+def _thesis(
+    params: Params,
+    runs: Mapping[str, Training],
+    judgements: Sequence[Judgement],
+    places: Mapping[str, str],
+    timings: Timings | None,
+    stored: Path | None,
+) -> dict[str, bytes]:
+    """The page beside V. Kovinić's thesis (Računarski fakultet, Belgrade, 2024), and its figure: of its fourth chapter's claims."""
+    own = [judgement for judgement in judgements if _section(judgement)]
+    # `thesis, 4.2, with ...` is judged on another network than the thesis's.
+    fourth = [one for one in own if _section(one).startswith("4") and one.claim.quote and ", with " not in one.claim.source]
+    drawn = forest(fourth, sentences=True)
+    verdicts = drawn and replace(drawn, name="thesis")
+    pairs = [] if timings is None or not timings.quiet else _ASKED
+    ratios = [(*pair, timings.relative(*(f"step/published/{name}" for name in pair))) for pair in pairs] if timings else []
+    page = text.page(
+        "thesis.md.j2",
+        preview=params.preview,
+        dataset=params.data.source.label,
+        claims=own,
+        chapter4=fourth,
+        verdicts=verdicts,
+        places={id: f"README.md{place}" if place.startswith("#") else place for id, place in places.items()},
+        machine=timings and timings.raw["machine"],
+        base=summarize(runs["base"].accuracy) if "base" in runs else None,
+        published=PUBLISHED_ACCURACY,
+        ratios=[(slower, faster, text.estimate(*found, text.digits)) for slower, faster, found in ratios if found],
+    )
+    return {"thesis.md": page} | ({"figures/thesis.png": verdicts.png(stored and stored / "figures/thesis.png")} if verdicts else {})
 
 
 # --- the variants, by experiment ---
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A variant in the list of all.
+def _groups(params: Params, runs: Mapping[str, Training]) -> list[tuple[str, str, list[list[str]]]]:
+    """(title, experiment, rows) of the variants that an experiment is the first to name, by mean accuracy; then of those in none."""
+    accuracy = {}
+    for name, run in runs.items():
+        values = MEASURES["scene accuracy" if run.settings.task == "captioning" else "late accuracy"].per_seed(run)
+        if values is not None:
+            accuracy[name] = text.of_shares(summarize(values))
 
-    Attributes:
-        accuracy: late test accuracy, or of a captioner the greedy scene accuracy; None where it was not trained or evaluated.
-        place: by mean accuracy, among the variants of the same task; None without an accuracy.
-    """
+    def row(variant: str, baseline: str | None) -> list[str]:
+        start, run = [variant, text.differs(params, variant, baseline)], runs.get(variant)
+        if run is None or variant not in accuracy:
+            return [*start, "not evaluated" if run else "not run", "-", "-", "-"]
+        found, diverged = accuracy[variant], f", {run.diverged} diverged" if run.diverged else ""
+        sizes = [f"{run.parameters:,}" if run.parameters else "-", text.count(run.flops) if run.flops else "-"]
+        return [*start, f"{found.n}{diverged}", text.estimate(found.mean, found.interval, text.percent), *sizes]
 
-    variant: str
-    changes: str
-    run: Training | None
-    accuracy: Summary | None
-    place: int | None
-
-
-@dataclass(frozen=True)
-class Group:
-    """The variants that an experiment is the first to name, by mean accuracy; `elsewhere`: those that an earlier experiment names."""
-
-    name: str
-    settings: ExperimentSettings | None
-    entries: list[Entry]
-    elsewhere: list[str]
-
-
-def _groups(params: Params, runs: Mapping[str, Training]) -> list[Group]:
-    measures = {name: "scene accuracy" if run.settings.task == "captioning" else "late accuracy" for name, run in runs.items()}
-    values = {name: MEASURES[measures[name]].per_seed(run) for name, run in runs.items()}
-    accuracy = {name: _of_accuracy(statistics.summarize(found)) for name, found in values.items() if found is not None}
-    order = sorted(accuracy, key=lambda name: -accuracy[name].mean)  # equal means stay in the order of params
-    place = {name: i for measure in set(measures.values()) for i, name in enumerate((n for n in order if measures[n] == measure), 1)}
-    left = dict.fromkeys(params.variants)
-    groups = []
-    for name, settings in (*params.experiments.items(), ("", None)):
-        members = settings.variants if settings else tuple(left)
-        baseline = settings.baseline if settings else None
-        own = sorted((v for v in members if v in left), key=lambda v: place.get(v, math.inf))
-        entries = [Entry(v, text.differs(params, v, baseline), runs.get(v), accuracy.get(v), place.get(v)) for v in own]
-        if settings or entries:
-            groups.append(Group(name, settings, entries, [v for v in members if v not in left]))
-        for variant in own:
-            del left[variant]
+    left, groups = dict.fromkeys(params.variants), []
+    experiments = [(one.title, name, one.variants, one.baseline) for name, one in params.experiments.items()]
+    for title, name, members, baseline in (*experiments, ("In no experiment", "", tuple(params.variants), None)):
+        own = sorted((v for v in members if v in left), key=lambda v: -accuracy[v].mean if v in accuracy else math.inf)
+        if name or own:
+            groups.append((title, name, [row(variant, baseline) for variant in own]))
+        left = {variant: None for variant in left if variant not in own}
     return groups
-
-
-def _of_accuracy(summary: statistics.Summary) -> statistics.Summary:
-    """The summary with an interval that ends at 0 and 1: Student's, which knows no bounds, goes beyond where one seed lies far off."""
-    found = summary.interval
-    return replace(summary, interval=found and replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0)))
 
 
 def _base(params: Params) -> list[tuple[str, str]]:
@@ -245,57 +246,24 @@ def _base(params: Params) -> list[tuple[str, str]]:
 
 
 def _origins(runs: Mapping[str, Training]) -> list[dict[str, str]]:
-    """Where the seeds come from, in words, for each group that was trained alike.
-
-    `commit`: what was checked out when they were trained, and what was not committed then. `replays`: how often later code was found
-    to compute the same, and by which last.
-    """
-    return [
-        {
-            "variant": run.variant,
-            "seeds": text.seed_list(group["seeds"]),
-            "commit": _commit(group) + _uncommitted(group),
-            "code": f"`{str(group.get('code_hash'))[:_SHORT]}`",
-            "device": str(group.get("device_name")),
-            "replays": _replays(group.get("replays", ())),
-        }
-        for run in runs.values()
-        for group in run.trainings
-    ]
-
-
-def _commit(entry: Mapping[str, Any]) -> str:
-    return f"`{entry['git_commit'][:_SHORT]}`" if entry.get("git_commit") else "not recorded (no git)"
-
-
-def _uncommitted(group: Mapping[str, Any]) -> str:
-    """The edits that decided the seeds and were not committed when they were trained."""
-    if edits := group.get("git_edits"):
-        return ", edited: " + "; ".join(f"`{_shortened(edit).replace('`', '')}`" for edit in edits)
-    return ", edited; how was not recorded" if group.get("git_dirty") else ""
-
-
-def _shortened(edit: str) -> str:
-    """An edit of a mapping, `path: {...} -> {...}`, as those of its keys; any other as it is."""
-    try:
-        path, change = edit.split(": ", 1)
-        before, after = (json.loads(side) for side in change.split(" -> "))
-        keys = [key for key in before | after if before.get(key) != after.get(key)]
-    except (ValueError, TypeError, AttributeError):
-        return edit
-    sides = (before, after)
-    return "; ".join(f"{path}.{key}: {' -> '.join(json.dumps(side[key]) if key in side else 'none' for side in sides)}" for key in keys)
-
-
-def _replays(replays: Sequence[Mapping[str, Any]]) -> str:
-    if not replays:
-        return ""
-    last = f"by {_commit(replays[-1])} on {replays[-1]['date'][:10]}"
-    rounded = sum(not replay["exact"] for replay in replays)
-    if len(replays) == 1:
-        return f"once, {'up to rounding, ' * rounded}{last}"
-    how = "" if not rounded else " up to rounding" if rounded == len(replays) else f", {rounded} of them up to rounding"
-    return f"{len(replays)} times{how}, last {last}"
+    """Where the seeds come from, for each group that was trained alike: what was checked out, and how often later code was replayed."""
+    found = []
+    for run in runs.values():
+        for group in run.trainings:
+            commit = f"`{group['git_commit'][:_SHORT]}`" if group.get("git_commit") else "no git"
+            replays = group.get("replays", ())
+            exact = sum(bool(replay["exact"]) for replay in replays)
+            found.append(
+                {
+                    "variant": run.variant,
+                    "seeds": text.seed_list(group["seeds"]),
+                    "commit": commit + ", edited" * bool(group.get("git_dirty")),
+                    "code": f"`{str(group.get('code_hash'))[:_SHORT]}`",
+                    "device": str(group.get("device_name")),
+                    "replays": f"{exact} + {len(replays) - exact}" if replays else "",
+                }
+            )
+    return found
 
 
 def _data(runs: Mapping[str, Training]) -> list[tuple[str, str, list[str]]]:

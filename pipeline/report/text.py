@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -12,10 +13,9 @@ import jinja2
 
 from pipeline.measures import MEASURES, Measure
 from pipeline.params import ComparisonSettings, ModelSettings, Params
-from pipeline.study import Training
 from pipeline.study.claims import Finding, Judgement, is_ratio, is_timed
 from pipeline.study.claims import listed as listed
-from pipeline.study.statistics import Interval
+from pipeline.study.statistics import Interval, Summary
 
 MINUS, NBSP = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
@@ -43,8 +43,14 @@ def interval(value: Interval | None, show: Callable[[float], str]) -> str:
 
 
 def estimate(mean: float, ends: Interval | None, show: Callable[[float], str]) -> str:
-    """`1.27 [1.25 to 1.29]` without a line break; for None the mean alone."""
-    return show(mean) + (f"{NBSP}[{interval(ends, show)}]" if ends else "")
+    """`1.27 [1.25 to 1.29]`, where a line may break before the bracket alone; for None the mean alone."""
+    return show(mean) + (f" [{interval(ends, show)}]" if ends else "")
+
+
+def of_shares(summary: Summary) -> Summary:
+    """The summary of shares with an interval that ends at 0 and 1: Student's knows no bound and goes beyond where one seed lies far off."""
+    ends = summary.interval
+    return replace(summary, interval=ends and replace(ends, low=max(ends.low, 0.0), high=min(ends.high, 1.0)))
 
 
 def at_least(fraction: float) -> str:
@@ -83,38 +89,6 @@ def seed_list(seeds: Sequence[int]) -> str:
     if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
         return f"{seeds[0]} to {seeds[-1]}"
     return ", ".join(map(str, seeds))
-
-
-def other_seeds(params: Params, variants: Sequence[str]) -> str:
-    """The variants whose number of seeds is not the study's: "base and concat have 10"; empty without one."""
-    by_count: dict[int, list[str]] = {}
-    for variant in variants:
-        by_count.setdefault(len(params.resolve(variant).train.seeds), []).append(variant)
-    by_count.pop(len(params.train.seeds), None)
-    return listed([f"{listed(own)} {'has' if len(own) == 1 else 'have'} {count}" for count, own in by_count.items()]) if by_count else ""
-
-
-def on_gpu(runs: Sequence[Training]) -> str:
-    """Which of the variants, or which of their seeds, a GPU trained: a sentence, or "" where no GPU or nothing else trained any."""
-    groups = [(run, group) for run in runs for group in run.trainings]
-    of_gpu = [(run, group) for run, group in groups if group.get("device") == "cuda"]
-    if not of_gpu or len(of_gpu) == len(groups):
-        return ""
-    names = []
-    for run in runs:
-        seeds = sorted(seed for one, group in of_gpu if one is run for seed in group["seeds"])
-        if seeds:
-            part = f" (seed{'s' * (len(seeds) > 1)} {seed_list(seeds)})"
-            names.append(run.variant + (part if any(group.get("device") != "cuda" for group in run.trainings) else ""))
-    kinds = listed(list(dict.fromkeys(str(group.get("device_name")) for _, group in of_gpu)))
-    there = {_torch(group) for _, group in of_gpu}
-    here = {_torch(group) for _, group in groups if group.get("device") != "cuda"}
-    versions = f" (with torch {listed(sorted(there))}, and {listed(sorted(here))} there)" if there != here else ""
-    return f"A GPU ({kinds}) trained {listed(names)}, processors the rest{versions}; both compute in float32, and round differently."
-
-
-def _torch(group: Mapping[str, Any]) -> str:
-    return str((group.get("versions") or {}).get("torch", "of an unknown version"))
 
 
 def without_machine(sentence: str) -> str:
@@ -295,11 +269,6 @@ def differs(params: Params, variant: str, baseline: str | None = None) -> str:
     return to_baseline if len(to_baseline) < len(to_base) else to_base
 
 
-def changes(params: Params, variant: str, baseline: str) -> str:
-    """The options in which a variant differs from its experiment's baseline."""
-    return "-" if variant == baseline else _changes(options(params, variant), options(params, baseline))
-
-
 def tokens(model: Any) -> str:
     """The number of tokens of the encoder, the class token included; a dash for a network without tokens."""
     return str(model.num_tokens) if isinstance(model, ModelSettings) else "-"
@@ -329,6 +298,6 @@ def environment(package: str) -> jinja2.Environment:
     made = jinja2.Environment(loader=jinja2.PackageLoader(package), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters = (cell, quote, percent, count, effect, listed, digits, sizes, heading, anchor)
     made.filters |= {function.__name__: function for function in filters}
-    calls = (interval, percent, points, signed, compared, counted, in_labels, means, needed, seed_list, rules, tokens)
+    calls = (estimate, interval, percent, points, signed, compared, counted, in_labels, means, needed, seed_list, rules, tokens)
     made.globals |= {"MINUS": MINUS, "NBSP": NBSP} | {function.__name__: function for function in calls}
     return made

@@ -111,9 +111,7 @@ class Optimizer(ABC):
         return rates[:, None]
 
     @abstractmethod
-    def _update(
-        self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, count: Tensor, *coefficients: Tensor
-    ) -> None:
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, count: Tensor, *coefficients: Tensor) -> None:
         """Changes parameters and averages in place. Count and coefficients are those of `apply`, each a tensor ()."""
 
     def _norm(self, gradients: list[Tensor]) -> Tensor:
@@ -132,9 +130,7 @@ class Optimizer(ABC):
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015, algorithm 1) with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2): AdamW."""
 
-    def _update(
-        self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, count: Tensor, *coefficients: Tensor
-    ) -> None:
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, count: Tensor, *coefficients: Tensor) -> None:
         parameters, gradients, means, squares = map(_spread, (parameters, gradients, *averages.values()))
         torch._fused_adamw_(
             parameters, gradients, means, squares, [], [count] * len(gradients),
@@ -162,9 +158,7 @@ class RAdam(Optimizer):
         plain = torch.where(length > 5, 0, rates_of_mean)
         return torch.stack([1 - rates * self._settings.weight_decay, adaptive, plain], dim=1)
 
-    def _update(
-        self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, count: Tensor, *coefficients: Tensor
-    ) -> None:
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, count: Tensor, *coefficients: Tensor) -> None:
         kept, adaptive, plain = coefficients
         means, squares = averages["mean"], averages["square"]
         if self._settings.weight_decay:
@@ -186,9 +180,7 @@ class SGD(Optimizer):
     def _names(self) -> tuple[str, ...]:
         return ("velocity",) if self._settings.momentum else ()
 
-    def _update(
-        self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, count: Tensor, *coefficients: Tensor
-    ) -> None:
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], averages: Averages, count: Tensor, *coefficients: Tensor) -> None:
         torch._fused_sgd_(
             parameters, gradients, averages.get("velocity", []), weight_decay=self._settings.weight_decay,
             momentum=self._settings.momentum, lr=coefficients[0], dampening=0.0, nesterov=False, maximize=False, is_first_step=False,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scaling import Training, drawing, page, simulate
+from benchmarks.scaling import Training, page, picture, simulate
+from pipeline.report.figures.base import png
 
 # An epoch takes 5 s, 4 s and 3 s: 10 s, 8 s and 3 s in all.
 TRAININGS = [Training("a", 10.0, 2, 1_000_000), Training("b", 8.0, 2, 2_000_000), Training("c", 3.0, 1, 3_000_000)]
@@ -24,12 +25,12 @@ def test_what_workers_need_and_write() -> None:
 
 def test_the_page_and_its_picture() -> None:
     rows = [simulate(TRAININGS, count) for count in (1, 2, 1000)]
-    made = drawing(rows, TRAININGS)
-    text = page(TRAININGS, rows, RUN, "Some CPU (2 cores)", 0.004, made.markdown("scaling"))
+    made = picture(rows)
+    text = page(TRAININGS, rows, RUN, "Some CPU (2 cores)", 0.004, made.markdown("scaling", ""))
     assert "with 1 seed: 3 trainings" in text
     assert "Measured at `0123456789ab`, 2026-01-31." in text
     assert "| 2 | 0.00306 | 0.00292 | 4.8% | 0.533 | 1.2 MB/s |" in text
     assert "stays within 4.8% of it" in text
     assert "From 3 workers on the longest training rules: a seed of `a`, 0.00278 hours." in text
     assert "keeps up with 250 epochs a second" in text
-    assert made.draw("light").startswith(b"\x89PNG")
+    assert png(made.draw).startswith(b"\x89PNG")

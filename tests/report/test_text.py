@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from pipeline import params
 from pipeline.params import ComparisonSettings
 from pipeline.report import text
 from pipeline.report.text import NBSP
@@ -46,40 +43,6 @@ def test_an_effect_that_is_a_bound_says_so() -> None:
         for may_be in ("larger", "smaller", "")
     }
     assert said == {"larger": "2.00 times or more", "smaller": "2.00 times or less", "": "2.00 times"}
-
-
-def test_other_numbers_of_seeds_are_named_once(raw_params: dict[str, Any]) -> None:
-    raw = copy.deepcopy(raw_params)
-    for variant, seeds in (("first", 6), ("max", 6), ("base", 10), ("concat", 10), ("mean", 20)):
-        raw["variants"][variant] = {**raw["variants"][variant], "seeds": seeds}
-    study = params.parse(raw)
-    assert text.other_seeds(study, ["first", "max"]) == ""
-    assert text.other_seeds(study, ["base", "first"]) == "base has 10"
-    assert text.other_seeds(study, ["base", "first", "concat", "mean"]) == "base and concat have 10 and mean has 20"
-
-
-def test_what_a_gpu_trained_is_named_where_processors_trained_the_rest() -> None:
-    def run(variant: str, **seeds: list[int]) -> Any:
-        name = {"cpu": "A processor (2 cores)", "cuda": "NVIDIA H200"}
-        groups: list[dict[str, Any]] = [
-            {"device": device, "device_name": name[device], "seeds": own, "versions": {"torch": "2.11.0"}} for device, own in seeds.items()
-        ]
-        return SimpleNamespace(variant=variant, trainings=groups)
-
-    here, there, both = run("a", cpu=[0, 1]), run("b", cuda=[0, 1]), run("c", cpu=[0, 1, 2], cuda=[3, 4, 5])
-    assert text.on_gpu([here, here]) == text.on_gpu([there, there]) == text.on_gpu([]) == ""
-    said = "A GPU (NVIDIA H200) trained {}, processors the rest; both compute in float32, and round differently."
-    assert text.on_gpu([here, there]) == said.format("b")
-    assert text.on_gpu([here, there, both]) == said.format("b and c (seeds 3 to 5)")
-    assert text.on_gpu([run("d", cpu=[0], cuda=[1])]) == said.format("d (seed 1)")
-    # Seeds that a GPU trained in two trainings are one entry.
-    more = {"device": "cuda", "device_name": "NVIDIA H200", "versions": {"torch": "2.11.0"}}
-    there.trainings.append(more | {"seeds": [4]})
-    both.trainings.append(more | {"seeds": [6]})
-    assert text.on_gpu([here, there, both]) == said.format("b and c (seeds 3 to 6)")
-    here.trainings[0]["versions"] = {"torch": "2.15.0"}
-    newer = said.replace("the rest;", "the rest (with torch 2.11.0, and 2.15.0 there);")
-    assert text.on_gpu([here, there]) == newer.format("b")
 
 
 def test_an_anchor_keeps_what_a_git_host_keeps() -> None:

@@ -164,7 +164,7 @@ def test_weights_of_another_vocabulary_or_training_are_refused(captioned: Reposi
         (["--image=empty.png"], "empty.png holds no digit: a scene has one to four, light on dark."),
         (["--scene=1", "--caption=a sevn at the top left"], "'sevn' is not a word of these captions; the nearest is 'seven'."),
         (["--scene=1", f"--caption={'a two and ' * 6}"], "A caption has at most 17 words, and "),
-        (["--image=reports/scenes/samples.png"], "reports/scenes/samples.png has "),
+        (["--image=reports/data/samples.png"], "reports/data/samples.png has "),
     ],
 )
 def test_a_wrong_request_gets_one_sentence(

@@ -6,22 +6,20 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from pipeline.measures import MEASURES
-from pipeline.report.figures.drawing import Drawing
-from pipeline.report.figures.style import COLOURS, INK, MUTED, PAGE, WIDTH, Theme, legend_below, plain_numbers, png, style, tidy
-from pipeline.report.text import compared, counted, listed, without_machine
+from pipeline.report.figures.base import COLOURS, INK, MUTED, PAGE, WIDTH, Picture, legend_below, plain_numbers, tidy
+from pipeline.report.text import compared, without_machine
 from pipeline.study.claims import OBSERVATIONS, Judgement, Verdict, is_ratio, region
 
 REACH = 4.0  # margins shown to either side; an arrow at the edge stands for what lies beyond
-_FULL_SIZE, _MAX_LABEL = 64, 80  # characters of a label in letters of 8 points, and in the smallest
+_MAX_LABEL = 68  # characters
 _SENTENCE_LINE, _SENTENCE_LINES = 66, 2  # characters, and lines of them
-_WIDER = " A claim of several comparisons is contradicted only when a wider interval, which covers all of them at once, lies outside, too."
-_SHADES: dict[Theme, float] = {"light": 0.2, "dark": 0.32}  # opacity of a region; on a dark page it takes more to be seen
 
 
 @dataclass(frozen=True)
@@ -82,12 +80,16 @@ def _sentence(judgement: Judgement) -> str:
     return "\n".join(wrapped)
 
 
-def _colours(theme: Theme) -> dict[Verdict, str]:
-    blue, orange, *_ = COLOURS[theme]
-    return {"supported": blue, "contradicted": orange, "not decided": INK[theme], "not settled": MUTED[theme], "short run": MUTED[theme]}
+_COLOURS: dict[Verdict, str] = {
+    "supported": COLOURS[0],
+    "contradicted": COLOURS[1],
+    "not decided": INK,
+    "not settled": MUTED,
+    "short run": MUTED,
+}
 
 
-def forest(judgements: Sequence[Judgement], *, sentences: bool = False) -> Drawing | None:
+def forest(judgements: Sequence[Judgement], *, sentences: bool = False) -> Picture | None:
     """A forest plot of the claims that have an effect; None where none has.
 
     Args:
@@ -95,66 +97,48 @@ def forest(judgements: Sequence[Judgement], *, sentences: bool = False) -> Drawi
     """
     label = _sentence if sentences else _label
     lines = [line for judgement in judgements if (line := _line(judgement, label(judgement))) is not None]
-    if not lines:
-        return None
-    counts = [f"{sum(line.verdict == v for line in lines)} {v}" for v in _colours("light") if any(line.verdict == v for line in lines)]
-    return Drawing(
-        alt=f"Effects of {counted(len(lines), 'claim')} in units of the margin: {listed(counts)}.",
-        caption="The deciding effect of each claim with its interval, in units of the claim's margin. Green: where the claim puts it. "
-        "A claim of one comparison is supported when its whole line lies in the green, contradicted when none of it does; one of several "
-        "is judged by all of them, and its page has them. Open signs are observations, "
-        f"which decide nothing. Arrows: beyond {REACH:g} margins. 0 is no effect, or the middle of the range that a claim names. A bound "
-        "without a margin stands at 1, and the unit is half the interval."
-        + (_WIDER if any(line.verdict == "not decided" and line.outside for line in lines) else ""),
-        draw=lambda theme: draw_forest(lines, theme),
-        name="verdicts",
+    caption = (
+        "The deciding effect of each claim with its interval, in units of the claim's margin. Green: where the claim puts it; 0 is no "
+        "effect. Open signs are observations, which decide nothing. [How to read it](method.md#the-figure-of-all-claims)."
     )
+    return Picture(caption, partial(draw_forest, lines), "verdicts") if lines else None
 
 
-def draw_forest(lines: Sequence[_Line], theme: Theme) -> bytes:
-    """PNG: a row per claim with its region, interval and effect, in margins."""
-    colours = _colours(theme)
-    with style(theme):
-        row = 0.04 + 0.13 * max(line.label.count("\n") + 1 for line in lines)  # inches
-        drawn = Figure(figsize=(WIDTH, 1.1 + row * len(lines)), layout="constrained")
-        axes = drawn.add_subplot()
-        axes.hlines(range(len(lines)), -REACH, REACH, color=MUTED[theme], linewidth=0.6, alpha=0.3, zorder=0.5)
-        for place, line in enumerate(lines):
-            start, end = np.clip(line.region, -REACH, REACH)
-            axes.barh(place, end - start, 0.86, left=start, color=COLOURS[theme][2], alpha=_SHADES[theme], linewidth=0)
-            colour = colours[line.verdict]
-            face = PAGE[theme] if line.verdict in OBSERVATIONS else colour
-            ends = np.clip([line.low, line.high], -REACH, REACH)
-            axes.plot(ends, [place, place], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3)
-            for edge, beyond, marker in ((-REACH, line.low < -REACH, "<"), (REACH, line.high > REACH, ">")):
-                if beyond:
-                    axes.plot([edge], [place], marker=marker, color=colour, markerfacecolor=face, markersize=6, clip_on=False, zorder=4)
-            if abs(line.effect) <= REACH:
-                axes.plot([line.effect], [place], marker="o", color=colour, markerfacecolor=face, markersize=5.5, zorder=5)
-        for x in (-1, 0, 1):
-            axes.axvline(x, color=MUTED[theme], linewidth=0.9, linestyle=":" if x else "-", zorder=1)
-        axes.set_yticks(range(len(lines)), [line.label for line in lines])
-        axes.tick_params(axis="y", labelsize=8, pad=9)  # room for an arrow
-        for written in axes.get_yticklabels():
-            longest = max(map(len, written.get_text().splitlines()))
-            written.set_fontsize(8 * min(1.0, _FULL_SIZE / longest))
-        axes.set_ylim(len(lines) - 0.4, -0.6)
-        axes.set_xlim(-REACH, REACH)
-        axes.set_xticks(range(-int(REACH), int(REACH) + 1))
-        plain_numbers(axes, "x")
-        axes.set_xlabel("effect, in margins of its claim")
-        tidy(axes, grid="x")
-        axes.grid(False)
-        axes.tick_params(axis="x", labeltop=True)
-        present = [verdict for verdict in colours if verdict in {line.verdict for line in lines}]
-        handles = [
-            Line2D(
-                [], [], color=colours[verdict], marker="o", linewidth=2.2, label=verdict,
-                markerfacecolor=PAGE[theme] if verdict in OBSERVATIONS else colours[verdict],
-            )
-            for verdict in present if verdict != "short run" or "not settled" not in present
-        ]  # fmt: skip
-        if {"not settled", "short run"} <= set(present):
-            handles[-1].set_label("observed: not settled, or a short run")
-        legend_below(drawn, handles)
-        return png(drawn)
+def draw_forest(lines: Sequence[_Line]) -> Figure:
+    """A row per claim with its region, interval and effect, in margins."""
+    row = 0.06 + 0.135 * max(line.label.count("\n") + 1 for line in lines)  # inches
+    drawn = Figure(figsize=(WIDTH, 1.1 + row * len(lines)), layout="constrained")
+    axes = drawn.add_subplot()
+    axes.hlines(range(len(lines)), -REACH, REACH, color=MUTED, linewidth=0.6, alpha=0.3, zorder=0.5)
+    for place, line in enumerate(lines):
+        start, end = np.clip(line.region, -REACH, REACH)
+        axes.barh(place, end - start, 0.86, left=start, color=COLOURS[2], alpha=0.2, linewidth=0)
+        colour = _COLOURS[line.verdict]
+        face = PAGE if line.verdict in OBSERVATIONS else colour
+        axes.plot(
+            np.clip([line.low, line.high], -REACH, REACH), [place, place], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3
+        )
+        for edge, beyond, marker in ((-REACH, line.low < -REACH, "<"), (REACH, line.high > REACH, ">")):
+            if beyond:
+                axes.plot([edge], [place], marker=marker, color=colour, markerfacecolor=face, markersize=6, clip_on=False, zorder=4)
+        if abs(line.effect) <= REACH:
+            axes.plot([line.effect], [place], marker="o", color=colour, markerfacecolor=face, markersize=5.5, zorder=5)
+    for x in (-1, 0, 1):
+        axes.axvline(x, color=MUTED, linewidth=0.9, linestyle=":" if x else "-", zorder=1)
+    axes.set_yticks(range(len(lines)), [line.label for line in lines])
+    axes.tick_params(axis="y", labelsize=7.5, pad=9)  # room for an arrow
+    axes.set_ylim(len(lines) - 0.4, -0.6)
+    axes.set_xlim(-REACH, REACH)
+    axes.set_xticks(range(-int(REACH), int(REACH) + 1))
+    plain_numbers(axes, "x")
+    axes.set_xlabel("effect, in margins of its claim")
+    tidy(axes, grid="x")
+    axes.grid(False)
+    axes.tick_params(axis="x", labeltop=True)
+    handles = [
+        Line2D([], [], color=colour, marker="o", linewidth=2.2, label=verdict, markerfacecolor=PAGE if verdict in OBSERVATIONS else colour)
+        for verdict, colour in _COLOURS.items()
+        if any(line.verdict == verdict for line in lines)
+    ]
+    legend_below(drawn, handles)
+    return drawn
