@@ -144,7 +144,7 @@ def test_files_of_any_name_and_content_are_read_as_they_were(repository: Clone) 
 
 def test_a_folder_without_git_is_answered_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with pytest.raises(UserError, match="is not in a git repository, .* inside a clone"):
+    with pytest.raises(UserError, match=r"is not in a git repository, .* inside a clone"):
         Repository.around(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="there is no git here: install it"):
