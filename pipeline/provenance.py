@@ -224,7 +224,7 @@ def check_git(folder: Path, *, needed: bool) -> None:
         asked = git("rev-parse", "--git-dir", cwd=folder)
     except OSError:
         if needed:
-            raise UserError("There is no git here, and this command needs it: install it.") from None
+            raise UserError("This command needs git, and there is no git here: install it.") from None
         return
     first, *others = asked.stderr.decode(errors="replace").strip().splitlines() or [f"status {asked.returncode}"]
     if asked.returncode and "not a git repository" not in first:
