@@ -109,28 +109,29 @@ def seeds(claims: tuple[str, ...], count: int, until: float, packer: Packer, epo
             origin |= {"git_commit": commit, "git_dirty": False}
         job = workers.Job(settings, ARRAYS, place, device, origin)
         for first in range(FIRST_SEED, FIRST_SEED + count, TOGETHER):
-            group = [seed for seed in range(first, min(first + TOGETHER, FIRST_SEED + count)) if not finished.is_there(place, seed, origin)]
+            group = list(range(first, min(first + TOGETHER, FIRST_SEED + count)))
+            missing = [seed for seed in group if not finished.is_there(place, seed, origin)]
             begin = time.monotonic()
-            for task in [workers.Task(part) for part in workers.make_groups(group, device, stackable=settings.stackable)]:
-                for message in workers.messages(workers.Assignment(job, task), lambda job: data[job.settings.task]):
+            for part in workers.make_groups(missing, device, stackable=settings.stackable) if missing else []:
+                for message in workers.messages(workers.Assignment(job, workers.Task(part)), lambda job: data[job.settings.task]):
                     if isinstance(message, workers.Broken):
                         raise message.as_error()
                     if isinstance(message, workers.Started):
-                        engine, epoch_begin = message.facts.engine, time.monotonic()
+                        epoch_begin = time.monotonic()
                     if isinstance(message, workers.Epoch):
                         left = (time.monotonic() - epoch_begin) / message.epoch * (settings.train.epochs - message.epoch)
                         if time.monotonic() + left > until:
                             print(f"{variant}: no time for seeds {first} and on; {trained} seeds are packed", flush=True)
                             return
             paths = [path for seed in group for path in sorted(place.glob(f"seed-{seed}.*.done"))]
-            if paths and not packer.add(paths):
+            if not packer.add(paths):
                 print(f"{variant}: no room for seeds {first} and on; {trained} seeds are packed", flush=True)
                 return
             trained += len(paths)
-            shares = [finished.read(path).rows[-1].test_accuracy for path in paths]
-            if shares:
-                mean, seconds = sum(shares) / len(shares), time.monotonic() - begin
-                print(f"{variant}: seeds {first} to {group[-1]}, accuracy {mean:.4%} in the mean, {seconds:.1f} s, {engine}", flush=True)
+            parts = [finished.read(path) for path in paths]
+            mean = sum(part.rows[-1].test_accuracy for part in parts) / max(1, len(parts))
+            took, engines = time.monotonic() - begin, ", ".join(sorted({part.origin["engine"] for part in parts}))
+            print(f"{variant}: seeds {first} to {group[-1]}, accuracy {mean:.4%} in the mean, {took:.1f} s, {engines}", flush=True)
     print(f"{trained} seeds are packed, all that were asked for", flush=True)
 
 

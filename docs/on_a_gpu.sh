@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Fourteen minutes on a machine with a GPU: the tests that need one, the benchmark, then new seeds for the claims that are open.
 #
-#     OUT=/a/folder bash docs/on_a_gpu.sh
+#     OUT=/a/folder bash docs/on_a_gpu.sh                          # all of it
+#     OUT=/a/folder MINUTES=9 STEPS=seeds bash docs/on_a_gpu.sh    # a part of it, where one command may not take so long
 #
 # It needs no network, no DVC and no MLflow, but torch, numpy, numba, pandas, pydantic, pyyaml, safetensors, rich, scipy, pillow, cuda-core,
 # pytest with timeout and xdist, hypothesis, and timm for the benchmark; of the checkout everything but results/ and reports/, and data/raw as
@@ -10,15 +11,17 @@
 set -u
 cd "$(dirname "$0")/.."
 export OUT=${OUT:-build/on-a-gpu} PYTHONUNBUFFERED=1 PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
-MINUTES=${MINUTES:-14} TESTS=${TESTS:-2} python=${PYTHON:-python3}
+MINUTES=${MINUTES:-14} TESTS=${TESTS:-2} STEPS=${STEPS:-tests benchmark seeds} python=${PYTHON:-python3}
 end=$((SECONDS + MINUTES * 60))
 mkdir -p "$OUT"
 {
     $python -m docs.on_a_gpu prepare || exit
-    echo "== tests"
-    timeout $((TESTS * 60)) $python -m pytest -q -m cuda -n ${PROCESSES:-6} -p no:cacheprovider -W default tests/training tests/kernels
-    echo "== benchmark"
-    timeout 360 $python -m benchmarks --gpu --out "$OUT" ${QUICK:+--quick}
-    echo "== seeds"
-    $python -m docs.on_a_gpu seeds --seconds $((end - SECONDS)) ${EPOCHS:+--epochs "$EPOCHS"} ${COUNT:+--count "$COUNT"} ${CLAIMS:+--claims "$CLAIMS"}
+    for step in $STEPS; do
+        echo "== $step"
+        case $step in
+            tests) timeout $((TESTS * 60)) $python -m pytest -q -m cuda -n "${PROCESSES:-6}" -p no:cacheprovider -W default tests/training tests/kernels ;;
+            benchmark) timeout 360 $python -m benchmarks --gpu --out "$OUT" ${QUICK:+--quick} ;;
+            seeds) $python -m docs.on_a_gpu seeds --seconds $((end - SECONDS)) ${EPOCHS:+--epochs "$EPOCHS"} ${COUNT:+--count "$COUNT"} ${CLAIMS:+--claims "$CLAIMS"} ;;
+        esac
+    done
 } 2>&1 | tee "$OUT/log.txt"

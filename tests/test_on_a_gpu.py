@@ -46,6 +46,7 @@ def test_its_seeds_are_those_of_a_study_elsewhere(folder: Path, tmp_path: Path, 
         place = finished.folder(folder / ".checkpoints" / "seeds", asked, data_digest(asked.task, folder / "data" / "arrays"))
         found, damaged = finished.find(place, training_code("classification"))
         assert (sorted(found), damaged) == ([1000, 1001], [])
+        assert {part.origin["engine"] for part in found.values()} == {"torch: CPU"}
         assert train.plan(asked, found, training_code("classification"), "cpu") == []
 
 

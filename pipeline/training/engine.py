@@ -200,11 +200,14 @@ class Trainer:
 
     def _batches(self, epoch: int) -> Iterator[Tensor]:
         """The indices of the examples of each step of an epoch, (seed, batch)."""
+        yield from self._order(epoch).to(self.device).split(self.settings.train.batch_size, dim=1)
+
+    def _order(self, epoch: int) -> Tensor:
+        """The indices of an epoch's examples (seed, example), on the CPU."""
         train, available = self.settings.train, self.learning.num_examples
-        orders = [
-            epoch_order(seed, epoch, available, train_images=train.train_images, epoch_images=train.epoch_images) for seed in self.seeds
-        ]
-        yield from torch.stack(orders).to(self.device).split(train.batch_size, dim=1)
+        return torch.stack(
+            [epoch_order(seed, epoch, available, train_images=train.train_images, epoch_images=train.epoch_images) for seed in self.seeds]
+        )
 
     def _run(self, batches: Iterable[Tensor]) -> None:
         for index in batches:

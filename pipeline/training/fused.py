@@ -170,6 +170,7 @@ class FusedTrainer(Trainer):
         self._model = model
         self._kernels = functools.cache(lambda batch: kernel(model, len(seeds), batch, device))  # by the size of a batch
         self._done = 0  # steps, for the host
+        self._ahead: dict[int, Tensor] = {}  # the next epoch's order
         super().__init__(settings, data, seeds, device)
 
     def check(self) -> None:
@@ -214,6 +215,14 @@ class FusedTrainer(Trainer):
     def _prepare(self, epoch: int) -> None:
         if self._steps_per_epoch >= CHUNK:
             self.driver.prepare(self._chunk)
+
+    def _train_epoch(self) -> Tensor:
+        total = super()._train_epoch()  # still under way
+        self._ahead = {self.epoch + 1: super()._order(self.epoch + 1)} if self.epoch < self.settings.train.epochs else {}
+        return total
+
+    def _order(self, epoch: int) -> Tensor:
+        return self._ahead[epoch] if epoch in self._ahead else super()._order(epoch)
 
     def _run(self, batches: Iterable[Tensor]) -> None:
         """Takes chunks of steps while all of their batches are whole, else single steps."""

@@ -43,6 +43,24 @@ def test_one_checkpoint_is_kept_and_nothing_else(tmp_path: Path, tiny_trainer: C
     assert [path.name for path in tmp_path.iterdir()] == ["seed-0-1.cccccccccccc.part"]
 
 
+def test_a_stack_of_a_hundred_has_a_name_that_a_folder_takes_and_no_other_stack_has(tmp_path: Path) -> None:
+    stacks = [range(1000, 1100), [*range(1000, 1050), *range(1051, 1100), 1099], range(1000, 1099)]
+    paths = {checkpoint.path_of(tmp_path, list(stack), CODE) for stack in stacks}
+    assert len(paths) == 3
+    for path in paths:
+        path.touch()
+
+
+def test_a_checkpoint_of_the_other_engine_leaves_the_trainer_at_the_start(tmp_path: Path, tiny_trainer: Callable[..., Trainer]) -> None:
+    path = tmp_path / "seed-0-1.part"
+    trainer = tiny_trainer()
+    trainer.run_epoch()
+    checkpoint.save(path, trainer, {**ORIGIN, "engine": "fused"})
+    with pytest.raises(DamagedError, match=r"seed-0-1\.part is of another engine$"):
+        checkpoint.restore(path, resumed := tiny_trainer(), **HERE)
+    assert resumed.epoch == 0
+
+
 def test_nothing_to_restore(tmp_path: Path, tiny_trainer: Callable[..., Trainer]) -> None:
     trainer = tiny_trainer()
     assert checkpoint.restore(tmp_path / "seed-0.part", trainer, **HERE) == {}

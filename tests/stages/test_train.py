@@ -367,6 +367,19 @@ def test_the_seeds_of_a_gpu_are_kept_on_the_cpu(tmp_path: Path, arrays: Path, st
     assert [one["exact"] for one in training["replays"]] == ([False] if code else [])
 
 
+def test_which_stack_of_a_gpu_is_replayed(study: Params) -> None:
+    """Seeds of the fused engine need no neighbours; torch's engine needs the whole stack, because grouping decides rounding."""
+    base = study.resolve("base")
+    settings = base.model_copy(update={"train": base.train.model_copy(update={"seeds": (0, 1, 2, 3)})})
+    for engine, expected in (
+        ("fused", [workers.Task([0, 1], replay=True), workers.Task([2, 3])]),
+        ("torch: dropout", [workers.Task([0, 1, 2, 3])]),
+    ):
+        origin = {"code_hash": "c" * 64, "engine": engine, "stack": [0, 1, 9], "replays": []}
+        found = {seed: finished.Finished(seed, {}, (), origin) for seed in (0, 1)}
+        assert stage.plan(settings, found, "d" * 64, "cuda") == expected
+
+
 def test_what_lies_in_runs_is_found_under_any_name(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
     """A fresh clone has no finished seeds but those in runs/; a variant renamed there trains nothing."""
     directory = lay_out(tmp_path, arrays, study)
