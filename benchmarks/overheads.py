@@ -103,8 +103,6 @@ def _mlflow(options: Options, say: Say, repeats: int) -> list[dict[str, Any]]:
     base = median(value["coordinator"] for value in silent)
     training = median(value["coordinator"] + value["workers"] for value in silent)
     kind = f"of a training of {len(settings.train.seeds)} seeds and {epochs} epochs"
-    if not all(value["complete"] for value in tracked):
-        kind += " (so short that MLflow was left to `sync`)"
     return [
         {
             "what": f"MLflow's share of the processor time {kind}",

@@ -1,7 +1,7 @@
 """One training of variant `base` in the working directory, with MLflow or without: `python -m benchmarks.tracked tracked|silent`.
 
 Prints a line of JSON: wall seconds; seconds that the end of the training waited for MLflow; processor seconds of the coordinating
-process, in which MLflow runs, and of the workers; whether MLflow has everything; the epochs that were trained, of all seeds.
+process, in which MLflow runs, and of the workers; the epochs that were trained, of all seeds.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ import json
 import resource
 import shutil
 import time
-from typing import Any
 
 # Nothing here may import torch: the coordinating process of a training does not either.
 from pipeline.errors import UserError, run_command
 from pipeline.stages import train
 from pipeline.study import files
-from pipeline.tracking import Tracker
+from pipeline.tracking.live import Live
 from pipeline.training.records import EpochRow
 
 
-class SilentTracker(Tracker):
-    """A tracker whose thread ends at once: the same training without MLflow."""
+class SilentLive(Live):
+    """A log whose thread ends at once: the same training without MLflow."""
 
     def _work(self) -> None:
         pass
@@ -30,8 +29,8 @@ class SilentTracker(Tracker):
 def main(argv: list[str]) -> None:
     if argv not in (["tracked"], ["silent"]):
         raise UserError("Usage: python -m benchmarks.tracked tracked|silent")
-    tracker = Tracker if argv == ["tracked"] else SilentTracker
-    waited, complete, epochs = 0.0, False, 0
+    tracker = Live if argv == ["tracked"] else SilentLive
+    waited, epochs = 0.0, 0
 
     class Timed(tracker):  # type: ignore[misc, valid-type]
         def epoch(self, row: EpochRow) -> None:
@@ -39,19 +38,18 @@ def main(argv: list[str]) -> None:
             epochs += 1
             super().epoch(row)
 
-        def close(self, *arguments: Any, **options: Any) -> bool:
-            nonlocal waited, complete
+        def close(self, status: str) -> None:
+            nonlocal waited
             start = time.perf_counter()
-            complete = super().close(*arguments, **options)
+            super().close(status)
             waited = time.perf_counter() - start
-            return complete
 
-    train.Tracker = Timed  # type: ignore[attr-defined]
+    train.Live = Timed  # type: ignore[attr-defined]
     for kept in (files.CHECKPOINTS, files.RUNS):  # else the training before leaves nothing to train
         shutil.rmtree(kept, ignore_errors=True)
     start = time.perf_counter()
     train.main(["base"])
-    result = {"wall": time.perf_counter() - start, "wait": waited, "complete": complete, "epochs": epochs}
+    result = {"wall": time.perf_counter() - start, "wait": waited, "epochs": epochs}
     for name, who in (("coordinator", resource.RUSAGE_SELF), ("workers", resource.RUSAGE_CHILDREN)):
         usage = resource.getrusage(who)
         result[name] = usage.ru_utime + usage.ru_stime

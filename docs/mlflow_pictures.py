@@ -125,10 +125,11 @@ def _served() -> Iterator[list[str]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment) as server:
         assert server.stdout is not None
         try:
-            lines = [server.stdout.readline().split() for _ in range(3)]
-            if not all(lines):
+            words = server.stdout.readline().split()
+            if len(words) != 2:
                 raise UserError("`make ui` shows nothing here: run it to see why, mend that, then run the command again.")
-            links = [words[-1] for words in lines[1:]]
+            study = words[1]
+            positions = study.replace("=study", "=positions").replace("=TABLE", "=CHART")
             deadline = time.monotonic() + _WAIT_SECONDS
             while True:
                 try:
@@ -137,7 +138,7 @@ def _served() -> Iterator[list[str]]:
                 except OSError:
                     assert time.monotonic() < deadline, "the server does not answer"
                     time.sleep(0.5)
-            yield links
+            yield [study, positions]
         finally:
             server.terminate()
 

@@ -7,7 +7,7 @@ replay shows that this code computes the same.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pipeline.runner.finished import Finished
 from pipeline.runner.lock import variant_lock
 from pipeline.runner.progress import Screen, TrainingProgress
 from pipeline.study.files import ARRAYS, CONFIGS, FINISHED, RUNS
-from pipeline.tracking import Tracker
+from pipeline.tracking.live import Live
 from pipeline.training.records import EpochRow
 from pipeline.training.tasks import data_digest
 
@@ -154,7 +154,7 @@ class Training:
         self._settings = job.settings
         self._place = job.folder
         self._origin = job.origin
-        self._tracker: Tracker | None = None
+        self._live: Live | None = None
         self._last: dict[int, list[EpochRow]] = {}  # by the group's first seed
         self._failed: dict[int, int] = {}
         self._trained: set[int] = set()
@@ -191,15 +191,16 @@ class Training:
         parts = self._parts()
         directory = RUNS / self._variant
         code = results.last_code(self._place, self._variant, parts, self._origin["code_hash"])
-        run = results.write(directory, self._settings, parts, self._describe(code), code)
+        results.write(directory, self._settings, parts, self._describe(code), code)
         if count := sum(part.seed not in self._trained for part in parts):
             how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
             self.progress.say(f"{self._variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
-        self._end(parts, metrics=run["metrics"], artifacts=[directory / results.RUN])
+        self._end("SCHEDULED")
 
     def leave(self) -> None:
         """Leaves the finished seeds for the stage to write runs/VARIANT from. Raises UserError as `finish` does."""
-        self._end(self._parts())
+        self._parts()
+        self._end("SCHEDULED")
 
     def _parts(self) -> list[Finished]:
         """The finished seeds, in the order of the settings."""
@@ -220,22 +221,17 @@ class Training:
             )
         return [found[seed] for seed in seeds]
 
-    def _end(self, parts: Sequence[Finished], **description: Any) -> None:
-        """Ends the MLflow runs, with what the store lacks of seeds that were finished before."""
-        if self._tracker is not None:
-            self._tracker.origins(results.origins(parts)["trainings"])
-            for row in (row for part in parts if part.seed not in self._trained for row in part.rows):
-                self._tracker.epoch(row)
-            self._tracker.close("FINISHED", **description)
-
     def fail(self) -> None:
         """Ends the MLflow runs of a training that cannot be finished."""
-        if self._tracker is not None:
-            self._tracker.close("FAILED")
+        self._end("FAILED")
+
+    def _end(self, status: str) -> None:
+        if self._live is not None:
+            self._live.close(status)
 
     def _start(self, facts: workers.Facts) -> None:
         """Begins tracking with the first group that trains, because only its message completes the run's description."""
-        if self._tracker is not None:
+        if self._live is not None:
             return
         if self._origin["device"] == "cuda" and not self._settings.stackable:
             self.progress.say("This network cannot be stacked: its seeds train one after another.")
@@ -246,7 +242,7 @@ class Training:
         run = self._describe(self._origin["code_hash"]) | self._origin
         run |= {name: getattr(facts, name) for name in ("engine", "attention", "device_name")} | {"started": workers.now()}
         # On CUDA the processor has time to spare, so the run can be watched from the start.
-        self._tracker = Tracker(run, start_after=0.0) if self._origin["device"] == "cuda" else Tracker(run)
+        self._live = Live(run, start_after=0.0) if self._origin["device"] == "cuda" else Live(run)
 
     def _describe(self, code: str) -> dict[str, Any]:
         """What run.json says of the training as a whole, before its seeds' origins; docs/architecture.md explains it.
@@ -266,11 +262,11 @@ class Training:
         }
 
     def _record(self, seeds: list[int], rows: list[EpochRow]) -> None:
-        assert self._tracker is not None
+        assert self._live is not None
         if rows:
             self._last[seeds[0]] = [row for row in rows if row.epoch == rows[-1].epoch]
         for row in rows:
-            self._tracker.epoch(row)
+            self._live.epoch(row)
 
 
 if __name__ == "__main__":

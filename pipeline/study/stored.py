@@ -14,7 +14,7 @@ from pipeline.errors import UserError
 from pipeline.study.files import CURVES, REPEATED
 from pipeline.study.study import Study
 from pipeline.study.training import Training
-from pipeline.tracking import SeedRun, runs_of
+from pipeline.tracking.query import SeedRun, runs_of
 from pipeline.tracking.store import database_path, display_name, sqlite_uri, store_uri
 
 _KEYS = {"seconds": "epoch_seconds"}  # curves that have another name in MLflow's runs

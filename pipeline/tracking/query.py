@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.tracking.recorder import EPOCH_KEYS, restored
+from pipeline.tracking.record import EPOCH_KEYS
 from pipeline.tracking.store import EXPERIMENT, Store, StoreFault, display_name, explain
 
 _DIGEST = "sha256.run.json"  # the tag of a parent run that has its record
@@ -101,8 +105,17 @@ def _curves(store: Store, run_id: str) -> dict[str, list[float]]:
 
 
 def _record(store: Store, parent: Any) -> dict[str, Any]:
-    content = store.file(parent, "run.json")
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    files = get_artifact_repository(parent.info.artifact_uri, tracking_uri=store.uri)
+    with TemporaryDirectory() as folder:
+        content = Path(files.download_artifacts("run.json", folder)).read_bytes()
     if hashlib.sha256(content).hexdigest() != parent.data.tags[_DIGEST]:
         raise StoreFault(f"run.json of the run {parent.info.run_name} in {display_name(store.uri)} is not what was logged")
     record: dict[str, Any] = json.loads(content)
     return record
+
+
+def restored(stored: float) -> float:
+    """The value that was logged: infinite where a store has the largest float."""
+    return math.copysign(math.inf, stored) if abs(stored) == sys.float_info.max else stored

@@ -19,16 +19,13 @@ if TYPE_CHECKING:
 MODEL = "vit-ablations"
 
 
-def name_registered(store: Store, tags: Mapping[str, str], alias: str) -> bool:
-    """Has the alias name the version with these tags. False where the registry has none."""
-    found = store.call("search_model_versions", filter_string=f"name = '{MODEL}' and {_with_tags(tags)}")
-    if not found:
+def is_registered(store: Store, run_id: str, tags: Mapping[str, str], alias: str) -> bool:
+    """Whether the alias names a version of this run with these tags. A kill may have left a version without its name."""
+    if not store.call("search_registered_models", filter_string=f"name = '{MODEL}'"):
         return False
-    last = max(int(version.version) for version in found)
-    # It names another one where an earlier network has come back, and none after a kill.
-    if str(store.call("get_registered_model", MODEL).aliases.get(alias)) != str(last):
-        store.call("set_registered_model_alias", MODEL, alias, str(last))
-    return True
+    named = store.call("get_registered_model", MODEL).aliases.get(alias)
+    version = store.call("get_model_version", MODEL, named) if named else None
+    return version is not None and version.run_id == run_id and version.tags.items() >= tags.items()
 
 
 def register(store: Store, run_id: str, network: nn.Module, images: np.ndarray, tags: Mapping[str, str], alias: str) -> None:
@@ -40,22 +37,6 @@ def register(store: Store, run_id: str, network: nn.Module, images: np.ndarray, 
         images: an example of its input, of at least two images; a dimension of size 1 would be exported as always 1.
         tags: of the version and of the logged model.
     """
-    model_id = _logged(store, run_id, tags) or _log(store, run_id, network, images, tags)
-    if not store.call("search_registered_models", filter_string=f"name = '{MODEL}'"):
-        store.call("create_registered_model", MODEL, description=_DESCRIPTION)
-    source = f"models:/{model_id}"
-    version = store.call("create_model_version", MODEL, source, run_id=run_id, tags=dict(tags), model_id=model_id)
-    store.call("set_registered_model_alias", MODEL, alias, version.version)
-
-
-def _logged(store: Store, run_id: str, tags: Mapping[str, str]) -> str | None:
-    """Id of the model that a process logged and was killed before it registered it."""
-    experiment = store.call("get_run", run_id).info.experiment_id
-    found = store.call("search_logged_models", [experiment], filter_string=_with_tags(tags))
-    return next((model.model_id for model in found if model.source_run_id == run_id and str(model.status) == "READY"), None)
-
-
-def _log(store: Store, run_id: str, network: nn.Module, images: np.ndarray, tags: Mapping[str, str]) -> str:
     import mlflow
     import torch
     from mlflow.entities import LoggedModelOutput
@@ -82,11 +63,11 @@ def _log(store: Store, run_id: str, network: nn.Module, images: np.ndarray, tags
         store.call("log_model_artifacts", model.model_id, f"{folder}/model")
     store.call("finalize_logged_model", model.model_id, "READY")
     store.call("log_outputs", run_id, [LoggedModelOutput(model.model_id, step=0)])
-    return str(model.model_id)
-
-
-def _with_tags(tags: Mapping[str, str]) -> str:
-    return " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+    if not store.call("search_registered_models", filter_string=f"name = '{MODEL}'"):
+        store.call("create_registered_model", MODEL, description=_DESCRIPTION)
+    source = f"models:/{model.model_id}"
+    version = store.call("create_model_version", MODEL, source, run_id=run_id, tags=dict(tags), model_id=model.model_id)
+    store.call("set_registered_model_alias", MODEL, alias, version.version)
 
 
 _DESCRIPTION = (

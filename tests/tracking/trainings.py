@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.files import sha256
 from pipeline.runner import results
-from pipeline.tracking import SeedRun, live
-from pipeline.tracking import Tracker as DelayedTracker
 from pipeline.training.records import EpochRow
-from tests.helpers import ROOT, wait_until
+from tests.helpers import ROOT
 
 SEEDS, EPOCHS = [3, 0, 7], 4
 KEYS = ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "epoch_seconds")
@@ -50,11 +44,6 @@ LATE = {
     "late_accuracy": 0.888333, "late_accuracy_sd": 0.038631, "late_accuracy_low": 0.792369, "late_accuracy_high": 0.984297,
     "late_test_error": 0.111667,
 }  # fmt: skip
-# Epochs of 3 seeds and their means, then what is counted of the training.
-TRAIN_POINTS = 5 * EPOCHS * 4 + len(COUNTS)
-# The vote's accuracy; the columns: for each seed, and the means of those that the epochs do not have already.
-EVALUATION_POINTS = 1 + 3 * 4 + 2
-ALL_POINTS = TRAIN_POINTS + len(LATE) + EVALUATION_POINTS
 
 
 def make_run(variant: str = "base", training_id: str = "0123456789abcdef" * 2) -> dict[str, Any]:
@@ -81,11 +70,6 @@ def make_run(variant: str = "base", training_id: str = "0123456789abcdef" * 2) -
         "seeds": SEEDS,
         "started": "2026-01-02T03:04:05+00:00",
     }
-
-
-def Tracker(run: dict[str, Any]) -> DelayedTracker:
-    """A tracker that opens the store at once, however short the training."""
-    return DelayedTracker(run, start_after=0.0)
 
 
 def make_rows() -> list[EpochRow]:
@@ -127,24 +111,6 @@ def records_of(directory: Path) -> Records:
     """Where the evaluations of the study of a folder of runs/ lie."""
     root = directory.parents[1]
     return Records(root / "data/arrays", directory.parent, root / "predictions", root / "tables")
-
-
-def evaluation_of(directory: Path) -> Path:
-    """Where the evaluation of a folder of runs/ lies."""
-    return directory.parents[1] / "predictions" / f"{directory.name}.npz"
-
-
-def artifacts_of(directory: Path) -> dict[str, bytes]:
-    """The files that MLflow keeps of a training."""
-    return {"run.json": (directory / "run.json").read_bytes()}
-
-
-def track(run: dict[str, Any], directory: Path) -> bool:
-    """A whole training, tracked live; its evaluation comes with the next `sync`."""
-    tracker = Tracker(run)
-    for row in make_rows():
-        tracker.epoch(row)
-    return tracker.close("FINISHED", metrics=METRICS, artifacts=[directory / "run.json"])
 
 
 class Content(NamedTuple):
@@ -191,8 +157,8 @@ def read_store(uri: str) -> Content:
     return content
 
 
-def expected_points(training: str = "0123", variant: str = "base", *, evaluated: bool = True) -> Counter[tuple[str, str, int, float]]:
-    """From the rows by hand, with exact sums; late accuracies and the evaluation's numbers are there only after a `sync`."""
+def expected_points(training: str = "0123", variant: str = "base") -> Counter[tuple[str, str, int, float]]:
+    """From the rows by hand, with exact sums."""
     points: Counter[tuple[str, str, int, float]] = Counter()
     rows = make_rows()
     for row in rows:
@@ -202,8 +168,6 @@ def expected_points(training: str = "0123", variant: str = "base", *, evaluated:
             total = sum(Fraction(row[column]) for row in rows if row.epoch == epoch)
             points[f"{training} {variant}", key, epoch, float(total) / len(SEEDS)] += 1
     points.update((f"{training} {variant}", key, 0, float(value)) for key, value in COUNTS.items())
-    if not evaluated:
-        return points
     points.update((f"{training} {variant}", key, 0, value) for key, value in LATE.items())
     points[f"{training} {variant}", "evaluation.ensemble_accuracy", 0, 0.93] += 1
     for key, values in SEED_EVALUATION.items():
@@ -215,11 +179,11 @@ def expected_points(training: str = "0123", variant: str = "base", *, evaluated:
     return points
 
 
-def assert_complete(uri: str, *, evaluated: bool = True) -> Content:
+def assert_complete(uri: str) -> Content:
     """Has the store hold the training of `make_run`, whole and once; gives all that it holds."""
     content = read_store(uri)
     assert content.statuses == dict.fromkeys(["0123 base", *(f"0123 base, seed {seed}" for seed in SEEDS)], "FINISHED")
-    assert content.points == expected_points(evaluated=evaluated)
+    assert content.points == expected_points()
     return content
 
 
@@ -236,48 +200,6 @@ def write_diverged(directory: Path, run: dict[str, Any]) -> None:
     metrics = METRICS | {"diverged": 1, "test_loss_mean": None}
     results.write_run(directory, results.read_run(directory) | {"epochs": epochs, "metrics": metrics})
     write_evaluation(directory, metrics=EVALUATION | {"test_loss": None})
-
-
-def assert_diverged(runs: list[SeedRun]) -> None:
-    good, bad = (next(run for run in runs if run.seed == seed) for seed in SEEDS[:2])
-    assert bad.curves["train_loss"] == pytest.approx([2.3 + 0.1 * SEEDS[1], math.inf, math.nan, math.nan], nan_ok=True, rel=0)
-    assert bad.curves["gradient_norm"][1:3] == pytest.approx([math.inf, math.nan], nan_ok=True)
-    assert bad.curves["test_accuracy"][1:] == [0.1, 0.1, 0.1]
-    assert math.isnan(bad.metrics["test_loss"])
-    assert math.isnan(bad.metrics["evaluation.test_loss"])
-    assert good.curves["train_loss"] == [row.train_loss for row in make_rows() if row.seed == SEEDS[0]]
-    assert all(math.isfinite(value) for value in good.metrics.values())
-
-
-CHILD = """
-import json, sys, time
-from pipeline.tracking import Tracker, live
-from pipeline.training.records import EpochRow
-live.PATIENCE, live.MAX_CLOSE_SECONDS = 90.0, 180.0  # a machine that is busy with other things is no fault of the store
-live.FLUSH_SECONDS = 0.1
-run, rows, metrics = json.load(sys.stdin)
-tracker = Tracker(run, start_after=0.0)
-for row in rows:
-    tracker.epoch(EpochRow(*row))
-print(tracker.close("FINISHED", metrics=metrics))
-"""
-
-
-@contextmanager
-def child_training(code: str, *content: Any, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A training in a process of its own, which does not outlive the test."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)} | environment, text=True, **pipes
-    ) as child:
-        try:
-            assert child.stdin is not None
-            json.dump(content, child.stdin)
-            child.stdin.close()
-            child.stdin = None
-            yield child
-        finally:
-            child.kill()
 
 
 @contextmanager
@@ -321,36 +243,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def points_in(database: Path, training_id: str) -> int:
-    """How many points a store's file has of a training; cheap, to be asked again and again."""
-    query = "SELECT count(*) FROM metrics WHERE run_uuid IN (SELECT run_uuid FROM tags WHERE key = 'training.id' AND value = ?)"
-    try:
-        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-            return int(connection.execute(query, (training_id,)).fetchone()[0])
-    except sqlite3.OperationalError:  # not made yet
-        return 0
-
-
-def wait_for_points(count: int, database: Path, training_id: str, alive: Callable[[], bool] = lambda: True) -> None:
-    wait_until(lambda: not alive() or points_in(database, training_id) >= count)
-    assert alive()
-
-
-def train_in_process(folder: Path, run: dict[str, Any], rows: list[EpochRow], metrics: dict[str, Any] | None) -> None:
-    """A training in `folder`, as what a process of multiprocessing runs; what it says is in ../VARIANT.txt.
-
-    Without metrics it does not end by itself.
-    """
-    os.chdir(folder)
-    with (folder.parent / f"{run['variant']}.txt").open("w") as log:
-        for stream in (1, 2):
-            os.dup2(log.fileno(), stream)
-    live.PATIENCE, live.MAX_CLOSE_SECONDS, live.FLUSH_SECONDS = 90.0, 180.0, 0.1
-    tracker = Tracker(run)
-    for row in rows:
-        tracker.epoch(row)
-    if metrics is None:
-        time.sleep(300)
-    print(tracker.close("FINISHED", metrics=metrics), flush=True)

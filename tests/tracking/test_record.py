@@ -1,0 +1,227 @@
+"""A finished training in a store: whole, once, and nowhere else, whatever is killed, gone, deleted or brought back."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.mlflow_pictures import Browser, find_chromium
+from pipeline.errors import UserError
+from pipeline.stages.sync import sync
+from pipeline.tracking import ui
+from pipeline.tracking.store import Store
+from tests.helpers import wait_until
+from tests.tracking.trainings import (
+    ROOT,
+    SEEDS,
+    assert_complete,
+    expected_points,
+    free_port,
+    make_run,
+    read_store,
+    serving,
+    silent_server,
+    write_diverged,
+    write_evaluation,
+    write_training,
+)
+
+
+def runs_in(uri: str, where: str = "") -> list[Any]:
+    store = Store(uri)
+    return list(store.runs([store.experiment("digits")], where))
+
+
+def test_a_training_is_logged_whole_and_once(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = write_training(project / "runs" / "base", make_run())
+    sync()
+    content = assert_complete(uri)
+    ids = {run.info.run_id for run in runs_in(uri)}
+    parent, child = "0123 base", "0123 base, seed 7"
+    assert content.params[parent] == {
+        "data.dataset": "digits", "train.seeds": "[3, 0, 7]", "train.epochs": "4", "train.batch_size": "128",
+        "train.learning_rate": "0.005",
+        "model.patch": "4", "model.dim": "32", "model.final_norm": "False", "model.pool": "cls", "variant": "base",
+    }  # fmt: skip
+    assert content.params[child] == content.params[parent] | {"seed": "7"}
+    shared = {
+        "training.id": "0123456789abcdef" * 2, "variant": "base", "dvc.stage": "train@base", "config.hash": "c" * 64, "code.hash": "d" * 64,
+        "data.digest": "e" * 64, "git.base": "f" * 40, "git.edits": "", "git.dirty": "true", "device": "cpu",
+        "device.name": "A processor (2 cores)", "attention": "fused-cpu", "versions.python": "3.11.7", "versions.torch": "2.15.0",
+    }  # fmt: skip
+    assert content.tags[parent].items() >= (shared | {"kind": "parent", "current": "true"}).items()
+    assert content.tags[child].items() >= (shared | {"kind": "seed", "seed": "7", "mlflow.parentRunId": parent}).items()
+    assert content.datasets[parent] == [("digits", "e" * 32, "training")]
+    assert content.artifacts == {name: {} for name in content.artifacts} | {parent: {"run.json": (directory / "run.json").read_bytes()}}
+    capsys.readouterr()
+    sync()
+    assert capsys.readouterr().out == "1 training of runs/ are in the MLflow store mlflow.db.\n"
+    assert {run.info.run_id for run in runs_in(uri)} == ids
+    assert read_store(uri) == content
+
+
+def test_what_is_half_or_different_is_logged_anew(project: Path, uri: str) -> None:
+    """A later evaluation, a seed deleted by hand, a parent deleted by hand, and a parent that a kill left running."""
+    directory = write_training(project / "runs" / "base", make_run())
+    write_evaluation(directory, "b" * 64)  # of an earlier training
+    sync()
+    assert not any(key.startswith("evaluation.") for _, key, _, _ in read_store(uri).points)
+    write_evaluation(directory)
+    sync()
+    assert_complete(uri)
+    for kind in ("seed", "parent"):
+        store = Store(uri)
+        store.call("delete_run", runs_in(uri, f"tags.kind = '{kind}'")[0].info.run_id)
+        sync()
+        assert_complete(uri)
+    store.call("update_run", runs_in(uri, "tags.kind = 'parent'")[0].info.run_id, status="RUNNING")
+    sync()
+    assert_complete(uri)
+
+
+def test_an_experiment_that_comes_back_brings_no_doubles(project: Path, uri: str) -> None:
+    """MLflow brings back every run of it, those that were deleted before, too. None of them counts as complete."""
+    directory = write_training(project / "runs" / "base", make_run())
+    write_evaluation(directory, "b" * 64)
+    sync()
+    write_evaluation(directory)
+    sync()
+    store = Store(uri)
+    number = store.experiment("digits")
+    store.call("delete_experiment", number)
+    with pytest.raises(UserError, match=f"bring it back with `mlflow experiments restore --experiment-id {number}`"):
+        sync()
+    store.call("restore_experiment", number)
+    found = runs_in(uri)
+    assert len(found) == 2 * (1 + len(SEEDS))
+    assert sum(run.info.status == "FINISHED" for run in found) == 1 + len(SEEDS)
+    sync()
+    assert_complete(uri)
+
+
+def test_nothing_goes_where_another_project_keeps_its_models(
+    project: Path, uri: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("another")
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", f"sqlite:///{elsewhere / 'mlflow.db'}")
+    write_training(project / "runs" / "base", make_run())
+    sync()
+    Store(uri).call("create_registered_model", "of-this-study")
+    monkeypatch.delenv("MLFLOW_REGISTRY_URI")
+    assert [model.name for model in Store(uri).call("search_registered_models")] == ["of-this-study"]
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_training_that_diverged(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Infinity and NaN are logged, and are no difference the next time."""
+    write_diverged(project / "runs" / "base", make_run())
+    sync()
+    ids = {run.info.run_id for run in runs_in(uri)}
+    points = {(name, key, step): value for name, key, step, value in read_store(uri).points}
+    bad = f"0123 base, seed {SEEDS[1]}"
+    assert points[bad, "train_loss", 2] == sys.float_info.max
+    assert points[bad, "train_loss", 3] != points[bad, "train_loss", 3]
+    assert points["0123 base", "diverged", 0] == 1
+    sync()
+    assert {run.info.run_id for run in runs_in(uri)} == ids
+
+
+def test_a_disk_without_room(project: Path, uri: str) -> None:
+    """The kernel refuses to let any file grow beyond what the database has."""
+    write_training(project / "runs" / "base", make_run())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((project / "mlflow.db").stat().st_size, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"^The disk of the MLflow store mlflow\.db is full or fails; mend that"):
+            sync()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    sync()
+    assert_complete(uri)
+
+
+@pytest.mark.slow
+def test_kill_9_in_the_middle(project: Path, uri: str) -> None:
+    for number in range(40):
+        write_training(project / "runs" / f"v{number:02}", make_run(f"v{number:02}", f"{number:04}" * 8))
+    command = [sys.executable, "-m", "pipeline.stages.sync"]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL) as killed:
+        wait_until(lambda: killed.poll() is not None or counted(project / "mlflow.db") >= 5)
+        killed.kill()
+    assert killed.returncode == -signal.SIGKILL
+    sync()
+    content = read_store(uri)
+    assert set(content.statuses.values()) == {"FINISHED"}
+    assert content.points == sum((expected_points(f"{n:04}", f"v{n:02}") for n in range(1, 40)), expected_points("0000", "v00"))
+
+
+def counted(database: Path) -> int:
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
+
+
+def test_a_server_that_does_not_answer(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_training(project / "runs" / "base", make_run())
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    with silent_server() as silent:
+        for address in (silent, f"http://user:secret@127.0.0.1:{free_port()}"):
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+            shown = f"http://{address.rpartition('@')[2].removeprefix('http://')}"
+            with pytest.raises(UserError, match=f"^MLflow at {shown} does not answer; mend that"):
+                sync()
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_and_comes_back(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fresh server gets all, numbers that are not finite, too; its page shows the table that the link promises."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # a server that lives may be slow on a busy machine: not this test's fault
+    folder = project / "server"
+    folder.mkdir()
+    (project / "mlflow.db").rename(folder / "mlflow.db")
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    directory = write_training(project / "runs" / "base", make_run())
+    options = ("--backend-store-uri", "sqlite:///mlflow.db", "--artifacts-destination", "./mlartifacts", "--workers", "1")
+    with serving(folder, port, "mlflow", "server", *options) as server:
+        sync()
+        assert assert_complete(address).artifacts["0123 base"] == {"run.json": (directory / "run.json").read_bytes()}
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        write_diverged(project / "runs" / "wild", make_run("wild", "abcd" * 8))
+        with pytest.raises(UserError, match="does not answer"):
+            sync()
+    with serving(folder, port, "mlflow", "server", *options):
+        sync()
+        sync()
+        assert len(read_store(address).statuses) == 2 * (1 + len(SEEDS))
+        capsys.readouterr()
+        ui.main([])
+        link = capsys.readouterr().out.split()[1]
+        if find_chromium():
+            assert_view(link)
+    assert not (project / "mlartifacts").exists()
+
+
+def assert_view(link: str) -> None:
+    """A real browser shows the view's name, its columns in their order, the parents alone."""
+    browser = Browser((2000, 800))
+    place = "getBoundingClientRect().x"
+    headers = f"[...document.querySelectorAll('[role=columnheader]')].sort((a, b) => a.{place} - b.{place})"
+    try:
+        browser.open(link, "The study, a row for each variant", "train.epochs", "0.888", "2 matching runs")
+        assert "base, seed 7" not in browser.text()
+        names = browser.run(f"{headers}.map(header => header.innerText.trim()).filter(Boolean)")
+        columns = ["late_accuracy", "late_accuracy_sd", "late_accuracy_low", "late_accuracy_high", "late_test_error", "epoch_seconds"]
+        assert [name for name in dict.fromkeys(names) if name in columns] == columns
+    finally:
+        browser.close()
