@@ -146,7 +146,8 @@ def test_loss_and_gradient_are_those_of_float64(kernel: Kernel, case: str) -> No
         errors = {name: error(parts[0][name], part) for name, part in parts[1].items() if part.norm() > 0}
         assert max(errors.values()) < 5e-6, errors
         assert not mine[~batch.layout.trained].any()
-    assert same_bits(actual, batch.by_kernel(kernel, last_first=True), slice(None), slice(None))
+    alone = Batch(batch.settings, [0], 5).by_kernel(kernel, last_first=True)
+    assert same_bits(alone, actual, slice(None), slice(0, 1))
 
 
 @kernels
