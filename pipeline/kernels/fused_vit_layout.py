@@ -14,7 +14,7 @@ from pipeline.params import ModelSettings
 SHARED_LIMIT = 227 * 1024  # bytes of a block on an H100 or H200
 
 # What is not known here is not computed. Of an option that is not here, only the default is covered.
-_COVERED: dict[str, tuple[Any, ...]] = {
+COVERED: dict[str, tuple[Any, ...]] = {
     "architecture": ("vit",),
     "patch": (2, 4, 7, 14),
     "dim": (16, 32),
@@ -39,7 +39,7 @@ _ANY = {"heads", "mlp_dim", "memory", "position_std", "norm_eps"}  # `why_not` l
 def why_not(settings: ModelSettings) -> str | None:
     """What of a model the kernel does not cover, as a clause; None where it covers all."""
     for name, value in settings.model_dump().items():
-        if name not in _ANY and value not in _COVERED.get(name, (type(settings).model_fields[name].default,)):
+        if name not in _ANY and value not in COVERED.get(name, (type(settings).model_fields[name].default,)):
             return f"{name} {value}"
     if settings.mlp_dim != settings.dim:
         return f"mlp_dim {settings.mlp_dim} beside dim {settings.dim}"

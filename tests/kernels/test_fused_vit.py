@@ -35,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "whole-4": {"attention": "full", "blocks": 1, "position": "sinusoidal", "pool": "attention", "cls_insert": "loop", "norm_eps": 1e-3},
     "whole-8": {"patch": 7, "dim": 16, "mlp_dim": 16, "heads": 2, "blocks": 6, "attention": "full", "residual": "none", "embed": "conv"},
     "whole-16": {"dim": 16, "mlp_dim": 16, "heads": 1, "blocks": 2, "attention": "full", "norm": "none", "pool": "max", "memory": 16},
+    "8-pixels": {"patch": 2, "dim": 16, "mlp_dim": 16, "heads": 4, "blocks": 1, "pool": "mean"},
     "whole-32": {"patch": 14, "heads": 1, "blocks": 2, "attention": "full", "norm": "post", "cls_insert": "none", "pool": "concat"},
 }
 KERNELS = [
@@ -53,7 +54,7 @@ def catalogue() -> params.Params:
 def model_settings(case: str) -> ModelSettings:
     base = catalogue().resolve("base").model
     assert isinstance(base, ModelSettings)
-    return base.changed(CASES[case])
+    return (base.at_size(8) if case == "8-pixels" else base).changed(CASES[case])
 
 
 class Batch:
@@ -62,14 +63,14 @@ class Batch:
     def __init__(self, settings: ModelSettings, seeds: Sequence[int], size: int) -> None:
         self.settings, self.layout = settings, Layout(settings)
         side, generator = settings.shape.size, torch.Generator().manual_seed(5)
-        self.images = torch.randint(256, (9, side, side), generator=generator, dtype=torch.uint8)
+        self.images = torch.randint(256, (6, side, side), generator=generator, dtype=torch.uint8)
         self.images[:, : side // 4] = 0  # patches without ink
-        self.labels = torch.randint(settings.shape.classes, (9,), generator=generator)
+        self.labels = torch.randint(settings.shape.classes, (6,), generator=generator)
         self.models = [initial_model(settings, seed) for seed in seeds]
         orders = []
         for seed, model in zip(seeds, self.models, strict=True):
             generator.manual_seed(seed)
-            orders.append(torch.randperm(9, generator=generator)[:size])
+            orders.append(torch.randperm(6, generator=generator)[:size])
             for name, weight in model.named_parameters():
                 if "norm" in name or "bias" in name:  # they start as ones and zeros
                     weight.data += 0.2 * torch.randn(weight.shape, generator=generator)
@@ -145,11 +146,12 @@ def test_loss_and_gradient_are_those_of_float64(kernel: Kernel, case: str) -> No
         errors = {name: error(parts[0][name], part) for name, part in parts[1].items() if part.norm() > 0}
         assert max(errors.values()) < 5e-6, errors
         assert not mine[~batch.layout.trained].any()
-    assert same_bits(actual, batch.by_kernel(kernel, last_first=True), slice(None), slice(None))
+    alone = Batch(batch.settings, [0], 5).by_kernel(kernel, last_first=True)
+    assert same_bits(alone, actual, slice(None), slice(0, 1))
 
 
 @kernels
-@pytest.mark.parametrize("case", ["base", "whole-32"])
+@pytest.mark.parametrize("case", ["8-pixels", "whole-32"])
 def test_a_seeds_bits_do_not_depend_on_the_stack(kernel: Kernel, case: str) -> None:
     """Stacks of 1, 2 and 7 seeds, twice, and a neighbour whose weights are not finite."""
     batch = Batch(model_settings(case), range(7), 3)
@@ -222,6 +224,6 @@ def test_an_unknown_value_or_option_is_not_covered() -> None:
 
 def test_every_value_of_an_option_occurs_in_a_case() -> None:
     tried = [model_settings(case).model_dump() for case in CASES]
-    for name, values in fused_vit_layout._COVERED.items():
+    for name, values in fused_vit_layout.COVERED.items():
         missing = set(values) - {settings[name] for settings in tried}
         assert not missing or name == "blocks", (name, missing)
