@@ -25,10 +25,6 @@ from pipeline.params.train import TrainSettings
 
 MAX_NAME = 100  # characters; file names contain it, and they may have at most 255
 
-_MISREAD = {
-    **dict.fromkeys(("yes", "no", "on", "off"), "YAML 1.1 reads this word as true or false"),
-    **dict.fromkeys(("na", "nan", "none", "null"), "pandas reads this word as a missing value"),
-}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _OVERRIDES = TrainSettings.model_fields.keys()
 _NETWORK: TypeAdapter[AnyModelSettings] = TypeAdapter(AnyModelSettings)
@@ -547,8 +543,10 @@ def _check_names(params: Params) -> None:
                 better = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or f"{kind[:-1]}-1"
                 rule = "a name may hold letters, digits, '-' and '_' only" if name[:1] != "-" else "a name cannot start with '-'"
                 raise UserError(f"{kind}.{name}: {rule}; {better} would do.")
-            if who := _MISREAD.get(name.lower()):
-                raise UserError(f"{kind}.{name}: {who}; {kind[:-1]}-{name} would do.")
+            if name.lower() in ("yes", "no", "on", "off"):
+                raise UserError(f"{kind}.{name}: YAML 1.1 reads this word as true or false; {kind[:-1]}-{name} would do.")
+            if name in ("NA", "NULL", "null", "NaN", "nan", "None"):
+                raise UserError(f"{kind}.{name}: pandas reads this word as a missing value; {kind[:-1]}-{name} would do.")
     lowered: dict[str, str] = {}
     for name in params.variants:
         if name.lower() in lowered:

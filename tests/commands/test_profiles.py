@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pipeline import params
 from pipeline.commands import profiles
 from pipeline.errors import UserError
+from pipeline.params import data
 from pipeline.study import states
 from tests.helpers import ROOT
 
@@ -47,7 +48,10 @@ def test_an_unknown_profile_is_answered_with_the_known_ones(root: Path, name: st
 
 
 @pytest.mark.parametrize("name", ["demo", "preview"])
-def test_shipped_profiles_change_the_study_only_in_scale(name: str, study: params.Params) -> None:
+def test_shipped_profiles_change_the_study_only_in_scale(
+    name: str, study: params.Params, arrays: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "COUNTED", (*data.COUNTED, arrays / "dataset.json"))  # of the digits
     profile = params.parse(profiles.read(name))
     assert profile.preview
     assert profile.base == study.base
