@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH, FloatArray
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import text
-from pipeline.report.figures import Material, captions, pictures
+from pipeline.report.figures import Material, Picture, captions, pictures
 from pipeline.report.figures.base import named
 from pipeline.study import Training
 from pipeline.study.claims import Judgement, is_timed
@@ -245,15 +244,8 @@ class Tables:
 
 
 def render(
-    params: Params,
-    name: str,
-    runs: Mapping[str, Training],
-    judgements: Sequence[Judgement],
-    *,
-    train_images: int | None,
-    timed: bool,
-    stored: Path | None = None,
-) -> dict[str, bytes]:
+    params: Params, name: str, runs: Mapping[str, Training], judgements: Sequence[Judgement], *, train_images: int | None, timed: bool
+) -> dict[str, bytes | Picture]:
     """The page and its pictures, by their path inside `reports/`.
 
     Args:
@@ -261,7 +253,6 @@ def render(
         judgements: of the experiment's claims.
         train_images: size of the whole training set; None where it is not known.
         timed: whether there is a timing page to link to.
-        stored: where earlier pictures lie, those of equal data are taken from.
     """
     experiment = params.experiments[name]
     present = [runs[variant] for variant in experiment.variants if variant in runs]
@@ -285,6 +276,4 @@ def render(
         timed=timed and any(is_timed(judgement.claim) for judgement in judgements),
         label=str,
     )
-    folder = "experiments/figures"
-    files = {f"{folder}/{picture.name}.png": picture.png(stored and stored / folder / f"{picture.name}.png") for picture in drawn}
-    return files | {f"experiments/{name}.md": page}
+    return {f"experiments/{name}.md": page, **{f"experiments/figures/{picture.name}.png": picture for picture in drawn}}
