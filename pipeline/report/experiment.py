@@ -233,14 +233,15 @@ class Tables:
         return self._table("The variants", columns, fold="The variants: options, images shown, tokens, parameters, FLOPs")
 
     def answer(self) -> list[tuple[str, str]]:
-        """(variant, mean) of the experiment's measure: of the variant with the least, of that with the most, and of the baseline."""
+        """(variant, mean) of the experiment's measure: of those with the least and with the most, and of the baseline if it is neither."""
         means = {v: found.mean for v in self.experiment.variants if (found := self.summary(self.own, v)) is not None}
         if not means:
             return []
-        told = [min(means, key=means.__getitem__), max(means, key=means.__getitem__)]
-        told += [self.experiment.baseline] if self.experiment.baseline in means else []
-        measure = MEASURES[self.own]
-        return [(variant, f"{text.value(measure, means[variant])} {measure.of_value}".rstrip()) for variant in told]
+        baseline, measure = self.experiment.baseline, MEASURES[self.own]
+        ends = (min(means, key=means.__getitem__), max(means, key=means.__getitem__))
+        told = dict.fromkeys((*ends, *([baseline] if baseline in means else [])))
+        note = " (the baseline)" if baseline in ends else ""
+        return [(v + note * (v == baseline), f"{text.value(measure, means[v])} {measure.of_value}".rstrip()) for v in told]
 
 
 def render(
