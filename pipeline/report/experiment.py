@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH, FloatArray
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import text
-from pipeline.report.figures import Material, captions, pictures
+from pipeline.report.figures import Material, Picture, captions, pictures
 from pipeline.report.figures.base import named
 from pipeline.study import Training
 from pipeline.study.claims import Judgement, is_timed
@@ -238,26 +237,20 @@ class Tables:
         return self._table("The variants", columns, fold="The variants: options, images shown, tokens, parameters, FLOPs")
 
     def answer(self) -> list[tuple[str, str]]:
-        """(variant, mean) of the experiment's measure: of the variant with the least, of that with the most, and of the baseline."""
+        """(variant, mean) of the experiment's measure: of those with the least and with the most, and of the baseline if it is neither."""
         means = {v: found.mean for v in self.experiment.variants if (found := self.summary(self.own, v)) is not None}
         if not means:
             return []
-        told = [min(means, key=means.__getitem__), max(means, key=means.__getitem__)]
-        told += [self.experiment.baseline] if self.experiment.baseline in means else []
-        measure = MEASURES[self.own]
-        return [(variant, f"{text.value(measure, means[variant])} {measure.of_value}".rstrip()) for variant in told]
+        baseline, measure = self.experiment.baseline, MEASURES[self.own]
+        ends = (min(means, key=means.__getitem__), max(means, key=means.__getitem__))
+        told = dict.fromkeys((*ends, *([baseline] if baseline in means else [])))
+        note = " (the baseline)" if baseline in ends else ""
+        return [(v + note * (v == baseline), f"{text.value(measure, means[v])} {measure.of_value}".rstrip()) for v in told]
 
 
 def render(
-    params: Params,
-    name: str,
-    runs: Mapping[str, Training],
-    judgements: Sequence[Judgement],
-    *,
-    train_images: int | None,
-    timed: bool,
-    stored: Path | None = None,
-) -> dict[str, bytes]:
+    params: Params, name: str, runs: Mapping[str, Training], judgements: Sequence[Judgement], *, train_images: int | None, timed: bool
+) -> dict[str, bytes | Picture]:
     """The page and its pictures, by their path inside `reports/`.
 
     Args:
@@ -265,7 +258,6 @@ def render(
         judgements: of the experiment's claims.
         train_images: size of the whole training set; None where it is not known.
         timed: whether there is a timing page to link to.
-        stored: where earlier pictures lie, those of equal data are taken from.
     """
     experiment = params.experiments[name]
     present = [runs[variant] for variant in experiment.variants if variant in runs]
@@ -289,6 +281,4 @@ def render(
         timed=timed and any(is_timed(judgement.claim) for judgement in judgements),
         label=str,
     )
-    folder = "experiments/figures"
-    files = {f"{folder}/{picture.name}.png": picture.png(stored and stored / folder / f"{picture.name}.png") for picture in drawn}
-    return files | {f"experiments/{name}.md": page}
+    return {f"experiments/{name}.md": page, **{f"experiments/figures/{picture.name}.png": picture for picture in drawn}}

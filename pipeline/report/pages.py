@@ -17,6 +17,7 @@ from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import DATASETS, Params
 from pipeline.report import claims, curves, experiment, text, timing
+from pipeline.report.figures import Picture
 from pipeline.report.figures.verdicts import forest
 from pipeline.study import Training
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
@@ -30,6 +31,7 @@ REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage
 OWN = ("timing.md", "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")  # removed where no longer written
 PUBLISHED_ACCURACY = 0.977  # of the thesis's configuration, which is the base; its author reports it, the thesis shows curves only
+_VERDICTS: tuple[Verdict, ...] = ("supported", "contradicted", "not decided", "not settled", "short run", "not run")
 _SHORT = 12  # characters of a commit or hash that a page shows
 # Whose steps' times answer the two questions that the thesis leaves open.
 _ASKED = (
@@ -46,28 +48,34 @@ def write(params: Params, runs: Mapping[str, Training]) -> None:
     Raises:
         UserError: as `render`.
     """
-    files = {REPORTS / name: content for name, content in render(params, runs, REPORTS).items()}
-    for path, content in files.items():
-        if not path.is_file() or path.read_bytes() != content:
-            with replacing(path) as temporary:
-                temporary.write_bytes(content)
+    made = {REPORTS / name: content for name, content in _made(params, runs).items()}
+    files = {path: content.png(path) if isinstance(content, Picture) else content for path, content in made.items()}
+    changed = [path for path, content in files.items() if not path.is_file() or path.read_bytes() != content]
+    for path in changed:
+        with replacing(path) as temporary:
+            temporary.write_bytes(files[path])
     for pattern in OWN:
         for old in set(REPORTS.glob(pattern)) - files.keys():
             old.unlink()
     for folder in ("experiments", "figures", "timing"):  # dvc.yaml names them, so they exist even when they are empty
         (REPORTS / folder).mkdir(exist_ok=True)
+    print(f"{len(changed)} of {len(files)} files of {REPORTS}/ are new or differ", flush=True)
 
 
-def render(params: Params, runs: Mapping[str, Training], stored: Path | None = None) -> dict[str, bytes]:
-    """The contents of all report files, by their path inside `reports/`. Equal inputs give equal bytes.
+def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
+    """The contents of all report files, by their path inside `reports/`, with every picture drawn. Equal inputs give equal bytes.
 
     Args:
         runs: the variants that were trained, by name.
-        stored: a folder of an earlier report, from which pictures of equal data and code are taken; by default all are drawn.
 
     Raises:
         UserError: predictions, timings or `dataset.json` are damaged.
     """
+    return {name: made.png() if isinstance(made, Picture) else made for name, made in _made(params, runs).items()}
+
+
+def _made(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes | Picture]:
+    """Pages and tables, and pictures that are not drawn yet."""
     timings = load_timings(params)
     data = load_dataset()
     train_images = int(data["arrays"]["train_images"]["shape"][0]) if data else None
@@ -77,15 +85,14 @@ def render(params: Params, runs: Mapping[str, Training], stored: Path | None = N
         for id, claim in params.claims.items()
     }
     places = _places(params, judgements, timed=timings is not None)
-    files: dict[str, bytes] = {}
+    files: dict[str, bytes | Picture] = {}
     if timings is not None:
-        timed = [judgement for judgement in judgements.values() if is_timed(judgement.claim)]
-        files |= timing.render(params, timings, timed, places, stored)
+        files |= timing.render(params, timings, [one for one in judgements.values() if is_timed(one.claim)], places)
     for name, settings in params.experiments.items():
         own = [judgements[id] for id in params.claims if id in settings.claims]
-        files |= experiment.render(params, name, runs, own, train_images=train_images, timed=timings is not None, stored=stored)
-    files |= _first(params, runs, judgements, places, data, timed=timings is not None, stored=stored)
-    files |= _thesis(params, runs, list(judgements.values()), places, timings, stored)
+        files |= experiment.render(params, name, runs, own, train_images=train_images, timed=timings is not None)
+    files |= _first(params, runs, judgements, places, data, timed=timings is not None)
+    files |= _thesis(params, runs, list(judgements.values()), places, timings)
     looks = {"looks": params.looks, "level": LEVEL, "look_level": look_level(params.looks), "preview": params.preview}
     files["method.md"] = text.page("method.md.j2", images_shown=params.images_shown, **looks)
     files["glossary.md"] = text.page("glossary.md.j2", beam_width=BEAM_WIDTH, **looks)
@@ -110,8 +117,7 @@ def _first(
     data: Mapping[str, Any] | None,
     *,
     timed: bool,
-    stored: Path | None,
-) -> dict[str, bytes]:
+) -> dict[str, bytes | Picture]:
     """The first page and its figure."""
     overview = forest(list(judgements.values()))
     counts = [len(params.resolve(variant).train.seeds) for variant in params.variants]
@@ -127,7 +133,7 @@ def _first(
         variants=list(params.variants),
         absent=[variant for variant in params.variants if variant not in runs],
         judgements=[(judgement, places[id]) for id, judgement in judgements.items()],
-        tally=[f"{verdicts[verdict]} {said}" for verdict, said in _COUNTED.items() if verdicts[verdict]],
+        tally=[f"{verdicts[verdict]} {verdict}" for verdict in _VERDICTS if verdicts[verdict]],
         fewest=min(counts),
         most=max(counts),
         without_experiment=[judgement for id, judgement in judgements.items() if places[id].startswith("#")],
@@ -145,17 +151,7 @@ def _first(
         levels=text.interval_levels(list(judgements.values())),
         of_thesis=any(map(_section, judgements.values())),
     )
-    return {"README.md": page} | ({"figures/verdicts.png": overview.png(stored and stored / "figures/verdicts.png")} if overview else {})
-
-
-_COUNTED: dict[Verdict, str] = {
-    "supported": "supported",
-    "contradicted": "contradicted",
-    "not decided": "not decided",
-    "not settled": "not settled",
-    "short run": "observed on short runs",
-    "not run": "not run",
-}
+    return {"README.md": page} | ({"figures/verdicts.png": overview} if overview else {})
 
 
 def _places(params: Params, judgements: Mapping[str, Judgement], *, timed: bool) -> dict[str, str]:
@@ -181,8 +177,7 @@ def _thesis(
     judgements: Sequence[Judgement],
     places: Mapping[str, str],
     timings: Timings | None,
-    stored: Path | None,
-) -> dict[str, bytes]:
+) -> dict[str, bytes | Picture]:
     """The page beside V. Kovinić's thesis (Računarski fakultet, Belgrade, 2024), and its figure: of its fourth chapter's claims."""
     own = [judgement for judgement in judgements if _section(judgement)]
     # `thesis, 4.2, with ...` is judged on another network than the thesis's.
@@ -204,7 +199,7 @@ def _thesis(
         published=PUBLISHED_ACCURACY,
         ratios=[(slower, faster, text.estimate(*found, text.digits)) for slower, faster, found in ratios if found],
     )
-    return {"thesis.md": page} | ({"figures/thesis.png": verdicts.png(stored and stored / "figures/thesis.png")} if verdicts else {})
+    return {"thesis.md": page} | ({"figures/thesis.png": verdicts} if verdicts else {})
 
 
 # --- the variants, by experiment ---

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from pipeline.params import Params
 from pipeline.report import text
+from pipeline.report.figures import Picture
 from pipeline.report.figures import timing as figures
 from pipeline.report.figures.base import named
 from pipeline.report.text import digits, estimate
@@ -18,22 +18,18 @@ from pipeline.timing.subjects import WAYS, Way
 PAGE = "timing.md"
 
 
-def render(
-    params: Params, timings: Timings, judgements: Sequence[Judgement], places: Mapping[str, str], stored: Path | None = None
-) -> dict[str, bytes]:
+def render(params: Params, timings: Timings, judgements: Sequence[Judgement], places: Mapping[str, str]) -> dict[str, bytes | Picture]:
     """The page and its pictures, by their path inside `reports/`. A pure function of the arguments and the template.
 
     Args:
         judgements: of the claims about times.
         places: by claim, the link to its section inside `reports/`. This page has the sections of those that no experiment has.
-        stored: where earlier pictures lie, those of equal data are taken from.
     """
 
     def label(subject: str) -> str:
         return named(subject, params.timing.label(subject))
 
     drawn = [figures.profile(timings, label), figures.growth(timings)]
-    files = {f"timing/{picture.name}.png": picture.png(stored and stored / f"timing/{picture.name}.png") for picture in drawn}
     raw, pairs = timings.raw, _pairs(timings, judgements)
 
     def ratio(slower: str, faster: str) -> str:
@@ -75,7 +71,7 @@ def render(
         exponent=exponent,
         label=label,
     )
-    return files | {PAGE: page}
+    return {PAGE: page, **{f"timing/{picture.name}.png": picture for picture in drawn}}
 
 
 def _pairs(timings: Timings, judgements: Sequence[Judgement]) -> list[tuple[str, str, str]]:

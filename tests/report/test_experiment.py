@@ -62,4 +62,7 @@ def test_the_answer_has_the_least_the_most_and_the_baseline(study: Params) -> No
     runs["mean"].curves["train_loss"][:] -= 0.1
     means = {name: run.train_loss[:, 0].mean() for name, run in runs.items()}
     assert Tables(study, EXPERIMENT, runs).answer() == [(name, f"{means[name]:.4f} nats") for name in ("mean", "relu", "base")]
+    del runs["mean"]
+    assert [name for name, _ in Tables(study, EXPERIMENT, runs).answer()] == ["base (the baseline)", "relu"]
+    assert [name for name, _ in Tables(study, EXPERIMENT, {"base": runs["base"]}).answer()] == ["base (the baseline)"]
     assert Tables(study, EXPERIMENT, {}).answer() == []

@@ -14,18 +14,21 @@ from pipeline.study.claims import judge
 from tests.made_up import table
 
 
-@pytest.mark.usefixtures("drawn_once")
+def _text(files: dict[str, Any]) -> str:
+    return str(files["thesis.md"].decode().replace(NBSP, " "))
+
+
 def test_the_page_has_every_claim_of_the_thesis_and_the_ratios_that_it_asks_for(study: Params, make_timings: Callable[..., Any]) -> None:
     timings = make_timings(loop=1.3, patch_14=0.2, noise=1e-5)
     another = study.claims["T3"].model_copy(update={"source": "my thesis, 5.1"})
     claims = study.claims | {"M1": another}
     judgements = [judge(id, claim, {}, timings, images_shown=study.images_shown) for id, claim in claims.items()]
     places = {one.id: f"experiments/x.md#{one.id}" for one in judgements}
-    page = pages._thesis(study, {}, judgements, places, timings, None)["thesis.md"].decode().replace(NBSP, " ")
+    page = _text(pages._thesis(study, {}, judgements, places, timings))
     theirs = [id for id, claim in study.claims.items() if claim.source.removeprefix("this project, of ").startswith("thesis, ")]
     assert {first[1 : first.index("]")] for first in table(page, "| claim |")} == {*theirs}
     assert len(theirs) > 20
     ratios = [line.split(" | ") for line in page.splitlines() if line.startswith(("| cls-loop | first", "| patch-14 | patch-7"))]
     assert [float(cells[2].split(" ")[0]) for cells in ratios] == pytest.approx([1.3, 0.2 / 0.4], rel=0.01)
-    nobody = pages._thesis(study, {}, [one for one in judgements if one.id == "M1"], places, timings, None)
-    assert b"No claim of this study is from the thesis." in nobody["thesis.md"]
+    nobody = pages._thesis(study, {}, [one for one in judgements if one.id == "M1"], places, timings)
+    assert "No claim of this study is from the thesis." in _text(nobody)

@@ -25,7 +25,7 @@ TIMED = ("T4", "T6", "T7", "T9")
 Make = Callable[..., results.Timings]
 
 
-def page(study: Params, found: results.Timings) -> tuple[str, dict[str, bytes]]:
+def page(study: Params, found: results.Timings) -> tuple[str, dict[str, Any]]:
     judgements = [judge(id, study.claims[id], {}, found, images_shown=study.images_shown) for id in TIMED]
     files = timing.render(study, found, judgements, dict.fromkeys(TIMED, "timing.md#here") | {"T6": "experiments/patch-size.md#t6"})
     return files["timing.md"].decode().replace("\N{NO-BREAK SPACE}", " "), files

@@ -228,15 +228,6 @@ def test_a_variant_stands_beside_the_one_that_the_experiment_names(full_study: P
     assert "linear (pre, linear)" not in rows  # it stands beside the baseline, in Table 1
 
 
-def test_seeds_that_diverged_are_counted_and_left_out_where_they_have_no_number(full_study: Path) -> None:
-    page = read(full_study, "experiments/stability.md")
-    rows = table(page, "| accuracy (%) | sd |")
-    assert (rows["no-norm"][0], rows["base, baseline"][0]) == ("10, 3 diverged", "10")
-    assert table(page, "min to max")["no-norm"][2:] == ["not finite", "not finite", "-"]
-    rows = table(read(full_study, "README.md"), "| variant | differs from the base")
-    assert (rows["no-norm"][1], rows["base"][1]) == ("10, 3 diverged", "10")
-
-
 def test_what_was_not_run_is_said_and_stops_nothing(full_study: Path) -> None:
     page = read(full_study, "experiments/networks.md")
     assert "**Not run: rnn.**" in page
@@ -265,15 +256,6 @@ def test_without_its_baseline_an_experiment_shows_what_there_is(small_study: Pat
     page = read(small_study, "experiments/one.md")
     assert "None of its variants was run yet." in page
     assert "![" not in page
-
-
-def test_without_predictions_the_figure_of_positions_is_missing(small_study: Path) -> None:
-    shutil.rmtree(small_study / "predictions")
-    write_pages()
-    page = read(small_study, "experiments/one.md")
-    assert "one-position-similarity" not in page
-    assert "sinusoidal (a \\| b)" in table(page, "min to max")
-    check_tables(small_study)
 
 
 def test_settings_tell_what_differs_and_no_more(full_study: Path) -> None:
@@ -462,19 +444,6 @@ def test_preview_stands_at_the_top_of_every_page(small_study: Path) -> None:
         lines = page.read_text().splitlines()
         assert lines[0].startswith("# ")
         assert lines[2:4] == ["> PREVIEW. Few seeds.", "> Too little to settle a claim."]
-
-
-def test_one_seed_and_one_epoch_have_neither_interval_nor_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_study(tmp_path, seeds=1, epochs=1, images_shown=60_000, **SMALL)
-    monkeypatch.chdir(tmp_path)
-    write_pages()
-    page = (tmp_path / "reports/experiments/one.md").read_text()
-    (cells,) = (cells for label, cells in table(page, "| accuracy (%) | sd |").items() if not label.endswith("baseline"))
-    assert cells[2] == "-"  # neither spread nor intervals
-    assert "[" not in "".join(cells)
-    assert "### T1a: not decided" in page
-    check_tables(tmp_path)
-    check_text(tmp_path)
 
 
 # --- faults ---

@@ -48,19 +48,14 @@ DASHES = (0, (3.5, 1.8))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 _STYLE: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],  # ships with matplotlib, so the bytes do not depend on the machine's fonts
-    "font.size": 10,
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.labelsize": 10,
-    "xtick.labelsize": 9.5,
-    "ytick.labelsize": 9.5,
     "legend.fontsize": 9.5,
     "legend.frameon": False,
     "axes.edgecolor": INK,
     "grid.color": GRID,
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
-    "axes.linewidth": 0.8,
     "lines.linewidth": 1.7,
     "lines.markersize": 4.5,
 }
@@ -92,6 +87,7 @@ class Picture:
             with contextlib.suppress(OSError), Image.open(stored) as image:
                 if image.info.get("digest") == digest:
                     return stored.read_bytes()
+            print(f"drawing {stored}", flush=True)
         return png(self.draw, digest)
 
     def markdown(self, folder: str, place: str) -> str:

@@ -88,7 +88,11 @@ def draw_lines(lines: Sequence[Line], title: str, place: str, kind: str) -> Figu
     axes = drawn.subplots()
     styles = base.line_styles([line.is_baseline for line in lines])
     for line, style in zip(lines, styles, strict=True):
-        base.draw_line(axes, line.x, line.values, style)
+        if kind == "errors":  # a band between few numbers of images may reach 0, and would fill half of the figure
+            axes.plot(line.x, base.centre(line.values), **style)
+            axes.vlines(line.x, *base.band(line.values), color=style["color"], linewidth=1.4, alpha=0.6)
+        else:
+            base.draw_line(axes, line.x, line.values, style)
     ticks = sorted({x for line in lines for x in line.x})
     axes.set_xticks(ticks)
     if kind == "errors":

@@ -33,11 +33,6 @@ class _Line:
     high: float
     region: tuple[float, float]
 
-    @property
-    def outside(self) -> bool:
-        """Whether no part of the interval lies in the region."""
-        return self.high < self.region[0] or self.low > self.region[1]
-
 
 def _line(judgement: Judgement, label: str) -> _Line | None:
     """The line of a claim; None where its deciding comparison has no interval.
