@@ -143,7 +143,7 @@ def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarra
     from pipeline.training.engine import set_reproducible
     from pipeline.training.stack import Stack
 
-    if results.read_run(run)["config"] != settings.model_dump(mode="json"):
+    if not settings.trained_as(results.read_run(run)["config"], seeds=True):
         raise UserError(f"{run} was trained with other settings than params.yaml has: run `dvc repro train@{run.name}`.")
     weights = results.load_weights(run, settings)
     known, words = weights["head.weight"].shape[1], settings.model.shape.words

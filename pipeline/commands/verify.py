@@ -219,7 +219,7 @@ def _stored(params: Params, variant: str) -> dict[int, Finished]:
     directory = RUNS / variant
     run = results.read_run(directory)
     settings = params.resolve(variant)
-    if run["config"] != settings.model_dump(mode="json"):
+    if not settings.trained_as(run["config"], seeds=True):
         raise UserError(f"params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it.")
     if run["data_digest"] != data_digest(settings.task, ARRAYS):
         raise UserError(f"it was trained on other data than {ARRAYS} holds; `dvc repro train@{variant}` mends it.")

@@ -67,7 +67,7 @@ class Records:
         for variant in trained:
             settings, directory = params.resolve(variant), self.runs / variant
             run = results.read_run(directory)
-            if run["config"] != settings.model_dump(mode="json"):
+            if not settings.trained_as(run["config"], seeds=True):
                 say(f"{variant}: left out, params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it")
             else:
                 wanted[variant] = {

@@ -113,10 +113,14 @@ class VariantSettings(Settings):
         del parts["train"]["seeds"]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
-    def trained_as(self, config: Mapping[str, Any]) -> bool:
-        """Whether recorded settings are these, seeds apart. What they alone have had its frozen value, or else another `training_hash`."""
+    def trained_as(self, config: Mapping[str, Any], *, seeds: bool = False) -> bool:
+        """Whether recorded settings are these. What they alone have had its frozen value, or else another `training_hash`.
+
+        Args:
+            seeds: whether they have to be of the same seeds, too.
+        """
         own, found = (dict(flatten(one)) for one in (self.model_dump(mode="json"), _completed(config)))
-        return all(name == "train.seeds" or found.get(name) == value for name, value in own.items())
+        return all((name == "train.seeds" and not seeds) or found.get(name) == value for name, value in own.items())
 
 
 # What an option was when it came, of each that settings files or older records may leave out. It never changes: trainings with this

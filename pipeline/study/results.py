@@ -149,7 +149,7 @@ def load_current(params: Params) -> Study:
     for variant, training in trainings.items():
         settings = params.resolve(variant)
         trained = (settings.train.seeds, settings.train.epochs)
-        if training.record["config"] != settings.model_dump(mode="json") or (training.seeds, training.test_loss.shape[1]) != trained:
+        if not settings.trained_as(training.record["config"]) or (training.seeds, training.test_loss.shape[1]) != trained:
             raise UserError(f"{RUNS / variant} was trained with other settings than params.yaml now has: run `dvc repro`.")
         if training.parameters is None or training.flops is None:
             raise UserError(f"{TABLES}/variants.csv is damaged, {variant} lacks `parameters` or `flops`: {mend('evaluate')}.")
