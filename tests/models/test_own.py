@@ -110,7 +110,7 @@ def test_what_an_own_model_raises_names_its_line(
     code: dict[str, Any] = {}
     exec(compile("\n\ndef forward(model, x):\n    return x @ x\n", str(place), "exec"), code)
     own(monkeypatch, code["forward"])
-    job = workers.Job(tiny_settings(), tmp_path, tmp_path, "cpu", {"code_hash": loaded_code("cpu")["classification"]})
+    job = workers.Job(tiny_settings(), tmp_path, tmp_path, "cpu", {"code_hash": loaded_code()["classification"]})
     *_, last = workers.messages(workers.Assignment(job, workers.Task([0])), lambda job: blobs(96, 32))
     assert isinstance(last, workers.Broken)
     assert "pipeline/models/own.py, line 4, RuntimeError" in last.error
