@@ -22,6 +22,7 @@ from hypothesis import settings
 
 from pipeline import params
 from pipeline.environment import clean
+from pipeline.params import data
 from tests.helpers import ROOT
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("digits")
     fetch(source("digits"), directory / "raw")
     prepare("digits", directory / "raw", directory / "arrays")
+    data.COUNTED = (*data.COUNTED, directory / "arrays" / "dataset.json")  # for settings that no folder with arrays goes with
     return directory / "arrays"
 
 

@@ -150,7 +150,7 @@ def best(parts: Iterable[Finished], code: str, settings: VariantSettings | None 
     found: dict[int, Finished] = {}
     for part in parts:
         # Seeds that were kept before they carried their settings have their folder alone.
-        if settings is None or "config" not in part.origin or settings.trained_as(part.origin["config"]):
+        if settings is None or not part.origin.get("config") or settings.trained_as(part.origin["config"]):
             found[part.seed] = max(found.get(part.seed, part), part, key=lambda one: _rank(one, code))
     return found
 

@@ -168,7 +168,7 @@ def outline(run: Mapping[str, Any]) -> list[Finished]:
     for seed in run["seeds"]:
         group = next(group for group in run["trainings"] if seed in group["seeds"])
         origin = {name: value for name, value in group.items() if name != "seeds"}
-        origin |= {"config": run["config"], "stack": run["stacks"].get(str(seed), [seed]), "tables": run["tables"][str(seed)]}
+        origin |= {"config": run.get("config"), "stack": run["stacks"].get(str(seed), [seed]), "tables": run["tables"][str(seed)]}
         origin |= {name: run["metrics"][name] for name in ("parameters", "flops")}
         parts.append(Finished(seed, {}, tuple(row for row in rows if row.seed == seed), origin))
     return parts

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pipeline import params
 from pipeline.commands import profiles
 from pipeline.errors import UserError
-from pipeline.params import data
 from pipeline.study import states
 from tests.helpers import ROOT
 
@@ -48,10 +47,8 @@ def test_an_unknown_profile_is_answered_with_the_known_ones(root: Path, name: st
 
 
 @pytest.mark.parametrize("name", ["demo", "preview"])
-def test_shipped_profiles_change_the_study_only_in_scale(
-    name: str, study: params.Params, arrays: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(data, "COUNTED", (*data.COUNTED, arrays / "dataset.json"))  # of the digits
+@pytest.mark.usefixtures("arrays")  # whose images are counted
+def test_shipped_profiles_change_the_study_only_in_scale(name: str, study: params.Params) -> None:
     profile = params.parse(profiles.read(name))
     assert profile.preview
     assert profile.base == study.base
