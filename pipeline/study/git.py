@@ -59,10 +59,6 @@ class Repository:
         (commit,) = self._log("-1", found.strip())
         return commit
 
-    def recent(self, places: Sequence[str]) -> list[Commit]:
-        """The last 30 commits before HEAD, HEAD included, that changed files in `places`, the newest first."""
-        return self._log("-30", "--", *(f":(top){place}" for place in places))
-
     def has_commits(self) -> bool:
         return self._run("rev-parse", "--verify", "--quiet", "HEAD") is not None
 
