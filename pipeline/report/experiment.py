@@ -72,7 +72,6 @@ class Row:
     """A variant's row in the tables; accuracies are fractions.
 
     Attributes:
-        hierarchical: interval of the difference to the baseline after the last epoch.
         reference: what it is set beside in the lead, with the differences to that; None for the baseline.
     """
 
@@ -86,7 +85,6 @@ class Row:
     last: Effect
     test_loss: Effect
     train_loss: Summary | None
-    hierarchical: Interval | None
     measure: Effect
     reference: Reference | None = None
 
@@ -169,7 +167,6 @@ def rows(params: Params, experiment: ExperimentSettings, runs: Mapping[str, Trai
                 last[variant],
                 test_loss[variant],
                 finite_summary(run.train_loss[:, -1]) if run else None,
-                _hierarchical(run, runs[experiment.baseline], level) if run and accuracy[variant].difference else None,
                 measure[variant],
                 references.get(variant),
             )
@@ -195,15 +192,6 @@ def _references(experiment: ExperimentSettings, runs: Mapping[str, Training], le
         )
         for variant, other in beside.items()
     }
-
-
-def _hierarchical(run: Training, baseline: Training, level: float) -> Interval | None:
-    ours, theirs = run.correct, baseline.correct
-    seeds = [seed for seed in run.seeds if seed in baseline.seeds]
-    if ours is None or theirs is None or ours.shape[1] != theirs.shape[1] or ours.shape[1] < 2 or not seeds:
-        return None
-    ours, theirs = (side[[of.seeds.index(seed) for seed in seeds]] for side, of in ((ours, run), (theirs, baseline)))
-    return statistics.hierarchical_bootstrap(ours, theirs, level=level)
 
 
 def headline(table: Sequence[Row]) -> str:
@@ -418,7 +406,6 @@ def render(
         other_length=len(lengths) > 1,
         level=100 * look_level(params.looks),
         lost_losses=[material.label(run) for run in material.runs if not np.isfinite(run.test_loss[:, -1]).all()],
-        predicted=any(row.hierarchical for row in table),
         measured=experiment.measure != "accuracy" and any(row.measure.summary or row.measure.left_out for row in table),
         measure=measure,
         value=partial(text.value, measure),

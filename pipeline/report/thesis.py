@@ -18,7 +18,7 @@ from pipeline.report.text import digits, estimate, listed, without_machine
 from pipeline.study import Training
 from pipeline.study.claims import OBSERVATIONS, Judgement, is_timed
 from pipeline.study.effects import RankEstimate
-from pipeline.study.statistics import Interval, Summary, next_value, summarize
+from pipeline.study.statistics import LEVEL, Interval, Summary, student, summarize
 from pipeline.timing.results import Timings
 
 # Of its own configuration, which is the base. The author reports it; the thesis itself shows curves only.
@@ -161,7 +161,15 @@ class _Accuracy:
     @classmethod
     def of(cls, run: Training) -> _Accuracy:
         last = run.test_accuracy[:, -1]
-        return cls(summarize(last), run.test_accuracy.shape[1], next_value(last))
+        return cls(summarize(last), run.test_accuracy.shape[1], _next_value(summarize(last)))
+
+
+def _next_value(of: Summary) -> Interval | None:
+    """Where one more value lies in 95 % of cases: mean ± t(n - 1) sd √(1 + 1/n) (Fisher 1935). None from one value."""
+    if of.n == 1:
+        return None
+    reach = float(student((1 + LEVEL) / 2, of.n - 1)) * of.sd * (1 + 1 / of.n) ** 0.5
+    return Interval(of.mean - reach, of.mean + reach)
 
 
 # --- the two questions that it leaves open ---

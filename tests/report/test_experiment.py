@@ -12,7 +12,7 @@ from scipy import stats
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import experiment
 from pipeline.study import Training
-from pipeline.study.claims import Finding, Judgement, Verdict
+from pipeline.study.claims import Finding, Judgement, Verdict, Why
 from pipeline.study.effects import look_level, share_contrast
 from pipeline.study.statistics import Interval
 
@@ -208,7 +208,7 @@ def test_claims_are_the_answer_where_the_first_is_not_about_how_a_training_ends(
     def judged(id: str, verdict: Verdict, effect: float | None) -> Judgement:
         ends = None if effect is None else Interval(effect - 0.01, effect + 0.01, 0.98)
         return Judgement(
-            id, study.claims[id], verdict, (Finding(study.claims[id].comparisons[0], verdict, "", "", effect=effect, interval=ends),)
+            id, study.claims[id], verdict, (Finding(study.claims[id].comparisons[0], verdict, Why.INSIDE, effect=effect, interval=ends),)
         )
 
     label = study.experiments["lengths"].label
@@ -233,7 +233,7 @@ def test_claims_are_the_answer_where_the_first_is_not_about_how_a_training_ends(
     assert [verdict for verdict, _ in experiment.answers([both[1], between], table, label)] == ["Supported"]
     runs["sinusoidal"] = result(study, "sinusoidal", tuple(range(6)))
     runs["sinusoidal"].record["config"]["train"] |= {"epochs": 1}
-    observed = dataclasses.replace(both[1].findings[0], verdict="short run", observed="a part of the interval lies there")
+    observed = dataclasses.replace(both[1].findings[0], verdict="short run")
     short = Judgement("T1a", study.claims["T1a"], "short run", (observed,))
     [(verdict, said)] = experiment.answers([short], experiment.rows(study, positions, runs), label)
     assert verdict == "Short run"

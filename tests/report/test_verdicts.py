@@ -15,7 +15,7 @@ from PIL import Image
 from pipeline.params import ClaimSettings
 from pipeline.report.figures import verdicts
 from pipeline.report.figures.style import COLOURS, INK, MUTED, Theme
-from pipeline.study.claims import Finding, Judgement, Verdict
+from pipeline.study.claims import Finding, Judgement, Verdict, Why
 from pipeline.study.statistics import Interval
 
 BLUE, ORANGE = COLOURS["light"][:2]
@@ -26,7 +26,12 @@ def judgement(id: str, verdict: Verdict, effect: float, low: float, high: float,
         "source": "a test", "sentence": "It is.", "measured": "Accuracy.", "margin": "None.",
         "comparisons": [{"measure": "late test error", "variant": "one", "reference": "other"} | comparison],
     })  # fmt: skip
-    return Judgement(id, claim, verdict, (Finding(claim.comparisons[0], verdict, "", "", (6, 6), effect, Interval(low, high, 0.95)),))
+    return Judgement(
+        id,
+        claim,
+        verdict,
+        (Finding(claim.comparisons[0], verdict, Why.INSIDE, effect=effect, interval=Interval(low, high)),),
+    )
 
 
 SIMILAR: dict[str, Any] = {"rule": "equivalent", "bound": 1.25}
@@ -131,7 +136,7 @@ def test_the_picture_is_drawn_in_both_themes_and_counts_verdicts() -> None:
 
 def test_claims_without_an_effect_have_no_line() -> None:
     claim = ALL[0].claim
-    nothing = Judgement("G", claim, "not run", (Finding(claim.comparisons[0], "not run", "", ""),))
+    nothing = Judgement("G", claim, "not run", (Finding(claim.comparisons[0], "not run", Why.NO_RESULTS),))
     assert verdicts.forest([nothing]) is None
     drawing = verdicts.forest([nothing, ALL[0]])
     assert drawing is not None

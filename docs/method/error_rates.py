@@ -1,6 +1,6 @@
 """How often verdicts are wrong, counted on simulated trainings whose truth is known.
 
-`python -m pipeline.study.error_rates` counts them, and writes the table that the method page shows. Every simulation has a fixed start,
+`python -m docs.method.error_rates` counts them, and writes the table that the method page shows. Every simulation has a fixed start,
 so the table is the same on every machine. Each trial adds seeds as a study does that goes on until it is decided: both sides six, one
 ten, both ten, one twenty, both twenty. Which side is the first is not known beforehand, so all orders are counted, and the table has the
 worst. The first verdict counts, whatever later looks would say.
@@ -27,7 +27,7 @@ from pipeline.study.claims import judge
 from pipeline.study.effects import look_orders
 from pipeline.study.training import Training
 
-TABLE = Path(__file__).with_suffix(".csv")
+TABLE = Path(__file__).parents[2] / "pipeline/study/error_rates.csv"
 LOOKS = (6, 10, 20)
 TRIALS = 4000
 _EPOCHS = 10
@@ -175,7 +175,7 @@ def read() -> list[dict[str, str]]:
 
 
 def main(argv: list[str]) -> None:
-    argparse.ArgumentParser(prog="python -m pipeline.study.error_rates", description=__doc__.splitlines()[0]).parse_args(argv)
+    argparse.ArgumentParser(prog="python -m docs.method.error_rates", description=__doc__.splitlines()[0]).parse_args(argv)
     rows = []
     for kind, of in (("error", scenarios()), ("power", power())):
         for scenario in of:
