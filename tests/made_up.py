@@ -138,6 +138,12 @@ def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarra
         wrong = order[: IMAGES - correct]
         row[wrong] = (labels[wrong] + 1) % 10
     columns: dict[str, np.ndarray] = {}
+    if settings.task == "captioning":
+        with (ROOT / "tables/seeds.csv").open(newline="") as file:
+            names = [name for name in next(csv.reader(file)) if name.startswith(("greedy_", "beam_"))]
+        written = Evaluation(INPUTS, {name: rng.random(len(seeds)).tolist() for name in names}, {})
+        _records(root).write(variant, {}, written)
+        return
     arrays: dict[str, Any] = {
         "labels": labels,
         "predictions": predictions,
@@ -196,6 +202,61 @@ def write_study(root: Path, seeds: int, epochs: int, *, left_out: tuple[str, ...
             write_run(root, params, variant, diverged={"no-norm": 3, "sgd": seeds}.get(variant, 0))
     write_tables(root)
     return raw
+
+
+_ODD: dict[str, Any] = {
+    "images_shown": 4 * 60_000,
+    "looks": [3, 5],
+    "variants": {
+        "base": {},
+        "alone": {"seeds": [3], "position": "sinusoidal"},
+        "lost": {"divergence": "record", "norm": "none"},
+        "brief": {"epochs": 2},
+        "nowhere": {"blocks": 2},
+        "words": {
+            "architecture": "captioner", "dim": 16, "heads": 2, "mlp_dim": 16, "encoder_blocks": 1, "decoder_blocks": 1, "norm": "pre",
+            "position": "learned", "memory": 0, "meshed": False, "dropout": 0.0,
+        },
+        "net": {"architecture": "cnn_lstm", "widths": [8, 16], "seeds": [0, 1]},
+    },
+    "experiments": {
+        "odd": {
+            "title": "Odd *ones* | <b>not</b> bold", "question": "Is `a_b` read as it is?", "source": "a [test](x)", "baseline": "base",
+            "variants": ["base", "alone", "lost", "brief", "nowhere"], "labels": {"alone": "one | seed", "lost": "no *norm* <i>"},
+            "figures": ["curves", "measure"], "claims": ["O1", "O2", "O3", "O4", "O5", "O6", "O8"],
+        },
+        "words": {
+            "title": "Words", "question": "Which?", "source": "a test", "baseline": "words", "variants": ["words", "net"],
+            "measure": "scene accuracy", "claims": ["O7"],
+        },
+    },
+}  # fmt: skip
+_ODD_CLAIMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "O1": ("One seed | alone decides nothing.", {"rule": "more", "measure": "accuracy", "variant": "alone", "reference": "base"}),
+    "O2": ("Losses that end as NaN.", {"rule": "less", "measure": "late train loss", "variant": "lost", "reference": "base"}),
+    "O3": ("Two epochs of *four* are short.", {"rule": "less", "measure": "late accuracy", "variant": "brief", "reference": "base"}),
+    "O4": ("It was not run.", {"rule": "equivalent", "measure": "late accuracy", "variant": "nowhere", "reference": "base", "bound": 0.01}),
+    "O5": ("It diverges more often.", {"rule": "more", "measure": "diverged", "variant": "lost", "reference": "base"}),
+    "O6": ("It is <b>timed</b>.", {"rule": "ratio", "measure": "step time", "variant": "cls-loop", "reference": "base", "between": [1, 2]}),
+    "O7": ("The captioner is better.", {"rule": "more", "measure": "scene accuracy", "variant": "words", "reference": "net"}),
+    "O8": ("The base is right most times.", {"rule": "at least", "measure": "late accuracy", "variant": "base", "bound": 0.5}),
+}  # fmt: skip
+
+
+def write_odd_study(root: Path) -> None:
+    """A study of what is rare: a variant of one seed, seeds that diverge, a short run, a variant not run, captioners, markup in names."""
+    raw: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text()) | _ODD
+    raw["train"] |= {"seeds": list(range(5)), "epochs": 4}
+    words = {"source": "a *test* | <b>", "measured": "As it says.", "margin": "None."}
+    raw["claims"] = {id: words | {"sentence": said, "comparisons": [one]} for id, (said, one) in _ODD_CLAIMS.items()}
+    (root / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    params = parse(raw)
+    for variant in params.variants:
+        if variant != "nowhere":
+            write_run(root, params, variant, diverged=3 if variant == "lost" else 0)
+    write_tables(root)
+    for variant in ("words", "net"):  # what they wrote is not here
+        (root / f"predictions/{variant}.npz").unlink()
 
 
 def write_dataset(root: Path) -> None:

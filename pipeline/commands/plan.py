@@ -1,4 +1,4 @@
-"""What a `dvc repro` would keep, replay and train, how long that takes here, and what each claim waits for; nothing is trained.
+"""What a `dvc repro` would keep, replay and train, and how long that takes here; nothing is trained.
 
     python -m pipeline.commands.plan
 
@@ -27,7 +27,7 @@ import numpy as np
 from rich.console import Console
 
 from pipeline.commands import profiles
-from pipeline.commands.catalogue import screen, show, trained_variants
+from pipeline.commands.catalogue import screen, show
 from pipeline.errors import UserError, first_line, run_command
 from pipeline.files import DamagedError, read_sealed, write_json
 from pipeline.params import Params, VariantSettings, load
@@ -125,16 +125,6 @@ def main(argv: list[str]) -> None:
         rates |= measured(can_be_timed, device, processes if device == "cpu" else 1)
     header, lines = table(entries, rates, processes)
     show(screen(), "What `dvc repro` would do", header, lines)
-    if all(entry.variant in rates for entry in waiting) and (lines := prices(params, entries, rates, processes)):
-        show(screen(), "What the claims still wait for, the cheapest first", ("claim", "trainings", "time", "in all"), lines)
-    from pipeline.commands import looks  # its statistics take longer to import than the rest, and `make train` does without
-
-    known = estimated(entries, rates) if rates else {}
-    costs = {entry.variant: seed_cost(entry, known[entry.variant]) for entry in entries if known}
-    if lines := looks.prices(params, looks.evaluated(params), costs, processes):
-        header = ("claim", "verdict", "it would take", "next look", "to train", "time")
-        order = ", the cheapest first" if costs else ""
-        show(screen(), f"What the next looks at undecided claims would take{order}", header, lines)
     for line in summary(entries, rates, processes):
         print(line)
     if len(can_be_timed) < len(waiting):
@@ -453,30 +443,6 @@ def table(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -
             )
         )
     return ("variant", "kept", "replayed", "trained", "in progress", "an epoch", "known from", "time"), lines
-
-
-def prices(params: Params, entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> list[Sequence[str]]:
-    """Of each claim that lacks trainings: which, how long these take, and how long with those of the claims before it.
-
-    The next claim is always the one that takes least when what the claims before it need is there.
-    """
-    busy = {entry.variant: entry for entry in entries if entry.trained}
-    waiting = {id: names for id, claim in params.claims.items() if (names := [name for name in busy if name in trained_variants(claim)])}
-    bought: list[str] = []
-    lines: list[Sequence[str]] = []
-
-    def cost_of(names: Sequence[str]) -> float:
-        return seconds([busy[name] for name in names], rates, processes)
-
-    while waiting:
-        missing = {id: [name for name in names if name not in bought] for id, names in waiting.items()}
-        id = min(missing, key=lambda id: cost_of(missing[id]))
-        new = missing[id]
-        bought += new
-        times = [duration(cost_of(names)) for names in (new, bought)] if new else ["", ""]
-        lines.append((id, ", ".join(new) or "those above", *times))
-        del waiting[id]
-    return lines
 
 
 def summary(entries: Sequence[Entry], rates: Mapping[str, Rate], processes: int) -> list[str]:

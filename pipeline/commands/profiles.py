@@ -23,7 +23,6 @@ from pipeline.commands.repro import read_stages, reproduce
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_changed, write_text
 from pipeline.params import nearest, shown
-from pipeline.study import states
 
 ROOT = Path(__file__).parent.parent.parent
 _NAMED = 5  # variants in a note; of more it gives the number
@@ -39,14 +38,13 @@ def main(argv: list[str]) -> None:
     start = time.monotonic()
     _find_mirror()
     directory = lay_out(arguments.name)
-    begun = states.key(ROOT, directory)
     reproduce(directory)
-    if not states.keep(ROOT, directory, begun):
-        print("note: settings or code changed during the run, so `make compare` does not find its results.", file=sys.stderr)
+    here = directory.relative_to(ROOT)
     print(f"\n{arguments.name}: done in {time.monotonic() - start:.0f} s.")
-    print(f"  The report:   {(directory / 'reports' / 'README.md').relative_to(ROOT)}")
-    print(f"  MLflow on it: make ui IN={directory.relative_to(ROOT)}   then open the address that it prints")
-    print(f"  What changed: make compare BASE=HEAD~1 IN={directory.relative_to(ROOT)}")
+    print(f"  The report:   {here / 'reports' / 'README.md'}")
+    print(f"  MLflow on it: make ui IN={here}   then open the address that it prints")
+    print(f"  A change:     cp -r {here} build/before   then change something, run it again, and")
+    print(f"                make compare BASE=build/before HEAD={here}   says what that did")
 
 
 def refresh() -> None:

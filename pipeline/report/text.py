@@ -13,8 +13,9 @@ import jinja2
 
 from pipeline.measures import MEASURES, Measure
 from pipeline.params import ComparisonSettings, ModelSettings, Params
+from pipeline.report.words import because, claimed, decides, rule, rules
+from pipeline.report.words import listed as listed
 from pipeline.study.claims import Finding, Judgement, is_ratio, is_timed
-from pipeline.study.claims import listed as listed
 from pipeline.study.statistics import Interval, Summary
 
 MINUS, NBSP = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
@@ -138,7 +139,7 @@ def effect(finding: Finding) -> str:
         show = partial(difference, measure)
     said = _with_unit(show(finding.effect), unit) + {"larger": " or more", "smaller": " or less", "": ""}[finding.may_be]
     if finding.interval:
-        said += f" [{interval(finding.interval, partial(_bound, ends=finding.region or (), show=show))}]"
+        said += f" [{interval(finding.interval, partial(_bound, ends=finding.region, show=show))}]"
     # A bare number says nothing beside the ratio. The difference of two differences need not even have the ratio's sign.
     if finding.plain is not None and measure.of_difference and finding.comparison.minus is None:
         said += f", {_with_unit(difference(measure, finding.plain[0]), measure.of_difference)}"
@@ -181,21 +182,6 @@ def compared(comparison: ComparisonSettings, label: Callable[[str], str] = str) 
     return f"{pair}, {measure}"
 
 
-def in_labels(note: str, comparison: ComparisonSettings, label: Callable[[str], str]) -> str:
-    """A note of a finding with its page's labels in place of the variants' names."""
-    names = "|".join(map(re.escape, comparison.variants))
-    # All at once: one variant's label may be another's name.
-    return re.sub(rf"(?<= of )(?:{names})(?![\w-])", lambda found: label(found[0]), note)
-
-
-def needed(finding: Finding) -> str:
-    """What would decide a comparison, in few words."""
-    takes, _, look = finding.seeds_note.replace(" would probably decide it, if its mean stays as it is", "").partition("; ")
-    if look.startswith("the last look"):
-        return f"no look: it would take {takes}, and {look}"
-    return "; ".join(part for part in (takes, look) if part)
-
-
 def sizes(finding: Finding) -> str:
     """The number of seeds (rounds) of a comparison: one number, or one for each side."""
     sizes = finding.sizes if len(set(finding.sizes)) > 1 else finding.sizes[:1]
@@ -226,12 +212,6 @@ def interval_levels(judgements: Sequence[Judgement]) -> str:
         for level, found in rest
     ]
     return f"Intervals have a level of {', '.join([usual, *others])}."
-
-
-def rules(judgement: Judgement) -> dict[str, str]:
-    """The rules of a claim's comparisons in words, each with a letter to refer to it."""
-    texts = dict.fromkeys(finding.rule_text for finding in judgement.findings)
-    return {text: chr(ord("a") + i) for i, text in enumerate(texts)}
 
 
 # --- settings ---
@@ -298,6 +278,8 @@ def environment(package: str) -> jinja2.Environment:
     made = jinja2.Environment(loader=jinja2.PackageLoader(package), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters = (cell, quote, percent, count, effect, listed, digits, sizes, heading, anchor)
     made.filters |= {function.__name__: function for function in filters}
-    calls = (estimate, interval, percent, points, signed, compared, counted, in_labels, means, needed, seed_list, rules, tokens)
+    calls = (
+        estimate, interval, percent, points, signed, compared, counted, because, claimed, decides, means, seed_list, rule, rules, tokens,
+    )  # fmt: skip
     made.globals |= {"MINUS": MINUS, "NBSP": NBSP} | {function.__name__: function for function in calls}
     return made

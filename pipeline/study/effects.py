@@ -11,7 +11,6 @@ Seeds are added in looks that are declared beforehand. All looks share one level
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections.abc import Sequence
@@ -24,7 +23,6 @@ import numpy.typing as npt
 from scipy import optimize, special, stats
 
 from pipeline.measures.definitions import FloatArray
-from pipeline.params.train import MAX_SEEDS
 from pipeline.study.statistics import LEVEL, ROUNDING, Interval, row_of, student, vote
 
 T = TypeVar("T")
@@ -32,7 +30,6 @@ TOGETHER = 0.035  # rate at which all looks together err by the normal theory; s
 _NODES = 200  # of the quadrature over the paths that have not yet crossed: the level is then exact to ten digits
 MIN_ROUNDS = 6  # the signed-rank test of fewer values cannot reject at 5 %
 _SHARES = 401  # true shares of one side that are tried, evenly spaced
-MAX_SEEDS_OF_SHARES = 200  # to look for those that would decide
 _SUBSETS = 1000  # of the voters, drawn where there are more
 
 
@@ -43,16 +40,12 @@ class Estimate:
     Attributes:
         error: standard error of the mean; 0.0 where the values do not differ, nan where a side has one value only.
         freedom: degrees of freedom of the error (Welch 1947; Satterthwaite 1946); nan with it.
-        variances: (sides,), of one value of each side.
-        sizes: values of each side.
         limits: what the mean cannot go beyond, so that no interval does; see `of_shares`.
     """
 
     mean: float
     error: float
     freedom: float
-    variances: tuple[float, ...]
-    sizes: tuple[int, ...]
     limits: tuple[float, float] = (-math.inf, math.inf)
 
     def interval(self, level: float = LEVEL) -> Interval | None:
@@ -202,14 +195,14 @@ def _estimate(mean: float, rows: Sequence[FloatArray], size: float) -> Estimate:
     mean = 0.0 if abs(mean) <= ROUNDING * size else mean
     sizes = tuple(row.size for row in rows)
     if min(sizes) < 2:
-        return Estimate(mean, math.nan, math.nan, (math.nan,) * len(rows), sizes)
+        return Estimate(mean, math.nan, math.nan)
     variances = tuple(0.0 if np.ptp(row) <= ROUNDING * size else float(row.var(ddof=1)) for row in rows)
     squared = sum(variance / n for variance, n in zip(variances, sizes, strict=True))
     if not squared:
-        return Estimate(mean, 0.0, math.inf, variances, sizes)
+        return Estimate(mean, 0.0, math.inf)
     shares = [variance / n / squared for variance, n in zip(variances, sizes, strict=True)]  # of a sum of 1: squares do not vanish
     freedom = 1 / sum(share**2 / (n - 1) for share, n in zip(shares, sizes, strict=True))
-    return Estimate(mean, math.sqrt(squared), freedom, variances, sizes)
+    return Estimate(mean, math.sqrt(squared), freedom)
 
 
 def paired_contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
@@ -237,7 +230,7 @@ def vote_estimate(predictions: npt.NDArray[np.uint8], labels: npt.NDArray[np.uin
     seeds = len(predictions)
     accuracy = float((vote(predictions) == labels).mean())
     if seeds < 2:
-        return Estimate(accuracy, math.nan, math.nan, (math.nan,), (seeds,))
+        return Estimate(accuracy, math.nan, math.nan)
     d = seeds // 2
     if math.comb(seeds, d) <= _SUBSETS:
         subsets = [list(kept) for kept in itertools.combinations(range(seeds), seeds - d)]
@@ -246,7 +239,7 @@ def vote_estimate(predictions: npt.NDArray[np.uint8], labels: npt.NDArray[np.uin
         subsets = [sorted(rng.choice(seeds, seeds - d, replace=False)) for _ in range(_SUBSETS)]
     votes = np.array([(vote(predictions[kept]) == labels).mean() for kept in subsets])
     error = math.sqrt((seeds - d) / d * float(votes.var()))
-    return Estimate(accuracy, error, seeds - 1, (seeds * error**2,), (seeds,))
+    return Estimate(accuracy, error, seeds - 1)
 
 
 # --- looks ---
@@ -273,7 +266,7 @@ def look_level(looks: tuple[int, ...]) -> float:
     below c √information at every step is integrated step by step (Armitage, McPherson and Rowe 1969).
 
     The theory takes the spread as known and the values as normal. Few seeds whose errors are skewed on one side only miss more often:
-    up to 5 % of cases in place of the theory's 3.5 %, as `pipeline.study.error_rates` counts.
+    up to 5 % of cases in place of the theory's 3.5 %, as `docs/method/error_rates.py` counts.
 
     Args:
         looks: numbers of seeds, rising; with one number or none there is no repetition.
@@ -294,67 +287,3 @@ def look_level(looks: tuple[int, ...]) -> float:
 
     bound = optimize.brentq(lambda bound: stays(bound) - (1 - TOGETHER), 1.0, 6.0)
     return float(1 - 2 * special.ndtr(-bound))
-
-
-# --- how many seeds it takes ---
-
-
-def seeds_to_decide(
-    estimate: Estimate | ShareEstimate, claimed: tuple[float, float], *, level: float = LEVEL, outside_level: float = LEVEL
-) -> tuple[int, int | None] | None:
-    """How many seeds per side would probably decide whether the effect lies in the claimed region, if its mean stays as it is.
-
-    That is the smallest n at which the interval lies wholly inside the region or wholly outside. Few seeds estimate the spread badly:
-    its true square is freedom / χ²(freedom) times the observed one. So the answer is the range between the spreads that are exceeded
-    in 90 % and in 10 % of cases. Shares have no spread of their own, so theirs is one number; their
-    counts are rounded, and it is found by bisection, so somewhat fewer may do.
-
-    Args:
-        claimed: low and high end of the claimed effects; `-math.inf` and `math.inf` for a region that is open to a side.
-        level: of the interval that has to lie inside.
-        outside_level: of the interval that has to lie outside.
-
-    Returns:
-        Numbers from 2 to `MAX_SEEDS` (of shares `MAX_SEEDS_OF_SHARES`), the second None where it is larger. None where both are
-        larger, because the mean is too near to an end of the region, and where the spread is not known.
-
-    Raises:
-        ValueError: the region's ends are not in rising order.
-    """
-    low, high = claimed
-    if not low < high:
-        raise ValueError(f"the claimed region needs its ends in rising order, not {low} and {high}")
-    if isinstance(estimate, ShareEstimate):
-        return _seeds_to_decide_shares(estimate, claimed, level, outside_level)
-    if not estimate.error > 0:
-        return None
-    used = level if low < estimate.mean < high else outside_level
-    room = min(abs(estimate.mean - low), abs(estimate.mean - high))
-    variance = sum(estimate.variances)
-    per_seed = variance**2 / sum(one**2 for one in estimate.variances)  # degrees of freedom of each further seed per side
-
-    def enough(quantile: float) -> int | None:
-        spread = math.sqrt(variance * estimate.freedom / special.chdtri(estimate.freedom, 1 - quantile))
-
-        def decides(n: int) -> bool:
-            return bool(student((1 + used) / 2, per_seed * (n - 1)) * spread / math.sqrt(n) < room)
-
-        found = 2 + bisect.bisect_left(range(2, MAX_SEEDS + 1), True, key=decides)  # intervals shrink as seeds are added
-        return found if found <= MAX_SEEDS else None
-
-    fewest = enough(0.9)
-    return None if fewest is None else (fewest, enough(0.1))
-
-
-@cache
-def _seeds_to_decide_shares(
-    estimate: ShareEstimate, claimed: tuple[float, float], level: float, outside_level: float
-) -> tuple[int, int] | None:
-    def decides(n: int) -> bool:
-        counts = tuple(round(n * count / size) for count, size in zip(estimate.counts, estimate.sizes, strict=True))
-        more = ShareEstimate(counts, (n,) * len(counts))
-        inside, outside = more.interval(level), more.interval(outside_level)
-        return (claimed[0] < inside.low and inside.high < claimed[1]) or outside.low > claimed[1] or outside.high < claimed[0]
-
-    found = 2 + bisect.bisect_left(range(2, MAX_SEEDS_OF_SHARES + 1), True, key=decides)
-    return (found, found) if found <= MAX_SEEDS_OF_SHARES else None

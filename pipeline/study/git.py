@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,10 +51,6 @@ class Repository:
         (commit,) = self._log("-1", found.strip())
         return commit
 
-    def recent(self, places: Sequence[str]) -> list[Commit]:
-        """The last 30 commits before HEAD, HEAD included, that changed files in `places`, the newest first."""
-        return self._log("-30", "--", *(f":(top){place}" for place in places))
-
     def has_commits(self) -> bool:
         return self._run("rev-parse", "--verify", "--quiet", "HEAD") is not None
 
@@ -84,15 +80,6 @@ class Repository:
             contents[id] = answer[line_end + 1 : line_end + 1 + size]
             place = line_end + 1 + size + 1
         return contents
-
-    def additions(self, places: Sequence[str], refs: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """The commits before some refs that changed files in `places`, the oldest first, each with the lines that it added."""
-        plain = ["--no-ext-diff", "--no-color", "--no-show-signature"]
-        command = ["log", "--reverse", "--format=%x00%H", "--patch", "--unified=0", *plain, *refs, "--", *places]
-        shown = git(*command, cwd=self.root).stdout
-        for part in shown.split(b"\0")[1:]:
-            commit, _, patch = part.partition(b"\n")
-            yield commit.decode(), b"\n".join(line for line in patch.splitlines() if line.startswith(b"+"))
 
     def newest_with_tables(self) -> str | None:
         """Short id of the newest commit, on any branch, that wrote a study's tables."""

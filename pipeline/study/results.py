@@ -23,10 +23,11 @@ import numpy as np
 from pipeline.errors import UserError
 from pipeline.files import DamagedError
 from pipeline.params import Params
-from pipeline.study import stored, tables
+from pipeline.study import tables
 from pipeline.study.files import (
     ARRAYS,
     PREDICTIONS,
+    REPEATED,
     RUNS,
     TABLES,
     CommitFiles,
@@ -61,10 +62,25 @@ def load(source: str | os.PathLike[str] = ".", folder: str = "", *, store: str |
         UserError: there are no results, a file is damaged, or the store cannot be read.
     """
     if Path(source).is_dir():
-        name, study = str(source), read(FolderFiles(Path(source)), folder, name=str(source), root=Path(source))
+        study = read(FolderFiles(Path(source)), folder, name=str(source), root=Path(source))
     else:
-        name, study = f"the commit {source}", load_commit(Repository.around(Path.cwd()), str(source), folder)
-    return study if store is None else stored.read(study, store, name=name)
+        study = load_commit(Repository.around(Path.cwd()), str(source), folder)
+    return study if store is None else _of_store(study, store)
+
+
+def _of_store(study: Study, store: str) -> Study:
+    """The same trainings, with what the store says of them; those that it does not hold whole are left out."""
+    from pipeline.tracking import read as tracking
+
+    found = tracking.trainings([one.id for one in study.trainings.values() if one.id], store)
+    trainings = {}
+    for variant, one in study.trainings.items():
+        if one.id in found:
+            record, columns = found[one.id]
+            columns = columns and {name: column for name, column in columns.items() if name not in REPEATED}
+            trainings[variant] = tables.training(record, columns)
+    left_out = tuple(variant for variant in study.trainings if variant not in trainings)
+    return replace(study, place=store, trainings=trainings, left_out=left_out, timed=False)
 
 
 def load_commit(repository: Repository, revision: str, folder: str = "") -> Study:

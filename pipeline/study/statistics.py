@@ -1,27 +1,23 @@
 """Summaries over seeds, and the differences and tests with which two commits are compared.
 
-The seed is the unit: one value per training run. Intervals over seeds speak of training again on the same test images;
-`hierarchical_bootstrap` of other test images of the same kind, too. The statistics of verdicts are in `effects`. The same values
-always give the same numbers: resamples are enumerated, or drawn from a generator with a fixed start.
+The seed is the unit: one value per training run. Intervals over seeds speak of training again on the same test images. The statistics
+of verdicts are in `effects`. The same values always give the same numbers: sign patterns are enumerated, or drawn with a fixed start.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
+from scipy import special
 
 from pipeline.measures.definitions import FloatArray
 
 LEVEL = 0.95
 EXACT_SIGN_FLIPS = 20  # largest n whose 2^n sign patterns are all looked at (half a million sums by symmetry)
 _RANDOM_SIGN_FLIPS = 2**17 - 1
-_RESAMPLES = 10_000
-_BLOCK = 100  # resamples whose image weights are in memory at once
 ROUNDING = 1e-12  # share of the numbers' own size: a spread below it is their rounding
 
 
@@ -32,15 +28,6 @@ class Interval:
     low: float
     high: float
     level: float = LEVEL
-
-    @property
-    def reach(self) -> float:
-        """The larger absolute end: an effect of this size or more would have been seen."""
-        return max(abs(self.low), abs(self.high))
-
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
@@ -70,20 +57,6 @@ def summarize(values: Sequence[float] | FloatArray, *, level: float = LEVEL) -> 
     """
     array = row_of(values)
     return _summary(array, _size(array), level)
-
-
-def next_value(values: Sequence[float] | FloatArray, *, level: float = LEVEL) -> Interval | None:
-    """Where one more value lies in a share `level` of cases: mean ± t(n - 1) sd √(1 + 1/n) (Fisher 1935). None from one value.
-
-    Args:
-        values: (n,) as for `summarize`.
-    """
-    summary = summarize(values, level=level)
-    if summary.n == 1:
-        return None
-    low, high = stats.t.interval(level, summary.n - 1, loc=summary.mean, scale=1.0)
-    reach = (high - low) / 2 * summary.sd * math.sqrt(1 + 1 / summary.n)
-    return Interval(summary.mean - float(reach), summary.mean + float(reach), level)
 
 
 def paired_difference(variant: Sequence[float] | FloatArray, baseline: Sequence[float] | FloatArray, *, level: float = LEVEL) -> Summary:
@@ -139,91 +112,6 @@ def _differences(variant: Sequence[float] | FloatArray, baseline: Sequence[float
     return first - second
 
 
-def hierarchical_bootstrap(variant_correct: npt.ArrayLike, baseline_correct: npt.ArrayLike, *, level: float = LEVEL) -> Interval | None:
-    """Interval of the difference of mean accuracy when both the seeds and the test images are a sample.
-
-    The interval over seeds (`paired_difference`) says what training again would give on the same test images. This one says what
-    training again and testing on other images of the same kind would give. It is the one to quote for "the variant is better"
-    rather than "better on this test set".
-
-    With D = variant - baseline of every seed and image, a resample draws seeds and, independently, images with replacement,
-    the same images for both networks and all seeds (Owen 2007, The pigeonhole bootstrap), and takes the mean of D. Left so,
-    its spread is wrong: it counts what is peculiar to a seed on an image three times (McCullagh 2000; Owen 2007), and
-    S seeds show S - 1 parts of S of their variance, with the tails of a normal distribution. Both are known exactly, so the
-    resampled means' distances from the observed one are stretched by t(ν) / z · √(V / V*), where
-        V* = (var seeds / S + var images / N + var rest / (S N)), all with divisor n, is the resampling's own variance,
-        V  = A + max(B - C, 0) is the unbiased one of a two-way layout, A = var(means of seeds) / S, B = var(means of images) / N,
-             C = mean square of the rest / (S N), all with their degrees of freedom (Searle, Casella and McCulloch 1992), and
-        ν  = V² / (A² / (S - 1) + (V - A)² / (N - 1)) are its degrees of freedom (Satterthwaite 1946).
-    Where V is 0 although the two differ (what differs cancels in the means), V* stands for V with ν = S - 1: too wide, but no point.
-    The ends are the 2.5 % and 97.5 % quantiles (at level 0.95) of 10,000 resamples from a fixed start. Simulated on two-way random
-    effects, it covers 94 to 96 % with five and more seeds, whether seeds, images or neither decide; where seeds and images both do,
-    92 % with three seeds and 88 % with two, as so few do not show their spread.
-
-    Args:
-        variant_correct: (S seeds, N images) of 0 and 1, or of bools.
-        baseline_correct: the same seeds and images of the baseline.
-
-    Returns:
-        None for a single seed; [0, 0] where the two are right on the same images for every seed.
-
-    Raises:
-        ValueError: the shapes differ or are not two-dimensional, there is no seed or fewer than two images, or something else than 0 and 1.
-    """
-    first, second = np.asarray(variant_correct), np.asarray(baseline_correct)
-    if first.shape != second.shape or first.ndim != 2 or first.shape[0] < 1 or first.shape[1] < 2:
-        raise ValueError(f"needs the same seeds and images on both sides (seeds, images), not shapes {first.shape} and {second.shape}")
-    if not (np.isin(first, (0, 1)).all() and np.isin(second, (0, 1)).all()):
-        raise ValueError("holds something other than 0 and 1: compare the predictions with the labels first")
-    if len(first) == 1:
-        return None
-    difference = first.astype(np.float64) - second.astype(np.float64)  # (seed, image)
-    observed = float(difference.mean())
-    variance, resampled_variance, freedom = _two_way(difference)
-    if resampled_variance == 0:
-        return Interval(observed, observed, level)
-    tails = [(1 - level) / 2, (1 + level) / 2]
-    stretch = student(tails[1], freedom) / stats.norm.ppf(tails[1]) * math.sqrt(variance / resampled_variance)
-    low, high = observed + stretch * (np.quantile(_resampled_means(difference), tails) - observed)
-    return Interval(float(low), float(high), level)
-
-
-def _two_way(difference: FloatArray) -> tuple[float, float, float]:
-    """V, V* and ν of `hierarchical_bootstrap` for (seeds, images)."""
-    num_seeds, num_images = difference.shape
-    seeds, images = difference.mean(axis=1), difference.mean(axis=0)
-    rest = float(((difference - seeds[:, None] - images + difference.mean()) ** 2).mean()) / difference.size
-    of_seeds, of_images = float(seeds.var()) / num_seeds, float(images.var()) / num_images
-    resampled = of_seeds + of_images + rest
-    # From divisors n to degrees of freedom.
-    of_seeds *= num_seeds / (num_seeds - 1)
-    of_images *= num_images / (num_images - 1)
-    rest *= difference.size / ((num_seeds - 1) * (num_images - 1))
-    of_images = max(of_images - rest, 0.0)
-    variance = of_seeds + of_images
-    if variance == 0:
-        return resampled, resampled, num_seeds - 1
-    return variance, resampled, variance**2 / (of_seeds**2 / (num_seeds - 1) + of_images**2 / (num_images - 1))
-
-
-def _resampled_means(difference: FloatArray) -> FloatArray:
-    """(resamples,): the mean of (seeds, images) with both drawn anew with replacement."""
-    num_seeds, num_images = difference.shape
-    rng = np.random.default_rng(0)
-    # Most images add nothing, however often they are drawn: with every seed both networks are right, or both are wrong.
-    telling = np.ascontiguousarray(difference[:, difference.any(axis=0)].T, dtype=np.float32)  # (image, seed)
-    draws = rng.binomial(num_images, len(telling) / num_images, size=_RESAMPLES)
-    sums = np.empty((_RESAMPLES, num_seeds), dtype=np.float32)  # of whole numbers far below 2^24, so they are exact
-    for start in range(0, _RESAMPLES, _BLOCK):
-        block = draws[start : start + _BLOCK]
-        drawn = rng.integers(len(telling), size=block.sum()) + np.repeat(np.arange(len(block)) * len(telling), block)
-        weights = np.bincount(drawn, minlength=len(block) * len(telling)).reshape(len(block), len(telling))  # (resample, image)
-        sums[start : start + _BLOCK] = weights.astype(np.float32) @ telling
-    seeds = rng.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), size=_RESAMPLES)  # (resample, seed)
-    means: FloatArray = (seeds * sums).sum(axis=1, dtype=np.float64) / difference.size
-    return means
-
-
 def vote(predictions: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The class that most seeds predict, image by image; of tied classes the one that the earliest seed predicts.
 
@@ -243,21 +131,6 @@ def vote(predictions: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     votes = (predictions[:, None] == predictions).sum(axis=1)  # (seed, image): how many seeds say what this one says
     winner: npt.NDArray[np.uint8] = np.take_along_axis(predictions, votes.argmax(axis=0)[None], axis=0)[0]
     return winner
-
-
-def seeds_for_p(alpha: float, comparisons: int = 1) -> int:
-    """The fewest seeds with which a sign-flip test can reject at all: comparisons · 2^(1 - n) <= alpha.
-
-    Args:
-        alpha: level of the family, in (0, 1).
-        comparisons: tests that Holm's adjustment is over; its first step multiplies the least p by their number.
-    """
-    return max(1, math.ceil(1 + math.log2(comparisons / alpha)))
-
-
-def smallest_p(n: int) -> float:
-    """The least p that `sign_flip_p` can give over n differences: all signs equal, 2 of 2^n patterns, or 1 of the sampled ones."""
-    return min(1.0, 2.0 ** (1 - n)) if n <= EXACT_SIGN_FLIPS else 1 / (_RANDOM_SIGN_FLIPS + 1)
 
 
 def sign_flip_p(variant: Sequence[float] | FloatArray, baseline: Sequence[float] | FloatArray) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ class Study:
         place: where the results were found, for people.
         prefix: folder that holds tables/, dvc.lock and so on, from the top folder; "" or ending in "/".
         trainings: by variant, in the order of params.yaml.
-        left_out: variants that MLflow does not know whole, and what it lacks.
+        left_out: variants that MLflow does not hold whole.
         timed: whether the timings belong to it; no MLflow run holds them.
     """
 
@@ -38,7 +38,7 @@ class Study:
     prefix: str
     trainings: Mapping[str, Training]
     files: Files
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
     timed: bool = True
 
     @cached_property

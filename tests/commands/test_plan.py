@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +16,19 @@ import torch
 import yaml
 
 from pipeline import params
-from pipeline.commands import looks, plan
+from pipeline.commands import plan
 from pipeline.commands.plan import Entry, Rate
 from pipeline.commands.repro import _of_other_code
 from pipeline.data import datasets
 from pipeline.errors import UserError
 from pipeline.provenance import STAGE_CODE, code_hash
 from pipeline.runner import checkpoint, finished, results
-from pipeline.runner.progress import duration
 from pipeline.runner.workers import Task
 from pipeline.stages import bring, resolve
-from pipeline.study.claims import judge
 from pipeline.study.files import FINISHED
-from pipeline.study.results import load_current
 from pipeline.training.engine import Trainer
 from tests.conftest import Repository, small_study
 from tests.helpers import flip_bit
-from tests.made_up import write_study
 
 pytestmark = pytest.mark.slow
 ENVIRONMENT = {"LAB_DEVICE": "cpu", "LAB_PROCESSES": "2", "LAB_ATTENTION": "sdpa"}  # the fused attention may have to be compiled first
@@ -303,76 +297,6 @@ def test_the_last_seeds_leave_processes_idle(study: params.Params) -> None:
     assert plan.seconds([Entry("base", settings, tasks, {0: 20})], rates, 2) == pytest.approx(40 * epoch)
     replay = Entry("base", settings, (Task([0], replay=True),), {})
     assert plan.seconds([replay], rates, 2) == pytest.approx(50 * 128 * 3e-3 + 10)
-
-
-def test_the_cheapest_claim_comes_next(study: params.Params) -> None:
-    """T11a waits for one variant, T11b for a slower one, T5a for two, T16 for one more; T4 for timings alone, and T1a for nothing."""
-    named = {"mean": 1e-3, "max": 2e-3, "patch-14": 1e-3, "patch-7": 1e-3, "patch-2": 9e-3, "base": 1e-3, "sinusoidal": 1e-3}
-    few = study.model_copy(update={"claims": {id: study.claims[id] for id in ("T5a", "T11b", "T1a", "T4", "T11a", "T16")}})
-    entries = [Entry(name, study.resolve(name), () if name in ("base", "sinusoidal") else (Task([0]), Task([1])), {}) for name in named]
-    rates = {name: Rate(rate, "recorded") for name, rate in named.items()}
-    lines = plan.prices(few, entries, rates, 2)
-    assert [line[:2] for line in lines] == [
-        ("T11a", "mean"), ("T11b", "max"), ("T5a", "patch-7, patch-2"), ("T16", "patch-14"),
-    ]  # fmt: skip
-    epoch = 60 + 10 / 3  # 1e-3 s for each of 60,000 images, a third of it for each of 10,000 tests
-    assert [line[2] for line in lines] == [duration(30 * epoch), duration(60 * epoch), duration(300 * epoch), duration(30 * epoch)]
-    assert [line[3] for line in lines] == [duration(30 * epoch), duration(90 * epoch), duration(390 * epoch), duration(420 * epoch)]
-
-
-def test_the_next_look_of_each_claim_that_is_not_decided_has_a_price(
-    tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    few = copy.deepcopy({id: raw_params["claims"][id] for id in ("T1a", "T1b", "T3", "T4", "T11a")})
-    variants = {variant: dict(raw_params["variants"][variant]) for variant in ("base", "sinusoidal", "first")}
-    variants["first"]["seeds"] = 10
-    for variant in ("base", "sinusoidal"):
-        variants[variant].pop("seeds", None)
-    raw = write_study(tmp_path, seeds=6, epochs=30, variants=variants, claims=few, experiments={})
-    settings, trainings = params.load(), load_current(params.load()).trainings
-    effect = judge("T3", settings.claims["T3"], trainings, images_shown=settings.images_shown, looks=settings.looks).deciding.effect
-    assert effect is not None
-    raw["claims"]["T3"]["comparisons"][0]["bound"] = max(effect, 1 / effect) * 1.001  # so that the interval crosses it
-    settings = write_params(tmp_path, raw)
-    costs = {variant: plan.seed_cost(Entry(variant, settings.resolve(variant), (), {}), Rate(3e-3, "recorded")) for variant in variants}
-    found = {line[0]: line for line in looks.prices(settings, trainings, costs, 2)}
-    a_seed = 30 * (180 + 10)
-    assert list(found) == ["T3", "T1b"]  # the cheapest first; T1a is decided, T4 timed, T11a not run
-    assert found["T3"][3:] == ("10", "4 of base", duration(2 * a_seed))
-    assert found["T1b"][3:] == ("10", "4 of base, 4 of sinusoidal", duration(4 * a_seed))
-    assert all(line[1] in ("not decided", "not settled") and "seeds" in line[2] for line in found.values())
-    assert looks.prices(settings.model_copy(update={"looks": (6,)}), trainings, costs, 2) == []
-    assert {line[5] for line in looks.prices(settings, trainings, {}, 2)} == {""}  # nothing is known of any time
-    steadier = judge("T1b", settings.claims["T1b"], trainings, images_shown=settings.images_shown, looks=settings.looks).deciding
-    raw["claims"]["T1b"]["comparisons"][0]["bound"] = steadier.effect  # the effect is the bound: no number of seeds decides
-    assert [line[0] for line in looks.prices(write_params(tmp_path, raw), trainings, costs, 2)] == ["T3"]
-    # Nor where a comparison stands beside it that more seeds would only put where the claim has it.
-    assert steadier.interval is not None
-    wider = raw["claims"]["T1b"]["comparisons"][0] | {"bound": steadier.interval.high * 0.99}
-    raw["claims"]["T1b"]["comparisons"].append(wider)
-    assert [line[0] for line in looks.prices(write_params(tmp_path, raw), trainings, costs, 2)] == ["T3"]
-    raw["claims"]["T1b"]["comparisons"] = [wider]
-    assert "T1b" in [line[0] for line in looks.prices(write_params(tmp_path, raw), trainings, costs, 2)]
-
-
-def test_a_claim_whose_predictions_are_damaged_keeps_no_other_from_its_price(
-    tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    variants: dict[str, Any] = {"base": {}, "sinusoidal": raw_params["variants"]["sinusoidal"] | {"seeds": 6}}
-    claims = copy.deepcopy({id: raw_params["claims"][id] for id in ("B1", "T1b")})
-    for comparison in claims["B1"]["comparisons"]:
-        comparison["variant"] = "base"
-    write_study(tmp_path, seeds=6, epochs=30, variants=variants, claims=claims, experiments={})
-    settings, trainings = params.load(), load_current(params.load()).trainings
-
-    def damaged() -> None:
-        raise UserError("predictions/base.npz is damaged.")
-
-    broken = trainings | {"base": replace(trainings["base"], stored=damaged)}
-    assert [line[0] for line in looks.prices(settings, broken, {}, 2)] == ["T1b"]
-    assert capsys.readouterr().out == "B1 is not judged: predictions/base.npz is damaged.\n"
 
 
 def test_what_nothing_is_known_of_is_timed_once(

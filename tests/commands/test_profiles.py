@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pipeline import params
 from pipeline.commands import profiles
 from pipeline.errors import UserError
-from pipeline.study import states
 from tests.helpers import ROOT
 
 
@@ -242,26 +241,3 @@ def test_laying_out_writes_what_has_changed_and_nothing_else(root: Path, monkeyp
     monkeypatch.chdir(root)
     study.unlink()
     profiles.refresh()  # the root is no profile's
-
-
-def test_results_are_not_kept_as_those_of_code_that_was_edited_during_the_run(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The run is of no matter here: it leaves files, and the second one an edit of the study."""
-    monkeypatch.setattr(states, "_COPIED", ("dvc.lock",))
-
-    def run(directory: Path) -> None:
-        (directory / "dvc.lock").write_text("of the edited study" if edited else "")
-        if edited:
-            study.write_text(study.read_text().replace("\n  dim: 32 ", "\n  dim: 64 "))
-
-    monkeypatch.setattr(profiles, "reproduce", run)
-    study, edited = root / "params.yaml", False
-    profiles.main(["demo"])
-    assert capsys.readouterr().err == ""
-    (kept,) = (root / "build" / "demo" / states.STATES).iterdir()
-    edited = True
-    profiles.main(["demo"])
-    assert "so `make compare` does not find its results" in capsys.readouterr().err
-    assert list(kept.parent.iterdir()) == [kept]
-    assert (kept / "dvc.lock").read_text() == ""

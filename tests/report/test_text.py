@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pipeline.params import ComparisonSettings
 from pipeline.report import text
 from pipeline.report.text import NBSP
-from pipeline.study.claims import Finding
+from pipeline.study.claims import Finding, Why
 from pipeline.study.statistics import Interval
 
 
 def shown(low: float, high: float, region: tuple[float, float]) -> str:
-    comparison = ComparisonSettings(measure="late test error", variant="a", reference="b", rule="equivalent", bound=1.25)
-    finding = Finding(comparison, "not decided", "", "", (10, 10), (low * high) ** 0.5, Interval(low, high, 0.95), region=region)
+    rule: Any = "equivalent" if region[0] else "less"
+    comparison = ComparisonSettings(measure="late test error", variant="a", reference="b", rule=rule, bound=region[1])
+    finding = Finding(comparison, "not decided", Why.ACROSS, effect=(low * high) ** 0.5, interval=Interval(low, high, 0.95))
     return text.effect(finding).split(" times ")[1].replace(NBSP, " ")
 
 
@@ -27,7 +28,7 @@ def shown(low: float, high: float, region: tuple[float, float]) -> str:
         (0.80004, 1.2499, (0.8, 1.25), "[0.80004 to 1.2499]"),
         (0.8, 1.25, (0.8, 1.25), "[0.800 to 1.25]"),
         (0.795, 0.947, (0.8, 1.25), "[0.795 to 0.947]"),
-        (0.7, 1.0000001, (-math.inf, 1.0), "[0.700 to 1.0000001]"),
+        (0.7, 1.0000001, (0.0, 1.0), "[0.700 to 1.0000001]"),
     ],
 )
 def test_a_bound_that_looks_like_an_end_of_the_region_says_on_which_side_it_lies(
@@ -39,7 +40,7 @@ def test_a_bound_that_looks_like_an_end_of_the_region_says_on_which_side_it_lies
 def test_an_effect_that_is_a_bound_says_so() -> None:
     comparison = ComparisonSettings(measure="late test error", variant="a", reference="b", rule="less", bound=1.25)
     said = {
-        may_be: text.effect(Finding(comparison, "supported", "", "", (10, 10), 2.0, may_be=may_be)).replace(NBSP, " ")
+        may_be: text.effect(Finding(comparison, "supported", Why.INSIDE, effect=2.0, may_be=may_be)).replace(NBSP, " ")
         for may_be in ("larger", "smaller", "")
     }
     assert said == {"larger": "2.00 times or more", "smaller": "2.00 times or less", "": "2.00 times"}
@@ -55,16 +56,7 @@ def test_an_anchor_keeps_what_a_git_host_keeps() -> None:
 )
 def test_each_side_of_a_comparison_has_its_number_of_seeds(sizes: tuple[int, ...], expected: str) -> None:
     comparison = ComparisonSettings(measure="late test error", variant="a", reference="b", rule="equivalent", bound=1.25)
-    assert text.sizes(Finding(comparison, "not decided", "", "", sizes)) == expected
-
-
-def test_notes_have_the_labels_of_their_page() -> None:
-    """Also where one variant's label is another's name, and a name begins another."""
-    comparison = ComparisonSettings.model_validate({"rule": "less", "measure": "accuracy", "variant": "a", "reference": "a-b", "bound": 1})
-    note = "Seed 3 of a lies far from its others. If one of the seeds 1 and 2 of a-b were left out, it would not be supported."
-    said = text.in_labels(note, comparison, {"a": "a-b", "a-b": "wide"}.__getitem__)
-    expected = "Seed 3 of a-b lies far from its others. If one of the seeds 1 and 2 of wide were left out, it would not be supported."
-    assert said == expected
+    assert text.sizes(Finding(comparison, "not decided", Why.ACROSS, sizes=sizes)) == expected
 
 
 @pytest.mark.parametrize(

@@ -107,4 +107,4 @@ def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(
     assert "](#t9-not-run)" in line
     assert "### T9: not run" in readme
     assert "**not run**" in line
-    assert "not timed" in line
+    assert "the timing stage has not run" in line

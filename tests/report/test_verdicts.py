@@ -14,7 +14,7 @@ from PIL import Image
 from pipeline.params import ClaimSettings
 from pipeline.report.figures import verdicts
 from pipeline.report.figures.base import COLOURS, INK, MUTED, png
-from pipeline.study.claims import Finding, Judgement, Verdict
+from pipeline.study.claims import Finding, Judgement, Verdict, Why
 from pipeline.study.statistics import Interval
 
 BLUE, ORANGE = COLOURS[:2]
@@ -25,7 +25,12 @@ def judgement(id: str, verdict: Verdict, effect: float, low: float, high: float,
         "source": "a test", "sentence": "It is.", "measured": "Accuracy.", "margin": "None.",
         "comparisons": [{"measure": "late test error", "variant": "one", "reference": "other"} | comparison],
     })  # fmt: skip
-    return Judgement(id, claim, verdict, (Finding(claim.comparisons[0], verdict, "", "", (6, 6), effect, Interval(low, high, 0.95)),))
+    return Judgement(
+        id,
+        claim,
+        verdict,
+        (Finding(claim.comparisons[0], verdict, Why.INSIDE, effect=effect, interval=Interval(low, high)),),
+    )
 
 
 SIMILAR: dict[str, Any] = {"rule": "equivalent", "bound": 1.25}
@@ -113,7 +118,7 @@ def test_at_least_a_difference_has_that_as_its_margin() -> None:
 
 def test_claims_without_an_effect_have_no_line() -> None:
     claim = ALL[0].claim
-    nothing = Judgement("G", claim, "not run", (Finding(claim.comparisons[0], "not run", "", ""),))
+    nothing = Judgement("G", claim, "not run", (Finding(claim.comparisons[0], "not run", Why.NO_RESULTS),))
     assert verdicts.forest([nothing]) is None
     assert len(drawn([nothing, ALL[0]]).axes[0].get_yticks()) == 1
 

@@ -11,10 +11,8 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.study import statistics
 from pipeline.study.statistics import (
     Interval,
-    hierarchical_bootstrap,
     paired_difference,
     summarize,
 )
@@ -51,39 +49,3 @@ def test_t_interval_on_skewed_accuracies(n: int) -> None:
     paired = np.mean([_covers(paired_difference(*pair).interval, 0.0) for pair in zip(samples, others, strict=True)])
     assert covered == pytest.approx(0.92, abs=_error(0.92, 2000))
     assert paired == pytest.approx(0.95, abs=0.02)
-
-
-def _trainings(rng: np.random.Generator, num_seeds: int, of_seeds: float, of_images: float) -> tuple[np.ndarray, np.ndarray]:
-    """(seeds, 400 images) right or wrong of two networks that are equally good at images of this kind.
-
-    Some images are hard for both; `of_images` is how much harder for one than for the other, `of_seeds` how trainings of one differ.
-    """
-    hard = rng.normal(size=400)
-
-    def network() -> np.ndarray:
-        own = hard + rng.normal(0, of_images, size=400) + rng.normal(0, of_seeds, size=(num_seeds, 1))
-        right: np.ndarray = 1.5 + own + rng.normal(size=(num_seeds, 400)) > 0
-        return right
-
-    return network(), network()
-
-
-@pytest.mark.parametrize(
-    ("num_seeds", "of_seeds", "of_images", "counted"),
-    [
-        (2, 0.2, 0.5, 0.88),
-        (3, 0.2, 0.5, 0.92),
-        (5, 0.2, 0.5, 0.95),
-        (10, 0.0, 0.0, 0.96),
-        (10, 0.5, 0.0, 0.95),
-        (10, 0.0, 1.0, 0.94),
-    ],
-)
-def test_hierarchical_bootstrap_covers_over_seeds_and_images(
-    num_seeds: int, of_seeds: float, of_images: float, counted: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The coverage that its docstring gives: near the level from five seeds on, whether seeds, images or neither decide."""
-    monkeypatch.setattr(statistics, "_RESAMPLES", 500)
-    rng = np.random.default_rng(5)
-    covered = np.mean([_covers(hierarchical_bootstrap(*_trainings(rng, num_seeds, of_seeds, of_images)), 0.0) for _ in range(200)])
-    assert covered == pytest.approx(counted, abs=_error(0.95, 200))

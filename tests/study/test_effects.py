@@ -11,18 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.params.train import MAX_SEEDS
 from pipeline.study.effects import (
     MIN_ROUNDS,
     TOGETHER,
-    Estimate,
     RankEstimate,
     ShareEstimate,
     contrast,
     look_level,
     look_orders,
     paired_contrast,
-    seeds_to_decide,
     share_contrast,
     vote_estimate,
 )
@@ -48,7 +45,6 @@ def test_two_sides_are_scipys_welch_test(
     assert (interval.low, interval.high) == pytest.approx(tuple(test.confidence_interval(level)))
     assert found.p == pytest.approx(test.pvalue)
     assert found.freedom == pytest.approx(test.df)
-    assert found.sizes == sizes
     mirrored = contrast(theirs, ours)
     assert (mirrored.mean, mirrored.error) == pytest.approx((-found.mean, found.error))
 
@@ -144,23 +140,6 @@ def test_shares_are_covered_wherever_they_lie(sizes: tuple[int, int]) -> None:
         assert max(missed) <= (1 - level) / 2 + 1e-4  # true shares between those that are tried
 
 
-def test_how_many_seeds_decide_between_shares() -> None:
-    """That number decides, with the shares as they are, and one less does not."""
-    level = look_level((6, 10, 20))
-    for counts, sizes in (((0, 0), (6, 6)), ((3, 0), (6, 6)), ((4, 10), (10, 20))):
-        needed = seeds_to_decide(ShareEstimate(counts, sizes), (0.1, math.inf), level=level, outside_level=level)
-        assert needed is not None
-        assert needed[0] == needed[1]
-        n = needed[0]
-
-        def of(n: int, counts: tuple[int, ...] = counts, sizes: tuple[int, ...] = sizes) -> ShareEstimate:
-            return ShareEstimate(tuple(round(n * count / size) for count, size in zip(counts, sizes, strict=True)), (n, n))
-
-        assert not of(n).interval(level).low <= 0.1 <= of(n).interval(level).high
-        assert of(n - 1).interval(level).low <= 0.1 <= of(n - 1).interval(level).high
-    assert seeds_to_decide(ShareEstimate((1, 0), (10, 10)), (0.1, math.inf), level=level, outside_level=level) is None
-
-
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 1.0])
 def test_looks_at_shares_err_in_at_most_one_of_twenty_studies(share: float) -> None:
     """A claim on its bound of a tenth, which any verdict gets wrong, looked at until it is decided."""
@@ -247,7 +226,7 @@ def test_the_votes_error_is_the_delete_half_jackknife_by_hand() -> None:
     assert found.mean == (vote(predictions) == labels).mean()
     pairs = [(vote(predictions[list(kept)]) == labels).mean() for kept in itertools.combinations(range(4), 2)]
     assert found.error == pytest.approx(np.std(pairs))  # (S - d) / d = 1
-    assert (found.freedom, found.sizes) == (3, (4,))
+    assert found.freedom == 3
     pairs = [(vote(predictions[list(kept)]) == labels).mean() for kept in itertools.combinations(range(3), 2)]
     assert vote_estimate(predictions[:3], labels).error == pytest.approx(math.sqrt(2) * np.std(pairs))  # one of three is left out
     assert math.isnan(vote_estimate(predictions[:1], labels).error)
@@ -275,54 +254,3 @@ def test_the_votes_interval_covers_what_other_seeds_give() -> None:
     truth = np.mean([(vote(predictions(9)) == labels).mean() for _ in range(400)])
     intervals = [vote_estimate(predictions(9), labels).interval(0.95) for _ in range(40)]
     assert sum(interval is not None and interval.low <= truth <= interval.high for interval in intervals) >= 36
-
-
-# --- how many seeds ---
-
-
-def _of(mean: float, sd: float, n: int) -> Estimate:
-    line = np.arange(n) - (n - 1) / 2
-    return contrast(mean + sd * line / line.std(ddof=1))
-
-
-def test_the_range_of_seeds_is_the_first_n_of_a_small_and_of_a_large_spread() -> None:
-    estimate, claimed = _of(1.0, 1.0, 6), (0.4, math.inf)
-    found = []
-    for quantile in (0.9, 0.1):
-        sd = math.sqrt(5 / stats.chi2.ppf(quantile, 5))
-        found.append(next(n for n in range(2, 500) if stats.t.ppf(0.975, n - 1) * sd / math.sqrt(n) < 0.6))
-    assert seeds_to_decide(estimate, claimed) == tuple(found)
-    assert seeds_to_decide(estimate, claimed, outside_level=0.99) == tuple(found)  # its mean lies inside
-    assert found[0] < found[1]
-    wide = seeds_to_decide(_of(0.0, 1.0, 6), claimed, outside_level=0.99)
-    narrow = seeds_to_decide(_of(0.0, 1.0, 6), claimed)
-    assert wide is not None
-    assert narrow is not None
-    assert wide[0] > narrow[0]
-
-
-def test_two_sides_need_as_many_seeds_each_as_their_variances_together() -> None:
-    rng = np.random.default_rng(3)
-    ours, theirs = rng.normal(1, 1, 6), rng.normal(0, 2, 10)
-    estimate = contrast(ours, theirs)
-    found = seeds_to_decide(estimate, (0.1, math.inf))
-    assert found is not None
-    s1, s2 = ours.var(ddof=1), theirs.var(ddof=1)
-    stretch = estimate.freedom / stats.chi2.ppf(0.9, estimate.freedom)
-
-    def decides(n: int) -> bool:
-        freedom = (s1 + s2) ** 2 / (s1**2 + s2**2) * (n - 1)
-        return bool(stats.t.ppf(0.975, freedom) * math.sqrt((s1 + s2) * stretch / n) < abs(estimate.mean - 0.1))
-
-    assert found[0] == next(n for n in range(2, 1000) if decides(n))
-
-
-def test_no_number_of_seeds_decides_an_effect_on_the_margin_or_one_without_spread() -> None:
-    assert seeds_to_decide(_of(0.4, 1.0, 6), (0.4, math.inf)) is None
-    assert seeds_to_decide(_of(0.4, 0.0, 6), (0.0, math.inf)) is None
-    assert seeds_to_decide(contrast([1.0], [2.0, 3.0]), (0.0, math.inf)) is None
-    fewest, most = seeds_to_decide(_of(0.5, 1.0, 6), (0.4, math.inf)) or (0, 0)
-    assert fewest < MAX_SEEDS
-    assert most is None
-    with pytest.raises(ValueError, match="rising order"):
-        seeds_to_decide(_of(0.4, 1.0, 6), (1.0, 0.0))

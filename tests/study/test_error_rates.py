@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from docs.method import error_rates
+from docs.method.error_rates import LOOKS, power, rates, read, scenarios, verdicts
 from pipeline.params import load
-from pipeline.study import error_rates
 from pipeline.study.effects import look_orders
-from pipeline.study.error_rates import LOOKS, power, rates, read, scenarios, verdicts
 from tests.helpers import ROOT
 
 
@@ -54,7 +54,7 @@ def test_the_same_trials_give_the_same_counts() -> None:
     ],
 )
 def test_the_numbers_are_those_of_todays_rules(name: str, counted: tuple[float, float, float]) -> None:
-    """A hundred trials: where this changes, `python -m pipeline.study.error_rates` has to count the table anew.
+    """A hundred trials: where this changes, `python -m docs.method.error_rates` has to count the table anew.
 
     The table's own numbers, of forty times as many, lie within four standard errors.
     """

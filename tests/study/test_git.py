@@ -58,7 +58,6 @@ def test_any_subject_can_be_shown(repository: Clone, subject: str) -> None:
     (repository.root / "params.yaml").touch()
     repository.add(subject)
     assert repository.commit("HEAD").subject.split() == subject.split()
-    assert repository.recent(["params.yaml"]) == [repository.commit("HEAD")]
 
 
 @pytest.mark.parametrize(
@@ -116,15 +115,6 @@ def test_a_file_that_a_partial_clone_lacks_is_one_sentence(repository: Clone, tm
     partial.git("remote", "set-url", "origin", (tmp_path / "gone").as_uri())
     with pytest.raises(UserError, match="git does not hold all files of that commit"):
         partial.contents(partial.files(commit).values())
-
-
-def test_added_lines_are_found_whatever_colours_git_is_told_to_use(repository: Clone) -> None:
-    repository.git("config", "color.ui", "always")
-    (repository.root / "file").write_text("a line\n")
-    commit = repository.add()
-    ((found, lines),) = repository.additions(["file"], ["HEAD"])
-    assert found == commit
-    assert b"+a line" in lines.splitlines()
 
 
 def test_files_of_any_name_and_content_are_read_as_they_were(repository: Clone) -> None:

@@ -1,6 +1,6 @@
 """How often verdicts are wrong, counted on simulated trainings whose truth is known.
 
-`python -m pipeline.study.error_rates` counts them, and writes the table that the method page shows. Every simulation has a fixed start,
+`python -m docs.method.error_rates` counts them, and writes the table that the method page shows. Every simulation has a fixed start,
 so the table is the same on every machine. Each trial adds seeds as a study does that goes on until it is decided: both sides six, one
 ten, both ten, one twenty, both twenty. Which side is the first is not known beforehand, so all orders are counted, and the table has the
 worst. The first verdict counts, whatever later looks would say.
@@ -175,7 +175,7 @@ def read() -> list[dict[str, str]]:
 
 
 def main(argv: list[str]) -> None:
-    argparse.ArgumentParser(prog="python -m pipeline.study.error_rates", description="How often verdicts are wrong.").parse_args(argv)
+    argparse.ArgumentParser(prog="python -m docs.method.error_rates", description="How often verdicts are wrong.").parse_args(argv)
     rows = []
     for kind, of in (("error", scenarios()), ("power", power())):
         for scenario in of:

@@ -1,0 +1,234 @@
+"""`python -m pipeline.compare BASE [HEAD]`: what changed between two commits, DVC experiments or folders, as a page for a comment.
+
+Everything is read from the text files that a study commits (or from MLflow); nothing is checked out and nothing trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipeline.errors import UserError, run_command
+from pipeline.report import text
+from pipeline.study import Study, Training, load
+from pipeline.study.effects import contrast, of_shares, paired_contrast
+from pipeline.study.git import Repository
+from pipeline.study.statistics import Interval, holm, sign_flip_p
+from pipeline.study.training import CAUSES
+
+ALPHA = 0.05
+LIMIT = 60_000  # characters; a comment on a git host holds 65,536
+_COMPUTED = ("train_loss", "test_loss", "test_accuracy", "gradient_norm")  # curves that a repeated training repeats
+_ROWS = (200, 60, 15)  # of a table; the first number with which the page is short enough
+_NAMED = 12  # variants in a list
+
+
+class Side(NamedTuple):
+    name: str
+    study: Study
+
+
+@dataclass(frozen=True)
+class Change:
+    """A variant that both sides have trained.
+
+    Attributes:
+        identical: whether every loss and accuracy of the seeds of both is the same to the last bit.
+        settings: those that differ, as `key: base → head`, without the seeds and what one side alone records.
+        causes: what else differs, of the same form: code, data, versions, device, attention.
+        paired: whether both have the same seeds, so that the difference is taken seed by seed; else the sides are independent (Welch).
+        difference: of the mean accuracies after the last epoch, head - base, with its 95 % interval.
+        p, adjusted: two-sided p of no difference, alone and Holm-adjusted over all variants that are not identical. Pairs have that of
+            a sign-flip test.
+    """
+
+    variant: str
+    base: Training
+    head: Training
+    identical: bool
+    settings: tuple[str, ...]
+    causes: tuple[str, ...]
+    paired: bool
+    difference: float
+    interval: Interval | None
+    p: float | None
+    adjusted: float | None = None
+
+    @property
+    def differs(self) -> bool:
+        return self.adjusted is not None and self.adjusted < ALPHA
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Median seconds of an epoch as recorded, at base and head."""
+        return float(np.median(self.base.seconds)), float(np.median(self.head.seconds))
+
+
+class Comparison(NamedTuple):
+    """`verdicts`: by claim, at base and head; "" where a side lacks the claim."""
+
+    base: Side
+    head: Side
+    changes: list[Change]
+    added: list[str]
+    removed: list[str]
+    verdicts: dict[str, tuple[str, str]]
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.compare", description=__doc__)
+    parser.add_argument("base", nargs="?", default="", help="commit, branch, tag, DVC experiment or folder to compare with")
+    parser.add_argument("head", nargs="?", default="", help="the other one (default: the working tree)")
+    parser.add_argument("--source", default="", help="files: the tables (default); mlflow: the runs of the same trainings in MLflow")
+    parser.add_argument("--in", dest="folder", metavar="FOLDER", default="", help="where tables/ lies in both")
+    parser.add_argument("--out", type=Path, default=Path("build/compare.md"), help="the page (default: %(default)s)")
+    arguments = parser.parse_args(argv)
+    if not arguments.base:
+        raise UserError("Say which commit to compare with: make compare BASE=main~1, or python -m pipeline.compare main~1.")
+    if arguments.source not in ("", "files", "mlflow"):
+        raise UserError(f"There is no source {arguments.source!r}; the choices are files and mlflow.")
+    sides = [read(one, arguments.folder, mlflow=arguments.source == "mlflow") for one in (arguments.base, arguments.head)]
+    page = render(compare(*sides))
+    print(page, end="", flush=True)
+    try:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(page, encoding="utf-8")
+        print(f"Written to {arguments.out}.", file=sys.stderr)
+    except OSError as error:  # in a checkout that is for reading alone the page above is all that was wanted
+        print(f"Not written to {arguments.out}: {error.strerror}.", file=sys.stderr)
+
+
+def read(source: str, folder: str = "", *, mlflow: bool = False) -> Side:
+    """A side of the comparison: a commit, a folder, or for "" the working tree.
+
+    Raises:
+        UserError: no such commit, no results there, a damaged file, or a store that cannot be read.
+    """
+    folder = "" if folder in ("", ".") else Path(folder).as_posix()
+    if Path(folder).is_absolute() or ".." in Path(folder).parts:
+        raise UserError(f"--in {folder}: give a folder from the repository's top, for example build/demo.")
+    if not source or Path(source).is_dir():
+        root = Path(source) if source else Repository.around(Path.cwd()).root
+        name, place, source = code(source) if source else "the working tree", root / folder, str(root)
+    else:
+        repository = Repository.around(Path.cwd())
+        commit = repository.commit(source)
+        name, place = code(source) + ("" if commit.id.startswith(source) else f" ({commit.short})"), repository.root / folder
+        if folder.startswith("build/"):
+            raise UserError(
+                f"git does not keep {folder}, so no commit has its results: copy the folder before you run it again, as in "
+                f"`cp -r {folder} build/before`, then compare the two with `make compare BASE=build/before HEAD={folder}`."
+            )
+    store = None
+    if mlflow:
+        from pipeline.tracking.read import address
+
+        store = address(place)
+    return Side(name, load(source, folder, store=store))
+
+
+def compare(base: Side, head: Side) -> Comparison:
+    before, after = base.study.trainings, head.study.trainings
+    changes = [_change(before[name], after[name]) for name in after if name in before]
+    p = {one.variant: one.p for one in changes if one.p is not None}
+    adjusted = dict(zip(p, holm(list(p.values())), strict=True))
+    told = [{str(row.claim): str(row.verdict) for row in side.study.claims.itertuples()} for side in (base, head)]
+    return Comparison(
+        base,
+        head,
+        [replace(one, adjusted=adjusted.get(one.variant)) for one in changes],
+        [name for name in after if name not in {*before, *base.study.left_out}],
+        [name for name in before if name not in {*after, *head.study.left_out}],
+        {id: (told[0].get(id, ""), told[1].get(id, "")) for id in {**told[1], **told[0]}} if all(told) else {},
+    )
+
+
+def _change(base: Training, head: Training) -> Change:
+    common = [seed for seed in base.seeds if seed in head.seeds]
+    rows, others = ([side.seeds.index(seed) for seed in common] for side in (base, head))
+    curves = [name for name in _COMPUTED if name in base.curves and name in head.curves]
+    identical = bool(common) and all(np.array_equal(base.curves[n][rows], head.curves[n][others], equal_nan=True) for n in curves)
+    # Of the seeds of both, because what others were trained with is no reason for a change of these.
+    causes = [side.origin_of(common or side.seeds) for side in (base, head)]
+    keys = sorted(causes[0].keys() & causes[1].keys(), key=lambda key: (CAUSES.index(key) if key in CAUSES else len(CAUSES), key))
+    paired = {*base.seeds} == {*head.seeds}
+    ours, theirs = (head.accuracy[others], base.accuracy[rows]) if paired else (head.accuracy, base.accuracy)
+    estimate = of_shares((paired_contrast if paired else contrast)(ours, theirs), 2)
+    p = estimate.p if not paired else sign_flip_p(ours, theirs) if len(rows) > 1 else None
+    why = tuple(_arrow(key, causes[0][key], causes[1][key]) for key in keys if causes[0][key] != causes[1][key])
+    interval = estimate.interval() if paired or estimate.error else None  # without a spread nothing is known of other seeds
+    p = None if identical else p  # two trainings that are the same to the last bit are no sample
+    return Change(head.variant, base, head, identical, _differing(base, head), why, paired, estimate.mean, interval, p)
+
+
+def _differing(base: Training, head: Training) -> tuple[str, ...]:
+    before, after = base.options, head.options
+    other_network = before.get("model.architecture") != after.get("model.architecture") and "model.architecture" in {*before} & {*after}
+    keys = [key for key in {**before, **after} if (key in before and key in after) or (other_network and key.startswith("model."))]
+    return tuple(_arrow(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key) and key != "train.seeds")
+
+
+def _arrow(key: str, base: Any, head: Any) -> str:
+    short = (lambda value: text.plain(value)[:10]) if key in ("code_hash", "data_digest") else text.plain
+    return f"{key}: {short(base)} → {short(head)}"
+
+
+# --- the page ---
+
+
+def render(comparison: Comparison) -> str:
+    """The page, at most `LIMIT` characters long. Equal comparisons give equal pages."""
+    moved = [one for one in comparison.changes if not one.identical]
+    moved.sort(key=lambda one: (not one.differs, -abs(one.difference)))
+    changed = {id: pair for id, pair in comparison.verdicts.items() if pair[0] != pair[1]}
+    told = [{row["claim"]: row for row in side.study.claims.to_dict("records")} for side in (comparison.base, comparison.head)]
+    environment = text.environment("pipeline")
+    environment.globals |= {"code": code, "named": named, "reasons": _reasons, "mean_sd": _mean_sd, "p_value": text.p_value, "ALPHA": ALPHA}
+    for rows in _ROWS:
+        page = environment.get_template("compare.md.j2").render(
+            **comparison._asdict(), moved=moved, same=[one for one in comparison.changes if one.identical], changed=changed, told=told,
+            kinds=Counter(changed.values()).most_common(), rows=rows,
+        )  # fmt: skip
+        page = re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
+        if len(page) <= LIMIT:
+            break
+    return page
+
+
+def code(value: object) -> str:
+    """Text from a repository as inline code in a table's cell, so that none of it is read as markup or as a mention."""
+    line = " ".join(str(value).split()).replace("`", "'") or "-"
+    return f"`{line if len(line) <= 80 else line[:79] + '…'}`".replace("|", "\\|")
+
+
+def named(variants: Iterable[str]) -> str:
+    names = list(map(code, variants))
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def _reasons(change: Change) -> str:
+    reasons: Sequence[str] = [*change.settings, *change.causes]
+    if not change.paired:
+        counts = len(change.base.seeds), len(change.head.seeds)
+        sides = counts if counts[0] != counts[1] else (text.seed_list(change.base.seeds), text.seed_list(change.head.seeds))
+        reasons = ["seeds: {} → {}".format(*sides), *reasons]
+    if not reasons:
+        reasons = ["the same training" if change.base.id == change.head.id else "trained anew, nothing that is recorded differs"]
+    return ", ".join(code(reason) if ":" in reason else reason for reason in reasons)
+
+
+def _mean_sd(training: Training) -> str:
+    accuracy = training.accuracy
+    return text.percent(accuracy.mean()) + (f"{text.NBSP}±{text.NBSP}{text.percent(accuracy.std(ddof=1))}" if len(accuracy) > 1 else "")
+
+
+if __name__ == "__main__":
+    run_command(main)

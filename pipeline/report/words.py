@@ -1,0 +1,107 @@
+"""What a claim's finding means, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from pipeline.measures import MEASURES
+from pipeline.params import ComparisonSettings
+from pipeline.params.train import MAX_SEEDS
+from pipeline.study.claims import Finding, Judgement, Why, is_ratio, region
+
+_BECAUSE = {
+    Why.NO_RESULTS: "there are no results of {lacking}",
+    Why.NOT_MEASURED: "{fault}",
+    Why.NOT_FORMED: "{fault}",
+    Why.SEEN: "the seeds of {lacking} had been seen when the claim was made",
+    Why.NOT_TIMED: "the timing stage has not run (`dvc repro timing`)",
+    Why.NO_INTERVAL: "over {n} there is no interval at this level",
+    Why.NO_SPREAD: "all {n} give the same value, so their spread is not known",
+    Why.FEW_SEEDS: "it has {n}, fewer than the first look",
+    Why.INSIDE: "the whole interval lies {where}",
+    Why.OUTSIDE: "no part of the interval lies {where}",
+    Why.ACROSS: "at the levels of the rule only a part of the interval lies {where}",
+    Why.UNREACHED: "seeds that did not reach it could put the interval elsewhere",
+    Why.SHORT: "{lacking} saw fewer training images than the claim speaks of",
+    Why.ONE_EPOCH: "one epoch does not show whether the effect has settled",
+    Why.MOVED: "it moved by {moved} from the last but one fifth of the epochs to the late ones, and less than {allowed} counts as settled",
+    Why.OTHER_VERDICT: "the last but one fifth of the epochs would give another verdict than the late epochs",
+}
+_DECIDES = {
+    Why.MOVED: "a longer training",
+    Why.ONE_EPOCH: "a longer training",
+    Why.OTHER_VERDICT: "more seeds or a longer training",
+    Why.SHORT: "trainings that are shown {images} images",
+    Why.FEW_SEEDS: "the look at {look} seeds",
+}
+
+
+def because(finding: Finding, label: Callable[[str], str] = str) -> str:
+    """What led to the verdict, and the place of an observation's interval, as the end of a sentence."""
+    moved, allowed = (_movement(finding.comparison, size) for size in finding.moved or (0.0, 0.0))
+    where = claimed(finding.comparison)
+    said = _BECAUSE[finding.why].format(
+        lacking=listed([label(name) for name in finding.lacking]), fault=finding.fault, n=_values(finding, finding.n), where=where,
+        moved=moved, allowed=allowed,
+    )  # fmt: skip
+    if finding.comparison.measure == "saved bytes" and finding.effect is not None:
+        return f"an exact count, {'' if finding.verdict == 'supported' else 'not '}{where}"
+    if finding.fault and finding.fault != said:
+        said += f"; {finding.fault}"
+    if finding.place and finding.why is not finding.place and finding.observed:
+        said += f"; observed: {_BECAUSE[finding.place].format(where=where)}"
+    return said
+
+
+def decides(finding: Finding, judgement: Judgement) -> str:
+    """What would decide a comparison, in few words; empty where it is decided or nothing is known."""
+    if finding.needed is not None:
+        return f"about {_values(finding, finding.needed)}" if finding.needed <= MAX_SEEDS else f"more than {_values(finding, MAX_SEEDS)}"
+    look = judgement.looks[0] if judgement.looks else 0
+    return _DECIDES.get(finding.why, "").format(images=f"{judgement.images_shown or 0:,}", look=look)
+
+
+def claimed(comparison: ComparisonSettings) -> str:
+    """Where the claim puts the effect, as in "it lies ..."."""
+    low, high = region(comparison)
+    if comparison.between is not None or is_ratio(comparison):
+        if math.isinf(high):
+            return f"above {low:.4g}"
+        return f"between {low:.4g} and {high:.4g}" if low > 0 else f"below {high:.4g}"
+    measure = MEASURES[comparison.measure]
+    bound = high if comparison.rule in ("less", "equivalent") else low
+    size = f"{measure.factor * bound:.6g}".replace("-", "\N{MINUS SIGN}")
+    unit = measure.of_value if comparison.rule == "at least" else measure.of_difference if bound else ""
+    where = {"less": "below ", "equivalent": "within ±"}.get(comparison.rule, "above ")
+    return f"{where}{size} {unit.removesuffix('s') if size == '1' else unit}".rstrip()
+
+
+def rule(finding: Finding) -> str:
+    """The rule of a comparison, the same whatever the data say."""
+    where = claimed(finding.comparison)
+    if finding.comparison.measure == "saved bytes":
+        return f"supported if the exact figure lies {where}, contradicted if not"
+    inside, outside = (f"{100 * level:.3g} %" for level in (finding.levels.inside, finding.levels.outside))
+    of = "of it" if inside == outside else f"of the {outside} interval"
+    return f"supported if the whole {inside} interval lies {where}; contradicted if no part {of} does"
+
+
+def rules(judgement: Judgement) -> dict[str, str]:
+    """The rules of a claim's comparisons, each with a letter to refer to it."""
+    texts = dict.fromkeys(map(rule, judgement.findings))
+    return {text: chr(ord("a") + i) for i, text in enumerate(texts)}
+
+
+def listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def _values(finding: Finding, number: int) -> str:
+    unit = "round" if finding.comparison.rule in ("ratio", "exponent") else "seed"
+    return f"{number:,} {unit}{'s' if number != 1 else ''}"
+
+
+def _movement(comparison: ComparisonSettings, size: float) -> str:
+    measure = MEASURES[comparison.measure]
+    return f"a factor of {math.exp(size):.3f}" if is_ratio(comparison) else f"{measure.factor * size:.3g} {measure.of_difference}".rstrip()

@@ -1,0 +1,407 @@
+"""`make compare`: against scipy, on studies in real git repositories; and the same numbers from MLflow."""
+
+from __future__ import annotations
+
+import copy
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from pipeline.compare import LIMIT, Change, Comparison, compare, main, read, render
+from pipeline.errors import UserError
+from pipeline.evaluation.records import Evaluation, Records
+from pipeline.files import sha256
+from pipeline.runner import results
+from pipeline.study import load, tables
+from pipeline.training.records import EpochRow
+from tests.helpers import ROOT, commit_all, git
+
+BASE = [0.951, 0.962, 0.958, 0.949, 0.957, 0.960, 0.955]
+HEAD = [0.961, 0.963, 0.967, 0.959, 0.956, 0.968, 0.966]
+CONFIG: dict[str, Any] = {
+    "data": {"dataset": "digits"},
+    "train": {"seeds": [0], "epochs": 2, "batch_size": 128, "learning_rate": 0.005, "optimizer": "adam", "clip_norm": None},
+    "model": {"architecture": "vit", "patch": 4, "dim": 32, "final_norm": False, "memory": 0},
+}
+
+
+class Repository:
+    """A git repository with the results of trainings below `prefix`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.prefix, self.trained = root, "", 0
+        self.records: dict[str, dict[str, Any]] = {}
+        git(root, "init", "--quiet", "--initial-branch", "main")
+
+    def train(
+        self, variant: str, accuracy: Mapping[int, float] | Sequence[float], change: Mapping[str, Any] | None = None, **run: Any
+    ) -> None:
+        """Writes what a training leaves, and the tables of all; a new training_id each time.
+
+        Args:
+            accuracy: of each seed after the last epoch.
+            change: settings by dotted key; None takes one away.
+            run: other entries of run.json.
+        """
+        self.trained += 1
+        final = dict(accuracy) if isinstance(accuracy, Mapping) else dict(enumerate(accuracy))
+        config = copy.deepcopy(CONFIG)
+        config["train"]["seeds"] = list(final)
+        for key, value in (change or {}).items():
+            section, name = key.split(".")
+            config[section][name] = value
+        rows = [
+            list(EpochRow(seed, epoch, 2.3 / epoch + seed / 7, 2.1 / epoch, value * epoch / 2, 1.5 / epoch, 12.5 + seed / 3))
+            for seed, value in final.items()
+            for epoch in (1, 2)
+        ]
+        record = {
+            "training_id": f"{self.trained:032x}", "variant": variant, "stage": f"train@{variant}", "config": config,
+            "config_hash": "f" * 64, "code_hash": "c" * 64, "data_digest": "d" * 64, "dataset": "digits", "git_commit": None,
+            "git_dirty": None, "device": "cpu", "device_name": "A processor (2 cores)", "attention": "fused-cpu",
+            "versions": {"python": "3.11.7", "torch": "2.15.0"}, "seeds": list(final), "started": "2026-01-02T03:04:05+00:00",
+            "finished": "2026-01-02T03:14:05+00:00", "epochs": rows,
+            "metrics": {"n": len(final), "parameters": 10_666, "flops": 1_738_558},
+        } | run  # fmt: skip
+        directory = self.root / self.prefix / "runs" / variant
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / results.WEIGHTS).write_text(variant)
+        results.write_run(directory, record)
+        self.records[variant] = results.read_run(directory)
+        self.write()
+
+    def write(self) -> None:
+        (self.root / self.prefix / "tables").mkdir(exist_ok=True)
+        for name, content in tables.render([tables.training(record, None) for _, record in sorted(self.records.items())]).items():
+            (self.root / self.prefix / "tables" / name).write_text(content)
+
+    def commit(self) -> str:
+        return commit_all(self.root)
+
+    def both(self, first: str, second: str = "HEAD") -> Comparison:
+        return compare(read(first), read(second))
+
+    def only(self, first: str) -> Change:
+        (change,) = self.both(first).changes
+        return change
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    monkeypatch.chdir(tmp_path)
+    return Repository(tmp_path)
+
+
+# --- numbers ---
+
+
+def test_paired_numbers_are_scipys_and_pairs_go_by_seed(study: Repository) -> None:
+    study.train("base", BASE)
+    first = study.commit()
+    study.train("base", {seed: HEAD[seed] for seed in (5, 2, 6, 0, 3, 1, 4)})
+    study.commit()
+    change = study.only(first)
+    ends = stats.ttest_rel(HEAD, BASE).confidence_interval(0.95)
+    assert change.paired
+    assert change.interval is not None
+    assert change.difference == pytest.approx(np.mean(HEAD) - np.mean(BASE), abs=1e-15)
+    assert (change.interval.low, change.interval.high) == pytest.approx((ends.low, ends.high), abs=1e-12)
+    exact = stats.permutation_test(
+        (HEAD, BASE), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples", vectorized=True, n_resamples=np.inf
+    )
+    assert change.p == change.adjusted == pytest.approx(exact.pvalue)
+
+
+def test_other_seeds_are_compared_by_welch(study: Repository) -> None:
+    study.train("base", BASE[:4])
+    first = study.commit()
+    study.train("base", HEAD)
+    study.commit()
+    change = study.only(first)
+    theirs = stats.ttest_ind(HEAD, BASE[:4], equal_var=False)
+    ends = theirs.confidence_interval(0.95)
+    assert not change.paired
+    assert change.interval is not None
+    assert change.p == pytest.approx(theirs.pvalue)
+    assert (change.interval.low, change.interval.high) == pytest.approx((ends.low, ends.high))
+
+
+def test_holm_is_over_the_variants_that_could_differ(study: Repository) -> None:
+    rng = np.random.default_rng(3)
+    names = [f"v{i}" for i in range(4)]
+    for name in (*names, "same", "kept"):
+        study.train(name, BASE)
+    first = study.commit()
+    for name in names:
+        study.train(name, (np.array(BASE) + rng.normal(0.004, 0.004, 7)).tolist())
+    study.train("same", BASE)  # trained again with the same outcome
+    study.commit()
+    changes = {change.variant: change for change in study.both(first).changes}
+    p = {name: change.p for name, change in changes.items()}
+    assert p["same"] is p["kept"] is None
+    assert (changes["same"].identical, changes["same"].base.id != changes["same"].head.id) == (True, True)
+    expected, running = {}, 0.0
+    for rank, name in enumerate(sorted(names, key=lambda name: p[name] or 0)):
+        running = expected[name] = min(1.0, max(running, (4 - rank) * (p[name] or 0)))
+    assert {name: change.adjusted for name, change in changes.items()} == expected | {"same": None, "kept": None}
+
+
+@pytest.mark.parametrize("head", [{0: 0.6}, {3: 0.5, 4: 0.5}])
+def test_where_there_is_no_spread_there_is_no_test(study: Repository, head: dict[int, float]) -> None:
+    study.train("base", [0.5] * len(head))
+    first = study.commit()
+    study.train("base", head)
+    study.commit()
+    assert (study.only(first).p, study.only(first).interval) == (None, None)
+    assert "nan" not in render(study.both(first))
+
+
+def test_the_order_of_the_sides_turns_the_sign_and_a_commit_equals_itself(study: Repository) -> None:
+    study.train("base", BASE)
+    first = study.commit()
+    study.train("base", HEAD)
+    study.commit()
+    (there,), (back,) = study.both(first).changes, study.both("HEAD", first).changes
+    assert (there.difference, there.p) == (pytest.approx(-back.difference), back.p)
+    assert [change.identical for change in study.both(first, first).changes] == [True]
+
+
+# --- what differs ---
+
+
+def test_added_removed_and_changed_settings(study: Repository) -> None:
+    for variant in ("base", "gone", "changed"):
+        study.train(variant, BASE)
+    first = study.commit()
+    del study.records["gone"]
+    study.train("new", BASE)
+    study.train("changed", HEAD, {"model.dim": 48, "train.clip_norm": 1.0, "model.later": 3})
+    study.commit()
+    comparison = study.both(first)
+    assert (comparison.added, comparison.removed) == (["new"], ["gone"])
+    changes = {change.variant: change for change in comparison.changes}
+    assert changes["changed"].settings == ("train.clip_norm: none → 1.0", "model.dim: 32 → 48")  # `later` was not known before
+    assert changes["base"].settings == ()
+    page = render(comparison)
+    assert "- Added: `new`.\n- Removed: `gone`.\n- Settings changed: `changed`.\n" in page
+
+
+def test_another_architecture_has_other_options(study: Repository) -> None:
+    study.train("base", BASE)
+    first = study.commit()
+    study.train("base", HEAD, {"model.architecture": "cnn", "model.widths": [8, 16]})  # an option that the other lacks
+    study.commit()
+    assert study.only(first).settings == ("model.architecture: vit → cnn", "model.widths: none → [8, 16]")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("code_hash", "e" * 64, "code_hash: cccccccccc → eeeeeeeeee"),
+        ("data_digest", "e" * 64, "data_digest: dddddddddd → eeeeeeeeee"),
+        ("versions", {"python": "3.11.7", "torch": "2.16.0"}, "versions.torch: 2.15.0 → 2.16.0"),
+        ("device_name", "Another", "device_name: A processor (2 cores) → Another"),
+    ],
+)
+def test_why_a_variant_was_trained_anew(study: Repository, key: str, value: object, shown: str) -> None:
+    study.train("base", BASE)
+    first = study.commit()
+    study.train("base", HEAD, **{key: value})
+    study.commit()
+    assert study.only(first).causes == (shown,)
+    assert f"| `{shown}` |" in render(study.both(first))
+
+
+def test_what_some_seeds_alone_were_trained_with_differs_too(study: Repository) -> None:
+    def of(*devices: str) -> dict[str, Any]:
+        return {"device_name": devices[-1], "trainings": [{"seeds": [seed], "device_name": name} for seed, name in enumerate(devices)]}
+
+    study.train("base", BASE[:2], **of("An Intel, old", "An AMD"))
+    study.train("more", BASE[:1], **of("An Intel, old"))
+    first = study.commit()
+    study.train("base", HEAD[:2], **of("An AMD", "An AMD"))
+    study.train("more", [HEAD[0], 0.9], **of("An Intel, old", "An AMD"))
+    study.commit()
+    causes = {change.variant: change.causes for change in study.both(first).changes}
+    assert causes == {"base": ("device_name: An AMD; An Intel, old → An AMD",), "more": ()}
+
+
+def test_added_seeds_are_no_change_and_a_bit_is_one(study: Repository) -> None:
+    study.train("base", BASE[:5])
+    study.train("other", BASE[:5])
+    first = study.commit()
+    study.train("base", BASE)
+    study.train("other", [*BASE[:4], float(np.nextafter(BASE[4], 1)), *BASE[5:]])
+    study.commit()
+    base, other = study.both(first).changes
+    assert (base.identical, base.settings, base.p, base.adjusted) == (True, (), None, None)
+    assert (other.identical, other.paired) == (False, False)
+
+
+def test_verdicts_that_changed(study: Repository) -> None:
+    header = "claim,verdict,comparison,n,effect,low,high,level,shown\n"
+    (study.root / "reports").mkdir()
+    study.train("base", BASE)
+    for verdict in ("not decided", "supported"):
+        (study.root / "reports/claims.csv").write_text(
+            f"{header}T1,{verdict},a / b,6,0.5,0.4,0.6,0.95,0.5 times\nT2,supported,c,6,1,,,,1 | x\n"
+        )
+        study.commit()
+    page = render(study.both("HEAD~1"))
+    assert "- Verdicts changed: not decided → supported (1).\n" in page
+    assert "| `T1` | **not decided**, `0.5 times` | **supported**, `0.5 times` | `a / b` |" in page
+    assert "T2" not in page
+
+
+# --- the page ---
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_any_number_of_variants_fits_into_a_comment(study: Repository, count: int) -> None:
+    study.train("base", BASE)
+    record = study.records["base"]
+    study.records = {f"{'v' * 70}{i}": record | {"variant": f"{'v' * 70}{i}"} for i in range(count)}
+    study.write()
+    first = study.commit()
+    for one in study.records.values():
+        one["epochs"] = [[*row[:3], row[3] + 1, *row[4:]] for row in one["epochs"]]
+    study.write()
+    study.commit()
+    page = render(study.both(first))
+    assert len(page) <= LIMIT
+    assert ("rows left out" in page) == (count > 200)
+
+
+@pytest.mark.parametrize("text", ["<b>x</b>", "@somebody", "a | b", "`code`", "[a](http://b)", "*x*"])
+def test_text_of_a_repository_stays_text(study: Repository, text: str) -> None:
+    study.train("base", BASE)
+    first = study.commit()
+    study.train("base", HEAD, device_name=text)
+    study.commit()
+    page = render(study.both(first))
+    assert text not in re.sub(r"`[^`]*`", "", page)
+    assert len({len(re.split(r"(?<!\\)\|", line)) for line in page.splitlines() if line.startswith("|")}) == 1
+
+
+# --- the command ---
+
+
+@pytest.fixture
+def two(study: Repository) -> Repository:
+    study.train("base", [0.9, 0.8])
+    study.commit()
+    git(study.root, "tag", "v1")
+    study.train("base", [0.8, 0.6])
+    study.commit()
+    return study
+
+
+def test_the_page_is_written_and_printed(two: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["v1", "main"])
+    out, err = capsys.readouterr()
+    assert (out, err) == ((two.root / "build/compare.md").read_text(), "Written to build/compare.md.\n")
+    two.train("base", [0.5, 0.3])
+    main(["v1", "--out", "build/compare.md/page.md"])  # cannot be written
+    out, err = capsys.readouterr()
+    assert "\N{MINUS SIGN}45.00" in out  # the working tree
+    assert err.startswith("Not written to ")
+
+
+def test_folders_are_compared_too(two: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    """As somebody does who keeps a copy of a profile's folder, which git does not keep."""
+    two.prefix = "build/demo"
+    two.train("base", [0.8, 0.6])
+    subprocess.run(["cp", "-r", "build/demo", "build/before"], check=True)
+    two.train("base", [0.9, 0.7])
+    main(["build/before", "build/demo"])
+    assert "| +10.00 |" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"git does not keep build/demo, .*`make compare BASE=build/before HEAD=build/demo`"):
+        main(["HEAD~1", "--in", "build/demo"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["", "main"], "Say which commit to compare with"),
+        (["v2"], "There is no commit 'v2' here; the nearest is 'v1'."),
+        (["v1", "--source", "mlfow"], "There is no source 'mlfow'"),
+        (["v1", "--in", "../x"], "--in ../x: give a folder"),
+        (["v1", "--in", "reports/demo"], "The commit v1 holds no results in reports/demo/tables/, only in the top folder"),
+        (["v1", "--source", "mlflow"], "There is no MLflow store mlflow.db"),
+    ],
+)
+def test_a_wrong_use_is_answered_in_one_sentence(two: Repository, argv: list[str], sentence: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "pipeline.compare", *argv], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"error: {sentence}")
+    assert not (two.root / "build").exists()
+    assert not (two.root / "mlflow.db").exists()
+
+
+# --- MLflow ---
+
+
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
+def test_mlflow_has_the_numbers_of_the_tables(
+    study: Repository, empty_database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pipeline.stages.sync import sync
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (study.root / "mlflow.db").write_bytes(empty_database.read_bytes())
+    (study.root / ".gitignore").write_text("/mlflow.db*\n/mlartifacts/\n/.checkpoints/\n/build/\n/runs/\n/predictions/\n")
+    (study.root / "params.yaml").write_text("data: {dataset: digits}\nvariants: {base: {}, kept: {}, new: {}}\n")
+    records = Records(*(study.root / name for name in ("data/arrays", "runs", "predictions", "tables")))
+    columns = {"shift_1": [0.1 + 0.2, 2 / 3, 0.7], "attention_entropy": [float("inf"), 1.0, 1e-300]}
+    found = {"base": columns, "kept": {"shift_1": [1 / 3, 0.2, 0.1]}}
+
+    def commit() -> str:
+        paths = {name: sha256(study.root / "runs" / name / results.WEIGHTS) for name in study.records}
+        for name in found:
+            records.write(name, {}, Evaluation({"weights": paths[name]}, found[name], {"test_accuracy": 0.5}))
+        records.write_tables({name: {"weights": digest} for name, digest in paths.items()})
+        return study.commit()
+
+    for name, accuracies in (("base", {7: 0.1 + 0.2, 0: 0.9, 2: 1 / 3}), ("kept", {7: 0.4, 0: 0.8, 2: 0.2})):
+        study.train(name, accuracies)
+    first = commit()
+    sync()
+    study.train("base", {7: 0.5, 0: 0.95, 2: 2 / 3}, {"model.dim": 64})
+    commit()
+    sync()
+    for revision in (first, "HEAD"):
+        files, store = load(revision), load(revision, store="mlflow.db")
+        for frame in ("epochs", "seeds", "variants"):
+            pd.testing.assert_frame_equal(getattr(store, frame), getattr(files, frame), check_exact=True, check_like=True)
+        assert store.timings.empty
+    capsys.readouterr()
+    main([first, "HEAD"])
+    page = capsys.readouterr().out
+    main([first, "HEAD", "--source", "mlflow"])
+    assert capsys.readouterr().out == page
+    study.train("new", {7: 0.3})
+    commit()
+    main([first, "HEAD", "--source", "mlflow"])
+    assert "- Not whole in MLflow, so left out: `new`.\n" in capsys.readouterr().out
+
+
+def test_the_example_is_what_the_command_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, _, page = (ROOT / "docs/compare-example.md").read_text(encoding="utf-8").partition("\n\n")
+    revisions = re.findall(r"(?:BASE|HEAD)=(\w+)", first)
+    assert len(revisions) == 2
+    for revision in revisions:
+        if subprocess.run(["git", "cat-file", "-e", f"{revision}^{{commit}}"], cwd=ROOT, capture_output=True).returncode:
+            pytest.skip("this copy has no history")
+    monkeypatch.chdir(ROOT)
+    main([*revisions, "--out", str(tmp_path / "page.md")])
+    assert capsys.readouterr().out == page

@@ -1,0 +1,141 @@
+"""The committed study as the golden master: what is in git has to come out of today's code again, to the byte.
+
+A changed sentence or number of a report shows as a difference of `reports/` in the same commit, which is where it is read.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from pipeline.params import Params, VariantSettings, load
+from pipeline.report import pages
+from pipeline.study import Study, tables
+from pipeline.study.claims import judge
+from pipeline.study.results import load_current
+from pipeline.timing.results import load as load_timings
+from tests.helpers import ROOT, approve
+from tests.made_up import write_dataset, write_odd_study
+
+GOLDEN = ROOT / "tests/golden"
+BLOBS = ROOT / "results/files/md5"  # by md5, as DVC's remote keeps them
+
+
+@pytest.fixture(scope="module")
+def outputs() -> dict[str, str]:
+    """The md5 of every output, and of every file of predictions/, that dvc.lock names."""
+    stages = yaml.load((ROOT / "dvc.lock").read_text(), Loader=yaml.CSafeLoader)["stages"]
+    found = {out["path"]: out["md5"] for stage in stages.values() for out in stage.get("outs", ())}
+    listing = json.loads(blob(found["predictions"]).read_text())
+    return found | {f"predictions/{entry['relpath']}": entry["md5"] for entry in listing}
+
+
+def blob(md5: str) -> Path:
+    return BLOBS / md5[:2] / md5[2:]
+
+
+@pytest.fixture(scope="module")
+def folder(outputs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study's folder after `dvc pull`, without data: links to the committed files."""
+    root = tmp_path_factory.mktemp("study")
+    for name in ("params.yaml", "tables", "timing"):
+        (root / name).symlink_to(ROOT / name)
+    for name in ("predictions", "reports"):
+        (root / name).mkdir()
+    (root / "reports/data").symlink_to(ROOT / "reports/data")
+    for path, md5 in outputs.items():
+        if path.startswith("predictions/"):
+            (root / path).symlink_to(blob(md5))
+    return root
+
+
+@pytest.fixture
+def committed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Params, Study]:
+    monkeypatch.chdir(folder)
+    params = load()
+    return params, load_current(params)
+
+
+def test_every_claim_has_its_committed_verdict_effect_and_interval(committed: tuple[Params, Study]) -> None:
+    params, study = committed
+    timings = load_timings(params)
+    ended = [variant for variant in params.variants if params.resolve(variant).train.ends_at_zero]
+    rows: list[dict[str, Any]] = []
+    for id, claim in params.claims.items():
+        judgement = judge(
+            id, claim, study.trainings, timings, images_shown=claim.images_shown or params.images_shown, looks=params.looks, ended=ended
+        )
+        found = judgement.deciding
+        low, high = (found.interval.low, found.interval.high) if found.interval else (np.nan, np.nan)
+        rows.append({"claim": id, "verdict": judgement.verdict, "n": found.n, "effect": found.effect, "low": low, "high": high})
+    today = pd.DataFrame(rows).to_csv(index=False, float_format="%.6g")
+    expected = pd.read_csv(ROOT / "reports/claims.csv")
+    assert len(expected) == len(params.claims)
+    columns = ["claim", "verdict", "n", "effect", "low", "high"]
+    pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(today)), expected[columns], check_exact=True)
+
+
+def test_tables_are_read_and_written_with_the_same_cells() -> None:
+    files = {name: (ROOT / "tables" / name).read_text() for name in tables.NAMES}
+    written = tables.render(list(tables.parse({name: text.encode() for name, text in files.items()})))
+    for name, text in files.items():  # columns may come in another order
+        assert list(csv.DictReader(io.StringIO(written[name]))) == list(csv.DictReader(io.StringIO(text))), name
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("drawn_once")
+def test_pages_come_out_as_committed(committed: tuple[Params, Study], folder: Path, request: pytest.FixtureRequest) -> None:
+    params, study = committed
+    of_data = {"README.md", "experiments/data-size.md"}  # say how many images there are
+    if Path(os.environ.get("MNIST_MIRROR", "-")).is_dir() and not (folder / "data").exists():
+        request.addfinalizer(lambda: shutil.rmtree(folder / "data"))
+        prepare(folder / "data")
+        of_data = set()
+    files = pages.render(params, study.trainings)
+    texts = {name: content.decode() for name, content in files.items() if not name.endswith(".png")}
+    for name in texts.keys() - of_data:
+        assert texts[name] == (ROOT / "reports" / name).read_text(), name
+    written = {path.relative_to(ROOT / "reports").as_posix() for path in (ROOT / "reports").rglob("*") if path.is_file()}
+    assert written - files.keys() == {"scenes/README.md", "data/samples.png"} | {
+        path for path in written if path.startswith("scenes/") and path.endswith(".png")
+    }
+
+
+def prepare(data: Path) -> None:
+    """data/arrays of MNIST, from the archives that MNIST_MIRROR names."""
+    from pipeline.data.datasets import prepare
+    from pipeline.data.fetch import fetch, source
+
+    fetch(source("mnist"), data / "raw")
+    prepare("mnist", data / "raw", data / "arrays")
+
+
+def test_stored_settings_keep_their_key(outputs: dict[str, str]) -> None:
+    """A seed is found again by the hash of its settings: an option with another name or default would train all of them anew."""
+    expected = dict(line.split() for line in (GOLDEN / "training_hashes.txt").read_text().splitlines())
+    stored = {path.split("/")[1]: json.loads(blob(md5).read_text()) for path, md5 in outputs.items() if path.endswith("/run.json")}
+    found = {variant: VariantSettings.model_validate_json(json.dumps(record["config"])).training_hash for variant, record in stored.items()}
+    assert found == expected
+
+
+@pytest.mark.usefixtures("drawn_once")
+def test_page_of_an_odd_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds that diverge, one seed alone, a variant that was not run, captioners, markup in labels, timings that were not taken."""
+    write_odd_study(tmp_path)
+    write_dataset(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    params = load()
+    files = pages.render(params, load_current(params).trainings)
+    names = [name for name in files if name.startswith("experiments/") and name.endswith(".md")]
+    text = "\n".join(f"<!-- {name} -->\n\n{files[name].decode()}" for name in [*names, "claims.csv"])
+    approve(GOLDEN / "odd_study.md", text)
