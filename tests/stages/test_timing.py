@@ -15,7 +15,6 @@ import yaml
 from pipeline import params
 from pipeline.errors import UserError
 from pipeline.report import timing
-from pipeline.report.figures import drawing
 from pipeline.stages import timing as stage
 from pipeline.study.files import TIMINGS
 from pipeline.timing import results
@@ -45,7 +44,7 @@ def test_without_data_it_says_what_to_run(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path) -> None:
     (root / "data").mkdir()
     (root / "data/arrays").symlink_to(arrays)
     result = subprocess.run(
@@ -68,7 +67,6 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     assert 1.5 < found.exponent("saved bytes")[0] < 2.1
     if any(entry["attention"] == "fused-cpu" for entry in raw["measurements"]):
         assert found.exponent("saved bytes", "fast")[0] == pytest.approx(1, abs=0.15)
-    monkeypatch.setattr(drawing, "THEMES", ("light",))
     files = timing.render(settings, found, [], {})
     page = files["timing.md"].decode()
     assert all(name in page for name in ("| base | 50 |", "| 196 |"))

@@ -54,7 +54,7 @@ def curves(material: Material) -> list[Picture]:
 
 def draw_variant(run: Training, out_png: Path) -> None:
     """Writes one variant's own figure: losses and test error by epoch."""
-    content = Picture("", partial(draw_alone, _of(run, run.variant))).png(out_png)
+    content = Picture("", partial(draw_curves, [_of(run, run.variant)])).png(out_png)
     with replacing(out_png) as temporary:
         temporary.write_bytes(content)
 
@@ -83,14 +83,6 @@ def draw_curves(lines: Sequence[Curves]) -> Figure:
     kinds: dict[str, Any] = {"train (dashed)": base.DASHES, "tested (solid)": "-"}
     handles += [Line2D([], [], color=base.MUTED, linestyle=dash, linewidth=1.4, label=label) for label, dash in kinds.items()]
     base.legend_below(drawn, handles, handlelength=2.2)
-    return drawn
-
-
-def draw_alone(line: Curves) -> Figure:
-    """One variant. It is drawn for every variant, so its places are given: to find them takes as long as the rest."""
-    drawn = draw_curves([line])
-    drawn.set_layout_engine("none")
-    drawn.subplots_adjust(left=0.06, right=0.99, top=0.92, bottom=0.24, wspace=0.16)
     return drawn
 
 
