@@ -229,8 +229,8 @@ def test_the_last_epoch_and_the_losses_are_those_of_the_files(full_study: Path) 
     assert float(row[2]) == pytest.approx(100 * (accuracy.mean() - base.mean()), abs=0.00501)
     assert ends(row[3]) == pytest.approx([100 * end for end in welch(accuracy, base)], abs=0.00501)
     expected = [train.mean(), test.mean(), test.mean() - base_loss.mean()]
-    assert [float(cell) for cell in row[5:8]] == pytest.approx(expected, abs=5.1e-5)
-    assert ends(row[8]) == pytest.approx(welch(test, base_loss), abs=5.1e-5)
+    assert [float(cell) for cell in row[4:7]] == pytest.approx(expected, abs=5.1e-5)
+    assert ends(row[7]) == pytest.approx(welch(test, base_loss), abs=5.1e-5)
 
 
 def test_an_experiments_own_measure_has_a_table(full_study: Path) -> None:
@@ -257,8 +257,8 @@ def test_seeds_that_diverged_are_counted_and_left_out_where_they_have_no_number(
     row = table(page, "min to max")["no norm"]
     finite = column(full_study, "no-norm", "test_loss")
     assert np.isnan(finite).sum() == 3
-    assert float(row[6]) == pytest.approx(np.nanmean(finite), abs=5.1e-5)
-    assert row[7:] == ["-", "-"]
+    assert float(row[5]) == pytest.approx(np.nanmean(finite), abs=5.1e-5)
+    assert row[6:] == ["-", "-"]
     assert "The loss of some seeds of no norm is not finite" in page
     assert "Seeds whose losses are not finite in the end: no norm, 3 of 10 seeds." in page
     rows = table(read(full_study, "README.md"), "| place |", key=1)
@@ -357,9 +357,7 @@ def test_claims_show_every_comparison_its_rule_and_what_would_decide_it(full_stu
     low, high = np.exp(welch(np.log(1 - ours), np.log(1 - theirs)))
     assert ends(re.findall(r"\[(.+)\]", effect)[0]) == pytest.approx([low, high], rel=0.006)
     assert (n, verdict) == ("10", "not decided")
-    assert re.search(
-        r"only a part of the interval lies below 0\.952; \d+ to \d+ seeds would probably decide it, .*; the last look has 20\.", because
-    )
+    assert re.search(r"only a part of the interval lies below 0\.952; about \d+ seeds would decide it, ", because)
     assert "*Rule:* supported if the whole 98.8 % interval lies below 0.952; contradicted if no part of it does." in section
     several = page.split("### K1a: ")[1].split("\n### ")[0]
     assert len(claims["K1a"]["comparisons"]) == 2
@@ -372,25 +370,6 @@ def test_claims_show_every_comparison_its_rule_and_what_would_decide_it(full_stu
     assert re.search(r"^- rule a: .*above 99\.5 %", rules, flags=re.MULTILINE)
     assert re.search(r"^- rule b: .*above 99\.7 %", rules, flags=re.MULTILINE)
     assert {cells[2] for cells in table(rules, "| rule |").values()} == {"a", "b"}
-
-
-def test_a_seed_far_from_the_others_is_named_beside_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_study(tmp_path, seeds=6, epochs=12, images_shown=1, **SMALL)
-    monkeypatch.chdir(tmp_path)
-    directory = tmp_path / "runs/sinusoidal"
-    run = results.read_run(directory)
-    epochs = [
-        (seed, epoch, loss, test_loss, accuracy - 0.3 * (seed == 3), *rest)
-        for seed, epoch, loss, test_loss, accuracy, *rest in run["epochs"]
-    ]
-    results.write_run(directory, run | {"epochs": epochs})
-    (tmp_path / "predictions/sinusoidal.npz").unlink()
-    write_tables(tmp_path)
-    write_pages()
-    rows = table(read(tmp_path, "experiments/one.md").split("### T1a: ")[1], "effect [interval]")
-    because = rows["a \\| b / base, test error"][-1]
-    assert "Seed 3 of a \\| b lies far from its others." in because  # by its label on the page
-    assert re.search(r"Its interval reaches a factor of [\d.]+ to either side, and the claim's margin is a factor of 1.25, so", because)
 
 
 # --- the first page ---
@@ -494,9 +473,8 @@ def test_a_claim_follows_the_files(full_study: Path) -> None:
 def test_a_new_bound_is_judged_without_a_training(small_study: Path) -> None:
     before = {path: path.read_bytes() for path in (small_study / "runs").rglob("*") if path.is_file()}
     edit(small_study, lambda raw: raw.update(images_shown=1, looks=[]))
-    undoes = "one seed left out would undo it"  # of the interval that just fits between the bounds
     for bound, verdict, decides in (
-        (50.0, "supported", ""), (1.25, "supported", undoes), (1.0001, "not settled", "a longer training"),
+        (50.0, "supported", ""), (1.25, "supported", ""), (1.0001, "not settled", "a longer training"),
     ):  # fmt: skip
         edit(small_study, lambda raw, bound=bound: raw["claims"]["T3"]["comparisons"][0].update(variant="sinusoidal", bound=bound))
         write_pages()
@@ -515,10 +493,10 @@ def test_a_short_run_is_observed_and_not_judged(small_study: Path) -> None:
     assert "**Short runs.** *base* and *a | b* were shown fewer than the 1,800,000 training images" in page
     verdicts = table(page, "| claim | verdict |", key=2)
     assert verdicts["a \\| b / base, test error"][1] == "**short run**"
-    for id, end in (("T1a", "observed: "), ("T1b", "base: it was trained for fewer than the 12 epochs that unsteadiness takes")):
+    for id, end in (("T1a", ""), ("T1b", "base: it was trained for fewer than the 12 epochs that unsteadiness takes")):
         (cells,) = table(page.split(f"### {id}: short run")[1].split("\n### ")[0], "effect [interval]").values()
         assert cells[-2] == "short run"
-        assert f"saw fewer training images than the claim speaks of; {end}" in cells[-1]
+        assert f"saw fewer training images than the claim speaks of{f'; {end}' * bool(end)}." in cells[-1]
     assert "shown at least 1,800,000 training images each, once the effect has settled, at 6, 10 and 20 seeds per side." in page
     assert "**Short trainings.**" not in page
     readme = read(small_study, "README.md")
@@ -708,7 +686,7 @@ def test_one_seed_and_one_epoch_have_neither_interval_nor_verdict(tmp_path: Path
     (cells,) = (cells for label, cells in table(page, "| differs by |").items() if label != "base (baseline)")
     assert (cells[3], cells[5], cells[7]) == ("-", "-", "-")  # neither spread nor intervals
     assert "### T1a: not decided" in page
-    assert "1 seed gives no interval at this level" in page
+    assert "over 1 seed there is no interval at this level" in page
     assert "one seed per variant does not tell whether the others reach another accuracy" in page
     check_tables(tmp_path)
     check_text(tmp_path)
