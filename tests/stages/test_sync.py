@@ -302,7 +302,8 @@ def test_the_filters_of_the_document_find_what_it_says(
     project: Path, uri: str, study: params.Params, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each of docs/mlflow.md, and those of the views. Two variants read 98 % of the images, others 85 to 92 %."""
-    shutil.copyfile(ROOT / "params.yaml", project / "params.yaml")
+    for name in ("params.yaml", "claims.yaml"):
+        shutil.copyfile(ROOT / name, project / name)
     for number, variant in enumerate(("base", "sinusoidal", "no-position", "cnn", "caption")):
         config = study.resolve(variant).model_dump(mode="json")
         config["train"] |= {"seeds": SEEDS, "epochs": 30 if variant == "sinusoidal" else EPOCHS}
@@ -426,7 +427,7 @@ def test_runs_get_the_commits_that_hold_them(project: Path, uri: str, study: par
 
     shutil.copytree(provenance.PACKAGE, project / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
     (project / ".gitignore").write_text("/runs\n/predictions\n/mlflow.db*\n/mlartifacts\n/.checkpoints\n")
-    raw = small_study(yaml.safe_load((provenance.ROOT / "params.yaml").read_text()))
+    raw = small_study(params.read_both(provenance.ROOT / "params.yaml"))
     raw["train"] |= {"seeds": SEEDS, "epochs": EPOCHS}
     git(project, "init", "--quiet")
     commit_all(project, "before any training")
