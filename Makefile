@@ -52,7 +52,7 @@ $(STAMP): requirements.lock pyproject.toml
 		{ echo "Installing requirements.lock failed: see the line above, then run the same command again." >&2; exit 2; }
 	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || "$$PYTHON" -m venv --upgrade-deps $(VENV) >/dev/null
 	@$(VENV)/bin/uv pip install --python $(VENV)/bin/python --quiet --no-deps --no-build-isolation --editable .
-	@$(VENV)/bin/python -c 'from pipeline.environment import put_own_programs_first as put; put(); import torch'
+	@$(VENV)/bin/python -c 'import torch'
 	@pwd -P > $@
 
 demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (minutes, no network)
@@ -61,7 +61,7 @@ demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (mi
 preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview
 	@$(PROCESSES) python -m pipeline.commands.profiles preview
 
-repro: $(STAMP) ## the full study: mends what a kill left, then make train, then dvc repro: [JOBS=processes]
+repro: $(STAMP) ## the full study, after a kill too: make train, then dvc repro: [JOBS=processes]
 	@$(PROCESSES) python -m pipeline.commands.repro
 
 train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS=processes] [ON=ray]; of a profile with IN=build/preview
@@ -71,7 +71,7 @@ train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS
 verify: $(STAMP) ## whether the committed results are what the code makes of the stored weights: [VARIANT=name] [SEED=n [TRAIN=1]]
 	@python -m pipeline.commands.verify --variant="$$VARIANT" --seed="$$SEED" --train="$$TRAIN"
 
-list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml
+list: $(STAMP) ## the catalogue: variants, experiments and claims
 	@python -m pipeline.commands.catalogue
 
 plan: $(STAMP) ## what make repro would train, and how long that takes here; of a profile with IN=build/preview

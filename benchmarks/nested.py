@@ -40,8 +40,7 @@ def write_params(
     directory: Path, variants: dict[str, dict[str, Any]], *, seeds: int, epochs: int, learning_rate: float = 0.005
 ) -> params.Params:
     """params.yaml of the root's base with the demo's data and scenes, and other variants, in experiments of up to five."""
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    raw |= {"preview": "A benchmark.", "data": {"dataset": "digits"}, "claims": {}, "variants": variants}
+    raw = params.read(ROOT / "params.yaml") | {"preview": "A benchmark.", "data": {"dataset": "digits"}, "claims": {}, "variants": variants}
     raw["scenes"] |= {"train": 600, "validation": 60, "test": 100}  # the demo's: digits are few
     raw["train"] |= {"seeds": list(range(seeds)), "epochs": epochs, "batch_size": 64, "learning_rate": learning_rate}
     raw["timing"] |= {"rounds": 3, "steps": 5, "seconds": 4, "tokens": [4, 16, 49]}
@@ -53,7 +52,7 @@ def write_params(
         }
         for i in range(0, len(others), 4)
     }  # fmt: skip
-    (directory / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
+    profiles.write_settings(directory, raw)
     return params.parse(raw)
 
 

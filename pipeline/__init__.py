@@ -3,7 +3,6 @@
 import sys
 
 if sys.argv[:1] == ["-m"]:  # true while Python searches for the module of `python -m pipeline...`
-    from pipeline.environment import clean, ensure
+    from pipeline.environment import clean
 
     clean()
-    ensure()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import hashlib
 import importlib
-import json
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -29,79 +27,33 @@ TRAINING_CODE = ("data/datasets.py", "kernels", "models", "params/architectures.
 CAPTIONING_CODE = ("captioning",)
 # The code that decides the result of evaluating stored weights.
 EVALUATION_CODE = (
-    *TRAINING_CODE,
-    *CAPTIONING_CODE,
-    "evaluation",
-    "measures/definitions.py",
-    "measures/positions.py",
-    "measures/traces.py",
-    "study/statistics.py",
-    "stages/evaluate.py",
-)
+    *TRAINING_CODE, *CAPTIONING_CODE, "evaluation", "measures/definitions.py", "measures/positions.py", "measures/traces.py",
+    "study/statistics.py", "stages/evaluate.py",
+)  # fmt: skip
 # The code that decides what the timing stage measures. The other modules of timing/ read its results.
 TIMING_CODE = tuple(f"timing/{name}.py" for name in ("load", "measure", "profile", "published", "rounds", "steps", "subjects"))
 # All code of each stage. When it changes, DVC runs the stage again; DVC sees it as the file code-hashes/STAGE.txt.
 STAGE_CODE = {
     "scenes": (
-        "captioning/grammar.py",
-        "captioning/scenes.py",
-        "data/datasets.py",
-        "files.py",
-        "models/dropout.py",
-        "params/data.py",
+        "captioning/grammar.py", "captioning/scenes.py", "data/datasets.py", "files.py", "models/dropout.py", "params/data.py",
         "stages/scenes.py",
     ),
     "train": (*TRAINING_CODE, *CAPTIONING_CODE, "files.py", "measures/definitions.py", "runner", "stages/train.py"),
     "evaluate": (
-        *EVALUATION_CODE,
-        "files.py",
-        "measures",
-        "params",
-        "provenance.py",
-        "runner/finished.py",
-        "runner/results.py",
-        "runner/workers.py",
-        "study/files.py",
-        "study/tables.py",
-        "study/training.py",
+        *EVALUATION_CODE, "files.py", "measures", "params", "provenance.py", "runner/finished.py", "runner/results.py",
+        "runner/workers.py", "study/files.py", "study/tables.py", "study/training.py",
     ),
     "timing": (
-        "kernels",
-        "models",
-        "params/architectures.py",
-        "params/model.py",
-        "params/train.py",
-        "training",
-        *TIMING_CODE,
+        "kernels", "models", "params/architectures.py", "params/model.py", "params/train.py", "training", *TIMING_CODE,
         "stages/timing.py",
     ),
     "report": (
-        "captioning/data.py",
-        "captioning/grammar.py",
-        "measures",
-        "params",
-        "study",
-        "report",
-        "timing/power_law.py",
-        "timing/results.py",
-        "timing/subjects.py",
-        "training/tasks.py",
-        "stages/report.py",
+        "captioning/data.py", "captioning/grammar.py", "measures", "params", "study", "report", "timing/power_law.py",
+        "timing/results.py", "timing/subjects.py", "training/tasks.py", "stages/report.py",
     ),
-}
+}  # fmt: skip
 # A pipeline run rewrites these itself, so they do not make the tree "dirty", which means that the commit is not what ran.
-_GENERATED = (
-    "benchmarks/results",
-    "code-hashes",
-    "configs",
-    "dvc.lock",
-    "predictions",
-    "reports",
-    "results",
-    "runs",
-    "tables",
-    "timing",
-)
+_GENERATED = ("benchmarks/results", "dvc.lock", "reports", "results", "tables", "timing")
 
 
 def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -> str:
@@ -140,9 +92,11 @@ def loaded_code() -> dict[str, str]:
     for file in _files(code_of("captioning"), PACKAGE):
         name = ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
         if file.suffix == ".py":
-            # Kernels whose compiler is missing are not used.
-            with contextlib.suppress(Exception) if ".kernels." in name else contextlib.nullcontext():
+            try:
                 importlib.import_module(name)
+            except Exception:
+                if ".kernels." not in name:  # those whose compiler is missing are not used
+                    raise
     from pipeline.training.tasks import TASKS
 
     return {task: code_hash(code_of(task)) for task in TASKS}
@@ -240,64 +194,17 @@ def check_git(folder: Path, *, needed: bool) -> None:
         )
 
 
-def git_state() -> tuple[str | None, bool | None]:
-    """The commit, and whether tracked or new files, except generated ones, differ from it. (None, None) without git."""
+def git_state(*paths: str) -> tuple[str | None, bool | None]:
+    """The commit, and whether tracked or new files among `paths` (all but generated ones, where none is given) differ from it.
+
+    (None, None) without git or commits.
+    """
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None, None
-    status = _git("status", "--porcelain", "--", ":/", *(f":(top,exclude){name}" for name in _GENERATED))
-    return commit, bool(status)
+    return commit, bool(_git("status", "--porcelain", "--", *(paths or (":/", *(f":(top,exclude){name}" for name in _GENERATED)))))
 
 
-def edits(variant: str, code: Sequence[str] = TRAINING_CODE) -> list[str] | None:
-    """What decides a variant's training and differs from the checked-out commit: parameters with both values, paths of modules.
-
-    Empty if training from that commit gives the same result; None without git or commits.
-
-    Args:
-        code: entries of the package, as for `code_hash`.
-    """
-    if _git("rev-parse", "HEAD") is None:
-        return None
-    found = []
-    for file in _params_files():
-        sides = [mapping(text) for text in (_git("show", f"HEAD:./{file}"), _text(ROOT / file))]
-        names = dict.fromkeys(name for side in sides for name in _line(side, variant))
-        old, new = (_deciding(side, names) for side in sides)
-        place = "" if file == "params.yaml" else f"{file}: "
-        changed = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
-        found += [f"{place}{key}: {old.get(key, 'none')} -> {new.get(key, 'none')}" for key in changed]
-    places = [f"{PACKAGE.name}/{entry}" for entry in code]
-    tracked = _git("diff", "--name-only", "--no-renames", "--relative", "-z", "HEAD", "--", *places) or ""
-    others = _git("ls-files", "--others", "--exclude-standard", "-z", "--", *places) or ""
-    paths = sorted({path for path in (tracked + others).split("\0") if path.endswith((".py", ".cu", ".j2", ".csv"))})
-    return found + [path for path in paths if _meaning(_git("show", f"HEAD:./{path}"), path) != _meaning(_text(ROOT / path), path)]
-
-
-def _params_files() -> list[str]:
-    """The files that decide the settings of the working directory, which is the root or that of a profile; relative to the root."""
-    profile = mapping(_text(Path("params.yaml"))).get("profile")
-    return ["params.yaml", f"profiles/{profile}/params.yaml"] if profile else ["params.yaml"]
-
-
-def _line(params: dict[str, Any], variant: str) -> list[str]:
-    """The variant and those that it starts from, in the content of a params.yaml of any version."""
-    variants, names = params.get("variants"), list[str]()
-    while isinstance(variants, dict) and variant in variants and variant not in names:
-        names.append(variant)
-        variant = str(own.get("from")) if isinstance(own := variants[variant], dict) else ""
-    return names
-
-
-def _deciding(params: dict[str, Any], variants: Iterable[str]) -> dict[str, str]:
-    """The values in such a file that decide the variants: JSON by dotted key."""
-    sections = {name: value for name in ("data", "scenes", "train", "base", "variants") if isinstance(value := params.get(name), dict)}
-    found = {f"{name}.{key}": value for name, section in sections.items() if name != "variants" for key, value in section.items()}
-    found |= {f"variants.{name}": own[name] for name in variants if name in (own := sections.get("variants", {}))}
-    return {key: json.dumps(value, default=str) for key, value in found.items()}
-
-
-@cache  # called for every variant
 def mapping(text: str | bytes | None) -> dict[str, Any]:
     """The mapping that a YAML text holds; an empty one where it holds none, or is no YAML."""
     try:
@@ -307,23 +214,9 @@ def mapping(text: str | bytes | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _meaning(text: str | None, path: str) -> str | None:
-    try:
-        return canonical(text) if text is not None and path.endswith(".py") else text
-    except SyntaxError:
-        return text
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
 def _git(*arguments: str) -> str | None:
     try:
-        result = git(*arguments, encoding="utf-8", errors="replace", timeout=30)
+        result = git(*arguments, cwd=ROOT, encoding="utf-8", errors="replace", timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() if result.returncode == 0 else None
@@ -365,16 +258,14 @@ def same_processor(name: str, other: str) -> bool:
     return kind == another
 
 
-def origin(device: str, variant: str, task: str = "classification") -> dict[str, Any]:
-    """The origin of a variant's training, as known before it starts. `device`: "cpu" or "cuda".
+def origin(device: str, task: str = "classification") -> dict[str, Any]:
+    """The origin of a training, as known before it starts. `device`: "cpu" or "cuda".
 
-    `git_commit` is the checked-out commit. If what decides the training differs from it, `git_dirty` is true and `git_edits` lists the
-    differences.
+    `git_commit` is the checked-out commit; `git_dirty` says whether settings or the code that decides the training differ from it.
+    Records of earlier versions list the differences, as `git_edits`.
     """
-    changed = edits(variant, code_of(task))
-    known = {"git_commit": _git("rev-parse", "HEAD"), "git_dirty": None if changed is None else bool(changed)}
-    lacking = {"git_edits": changed} if changed else {}
-    return {"code_hash": training_code(task), **known, **lacking, "device": device, "versions": versions(device)}
+    commit, dirty = git_state("params.yaml", "profiles", *(f"{PACKAGE.name}/{entry}" for entry in code_of(task)))
+    return {"code_hash": training_code(task), "git_commit": commit, "git_dirty": dirty, "device": device, "versions": versions(device)}
 
 
 def versions(device: str = "cpu") -> dict[str, str]:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import settings
 
 from pipeline import params
+from pipeline.commands.profiles import write_settings
 from pipeline.environment import clean
 from pipeline.params import data
 from tests.helpers import ROOT
@@ -38,7 +38,7 @@ settings.load_profile("repeatable")
 
 
 class Repository:
-    """A DVC repository of its own: the real dvc.yaml and code, and a small params.yaml."""
+    """A DVC repository of its own: the real dvc.yaml and code, and settings of a small study."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class Repository:
             shutil.copyfile(ROOT / name, path / name)
         (path / ".dvc").mkdir()
         (path / ".dvc" / "config").write_text("[core]\n    no_scm = True\n    analytics = false\n    check_update = false\n")
-        (path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+        write_settings(path, raw)
         return cls(path)
 
     def copy(self, path: Path) -> Repository:
@@ -89,10 +89,10 @@ class Repository:
         return re.findall(r"^Running stage '([^']+)':", output, flags=re.M)
 
     def params(self) -> dict[str, Any]:
-        return yaml.safe_load((self.path / "params.yaml").read_text())
+        return params.read_both(self.path / "params.yaml")
 
     def edit(self, **changes: Any) -> None:
-        """Merges changes into the sections of params.yaml; None removes a key."""
+        """Merges changes into the sections of params.yaml and claims.yaml; None removes a key."""
         raw = self.params()
         for section, change in changes.items():
             for key, value in change.items():
@@ -100,7 +100,7 @@ class Repository:
                     del raw[section][key]
                 else:
                     raw[section][key] = value
-        (self.path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+        write_settings(self.path, raw)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -140,13 +140,13 @@ def _turn(tests: Sequence[pytest.Item]) -> int:
 
 @pytest.fixture(scope="session")
 def raw_params() -> dict[str, Any]:
-    """The repository's params.yaml as plain YAML; copy before changing."""
-    return yaml.safe_load((ROOT / "params.yaml").read_text())
+    """The repository's params.yaml and claims.yaml as plain YAML; copy before changing."""
+    return params.read_both(ROOT / "params.yaml")
 
 
 @pytest.fixture(scope="session")
 def study(raw_params: dict[str, Any]) -> params.Params:
-    """The repository's params.yaml, checked."""
+    """The repository's study, checked."""
     return params.parse(raw_params)
 
 

@@ -18,7 +18,7 @@ from pipeline.evaluation.evaluate import summarize, summarize_votes
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures import Probe
 from pipeline.measures.definitions import SHIFTS, SIZES
-from pipeline.params import ModelSettings, Params, parse
+from pipeline.params import ModelSettings, Params, parse, read_both
 from pipeline.runner import results
 from tests.helpers import ROOT
 
@@ -189,7 +189,7 @@ def rows_of(root: Path, table: str, variant: str) -> list[dict[str, str]]:
 
 def write_study(root: Path, seeds: int, epochs: int, *, left_out: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
     """The real params.yaml with other seeds, epochs and `changes`, and runs of all variants but those left out. Returns it raw."""
-    raw: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text())
+    raw: dict[str, Any] = read_both(ROOT / "params.yaml")
     raw["train"] |= {"seeds": list(range(seeds)), "epochs": epochs}
     raw |= changes
     for claim in raw["claims"].values():

@@ -1,16 +1,13 @@
-"""Whatever `python` the path has: a command runs in the project's own environment, or says what to activate. And any output will do."""
+"""What other projects set reaches no program of this one, and any output will do."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import pwd
-import re
 import shutil
 import subprocess
 import sys
-import tomllib
-import venv
 from pathlib import Path
 
 import pytest
@@ -19,58 +16,6 @@ from requests.utils import should_bypass_proxies
 from pipeline import environment
 from pipeline.study.git import Repository
 from tests.helpers import ROOT, commit_all, git
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """The package's first modules in a folder with a space, and a stage that none of them gets to."""
-    folder = tmp_path / "a checkout"
-    (folder / "pipeline").mkdir(parents=True)
-    for name in ("__init__.py", "environment.py", "foreign-variables.txt"):
-        shutil.copyfile(ROOT / "pipeline" / name, folder / "pipeline" / name)
-    (folder / "pipeline" / "stage.py").write_text("raise SystemExit('with a Python that lacks its packages')")
-    return folder
-
-
-def bare(folder: Path) -> subprocess.CompletedProcess[str]:
-    """A stage with a Python that has no packages: `-S` keeps it from looking for them."""
-    command = [sys.executable, "-S", "-m", "pipeline.stage", "a b", "c"]
-    return subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True)
-
-
-def test_a_stage_finds_its_own_environment(checkout: Path) -> None:
-    python = checkout / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\nfor word; do echo "<$word>"; done\nexit 7\n')
-    python.chmod(0o755)
-    done = bare(checkout)
-    assert (done.returncode, done.stderr) == (7, "")
-    assert done.stdout.split("\n") == ["<-S>", "<-m>", "<pipeline.stage>", "<a b>", "<c>", ""]
-
-
-def test_without_one_it_says_what_to_do(checkout: Path) -> None:
-    done = bare(checkout)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {sys.executable} has no dvc, ")
-    assert done.stderr.endswith(": `make setup` makes a whole environment in .venv, then run the command again.\n")
-    assert done.stderr.count("\n") == 1
-
-
-def test_an_installation_that_was_interrupted_is_not_to_be_activated_again(checkout: Path) -> None:
-    venv.create(checkout / ".venv")
-    python = checkout / ".venv/bin/python"
-    done = subprocess.run(
-        [python, "-m", "pipeline.stage"], cwd=checkout, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert done.stderr.endswith(": `make setup` makes a whole environment in .venv, then run the command again.\n")
-
-
-def test_a_python_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "version_info", (3, 11, 3, "final", 0))
-    assert environment._lack() == "is Python 3.11.3, and the project needs 3.11.4 or a newer one"
-    monkeypatch.setattr(sys, "version_info", (3, 11, 4, "final", 0))
-    assert environment._lack() == ""
 
 
 def test_what_the_outputs_encoding_lacks_is_written_as_its_code() -> None:
@@ -128,20 +73,6 @@ def test_git_reads_this_repository_whatever_the_environment_names(tmp_path: Path
         monkeypatch.setenv(name, str(place))
     repository = Repository.around(own)
     assert (repository.root, repository.commit("HEAD").id) == (own, head)
-
-
-def test_no_environment_is_tracked() -> None:
-    """One that a mistyped path had put into the checkout was once committed with everything else."""
-    command = ["git", "ls-files", "--", "*pyvenv.cfg", "*site-packages/*"]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout == ""
-
-
-def test_the_oldest_mlflow_has_what_the_registry_asks_for() -> None:
-    """`save_model` has `serialization_format` since 3.11."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (floor,) = [re.fullmatch(r"mlflow>=(\d+)\.(\d+)", one) for one in project["dependencies"] if one.startswith("mlflow")]
-    assert floor
-    assert tuple(map(int, floor.groups())) >= (3, 11)
 
 
 def test_git_changes_no_bytes(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -150,15 +149,6 @@ def test_an_edit_of_each_addition_is_noticed(file: str, tmp_path: Path) -> None:
     assert noticed >= DECIDES[file]
 
 
-def test_the_additions_are_those_of_the_document() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    table = re.findall(r"^  \| [a-z ]+ \| \d: (.*) \|$", text, flags=re.MULTILINE)
-    named = {place for row in table for place in re.findall(r"`([a-z_]+/[a-z_/.]*)`", row)}
-    assert len(table) == 6
-    assert named == {str(Path(file).parent) + "/" if Path(file).stem == "own" else file for file in DECIDES} & named
-    assert all((ROOT / "pipeline" / place).exists() for place in named)
-
-
 def test_device_and_versions_are_those_of_this_machine() -> None:
     import torch
 
@@ -218,43 +208,29 @@ def test_a_processor_is_known_without_its_cores() -> None:
     assert not provenance.same_processor("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
 
 
-def test_what_decides_a_variant_and_is_in_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(name: str, text: str) -> None:
+def test_what_decides_a_training_and_is_in_no_commit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(name: str, text: str) -> bool | None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
+        return provenance.origin("cpu")["git_dirty"]
 
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
-    monkeypatch.setattr(provenance, "PACKAGE", tmp_path / "pipeline")
-    monkeypatch.chdir(tmp_path)
-    assert provenance.edits("base") is None  # no git
+    assert provenance.git_state() == (None, None)
     git(tmp_path, "init", "--quiet")
-    study = "train: {epochs: 3}\nbase: {dim: 8}\nvariants: {base: {}, wide: {dim: 9}, wider: {from: wide, heads: 2}}\nclaims: {}\n"
-    write("params.yaml", study)
-    write("profiles/small/params.yaml", "train: {epochs: 2}\n")
-    write("pipeline/models/vit.py", "x = 1\n")
-    assert provenance.edits("base") is None  # no commit
-    commit_all(tmp_path)
-    assert provenance.edits("wider") == []
-
-    write("params.yaml", study.replace("dim: 9", "dim: 10").replace("claims: {}", "claims: {A: {}}"))
-    assert provenance.edits("wider") == provenance.edits("wide") == ['variants.wide: {"dim": 9} -> {"dim": 10}']
-    assert provenance.edits("base") == []
-    write("params.yaml", study.replace("variants: {", "variants: {new: {}, ").replace("{epochs: 3}", "{epochs: 3, clip_norm: 1}"))
-    assert provenance.edits("new") == ["train.clip_norm: none -> 1", "variants.new: none -> {}"]
-
-    write("params.yaml", study)
-    write("pipeline/models/vit.py", "x = 1  # reworded\n")
-    write("pipeline/report/pages.py", "decides nothing")
-    assert provenance.edits("base") == []
-    write("pipeline/models/vit.py", "x = 2\n")
-    write("pipeline/kernels/new.py", "y = 1\n")
-    assert provenance.edits("base") == ["pipeline/kernels/new.py", "pipeline/models/vit.py"]
-
-    commit_all(tmp_path)
-    write("build/small/params.yaml", "profile: small\n")
-    monkeypatch.chdir(tmp_path / "build" / "small")
-    write("profiles/small/params.yaml", "train: {epochs: 1}\n")
-    assert provenance.edits("base") == ["profiles/small/params.yaml: train.epochs: 2 -> 1"]
+    assert write("params.yaml", "train: {epochs: 3}\n") is None
+    for name in ("pipeline/models/vit.py", "claims.yaml", "profiles/small.yaml"):
+        write(name, "")
+    assert provenance.git_state() == (None, None)  # no commit
+    commit = commit_all(tmp_path)
+    assert provenance.git_state() == (commit, False)
+    for name, decides in (("claims.yaml", False), ("pipeline/report/pages.py", False), ("pipeline/captioning/new.py", False)):
+        assert write(name, "x = 1\n") is decides
+    assert provenance.git_state() == (commit, True)
+    assert provenance.origin("cpu", "captioning")["git_dirty"]
+    assert provenance.origin("cpu")["git_commit"] == commit
+    for name in ("params.yaml", "profiles/small.yaml", "pipeline/models/vit.py", "pipeline/kernels/new.py"):
+        commit_all(tmp_path)
+        assert write(name, "x = 2\n") is True
 
 
 @pytest.mark.parametrize("text", ["", "- 1", "a: [", "a: \t- b", "day: 2026-02-30", None])

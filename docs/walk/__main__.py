@@ -59,7 +59,7 @@ STEPS = (
         "A study is one file. This one has two variants and replaces the repository's own, so use a separate clone. "
         "Its tests of the old catalogue and of README.md fail until they are changed, too.",
         (
-            "cp docs/walk/params.yaml params.yaml",
+            "cp docs/walk/*.yaml .",
             "make list",
             "make repro",
             "dvc push",
@@ -72,7 +72,8 @@ STEPS = (
         "A variant",
         "One line for the variant, one name in the experiment. What is trained already is not trained again.",
         (
-            "sed -i 's/^  no-position: .*/&\\n  wide: {mlp_dim: 64}/; s/\\[base, no-position\\]/[base, no-position, wide]/' params.yaml",
+            "sed -i 's/^  no-position: .*/&\\n  wide: {mlp_dim: 64}/; "
+            "s/\\[base, no-position\\]/[base, no-position, wide]/' params.yaml claims.yaml",
             "make repro",
             "make compare BASE=HEAD",
             "dvc push",

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from pipeline.errors import UserError, run_command
 from pipeline.measures import TIMING_RULES
-from pipeline.params import AnyModelSettings, ClaimSettings, Dumper, Params, load, nearest
+from pipeline.params import AnyModelSettings, ClaimSettings, Params, load, nearest
 
 _WIDTH = 120  # characters of a line that goes to a file or a pipe
 _NAME = 30  # characters of a name that stands on one line
@@ -94,7 +94,7 @@ def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str
             f"{_count(params.resolve(variant).model):,}",
             ", ".join(name for name, of in params.experiments.items() if variant in of.variants),
             ", ".join(name for name, of in params.claims.items() if any(variant in part.variants for part in of.comparisons)),
-            yaml.dump(change, Dumper=Dumper, default_flow_style=True, sort_keys=False, width=sys.maxsize).strip().strip("{}"),
+            yaml.safe_dump(change, default_flow_style=True, sort_keys=False, width=sys.maxsize).strip().strip("{}"),
         )
         for variant, change in params.variants.items()
     ]

@@ -1,116 +1,104 @@
-"""`dvc repro` for a study that may have been killed before: checks params.yaml, mends what a kill left, trains, then runs DVC.
+"""`make repro`: checks the settings, trains all that is missing by `make train`, then runs `dvc repro`, whose train stages only assemble.
 
-`pipeline.commands.train` trains all variants at once; the train stages then only assemble.
+    python -m pipeline.commands.repro [ARGUMENTS OF dvc repro]
 
-python -m pipeline.commands.repro [ARGUMENTS OF dvc repro]
+After a kill the same command goes on.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from pipeline import params
-from pipeline.commands import mending
 from pipeline.errors import UserError, run_command
-from pipeline.provenance import training_code
-from pipeline.runner import results
+from pipeline.files import replacing
+from pipeline.provenance import git
+from pipeline.runner.lock import try_lock
 from pipeline.runner.workers import choose_processes, die_with_parent
 from pipeline.stages import bring
-from pipeline.study.files import RUNS
 
+LOCK = "dvc.lock"
+COPY = Path(".checkpoints/dvc.lock")  # as it was before DVC was started; here while DVC runs, or if it was killed
 _INTERRUPTED = {130, 252}  # exit statuses after Ctrl-C: a command's of this project, and DVC's
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m pipeline.commands.repro", usage="%(prog)s [ARGUMENTS OF dvc repro]", description="Mends, trains, runs dvc repro."
-    )
-    arguments = parser.parse_known_args(argv)[1]
-    reproduce(Path(), arguments)
+    if argv[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return
+    reproduce(Path(), argv)
 
 
 def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
-    """Mends what a kill left in a repository, trains all that is missing, then runs `dvc repro`.
+    """Trains all that is missing, then runs `dvc repro`; with arguments of `dvc repro` it runs that alone.
 
     Raises:
-        UserError: params.yaml is wrong, or (status 1) a training or DVC failed; what went wrong has been printed by then.
+        UserError: the settings are wrong, or (status 1) a training or DVC failed; what went wrong has been printed by then.
         KeyboardInterrupt: Ctrl-C was pressed; what ran has ended.
     """
     choose_processes()  # refuses a bad number now, and not after the stages before
     settings = params.load(directory / "params.yaml")
-    stages = _stages(directory, settings)
-    if not (directory / ".dvc").is_dir():
-        raise UserError(f"There is no .dvc/ in {directory.resolve()}: run the command from the root of a clone.")
     bring.check_place(directory)
-    for line in mending.mend(directory, stages):
-        print(line, flush=True)
+    with _guarded(directory):
+        pass
     if not arguments:  # with arguments DVC may run a part of the study that trains nothing
-        _run(directory, "make train", ["-m", "pipeline.commands.train"], stages)
-        # Replays had accepted these, so that to DVC nothing has changed.
-        if os.environ.get("REPLAY") == "0" and (trained := _of_other_code(directory, settings)):
-            _run(directory, "dvc repro", ["-m", "dvc", "repro", "--force", "--single-item", *trained], stages)
-    _run(directory, "dvc repro", ["-m", "dvc", "repro", *arguments], stages)
+        _run(directory, "make train", "pipeline.commands.train")
+        if os.environ.get("REPLAY") == "0":  # to DVC nothing has changed where a replay had accepted what was trained anew
+            with _guarded(directory):
+                stages = [f"train@{variant}" for variant in settings.variants]
+                _run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", *stages)
+    with _guarded(directory):
+        _run(directory, "dvc repro", "dvc", "repro", *arguments)
 
 
-def read_stages(path: Path) -> dict[str, Any]:
-    """The content of a dvc.yaml. Raises UserError where it holds no stages, or one that is no mapping."""
-    content = params.read(path)
-    stages = content.get("stages") if isinstance(content, dict) else None
-    if not isinstance(stages, dict) or not all(isinstance(stage, dict) for stage in stages.values()):
-        raise UserError("dvc.yaml holds no stages, or one without a body: bring it back with `git checkout dvc.yaml`.")
-    return content
+@contextlib.contextmanager
+def _guarded(directory: Path) -> Iterator[None]:
+    """Keeps a copy of dvc.lock while DVC runs; first puts back the copy that a killed command left, and removes DVC's list of readers.
 
-
-def _stages(directory: Path, settings: params.Params) -> list[str]:
-    """Names of the stages of dvc.yaml; it repeats a stage for each variant, or not at all."""
-    return [
-        f"{name}@{variant}" if variant else name
-        for name, stage in read_stages(directory / "dvc.yaml")["stages"].items()
-        for variant in (settings.variants if "foreach" in stage else [None])
-    ]
-
-
-def _of_other_code(directory: Path, settings: params.Params) -> list[str]:
-    """The train stages whose results hold seeds that other code has trained."""
-    found = []
-    for variant in settings.variants:
-        code = training_code(settings.resolve(variant).task)
-        with contextlib.suppress(UserError, ValueError, KeyError):  # of an older form: DVC runs the stage anyway
-            if any(group["code_hash"] != code for group in results.read_run(directory / RUNS / variant)["trainings"]):
-                found.append(f"train@{variant}")
-    return found
-
-
-def _run(directory: Path, name: str, arguments: Sequence[str], stages: Sequence[str]) -> None:
-    """Runs a command that may run DVC, called `name`. While it runs, dvc.lock is copied whenever it has changed.
+    DVC writes both files in place, so a kill may cut them. A lock that equals the last commit's stays: git brought it back.
 
     Raises:
-        UserError: it failed; it has printed why.
-        KeyboardInterrupt: Ctrl-C was pressed; it has ended.
+        UserError: another command like this one runs here.
     """
+    lock, copy = directory / LOCK, directory / COPY
+    copy.parent.mkdir(exist_ok=True)
+    with (copy.parent / "repro.lock").open("a") as held:
+        if not try_lock(held):
+            raise UserError("Another `make repro` runs DVC here: wait until it ends, then run this one again.")
+        if copy.exists():
+            committed = None
+            with contextlib.suppress(OSError):  # no git
+                committed = git("show", f"HEAD:./{LOCK}", cwd=directory).stdout
+            if copy.stat().st_size and (not lock.exists() or lock.read_bytes() != committed):
+                copy.replace(lock)
+                print("The last command was killed: dvc.lock is as it was before again; what is finished is not done anew.", flush=True)
+            (directory / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)
+        with replacing(copy) as temporary:
+            temporary.write_bytes(lock.read_bytes() if lock.exists() else b"")
+        try:
+            yield
+        finally:
+            copy.unlink(missing_ok=True)
+
+
+def _run(directory: Path, name: str, *module: str) -> None:
+    """Runs `python -m MODULE ARGUMENTS`, called `name`, in a directory. Raises as `reproduce` does where it failed."""
     this = os.getpid()
     # Stages call `python`; it has to be this one.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     command = subprocess.Popen(
-        [sys.executable, *arguments],
+        [sys.executable, "-m", *module],
         cwd=directory,
         env=os.environ | {"PATH": path},
         preexec_fn=lambda: die_with_parent(this),
     )
     try:
-        status = None
-        while status is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = command.wait(timeout=1)
-            with contextlib.suppress(OSError):  # a copy that cannot be written stops nothing
-                mending.keep(directory, stages)
+        status = command.wait()
     except KeyboardInterrupt:
         # A terminal interrupts the whole group, which ends by itself. A signal to this process alone does not, so the command is ended.
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):

@@ -162,7 +162,7 @@ class _Study:
         for refusal in refused:
             self._fault(str(refusal))
         waiting = [entry for entries in self._waiting.values() for entry in entries]
-        self._origins = {entry.variant: provenance.origin(self._device, entry.variant, entry.settings.task) for entry in waiting}
+        self._origins = {entry.variant: provenance.origin(self._device, entry.settings.task) for entry in waiting}
         self._unreadable = stage.gather(self._waiting)
         for place in self._waiting:
             self._next(place)

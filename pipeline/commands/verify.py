@@ -347,7 +347,7 @@ def _train_again(params: Params, variant: str, seed: int) -> int:
     settings, device = params.resolve(variant), workers.choose_device()
     old = _stored(params, variant)[seed]
     group = _group(old, device)
-    about = origin(device, variant, settings.task)
+    about = origin(device, settings.task)
     last: list[EpochRow] = []
     progress = TrainingProgress(variant, [group], settings.train.epochs)
 

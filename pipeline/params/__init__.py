@@ -1,14 +1,12 @@
-"""params.yaml as frozen, validated settings; a variant is the base plus its own difference.
+"""params.yaml and claims.yaml as frozen, validated settings; a variant is the base plus its own difference.
 
-Nothing here knows of DVC, MLflow or torch. Every fault becomes one sentence that names the key, says what is wrong and, if there is
-one, names the nearest valid choice.
+Nothing here knows of DVC, MLflow or torch. Every fault becomes one sentence that names its key.
 """
 
 from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import DATASETS, DataSettings, DataSource, ScenesSettings, Shape
-from pipeline.params.faults import nearest, shown
 from pipeline.params.model import AnyModelSettings, BaselineSettings, CaptionerSettings, ModelSettings
-from pipeline.params.reading import Dumper, read
+from pipeline.params.reading import nearest, read, shown
 from pipeline.params.study import (
     ClaimSettings,
     ComparisonSettings,
@@ -21,6 +19,7 @@ from pipeline.params.study import (
     load,
     load_variant,
     parse,
+    read_both,
     recorded,
 )
 from pipeline.params.timing import TimingSettings
@@ -36,7 +35,6 @@ __all__ = [
     "ComparisonSettings",
     "DataSettings",
     "DataSource",
-    "Dumper",
     "ExperimentSettings",
     "Figure",
     "Measure",
@@ -53,6 +51,7 @@ __all__ = [
     "nearest",
     "parse",
     "read",
+    "read_both",
     "recorded",
     "shown",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from pipeline.errors import UserError
-from pipeline.params.faults import nearest, shown
+from pipeline.params.reading import nearest
 
 
 class Shape(NamedTuple):
@@ -85,7 +85,7 @@ class DataSettings(Settings):
     @classmethod
     def _known(cls, dataset: str) -> str:
         if dataset not in DATASETS:
-            raise ValueError(f"is {shown(dataset)}, which is not a choice{nearest(dataset, DATASETS)}")
+            raise ValueError(f"there is no data set {dataset!r}{nearest(dataset, DATASETS)}")
         return dataset
 
     @property

@@ -9,7 +9,6 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import Settings, Shape
-from pipeline.params.faults import shown
 
 
 class NetworkSettings(Settings):
@@ -132,8 +131,7 @@ class ModelSettings(NetworkSettings):
         for name, value in plain.items():
             if getattr(self, name) != value:
                 raise ValueError(
-                    f"{name}: {shown(getattr(self, name))} changes nothing where {sublayer} is {getattr(self, sublayer)}; "
-                    f"set it to {shown(value)}"
+                    f"{name}: {getattr(self, name)} changes nothing where {sublayer} is {getattr(self, sublayer)}; set it to {value}"
                 )
 
 

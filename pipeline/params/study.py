@@ -1,4 +1,4 @@
-"""params.yaml as a whole: variants, experiments, claims, and how claims are judged."""
+"""params.yaml and claims.yaml as a whole: variants, experiments, claims, and how claims are judged."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from pipeline.measures import MEASURES, TIMING_RULES, Probe
 from pipeline.measures.definitions import SIZES
 from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import DataSettings, ScenesSettings, Settings, shape_context
-from pipeline.params.faults import nearest, sentence, shown
 from pipeline.params.model import AnyModelSettings, BaselineSettings, CaptionerSettings, ModelSettings, NetworkSettings
-from pipeline.params.reading import read
+from pipeline.params.reading import nearest, read, sentence, shown
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
 
-MAX_NAME = 100  # characters; file names contain it, and they may have at most 255
-
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][\w-]{0,99}", re.ASCII)  # files are called so
+_MISSING = {"NA", "NULL", "null", "NaN", "nan", "None"}  # to pandas, which reads the tables
 _OVERRIDES = TrainSettings.model_fields.keys()
 _NETWORK: TypeAdapter[AnyModelSettings] = TypeAdapter(AnyModelSettings)
 _SETTINGS: dict[str, type[ModelSettings | CaptionerSettings | BaselineSettings]] = {"vit": ModelSettings, "captioner": CaptionerSettings}
@@ -209,39 +207,34 @@ class ComparisonSettings(Settings):
 
     @model_validator(mode="after")
     def _possible(self) -> ComparisonSettings:
-        measure = MEASURES[self.measure]
-        if (self.reference is None) != (self.rule == "at least" and measure.series is None):
-            raise ValueError(f"reference: {'at least compares with its bound alone' if self.reference else f'{self.rule} needs one'}")
-        if self.variant == self.reference:
-            raise ValueError(f"reference: {self.reference} cannot be compared with itself")
-        if self.rule in TIMING_RULES:
-            if self.bound is not None:
-                raise ValueError(f"bound: {self.rule} has none; give the two ends between which it has to lie")
-            if self.between is None or not self.between[0] < self.between[1]:
-                raise ValueError(f"between: {self.rule} needs two ends in rising order, for example [1.0, .inf]")
-            if self.rule == "ratio" and self.between[0] < 0:
-                raise ValueError("between: a ratio of times is above 0; begin with 0 or more")
-        elif self.between is not None:
-            raise ValueError(f"between: {self.rule} has none; give a bound instead")
-        if measure.rule is not None and self.rule != measure.rule:
-            raise ValueError(f"rule: {self.rule} is not for {self.measure}; use {measure.rule}")
-        if self.rule in TIMING_RULES and measure.rule != self.rule:
-            judged = " or ".join(name for name, measure in MEASURES.items() if measure.rule == self.rule)
-            raise ValueError(f"measure: {self.rule} judges {judged}, not {self.measure}")
-        if self.rule in ("equivalent", "at least") and self.bound is None:
-            raise ValueError(f"bound: {self.rule} needs one")
-        if self.bound is not None and measure.ratio and self.bound <= 0:
-            raise ValueError(f"bound: effects on the {self.measure} are ratios, so it has to be above 0")
-        if self.rule == "at least" and self.bound is not None and measure.of_value == "%" and not 0 <= self.bound <= 1:
-            raise ValueError(f"bound: {self.bound:g} is no share; 99.5 % is 0.995")
-        if self.rule == "equivalent" and self.bound is not None and self.bound <= float(measure.ratio):
-            raise ValueError(f"bound: equivalent needs one above {int(measure.ratio)}")
-        if self.minus is not None and self.rule not in ("equivalent", "less", "more"):
-            raise ValueError(f"minus: {self.rule} compares one pair only")
-        if self.minus is not None and not self.paired and len(set(self.variants)) < 4:
-            raise ValueError("minus: name four different variants, because unpaired ones count as independent")
-        if bool(self.pairs) != (measure.series is not None) or (self.pairs and self.pairs[-1] != (self.variant, self.reference)):
-            raise ValueError(f"pairs: {'ends with variant and reference' if measure.series else f'{self.measure} has none'}")
+        measure, bound, timed = MEASURES[self.measure], self.bound, self.rule in TIMING_RULES
+        alone = self.rule == "at least" and measure.series is None
+        ends = self.between or (0.0, 0.0)
+        for fault, said in (
+            ((self.reference is None) != alone, f"reference: {self.rule} {'compares with its bound alone' if alone else 'needs one'}"),
+            (self.variant == self.reference, f"reference: {self.reference} cannot be compared with itself"),
+            (measure.rule not in (None, self.rule), f"rule: {self.measure} is judged by {measure.rule}"),
+            (timed and measure.rule != self.rule, f"measure: {self.rule} does not judge {self.measure}"),
+            (
+                timed == (self.between is None),
+                f"between: {self.rule} {'needs two ends, such as [1.0, .inf]' if timed else 'has a bound instead'}",
+            ),
+            (
+                timed and not (ends[0] < ends[1] and (ends[0] >= 0 or self.rule != "ratio")),
+                "between: give its ends in rising order, of a ratio from 0 on",
+            ),
+            (timed and bound is not None, f"bound: {self.rule} has two ends instead, between"),
+            (self.rule in ("equivalent", "at least") and bound is None, f"bound: {self.rule} needs one"),
+            (bound is not None and measure.ratio and bound <= 0, f"bound: effects on the {self.measure} are ratios, so it is above 0"),
+            (self.rule == "equivalent" and (bound or 0) <= float(measure.ratio), f"bound: equivalent needs one above {int(measure.ratio)}"),
+            (alone and measure.of_value == "%" and not 0 <= (bound or 0) <= 1, "bound: a share is between 0 and 1; 99.5 % is 0.995"),
+            (self.minus is not None and self.rule not in ("equivalent", "less", "more"), f"minus: {self.rule} compares one pair only"),
+            (self.minus is not None and not self.paired and len({*self.variants}) < 4, "minus: unpaired, it needs four different variants"),
+            (bool(self.pairs) != (measure.series is not None), f"pairs: {self.measure} {'needs' if measure.series else 'has no'} pairs"),
+            (bool(self.pairs) and self.pairs[-1] != (self.variant, self.reference), "pairs: they end with variant and reference"),
+        ):
+            if fault:
+                raise ValueError(said)
         return self
 
     @property
@@ -281,7 +274,7 @@ class ClaimSettings(Settings):
     @model_validator(mode="after")
     def _translates_a_quote(self) -> ClaimSettings:
         if self.translation is not None and self.quote is None:
-            raise ValueError("translation: there is no quote that it translates; give the quote, or remove it")
+            raise ValueError("translation: there is no quote that it translates")
         return self
 
 
@@ -311,7 +304,7 @@ class ExperimentSettings(Settings):
     @classmethod
     def _of_each_seed(cls, measure: Measure) -> Measure:
         if MEASURES[measure].values is None:
-            raise ValueError(f"is {measure}, which is no measure of each seed and stands in claims only; name another, such as accuracy")
+            raise ValueError(f"{measure} is no measure of each seed: it stands in claims only")
         return measure
 
     def label(self, variant: str) -> str:
@@ -324,7 +317,7 @@ class ExperimentSettings(Settings):
 
 
 class Params(Settings):
-    """The whole of params.yaml.
+    """The whole of params.yaml and claims.yaml.
 
     Attributes:
         variants: each variant as written: its difference to `base`, or to the variant named by its `from`.
@@ -339,10 +332,10 @@ class Params(Settings):
     train: TrainSettings
     base: ModelSettings
     variants: dict[str, dict[str, Any]]
-    experiments: dict[str, ExperimentSettings]
-    claims: dict[str, ClaimSettings]
     timing: TimingSettings
     images_shown: Annotated[int, Field(ge=1)]
+    experiments: dict[str, ExperimentSettings] = Field(default_factory=dict)
+    claims: dict[str, ClaimSettings] = Field(default_factory=dict)
     looks: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(strict=False)] = ()
     scenes: ScenesSettings = ScenesSettings()
     preview: str | None = None
@@ -352,8 +345,14 @@ class Params(Settings):
     @classmethod
     def _rising(cls, looks: tuple[int, ...]) -> tuple[int, ...]:
         if list(looks) != sorted(set(looks)):
-            raise ValueError(f"has to be in rising order, each number once, for example {sorted(set(looks))}")
+            raise ValueError("give the numbers in rising order, each once")
         return looks
+
+    @field_validator("variants", mode="before")
+    @classmethod
+    def _bare(cls, variants: Any) -> Any:
+        """`name:` without a value is the base under another name."""
+        return {name: {} if own is None else own for name, own in variants.items()} if isinstance(variants, Mapping) else variants
 
     def ancestry(self, variant: str) -> list[str]:
         """The variant, the one that it starts from, and so on up to the one that starts from the base.
@@ -365,13 +364,10 @@ class Params(Settings):
             raise UserError(f"There is no variant {shown(variant)}{nearest(variant, self.variants)}.")
         names = [variant]
         while (parent := self.variants[names[-1]].get("from")) is not None:
-            if not isinstance(parent, str) or parent not in self.variants:
-                raise UserError(
-                    f"variants.{names[-1]}.from is {shown(parent)}, which variants does not have{nearest(parent, self.variants)}."
-                )
+            if parent not in self.variants:
+                raise UserError(f"variants.{names[-1]}.from: there is no variant {shown(parent)}{nearest(parent, self.variants)}.")
             if parent in names:
-                circle = " from ".join([*names[names.index(parent) :], parent])
-                raise UserError(f"variants.{names[-1]}.from makes a circle ({circle}); let one of them start from the base.")
+                raise UserError(f"variants.{names[-1]}.from: {parent} starts from it; let one of them start from the base.")
             names.append(parent)
         return names
 
@@ -393,23 +389,14 @@ class Params(Settings):
         Raises:
             UserError: the name is unknown, or the resulting settings are invalid.
         """
-        difference = self.difference(variant)
-        key = f"variants.{variant}"
+        difference, key = self.difference(variant), f"variants.{variant}"
         architecture = difference.get("architecture", "vit")
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
-            raise UserError(f"{key}.architecture is {shown(architecture)}, which is not a choice{nearest(architecture, ARCHITECTURES)}.")
+            raise UserError(f"{key}.architecture: there is no {shown(architecture)}{nearest(architecture, ARCHITECTURES)}.")
         model = _SETTINGS.get(architecture, BaselineSettings)
-        for name in difference:
-            if name not in _OVERRIDES and name not in model.model_fields:
-                owner = self._owner(variant, name)
-                where = f"{key}.{name}" if owner == variant else f"{key}.{name} (from {owner})"
-                if name in ModelSettings.model_fields:
-                    raise UserError(f"{where} is an option of the vision transformer, which {architecture} does not have; remove it.")
-                if any(name in other.model_fields for other in (CaptionerSettings, BaselineSettings)):
-                    network = "the vision transformer" if model is ModelSettings else architecture
-                    raise UserError(f"{where} is not an option of {network}; remove it, or set architecture.")
-                options = ["from", *model.model_fields, *sorted(_OVERRIDES)]
-                raise UserError(f"{where} is not an option of a variant{nearest(name, options)}.")
+        for name in difference.keys() - model.model_fields.keys() - _OVERRIDES:
+            options = ["from", *model.model_fields, *sorted(_OVERRIDES)]
+            raise UserError(f"{key}.{name}: {architecture} has no such option{nearest(name, options)}.")
         own = {name: value for name, value in difference.items() if name in model.model_fields}
         own = self.base.model_dump() | own if model is ModelSettings else own
         try:
@@ -419,33 +406,21 @@ class Params(Settings):
         except ValidationError as error:
             raise UserError(sentence(error, key, model)) from None
         captions = ARCHITECTURES[architecture].task == "captioning"
-        examples = "scenes" if captions else "images"
         try:
             available = self.scenes.train if captions else self.data.count("train")
         except UserError:  # the trainer, which has the images, looks again
             available = max(train.train_images or 0, train.batch_size)
-        if train.train_images is not None and train.train_images > available:
-            where = f"variants.{self._owner(variant, 'train_images')}" if "train_images" in difference else "train"
-            raise UserError(
-                f"{where}.train_images is {train.train_images:,}, but {self.data.dataset} has {available:,} training {examples}; "
-                f"the nearest valid value is {available}."
-            )
-        if train.self_critical_epochs and not captions:
-            raise UserError(f"{key}.self_critical_epochs: {architecture} writes no captions; set it to 0.")
-        if train.augment != "none" and captions:
-            raise UserError(f"{key}.augment: {architecture} describes scenes, and {train.augment} is for single images; set it to none.")
-        resolved = VariantSettings(data=self.data, train=train, model=settings, scenes=self.scenes if captions else None)
         last_batch = (train.epoch_images or available) % train.batch_size or train.batch_size
-        if last_batch == 1 and isinstance(settings, ModelSettings) and settings.num_tokens == 1 and settings.has_batch_norm:
-            raise UserError(
-                f"{key}.norm_kind: batch needs two tokens or more, but an epoch's last batch has one image, which is one token; "
-                "set norm_kind to layer, or change batch_size or patch."
-            )
-        return resolved
-
-    def _owner(self, variant: str, option: str) -> str:
-        """The variant that sets an option of `variant`: itself, or the nearest one that it starts from."""
-        return next(name for name in self.ancestry(variant) if option in self.variants[name])
+        one_token = isinstance(settings, ModelSettings) and settings.num_tokens == 1 and settings.has_batch_norm
+        for fault, said in (
+            ((train.train_images or 0) > available, f"train_images: {self.data.dataset} has {available:,} of them"),
+            (train.self_critical_epochs and not captions, f"self_critical_epochs: {architecture} writes no captions; set it to 0"),
+            (train.augment != "none" and captions, f"augment: {train.augment} is for single images; set it to none"),
+            (one_token and last_batch == 1, "norm_kind: batch needs two tokens, and the last batch has one; change patch or batch_size"),
+        ):
+            if fault:
+                raise UserError(f"{key}.{said}.")
+        return VariantSettings(data=self.data, train=train, model=settings, scenes=self.scenes if captions else None)
 
     def timed_otherwise(self) -> list[str]:
         """The timing stage's subjects whose network differs from that of the variant with the same name."""
@@ -480,122 +455,72 @@ def _has(settings: VariantSettings, probe: Probe) -> bool:
     return probe in ("trace", "first_steps") or (isinstance(model, ModelSettings) and model.has_attention_weights)
 
 
-# What stages name in dvc.yaml, and what has a default for commits that lack it. DVC knows no defaults.
-_FOLLOWED = (("", "looks"), ("", "scenes"), ("", "preview"), ("train", "beta2"))
-
-
 def load(path: str | Path = "params.yaml") -> Params:
-    """Reads and checks params.yaml, every variant included.
+    """Reads and checks params.yaml, and claims.yaml beside it if there is one; every variant included.
 
     Raises:
         UserError: one sentence about the first fault, with the path of its key.
     """
-    raw = read(Path(path))
-    params = parse(raw)
-    for section, key in _FOLLOWED:
-        if key not in (raw[section] if section else raw):
-            dotted = f"{section}.{key}" if section else key
-            raise UserError(f"{path} lacks {dotted}, which DVC follows: write it, even where its value is empty.")
-    return params
+    return parse(read_both(Path(path)))
+
+
+def read_both(path: Path) -> dict[str, Any]:
+    """The content of a params.yaml and of the claims.yaml beside it as one mapping, not checked. Raises UserError as `load` does."""
+    whole: dict[str, Any] = {}
+    for file in (path, *filter(Path.exists, [path.with_name("claims.yaml")])):
+        part = read(file) or {}
+        if not isinstance(part, dict) or part.keys() & whole.keys():
+            fault = f"has {', '.join(part.keys() & whole.keys())} too" if isinstance(part, dict) else "is no mapping of settings"
+            raise UserError(f"{file} {fault}: `git checkout {file}` brings back the last commit's.")
+        whole |= part
+    return whole
 
 
 def parse(raw: Any) -> Params:
-    """Checks the content of params.yaml, a mapping. Raises UserError as `load` does."""
-    if not isinstance(raw, Mapping):
-        raise UserError("params.yaml has to be a mapping of settings: `git checkout params.yaml` brings back the last commit's.")
-    raw = dict(raw)
-    variants = raw.get("variants")
-    if isinstance(variants, Mapping):
-        # `name:` without a value is the base under another name.
-        raw["variants"] = {name: {} if change is None else change for name, change in variants.items()}
+    """Checks the settings of a whole study, a mapping. Raises UserError as `load` does."""
     try:
-        params = Params.model_validate(raw, context=shape_context(raw.get("data")))
+        params = Params.model_validate(raw, context=shape_context(raw.get("data") if isinstance(raw, Mapping) else None))
     except ValidationError as error:
         raise UserError(sentence(error, "", Params)) from None
-    _check_names(params)
+    for fault in _misnamed(params):
+        raise UserError(f"{fault}.")
     # Variants that others start from come first, so that a fault names the variant in which it is written.
-    for variant in sorted(params.variants, key=lambda name: len(params.ancestry(name))):
-        params.resolve(variant)
+    tasks = {name: params.resolve(name).task for name in sorted(params.variants, key=lambda name: len(params.ancestry(name)))}
     for name, experiment in params.experiments.items():
-        if len({params.resolve(variant).task for variant in experiment.variants}) > 1:
-            raise UserError(
-                f"experiments.{name}.variants are captioners and classifiers, which have no measure in common; make an experiment of each."
-            )
+        if len({tasks[variant] for variant in experiment.variants}) > 1:
+            raise UserError(f"experiments.{name}.variants: captioners and classifiers have no measure in common.")
     for subject in params.timing.subjects:
         params.timing.model(subject, params.base)
-    for name, claim in params.claims.items():
-        for i, part in enumerate(claim.comparisons):
-            for variant in part.variants if MEASURES[part.measure].rule == "ratio" else ():
-                if variant in params.variants and variant not in params.timing.subjects:
-                    raise UserError(
-                        f"claims.{name}.comparisons.{i} speaks of the step time of {variant!r}, which is not among timing.subjects"
-                        " and so is not timed; add it there."
-                    )
     return params
 
 
-def _check_names(params: Params) -> None:
-    if not params.variants:
-        raise UserError("variants is empty in params.yaml; name at least one, for example `base: {}`.")
-    for kind, names in (("variants", params.variants), ("experiments", params.experiments), ("claims", params.claims)):
-        for name in names:
-            if len(name) > MAX_NAME:
-                raise UserError(
-                    f"{kind}.{name[:MAX_NAME]}...: a name may have at most {MAX_NAME} characters, and this one has {len(name)}."
-                )
+def _misnamed(params: Params) -> Iterator[str]:
+    """Names that no file can have, and references to what is not there. Claims may speak of variants that are not there."""
+    for kind in ("variants", "experiments", "claims"):
+        for name in getattr(params, kind):
             if not _NAME.fullmatch(name):
-                better = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or f"{kind[:-1]}-1"
-                rule = "a name may hold letters, digits, '-' and '_' only" if name[:1] != "-" else "a name cannot start with '-'"
-                raise UserError(f"{kind}.{name}: {rule}; {better} would do.")
-            if name.lower() in ("yes", "no", "on", "off"):
-                raise UserError(f"{kind}.{name}: YAML 1.1 reads this word as true or false; {kind[:-1]}-{name} would do.")
-            if name in ("NA", "NULL", "null", "NaN", "nan", "None"):
-                raise UserError(f"{kind}.{name}: pandas reads this word as a missing value; {kind[:-1]}-{name} would do.")
-    lowered: dict[str, str] = {}
-    for name in params.variants:
-        if name.lower() in lowered:
-            raise UserError(
-                f"variants.{name} and variants.{lowered[name.lower()]} differ in case only, which some file systems cannot tell apart."
-            )
-        lowered[name.lower()] = name
-    drawn = {f"experiments.{name}.labels.{one}": text for name, own in params.experiments.items() for one, text in own.labels.items()}
-    drawn |= {f"timing.subjects.{name}": params.timing.label(name) for name in params.timing.subjects}
-    drawn |= {f"claims.{name}.sentence": claim.sentence for name, claim in params.claims.items()}
-    for key, text in drawn.items():
-        if text.count("$") > 1:
-            raise UserError(f"{key}: figures read what stands between two $ as a formula; write the word instead.")
-    for name, experiment in params.experiments.items():
-        key = f"experiments.{name}"
-        for variant in (*experiment.variants, experiment.baseline):
-            if variant not in params.variants:
-                raise UserError(
-                    f"{key} names the variant {shown(variant)}, which variants does not have{nearest(variant, params.variants)}."
-                )
-        if experiment.baseline not in experiment.variants:
-            raise UserError(
-                f"{key}.baseline is {shown(experiment.baseline)}, which is not among its variants; add it there or choose one of them."
-            )
-        for what in ("variants", "figures", "claims"):
-            listed = getattr(experiment, what)
-            if twice := [entry for entry in listed if listed.count(entry) > 1]:
-                raise UserError(f"{key}.{what} names {shown(twice[0])} more than once; list each once.")
-        for variant, reference in experiment.beside.items():
-            for named in (variant, reference):
-                if named not in experiment.variants:
-                    raise UserError(
-                        f"{key}.beside names {shown(named)}, which is not among its variants{nearest(named, experiment.variants)}."
-                    )
-            if variant in (reference, experiment.baseline):
-                fault = "itself" if variant == reference else "another variant, but it is the baseline"
-                raise UserError(f"{key}.beside sets {variant} beside {fault}; remove that line.")
-        for variant in experiment.labels:
-            if variant not in experiment.variants:
-                raise UserError(
-                    f"{key}.labels names {shown(variant)}, which is not among its variants{nearest(variant, experiment.variants)}."
-                )
-        for claim in experiment.claims:
-            if claim not in params.claims:
-                raise UserError(f"{key}.claims names {shown(claim)}, which claims does not have{nearest(claim, params.claims)}.")
+                yield f"{kind}: {shown(name)} is no name: up to 100 letters, digits, '-' and '_'"
+            if name in _MISSING:
+                yield f"{kind}: pandas reads {name!r} as a missing value; take another name"
+    if not params.variants:
+        yield "variants: name at least one, for example `base: {}`"
+    for name, own in params.experiments.items():
+        inside = [own.baseline, *own.labels, *own.beside, *own.beside.values()]
+        for key, wanted, there in (("variants", own.variants, params.variants), ("claims", own.claims, params.claims)):
+            for one in wanted:
+                if one not in there:
+                    yield f"experiments.{name}.{key}: there is no {one!r}{nearest(one, there)}"
+        for one in inside:
+            if one not in own.variants:
+                yield f"experiments.{name}: {one!r} is not among its variants{nearest(one, own.variants)}"
+        for key, listed in (("variants", own.variants), ("figures", own.figures), ("claims", own.claims)):
+            if len(set(listed)) < len(listed):
+                yield f"experiments.{name}.{key}: each stands there once"
+    for name, claim in params.claims.items():
+        for part in claim.comparisons:
+            for one in part.variants if MEASURES[part.measure].rule == "ratio" else ():
+                if one in params.variants and one not in params.timing.subjects:
+                    yield f"claims.{name}: the step of {one!r} is not timed; add it to timing.subjects"
 
 
 def load_variant(path: str | Path) -> VariantSettings:
@@ -604,14 +529,13 @@ def load_variant(path: str | Path) -> VariantSettings:
     Raises:
         UserError: the file is missing or damaged; the sentence says how to make it again.
     """
-    path = Path(path)
     try:
-        return VariantSettings.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: run `dvc repro resolve` first, or check the variant's name against params.yaml.") from None
+        return VariantSettings.model_validate_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{shown(str(path))} cannot be read ({error.strerror}): check the variant's name against params.yaml.") from None
-    except (ValidationError, UnicodeDecodeError):
+        raise UserError(
+            f"{shown(str(path))} cannot be read ({error.strerror}): run `dvc repro resolve`, or check the variant's name."
+        ) from None
+    except ValueError:  # no UTF-8, or of another version
         raise UserError(f"{path} is damaged or of another version: run `dvc repro --force resolve` to write it again.") from None
 
 

@@ -8,8 +8,8 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from pipeline.errors import UserError
 from pipeline.params.data import Settings, Shape
-from pipeline.params.faults import nearest, sentence, shown
 from pipeline.params.model import ModelSettings
+from pipeline.params.reading import sentence
 
 
 class TimingSettings(Settings):
@@ -38,26 +38,18 @@ class TimingSettings(Settings):
         possible = [n**2 for n in range(1, size + 1) if size % n == 0]
         wrong = [count for count in tokens if count not in possible]
         if wrong:
-            raise ValueError(f"holds {wrong[0]}, but square patches cut an image into {', '.join(map(str, possible))} tokens")
+            raise ValueError(f"square patches cut an image into {', '.join(map(str, possible))} tokens, and not {wrong[0]}")
         if list(tokens) != sorted(set(tokens)):
-            raise ValueError("has to be in rising order, each count once")
+            raise ValueError("give the counts in rising order, each once")
         return tokens
 
-    @field_validator("subjects")
-    @classmethod
-    def _subjects(cls, subjects: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        for name, difference in subjects.items():
-            if "/" in name:
-                raise ValueError(f"holds {shown(name)}, but a name may hold no '/'")
-            loops = difference.get("loops", "nested")
-            if loops != "nested":
-                raise ValueError(f"holds {name!r} with loops: {shown(loops)}, which is not a choice; the only one is nested")
-        return subjects
-
     @model_validator(mode="after")
-    def _labelled(self) -> TimingSettings:
+    def _possible(self) -> TimingSettings:
+        for name, difference in self.subjects.items():
+            if "/" in name or difference.get("loops", "nested") != "nested":
+                raise ValueError(f"subjects: {name}: a name holds no '/', and loops, if given, are nested")
         for name in self.labels.keys() - self.subjects.keys():
-            raise ValueError(f"labels: names {shown(name)}, which is not among the subjects{nearest(name, self.subjects)}")
+            raise ValueError(f"labels: {name} is not among the subjects")
         return self
 
     def label(self, subject: str) -> str:

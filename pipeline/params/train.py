@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.params.data import Settings
-from pipeline.params.faults import shown
 
 MAX_SEEDS = 1000
 
@@ -72,7 +71,7 @@ class TrainSettings(Settings):
         if isinstance(seeds, list | tuple):
             return seeds
         if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= MAX_SEEDS:
-            raise ValueError(f"is {shown(seeds)}, but has to be a number of seeds from 1 to {MAX_SEEDS:,}, or a list of seeds")
+            raise ValueError(f"a number of seeds from 1 to {MAX_SEEDS:,}, or a list of seeds, and not {seeds!r}")
         return tuple(range(seeds))
 
     @field_validator("seeds")
@@ -80,5 +79,5 @@ class TrainSettings(Settings):
     def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
         if twice:
-            raise ValueError(f"names seed {twice[0]} more than once; every seed is one run, so list each once")
+            raise ValueError(f"seed {twice[0]} is listed more than once")
         return seeds

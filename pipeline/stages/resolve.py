@@ -26,9 +26,9 @@ def main(argv: list[str]) -> None:
 def write_configs(params: Params, directory: Path) -> None:
     """Writes `directory/VARIANT.json` for every variant where it has changed, and removes those of variants that are gone.
 
-    `order.txt` changes with the order of variants, experiments and claims, which tables and pages have, and DVC does not look at.
+    `order.txt` changes with the order of variants and timed subjects, which tables and pages have, and DVC does not look at.
     """
-    ordered = params.model_dump_json(include={"variants": True, "experiments": True, "claims": True, "timing": {"subjects"}})
+    ordered = params.model_dump_json(include={"variants": True, "timing": {"subjects"}})
     write_changed(directory / "order.txt", f"{hashlib.sha256(ordered.encode()).hexdigest()}\n")
     for variant in params.variants:
         write_changed(directory / f"{variant}.json", params.resolve(variant).to_json())

@@ -47,7 +47,7 @@ def train(variant: str, settings: VariantSettings, device: str, place: Path) -> 
         UserError: status 1 when a loss was not finite or a process died, 2 when something has to be mended first.
     """
     unreadable = gather([place]).get(variant)
-    training = look_up(variant, settings, device, place, provenance.origin(device, variant, settings.task), unreadable)
+    training = look_up(variant, settings, device, place, provenance.origin(device, settings.task), unreadable)
     if training.tasks:
         processes = workers.choose_processes() if device == "cpu" else 1
         with training.progress.screen:

@@ -132,7 +132,8 @@ def described(files: Files, prefix: str) -> list[str]:
 
     That is the root's, with a profile's laid over it. A file that cannot be read names nothing.
     """
-    paths = ["params.yaml", f"profiles/{PurePosixPath(prefix).name}/params.yaml"] if prefix else ["params.yaml"]
+    name = PurePosixPath(prefix).name
+    paths = ["params.yaml", *([f"profiles/{name}.yaml", f"profiles/{name}/params.yaml"] if prefix else [])]
     contents = files.read(paths)
     sections = [mapping(contents[path]).get("variants") for path in paths if path in contents]
     return list(dict.fromkeys(str(name) for section in sections if isinstance(section, dict) for name in section))

@@ -7,7 +7,6 @@ import hashlib
 import os
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -54,14 +53,6 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         name = self.path.removeprefix("/some/where/")
         server.requests.append(name)
-        if fault == "silent":
-            server.closing.wait()
-            return
-        if fault == "endless header":
-            self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Filler: ")
-            while not server.closing.wait(0.02):
-                self.wfile.write(b"a")
-            return
         if fault == "garbage":
             self.wfile.write(b"220 this is no HTTP\r\n\r\n")
             return
@@ -79,15 +70,6 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, half, length=len(content))
             if fault == "stalls":
                 server.closing.wait()
-        elif fault == "trickle":
-            self._answer(200, b"", length=len(content))
-            while not server.closing.wait(0.1):  # 10 KiB a second, and 16 would do
-                self.wfile.write(bytes(1024))
-        elif fault == "slow":
-            self._answer(200, b"", length=len(content))
-            for at in range(0, len(content), 1 << 15):
-                self.wfile.write(content[at : at + (1 << 15)])
-                time.sleep(0.1)
         elif fault == "false length":
             self._answer(200, content, length=len(content) + 1)
         elif fault == "no length":

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 
 from pipeline import params
 from pipeline.captioning import data, metrics
 from pipeline.captioning.grammar import PHRASINGS, grammar_of
 from pipeline.commands import caption, plan, verify
+from pipeline.commands.profiles import write_settings
 from pipeline.errors import UserError
 from pipeline.study import load
 from tests.conftest import Repository, small_study
@@ -43,7 +43,7 @@ def captioned(once: Any, trained: Repository, raw_params: dict[str, Any]) -> Rep
     def make(path: Path) -> str:
         study = trained.copy(path)
         raw = small_study(raw_params) | {"variants": VARIANTS, "experiments": {}, "claims": {}}
-        (path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+        write_settings(path, raw)
         return study.succeed(sys.executable, "-m", "dvc", "repro", "evaluate")
 
     path, said = once("captioning-study", make)

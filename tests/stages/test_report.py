@@ -18,7 +18,7 @@ from scipy import stats
 
 from pipeline.errors import UserError
 from pipeline.measures import MEASURES
-from pipeline.params import load
+from pipeline.params import load, read_both
 from pipeline.report import pages
 from pipeline.report.figures import base
 from pipeline.runner import results
@@ -78,7 +78,7 @@ def full_study(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], d
 
     def make(root: Path) -> str:
         root.mkdir()
-        raw = yaml.safe_load((ROOT / "params.yaml").read_text())
+        raw = read_both(ROOT / "params.yaml")
         for difference in raw["variants"].values():
             difference.pop("seeds", None)
         write_study(root, seeds=10, epochs=12, left_out=("rnn",), images_shown=12 * 60_000, **_chosen(raw))

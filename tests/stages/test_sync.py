@@ -108,7 +108,8 @@ def test_the_pictures_that_a_report_has_drawn_are_kept_with_the_parent(project: 
 
 def test_the_filters_of_the_document_and_of_the_views(project: Path, uri: str, study: params.Params) -> None:
     """Each finds what it says. Two variants read 98 % of the images, others 85 to 92 %."""
-    shutil.copyfile(ROOT / "params.yaml", project / "params.yaml")
+    for name in ("params.yaml", "claims.yaml"):
+        shutil.copyfile(ROOT / name, project / name)
     for number, variant in enumerate(("base", "sinusoidal", "no-position", "cnn", "caption")):
         config = study.resolve(variant).model_dump(mode="json")
         config["train"] |= {"seeds": SEEDS, "epochs": 30 if variant == "sinusoidal" else EPOCHS}
