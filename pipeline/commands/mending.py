@@ -10,18 +10,17 @@ import contextlib
 import json
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
 from pipeline.errors import UserError
 from pipeline.files import write_text
 from pipeline.params.reading import Loader
 from pipeline.provenance import git
-from pipeline.runner.lock import try_lock
 
 LOCK = "dvc.lock"
 COPY = Path(".checkpoints/dvc-lock.yaml")
@@ -235,10 +234,9 @@ def _held(directory: Path, name: str, seconds: float) -> Iterator[None]:
     """
     path = directory / ".dvc" / "tmp" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + seconds
-    with path.open("a") as file:
-        while not try_lock(file):
-            if time.monotonic() >= deadline:
-                raise UserError("Another DVC command is at work here: wait until it ends, then run this one again.")
-            time.sleep(0.1)
+    try:
+        lock = FileLock(path, timeout=seconds).acquire()
+    except Timeout:
+        raise UserError("Another DVC command is at work here: wait until it ends, then run this one again.") from None
+    with lock:
         yield

@@ -20,8 +20,8 @@ from pipeline import params
 from pipeline.commands import mending
 from pipeline.errors import UserError, run_command
 from pipeline.provenance import training_code
-from pipeline.runner import results
-from pipeline.runner.workers import choose_processes, die_with_parent
+from pipeline.runner import seeds
+from pipeline.runner.pool import choose_processes, die_with_parent
 from pipeline.stages import bring
 from pipeline.study.files import RUNS
 
@@ -83,7 +83,7 @@ def _of_other_code(directory: Path, settings: params.Params) -> list[str]:
     for variant in settings.variants:
         code = training_code(settings.resolve(variant).task)
         with contextlib.suppress(UserError, ValueError, KeyError):  # of an older form: DVC runs the stage anyway
-            if any(group["code_hash"] != code for group in results.read_run(directory / RUNS / variant)["trainings"]):
+            if any(group["code_hash"] != code for group in seeds.read_run(directory / RUNS / variant)["trainings"]):
                 found.append(f"train@{variant}")
     return found
 

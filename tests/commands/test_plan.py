@@ -24,9 +24,9 @@ from pipeline.commands.repro import _of_other_code
 from pipeline.data import datasets
 from pipeline.errors import UserError
 from pipeline.provenance import STAGE_CODE, code_hash
-from pipeline.runner import checkpoint, finished, results
+from pipeline.runner import seeds
+from pipeline.runner.pool import Task
 from pipeline.runner.progress import duration
-from pipeline.runner.workers import Task
 from pipeline.stages import bring, resolve
 from pipeline.study.claims import judge
 from pipeline.study.files import FINISHED
@@ -77,9 +77,9 @@ def snapshot(directory: Path) -> dict[str, bytes]:
 def by_other_code(place: Path) -> None:
     """The finished seeds of a folder, as if another version of the code had trained them."""
     for path in place.glob("*.done"):
-        part = finished.read(path)
+        part = seeds.read(path)
         path.unlink()
-        finished.write(place, finished.Finished(part.seed, part.tensors, part.rows, {**part.origin, "code_hash": "f" * 64}))
+        seeds.write(place, seeds.Finished(part.seed, part.tensors, part.rows, {**part.origin, "code_hash": "f" * 64}))
 
 
 def test_each_state_is_told(lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +90,7 @@ def test_each_state_is_told(lay_out: Callable[..., params.Params], raw_params: d
     dataset = datasets.load(plan.ARRAYS)
     trainer = Trainer(long, dataset, [1], torch.device("cpu"))
     trainer.run_epoch()
-    place = finished.folder(FINISHED, long, dataset.digest)
+    place = seeds.folder(FINISHED, long, dataset.digest)
     path, origin = checkpoint.path_of(place, [1], code_hash()), {"started": "2026-01-01T00:00:00+00:00"}
     for other in ({"device_name": "another processor (2 cores)"}, {"versions": {"python": "3.11.7", "torch": "1.0"}}):
         checkpoint.save(path, trainer, {**origin, **other})
@@ -145,10 +145,10 @@ def test_nor_what_a_replay_has_accepted(
     settings = lay_out(study_of(raw_params))
     lock_stage(settings)
     assert _of_other_code(Path(), settings) == []
-    run = results.read_run(Path("runs/base"))
+    run = seeds.read_run(Path("runs/base"))
     (group,) = run["trainings"]
     replayed = {**group, "code_hash": "f" * 64, "replays": [{"code_hash": code_hash()}]}
-    results.write_run(Path("runs/base"), {**run, "code_hash": "f" * 64, "trainings": [replayed]})
+    seeds.write_run(Path("runs/base"), {**run, "code_hash": "f" * 64, "trainings": [replayed]})
     shutil.rmtree(".checkpoints")
     assert plan.survey(settings, "cpu")[0].state == "kept"
     monkeypatch.setenv("REPLAY", "0")
@@ -197,8 +197,8 @@ def test_dvc_runs_no_stage_that_its_lock_has(lay_out: Callable[..., params.Param
     settings = lay_out(study_of(raw_params))
     (entry,) = plan.survey(settings, "cuda")
     assert seeds_of(entry) == ([0, 1], [], [])
-    run = results.read_run(Path("runs/base"))
-    results.write_run(Path("runs/base"), {**run, "trainings": [{**group, "code_hash": "f" * 64} for group in run["trainings"]]})
+    run = seeds.read_run(Path("runs/base"))
+    seeds.write_run(Path("runs/base"), {**run, "trainings": [{**group, "code_hash": "f" * 64} for group in run["trainings"]]})
     shutil.rmtree(".checkpoints")
     (entry,) = plan.survey(settings, "cuda")
     assert entry.replayed == [0, 1]
@@ -246,12 +246,12 @@ def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_pa
     (folder,) = (path.parent for path in FINISHED.glob("*/seed-0.*.done"))
     for seed, second in ((0, 1437.0), (1, 2874.0)):  # 1 s and 2 s an image
         (path,) = folder.glob(f"seed-{seed}.*.done")
-        part = finished.read(path)
-        finished.write(folder, finished.Finished(seed, part.tensors, (part.rows[0]._replace(seconds=second),), part.origin))
+        part = seeds.read(path)
+        seeds.write(folder, seeds.Finished(seed, part.tensors, (part.rows[0]._replace(seconds=second),), part.origin))
     directory = Path("runs/base")
-    run_json = results.read_run(directory)
-    rows = [row._replace(seconds=1437.0 * (1 + row.seed)) for row in results.epoch_rows(run_json)]
-    results.write_run(directory, {**run_json, "epochs": rows})
+    run_json = seeds.read_run(directory)
+    rows = [row._replace(seconds=1437.0 * (1 + row.seed)) for row in seeds.epoch_rows(run_json)]
+    seeds.write_run(directory, {**run_json, "epochs": rows})
     rates = plan.recorded(settings, "cpu")
     assert {name: rate.source for name, rate in rates.items()} == {
         "base": "recorded",
@@ -273,8 +273,8 @@ def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_pa
     (path,) = folder.glob("seed-0.*.done")
     shutil.rmtree("runs")
     for path in folder.glob("*.done"):
-        part = finished.read(path)
-        finished.write(folder, finished.Finished(part.seed, part.tensors, part.rows, {**part.origin, "device_name": "Other (2 cores)"}))
+        part = seeds.read(path)
+        seeds.write(folder, seeds.Finished(part.seed, part.tensors, part.rows, {**part.origin, "device_name": "Other (2 cores)"}))
     assert plan.recorded(settings, "cpu") == {}
     # What is kept counts as work that is done all the same.
     guessed = plan.estimated(list(entries.values()), {})

@@ -18,7 +18,7 @@ from PIL import Image
 from pipeline.commands import caption, repro, verify
 from pipeline.commands import train as train_all
 from pipeline.errors import UserError
-from pipeline.runner import workers
+from pipeline.runner import pool
 from pipeline.stages import train
 from tests.helpers import ROOT
 
@@ -106,7 +106,7 @@ def test_a_grey_of_16_bits_is_read_as_one_of_8(tmp_path: Path) -> None:
 def test_a_number_of_processes_that_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """From the environment, and from `make train`."""
     monkeypatch.setenv("LAB_PROCESSES", value)
-    for name, call in (("LAB_PROCESSES", workers.choose_processes), ("JOBS", lambda: train_all.main([f"--jobs={value}"]))):
+    for name, call in (("LAB_PROCESSES", pool.choose_processes), ("JOBS", lambda: train_all.main([f"--jobs={value}"]))):
         said = refusal(call, folder)
         assert said.startswith(f"{name} is ")
         assert said.endswith(", but has to be a whole number from 1 to 9999.")
@@ -118,13 +118,13 @@ def test_a_number_of_processes_that_cannot_be(folder: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("value", ["gpu", "cuda:0", "CPU", "²"])
 def test_a_device_that_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("LAB_DEVICE", value)
-    assert refusal(workers.choose_device, folder) == f"LAB_DEVICE is {value!r}, but has to be cpu or cuda, or unset."
+    assert refusal(pool.choose_device, folder) == f"LAB_DEVICE is {value!r}, but has to be cpu or cuda, or unset."
 
 
 @pytest.mark.parametrize(("name", "choices"), [("LAB_ATTENTION", "sdpa"), ("LAB_GRAPHS", "0 or 1"), ("REPLAY", "0 or 1")])
 def test_a_switch_that_says_nothing_known(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, choices: str) -> None:
     monkeypatch.setenv(name, "no")
-    assert refusal(workers.choose_device, folder) == f"{name} is 'no', but has to be {choices}, or unset."
+    assert refusal(pool.choose_device, folder) == f"{name} is 'no', but has to be {choices}, or unset."
 
 
 def test_make_repro_reads_params_yaml_first(folder: Path) -> None:

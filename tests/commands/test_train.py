@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from pipeline.runner.lock import variant_lock
+from pipeline.runner.schedule import Queue
 
 from pipeline import params
 from pipeline.commands import train
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
-from pipeline.runner import finished, workers
-from pipeline.runner.lock import variant_lock
-from pipeline.runner.schedule import Queue
+from pipeline.runner import pool, seeds
 from pipeline.stages import resolve
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import set_reproducible
@@ -113,34 +113,34 @@ def study(tmp_path: Path, arrays: Path, raw_params: dict[str, Any], monkeypatch:
 
 
 @pytest.fixture
-def taken() -> list[workers.Assignment]:
+def taken() -> list[pool.Assignment]:
     """What `here` took, in order."""
     return []
 
 
 @pytest.fixture
-def here(taken: list[workers.Assignment]) -> train.Engine:
+def here(taken: list[pool.Assignment]) -> train.Engine:
     """Has a worker's own functions called in this process."""
 
-    def run(queue: Queue[workers.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
+    def run(queue: Queue[pool.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
         while queue:
             taken.append(queue.take())
-            for message in workers.messages(taken[-1], lambda job: load(job.arrays)):
+            for message in pool.messages(taken[-1], lambda job: load(job.arrays)):
                 handle(taken[-1], message)
 
     return run
 
 
 def place(settings: params.Params, variant: str) -> Path:
-    return finished.folder(FINISHED, settings.resolve(variant), load(Path("data/arrays")).digest)
+    return seeds.folder(FINISHED, settings.resolve(variant), load(Path("data/arrays")).digest)
 
 
 def seeds_in(folder: Path) -> list[int]:
-    return sorted(part.seed for part in finished.read_all(folder)[0])
+    return sorted(part.seed for part in seeds.read_all(folder)[0])
 
 
 def test_each_seed_is_trained_once_and_the_longest_first(
-    study: Callable[..., params.Params], taken: list[workers.Assignment], here: train.Engine, capsys: pytest.CaptureFixture[str]
+    study: Callable[..., params.Params], taken: list[pool.Assignment], here: train.Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`more` and `base` differ in their seeds alone; `deep` takes the longest."""
     settings = study(more={"seeds": [0, 1]}, deep={"blocks": 3})
@@ -161,10 +161,10 @@ def test_a_finished_variant_is_free_for_its_stage(
     settings = study(deep={"blocks": 3})
     free = []
 
-    def watched(queue: Queue[workers.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
-        def handle_and_look(assignment: workers.Assignment, message: workers.Message) -> None:
+    def watched(queue: Queue[pool.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
+        def handle_and_look(assignment: pool.Assignment, message: pool.Message) -> None:
             handle(assignment, message)
-            if isinstance(message, workers.Done):
+            if isinstance(message, pool.Done):
                 for name in ("deep", "base"):
                     with contextlib.suppress(UserError), variant_lock(place(settings, name) / "lock", name):
                         free.append(name)
@@ -176,7 +176,7 @@ def test_a_finished_variant_is_free_for_its_stage(
 
 
 def test_what_another_trains_is_left_to_it(
-    study: Callable[..., params.Params], taken: list[workers.Assignment], here: train.Engine, capsys: pytest.CaptureFixture[str]
+    study: Callable[..., params.Params], taken: list[pool.Assignment], here: train.Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = study(deep={"blocks": 3})
     another = rf"Another trainer \(process {os.getpid()}\) is working on variant base: "
@@ -193,7 +193,7 @@ def test_what_another_trains_is_left_to_it(
 
 
 def test_a_loss_that_is_not_finite_stops_no_other_variant(
-    study: Callable[..., params.Params], taken: list[workers.Assignment], here: train.Engine, capsys: pytest.CaptureFixture[str]
+    study: Callable[..., params.Params], taken: list[pool.Assignment], here: train.Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = study(wild={"learning_rate": 1000.0, "optimizer": "sgd", "blocks": 2})
     with pytest.raises(UserError, match=r"^Not everything is trained") as caught:

@@ -32,7 +32,7 @@ from pipeline.commands.verify import (
 )
 from pipeline.errors import UserError
 from pipeline.files import sealed_json, sha256
-from pipeline.runner.finished import Finished
+from pipeline.runner.seeds import Finished
 from pipeline.training.records import EpochRow
 from tests.conftest import small_study
 from tests.helpers import ROOT, commit_all, flip_bit, git

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.study import tables
 from pipeline.training.records import EpochRow
 from tests.helpers import commit_all, git
@@ -107,7 +107,7 @@ class Study:
         """Writes run.json, which vouches for the files as they are now, and the tables."""
         directory = self.directory(variant)
         directory.mkdir(parents=True, exist_ok=True)
-        results.write_run(directory, record)
+        seeds.write_run(directory, record)
         self.records.setdefault(self.prefix, {})[variant] = record
         self._write_tables()
 

@@ -19,7 +19,7 @@ from pipeline.compare.page import render
 from pipeline.compare.predictions import Cache, with_predictions
 from pipeline.compare.sides import Side, read_revision, read_working_tree
 from pipeline.errors import UserError
-from pipeline.runner.finished import IMAGES_APART
+from pipeline.runner.seeds import IMAGES_APART
 from pipeline.study.git import Repository
 from pipeline.study.statistics import hierarchical_bootstrap
 

@@ -15,7 +15,7 @@ from pipeline.compare.__main__ import main
 from pipeline.errors import UserError
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.files import sha256
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.stages.sync import sync
 from pipeline.study import load
 from pipeline.tracking.store import Store
@@ -47,7 +47,7 @@ def records_of(study: Study) -> Records:
 
 def evaluate(study: Study, variant: str, **columns: list[float]) -> None:
     """Writes what the evaluate stage leaves of a training, with these columns beside accuracy and loss."""
-    weights = study.directory(variant) / results.WEIGHTS
+    weights = study.directory(variant) / seeds.WEIGHTS
     weights.write_text(variant)
     study.seal(variant)
     metrics = {"test_accuracy": 0.5, "ensemble_accuracy": 0.6, "per_class_accuracy": {"0": 1.0}}
@@ -56,8 +56,8 @@ def evaluate(study: Study, variant: str, **columns: list[float]) -> None:
 
 def commit(study: Study, message: str) -> str:
     """A commit of the tables of what is trained."""
-    runs = {path.name: results.read_run(path) for path in sorted((study.root / "runs").iterdir())}
-    records_of(study).write_tables({name: {"weights": run["outputs"].get(results.WEIGHTS)} for name, run in runs.items()})
+    runs = {path.name: seeds.read_run(path) for path in sorted((study.root / "runs").iterdir())}
+    records_of(study).write_tables({name: {"weights": run["outputs"].get(seeds.WEIGHTS)} for name, run in runs.items()})
     return study.commit(message)
 
 
@@ -84,7 +84,7 @@ def synced(tmp_path_factory: pytest.TempPathFactory, study_class: type[Study]) -
         evaluate(study, "base", shift_1=[0.1 + 0.2, 2 / 3, 0.7], attention_entropy=[float("inf"), 1.0, 1e-300])
         evaluate(study, "kept")
         (study.root / "timing").mkdir()
-        shutil.copyfile(ROOT / "timing" / "results.json", study.root / "timing" / "results.json")
+        shutil.copyfile(ROOT / "timing" / "seeds.json", study.root / "timing" / "seeds.json")
         sync()
         second = commit(study, "the second")
     return study, first, second

@@ -14,7 +14,7 @@ import pytest
 from pipeline import params
 from pipeline.commands import plan, train
 from pipeline.errors import UserError
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.stages import bring, sync
 from pipeline.tracking.store import Store, store_uri
 from tests.conftest import Repository
@@ -86,7 +86,7 @@ def test_what_was_trained_elsewhere_is_not_trained_again(clone: Repository, caps
         train.main([])
     assert capsys.readouterr().out == "Nothing is to be trained.\n"
     assert files(clone, "runs/*/*") == sorted(
-        RECORDS + [f"runs/{variant}/{name}" for variant in ("base", "wide") for name in results.OUTPUTS]
+        RECORDS + [f"runs/{variant}/{name}" for variant in ("base", "wide") for name in seeds.OUTPUTS]
     )
     assert not [stage for stage in clone.repro("train@base", "train@wide") if stage.startswith("train")]
 
