@@ -114,9 +114,8 @@ def survey(params: Params, device: str) -> list[Entry]:
         if replays() and has_record and not all(task.replay for task in tasks):
             with contextlib.suppress(KeyError):  # of an older form
                 seeds.settings_of(seeds.read_run(RUNS / variant))
-        here = device_name(device), versions(device)
-        groups = [task.seeds for task in tasks if not task.replay]
-        epochs = {group[0]: max((seeds.Checkpoint(place, group, code).epoch(*here) for place in places), default=0) for group in groups}
+        begun = [(task.seeds[0], seeds.Checkpoint(place, task.seeds, code)) for task in tasks if not task.replay for place in places]
+        epochs = {seed: one.epoch(device_name(device), versions(device)) for seed, one in begun if one.path.exists()}
         done = {seed: epoch for seed, epoch in epochs.items() if epoch}
         entries.append(Entry(variant, settings, tuple(tasks), done, tuple(parts)))
     return entries

@@ -25,9 +25,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     return Checkpoint(tmp_path, [0, 1], CODE)
 
 
-def test_round_trip_is_bitwise_and_one_file_is_kept(
-    checkpoint: Checkpoint, tmp_path: Path, tiny_trainer: Callable[..., Trainer]
-) -> None:
+def test_round_trip_is_bitwise_and_one_file_is_kept(checkpoint: Checkpoint, tmp_path: Path, tiny_trainer: Callable[..., Trainer]) -> None:
     trainer, other = tiny_trainer(), tiny_trainer()
     assert checkpoint.restore(other, **HERE) == {}
     for _ in range(2):
