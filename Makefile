@@ -74,7 +74,7 @@ verify: $(STAMP) ## whether the committed results are what the code makes of the
 list: $(STAMP) ## the catalogue: variants, experiments and claims of params.yaml
 	@python -m pipeline.commands.catalogue
 
-plan: $(STAMP) ## what make repro would train, how long that takes here, what each claim waits for, and the next looks at undecided ones; of a profile with IN=build/preview
+plan: $(STAMP) ## what make repro would train, and how long that takes here; of a profile with IN=build/preview
 	@$(IN_FOLDER); python -m pipeline.commands.plan
 
 caption: $(STAMP) ## a trained captioner's captions of IMAGE=scene.png or of the test scene SCENE=n: [CAPTION=words] [VARIANT=name] [SEED=n]

@@ -274,7 +274,7 @@ def train(
                     training.finish(assemble=assemble)
                     finished += 1
                     if len(variants) > 1:
-                        progress.say(f"study: {finished} of {len(variants)} variants, {progress.left()}")
+                        progress.say(f"study: {finished} of {len(variants)} variants{f', {left}' if (left := progress.left()) else ''}")
             except UserError as error:
                 training.is_broken = True
                 fault(error)

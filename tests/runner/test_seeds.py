@@ -119,9 +119,8 @@ def test_another_default_is_another_key(kind: type[Settings], name: str, study: 
         kind.model_rebuild(force=True)
 
     request.addfinalizer(lambda: set_default(value))
-    set_default(
-        {"layer": "batch", "full": "none"}[value] if isinstance(value, str) else value / 2 if isinstance(value, float) else value + 1
-    )
+    words = {"layer": "batch", "full": "none"}
+    set_default(words[value] if isinstance(value, str) else value / 2 if isinstance(value, float) else value + 1)
     after = kind.model_validate(written, context={"shape": of.model.shape})
     section = next(section for section, part in of if part is before)
     changed = of.model_copy(update={section: after})
