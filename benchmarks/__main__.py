@@ -30,7 +30,7 @@ from pipeline.files import write_json, write_text
 from pipeline.kernels import attention_path
 from pipeline.kernels.small_head_attention import MAX_FUSED_TOKENS
 from pipeline.provenance import device_name, versions
-from pipeline.runner.workers import choose_device, why_no_gpu
+from pipeline.runner.pool import choose_device, why_no_gpu
 
 RESULTS = Path(__file__).parent / "results"
 ARRAYS = ROOT / "data" / "arrays"  # prepared MNIST; noise of its shapes is used where it is not

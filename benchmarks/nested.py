@@ -21,7 +21,7 @@ from pipeline.commands import profiles
 from pipeline.environment import clean
 from pipeline.errors import UserError
 from pipeline.evaluation.records import Records
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES
 
 _WEIGHT_BYTES = 430_000  # ten seeds of the thesis's model
@@ -91,9 +91,9 @@ def copy_results(directory: Path, settings: params.Params) -> None:
         shutil.copyfile(directory / "predictions" / "base.npz", directory / "predictions" / f"{variant}.npz")
         run = json.loads((target / "run.json").read_text(encoding="utf-8"))
         run |= {"variant": variant, "stage": f"train@{variant}", "config": settings.resolve(variant).model_dump(mode="json")}
-        results.write_run(target, run)
+        seeds.write_run(target, run)
     records = Records(directory / ARRAYS, directory / RUNS, directory / PREDICTIONS, directory / TABLES)
-    weights = {"weights": results.read_run(directory / "runs" / "base")["outputs"][results.WEIGHTS]}
+    weights = {"weights": seeds.read_run(directory / "runs" / "base")["outputs"][seeds.WEIGHTS]}
     records.write_tables(dict.fromkeys(settings.variants, weights))
 
 

@@ -13,10 +13,11 @@ import torch
 from benchmarks import images
 from benchmarks.loops import BATCH_SIZE, LEARNING_RATE, Timing
 from pipeline.data.datasets import Dataset
+from pipeline.errors import UserError
 from pipeline.models import build, count_parameters
 from pipeline.params import DataSettings, ModelSettings, TrainSettings, VariantSettings
 from pipeline.provenance import code_hash
-from pipeline.runner import workers
+from pipeline.runner import pool
 from pipeline.timing.load import LoadMeter
 from pipeline.training.engine import Trainer, keep_freed_memory, set_reproducible
 
@@ -70,8 +71,11 @@ def time_processes(model: ModelSettings, dataset: Dataset, num_seeds: int, *, pr
     checkpoints: list[float] = []
     first: list[float] = []
 
-    def handle(message: workers.Message) -> None:
-        if not isinstance(message, workers.Epoch):
+    def lost(assignment: pool.Assignment, error: UserError) -> None:
+        raise error
+
+    def handle(assignment: pool.Assignment, message: pool.Message) -> None:
+        if not isinstance(message, pool.Epoch):
             return
         if message.epoch == 1:
             first.append(time.perf_counter())
@@ -86,8 +90,9 @@ def time_processes(model: ModelSettings, dataset: Dataset, num_seeds: int, *, pr
         images.write(kept, directory / "arrays")
         start = time.perf_counter()
         origin = {"code_hash": code_hash(), "device": "cpu"}
-        job = workers.Job(settings, directory / "arrays", directory / "checkpoints", "cpu", origin)
-        workers.run(job, [workers.Task([seed]) for seed in settings.train.seeds], processes, handle)
+        job = pool.Job(settings, directory / "arrays", directory / "checkpoints", "cpu", origin)
+        assignments = [pool.Assignment(job, pool.Task([seed])) for seed in settings.train.seeds]
+        pool.run_all(assignments, handle=handle, lost=lost, cards=[""] * processes)
     seconds = makespan([durations[seed] for seed in settings.train.seeds], processes)
     mean_checkpoint = sum(checkpoints) / len(checkpoints)
     return Timing(

@@ -15,7 +15,7 @@ from benchmarks.measure import THESIS
 from benchmarks.runner import ROOT, Options
 from pipeline import params
 from pipeline.errors import UserError
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.timing.load import LoadMeter, wait_until_quiet
 from pipeline.timing.rounds import Say
 
@@ -74,7 +74,7 @@ def _until_first_step(directory: Path) -> float:
             raise
     if process.returncode or arrived is None:
         raise UserError(f"`dvc repro train@base` did not train in a nested repository: {''.join(output)}", status=1)
-    return arrived - start - results.epoch_rows(results.read_run(directory / "runs" / "base"))[0].seconds
+    return arrived - start - seeds.epoch_rows(seeds.read_run(directory / "runs" / "base"))[0].seconds
 
 
 def _mlflow(options: Options, say: Say, repeats: int) -> list[dict[str, Any]]:

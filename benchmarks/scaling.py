@@ -2,19 +2,20 @@
 
     python -m benchmarks.scaling [--seeds N]
 
-writes docs/scaling.md and its picture. Durations are those of `make plan`: epochs on record of this kind of processor, else 20 steps
-that are timed. Each training is of one seed, as on the CPU.
+writes docs/scaling.md and its picture. Durations are those of `make plan`: epochs on record of this kind of processor, else
+operations. Each training is of one seed, as on the CPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import math
 import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -24,16 +25,14 @@ from matplotlib.figure import Figure
 
 from benchmarks.page import measured_at
 from benchmarks.results import this_run
-from pipeline.commands import plan
-from pipeline.commands.plan import Entry
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_sealed, write_text
 from pipeline.params import Params, load
 from pipeline.provenance import device_name
 from pipeline.report.figures.base import COLOURS, INK, MARKERS, WIDTH, Picture, log_axis, png, tidy
 from pipeline.report.text import counted
-from pipeline.runner import workers
-from pipeline.runner.schedule import lower_bound, makespan, starts
+from pipeline.runner import pool
+from pipeline.runner.train import Entry, cost, estimated, makespan, recorded, survey
 from pipeline.study.files import ARRAYS
 from pipeline.training.tasks import load as load_data
 
@@ -87,12 +86,13 @@ def main(argv: list[str]) -> None:
 
 def measure(params: Params, seeds: int) -> list[Training]:
     """The trainings of all variants with so many seeds of each."""
-    tasks = tuple(workers.Task([seed]) for seed in range(seeds))
-    entries = [Entry(variant, params.resolve(variant), tasks, {}) for variant in params.variants]
-    rates = plan.recorded(params, "cpu")
-    rates |= plan.measured([entry for entry in entries if entry.variant not in rates], "cpu", workers.choose_processes())
+    tasks = tuple(pool.Task([seed]) for seed in range(seeds))
+    entries = [replace(entry, tasks=tasks, epochs_done={}) for entry in survey(params, "cpu")]
+    if not (rates := recorded(entries, "cpu")):
+        raise UserError("This kind of processor has trained nothing that says how long it takes: run `make repro` first.")
+    rates = estimated(entries, rates)
     return [
-        Training(entry.variant, plan.cost(entry, task, rates[entry.variant]), entry.settings.train.epochs, size)
+        Training(entry.variant, cost(entry, task, rates[entry.variant]), entry.settings.train.epochs, size)
         for entry, size in zip(entries, _checkpoints(entries), strict=True)
         for task in tasks
     ]
@@ -118,7 +118,17 @@ def simulate(trainings: Sequence[Training], count: int) -> Row:
         # At one moment, what ends comes before what begins.
         moments += [(start, 1, rate, rate * training.checkpoint), (start + training.seconds, 0, -rate, -rate * training.checkpoint)]
     _, _, epochs, traffic = zip(*sorted(moments), strict=True)
-    return Row(count, makespan(seconds, count), lower_bound(seconds, count), max(accumulate(epochs)), max(accumulate(traffic)))
+    return Row(count, makespan(seconds, count), max(max(seconds), sum(seconds) / count), max(accumulate(epochs)), max(accumulate(traffic)))
+
+
+def starts(seconds: Sequence[float], workers: int) -> list[float]:
+    """When each task begins, in seconds from the first, where a free worker takes the longest task that waits."""
+    free = [0.0] * workers  # when each worker is free, as a heap
+    begun = [0.0] * len(seconds)
+    for task in sorted(range(len(seconds)), key=lambda task: -seconds[task]):
+        begun[task] = free[0]
+        heapq.heapreplace(free, free[0] + seconds[task])
+    return begun
 
 
 def write_seconds(size: int) -> float:

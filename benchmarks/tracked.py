@@ -13,7 +13,8 @@ import time
 
 # Nothing here may import torch: the coordinating process of a training does not either.
 from pipeline.errors import UserError, run_command
-from pipeline.stages import train
+from pipeline.runner import train
+from pipeline.stages import train as stage
 from pipeline.study import files
 from pipeline.tracking.live import Live
 from pipeline.training.records import EpochRow
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> None:
     for kept in (files.CHECKPOINTS, files.RUNS):  # else the training before leaves nothing to train
         shutil.rmtree(kept, ignore_errors=True)
     start = time.perf_counter()
-    train.main(["base"])
+    stage.main(["base"])
     result = {"wall": time.perf_counter() - start, "wait": waited, "epochs": epochs}
     for name, who in (("coordinator", resource.RUSAGE_SELF), ("workers", resource.RUSAGE_CHILDREN)):
         usage = resource.getrusage(who)

@@ -1,6 +1,6 @@
 """What `docs/on_a_gpu.sh` runs: the data from data/raw, and new seeds of the variants of open claims, packed as finished seeds.
 
-The train stage takes a finished seed of this code as its own (`pipeline.runner.finished`), whatever device trained it, and evaluate tests
+The train stage takes a finished seed of this code as its own (`pipeline.runner.seeds`), whatever device trained it, and evaluate tests
 its weights. So weights travel, too: with trace and record a seed of the thesis's network has 60 kB, and the limit holds a thousand.
 """
 
@@ -16,7 +16,8 @@ from pathlib import Path
 from pipeline import provenance
 from pipeline.errors import UserError, run_command
 from pipeline.params import Params, VariantSettings, load
-from pipeline.runner import finished, workers
+from pipeline.runner import pool
+from pipeline.runner.seeds import folder, is_there
 from pipeline.training import tasks
 from pipeline.training.fused import why_not
 
@@ -50,7 +51,7 @@ def prepare() -> None:
 
     if not (ARRAYS / "dataset.json").exists():
         make("mnist", Path("data/raw"), ARRAYS)
-    device = workers.choose_device()
+    device = pool.choose_device()
     print(f"{provenance.device_name(device)}, {provenance.versions(device)}", flush=True)
 
 
@@ -97,28 +98,28 @@ def seeds(claims: tuple[str, ...], count: int, until: float, packer: Packer, epo
 
     A stack that the time left would not finish, going by its first epoch, is given up.
     """
-    device, params, trained = workers.choose_device(), load(), 0
+    device, params, trained = pool.choose_device(), load(), 0
     data = {"classification": tasks.load("classification", ARRAYS)}
     digest = tasks.data_digest("classification", ARRAYS)
     for variant, wanted in chosen(params, claims, device):
         length = {} if epochs is None else {"epochs": epochs}
         settings = wanted.model_copy(update={"train": wanted.train.model_copy(update={"seeds": (0,), **length})})
-        place = finished.folder(SEEDS, settings, digest)
+        place = folder(SEEDS, settings, digest)
         origin = provenance.origin(device, variant)
         if commit := os.environ.get("COMMIT"):
             origin |= {"git_commit": commit, "git_dirty": False}
-        job = workers.Job(settings, ARRAYS, place, device, origin)
+        job = pool.Job(settings, ARRAYS, place, device, origin)
         for first in range(FIRST_SEED, FIRST_SEED + count, TOGETHER):
             group = list(range(first, min(first + TOGETHER, FIRST_SEED + count)))
-            missing = [seed for seed in group if not finished.is_there(place, seed, origin)]
+            missing = [seed for seed in group if not is_there(place, seed, origin)]
             begin = time.monotonic()
-            for part in workers.make_groups(missing, device, stackable=settings.stackable) if missing else []:
-                for message in workers.messages(workers.Assignment(job, workers.Task(part)), lambda job: data[job.settings.task]):
-                    if isinstance(message, workers.Broken):
-                        raise message.as_error()
-                    if isinstance(message, workers.Started):
+            for part in pool.make_groups(missing, device, stackable=settings.stackable) if missing else []:
+                for message in pool.messages(pool.Assignment(job, pool.Task(part)), lambda job: data[job.settings.task]):
+                    if isinstance(message, pool.Broken):
+                        raise message.error
+                    if isinstance(message, pool.Started):
                         epoch_begin = time.monotonic()
-                    if isinstance(message, workers.Epoch):
+                    if isinstance(message, pool.Epoch):
                         left = (time.monotonic() - epoch_begin) / message.epoch * (settings.train.epochs - message.epoch)
                         if time.monotonic() + left > until:
                             print(f"{variant}: no time for seeds {first} and on; {trained} seeds are packed", flush=True)
@@ -128,7 +129,7 @@ def seeds(claims: tuple[str, ...], count: int, until: float, packer: Packer, epo
                 print(f"{variant}: no room for seeds {first} and on; {trained} seeds are packed", flush=True)
                 return
             trained += len(paths)
-            parts = [finished.read(path) for path in paths]
+            parts = [seeds.read(path) for path in paths]
             mean = sum(part.rows[-1].test_accuracy for part in parts) / max(1, len(parts))
             took, engines = time.monotonic() - begin, ", ".join(sorted({part.origin["engine"] for part in parts}))
             print(f"{variant}: seeds {first} to {group[-1]}, accuracy {mean:.4%} in the mean, {took:.1f} s, {engines}", flush=True)

@@ -40,8 +40,8 @@ STAGE_CODE = {
     ),
     "train": (*TRAINING_CODE, *CAPTIONING_CODE, "files.py", "measures/definitions.py", "runner", "stages/train.py"),
     "evaluate": (
-        *EVALUATION_CODE, "files.py", "measures", "params", "provenance.py", "runner/finished.py", "runner/results.py",
-        "runner/workers.py", "study/files.py", "study/tables.py", "study/training.py",
+        *EVALUATION_CODE, "files.py", "measures", "params", "provenance.py", "runner/pool.py", "runner/seeds.py",
+        "study/files.py", "study/tables.py", "study/training.py",
     ),
     "timing": (
         "kernels", "models", "params/architectures.py", "params/model.py", "params/train.py", "training", *TIMING_CODE,

@@ -19,7 +19,7 @@ from pipeline.compare import LIMIT, Change, Comparison, compare, main, read, ren
 from pipeline.errors import UserError
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.files import sha256
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.study import load, tables
 from pipeline.training.records import EpochRow
 from tests.helpers import ROOT, commit_all, git
@@ -74,8 +74,8 @@ class Repository:
         directory = self.root / self.prefix / "runs" / variant
         directory.mkdir(parents=True, exist_ok=True)
         (directory / results.WEIGHTS).write_text(variant)
-        results.write_run(directory, record)
-        self.records[variant] = results.read_run(directory)
+        seeds.write_run(directory, record)
+        self.records[variant] = seeds.read_run(directory)
         self.write()
 
     def write(self) -> None:

@@ -14,7 +14,7 @@ import yaml
 from docs import on_a_gpu
 from pipeline import params
 from pipeline.provenance import training_code
-from pipeline.runner import finished
+from pipeline.runner import seeds
 from pipeline.stages import train
 from pipeline.training.tasks import data_digest
 from tests.conftest import small_study
@@ -43,8 +43,8 @@ def test_its_seeds_are_those_of_a_study_elsewhere(folder: Path, tmp_path: Path, 
     for variant in ("base", "wide"):
         settings = study.resolve(variant)
         asked = settings.model_copy(update={"train": settings.train.model_copy(update={"seeds": (1000, 1001)})})
-        place = finished.folder(folder / ".checkpoints" / "seeds", asked, data_digest(asked.task, folder / "data" / "arrays"))
-        found, damaged = finished.find(place, training_code("classification"))
+        place = seeds.folder(folder / ".checkpoints" / "seeds", asked, data_digest(asked.task, folder / "data" / "arrays"))
+        found, damaged = seeds.find(place, training_code("classification"))
         assert (sorted(found), damaged) == ([1000, 1001], [])
         assert {part.origin["engine"] for part in found.values()} == {"torch: CPU"}
         assert train.plan(asked, found, training_code("classification"), "cpu") == []

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.errors import UserError, run_command
 from pipeline.params import Params, VariantSettings, load, nearest, shown
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.study.files import ARRAYS, RUNS
 
 _MIN_BRIGHTNESS = 64  # of 255; the brightest pixel of any digit is far above it
@@ -143,9 +143,9 @@ def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarra
     from pipeline.training.engine import set_reproducible
     from pipeline.training.stack import Stack
 
-    if not settings.trained_as(results.read_run(run)["config"], seeds=True):
+    if not settings.trained_as(seeds.read_run(run)["config"], seeds=True):
         raise UserError(f"{run} was trained with other settings than params.yaml has: run `dvc repro train@{run.name}`.")
-    weights = results.load_weights(run, settings)
+    weights = seeds.load_weights(run, settings)
     known, words = weights["head.weight"].shape[1], settings.model.shape.words
     if known != words:
         raise UserError(

@@ -14,12 +14,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from pipeline import params
 from pipeline.errors import UserError, run_command
 from pipeline.files import replacing
 from pipeline.provenance import git
-from pipeline.runner.lock import try_lock
-from pipeline.runner.workers import choose_processes, die_with_parent
+from pipeline.runner.pool import choose_processes, die_with_parent
 from pipeline.stages import bring
 
 LOCK = "dvc.lock"
@@ -67,9 +68,11 @@ def _guarded(directory: Path) -> Iterator[None]:
     """
     lock, copy = directory / LOCK, directory / COPY
     copy.parent.mkdir(exist_ok=True)
-    with (copy.parent / "repro.lock").open("a") as held:
-        if not try_lock(held):
-            raise UserError("Another `make repro` runs DVC here: wait until it ends, then run this one again.")
+    try:
+        held = FileLock(copy.parent / "repro.lock").acquire(timeout=0)
+    except Timeout:
+        raise UserError("Another `make repro` runs DVC here: wait until it ends, then run this one again.") from None
+    with held:
         if copy.exists():
             committed = None
             with contextlib.suppress(OSError):  # no git

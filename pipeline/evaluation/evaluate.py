@@ -17,8 +17,8 @@ from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params, VariantSettings
 from pipeline.provenance import device_name, same_processor, versions
-from pipeline.runner import results, workers
-from pipeline.runner.finished import IMAGES_APART, TEST_TOLERANCE
+from pipeline.runner import pool, seeds
+from pipeline.runner.seeds import IMAGES_APART, TEST_TOLERANCE
 from pipeline.training.records import EpochRow
 
 
@@ -37,14 +37,14 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
     Raises:
         UserError: a process died; finished evaluations are kept.
     """
-    device = workers.choose_device()
+    device = pool.choose_device()
     variants = {variant: params.resolve(variant) for variant in wanted}
     tasks = [
         Task(variant, settings, tuple(group), tuple(wanted[variant]["probes"]), device, records.runs / variant, records.arrays)
         for variant, settings in variants.items()
-        for group in workers.make_groups(settings.train.seeds, device, stackable=settings.stackable)
+        for group in pool.make_groups(settings.train.seeds, device, stackable=settings.stackable)
     ]
-    processes = workers.choose_processes() if device == "cpu" else 1
+    processes = pool.choose_processes() if device == "cpu" else 1
     results_of: dict[str, dict[int, Result]] = defaultdict(dict)  # by variant and a group's first seed
     faults: dict[str, UserError] = {}
     finished = 0
@@ -85,8 +85,8 @@ def _finish(
         {name: np.concatenate([getattr(part, kind)[name] for part in parts]) for name in getattr(parts[0], kind)}
         for kind in ("arrays", "columns")
     )
-    run = results.read_run(records.runs / variant)
-    last = [row for row in results.epoch_rows(run) if row.epoch == settings.train.epochs]
+    run = seeds.read_run(records.runs / variant)
+    last = [row for row in seeds.epoch_rows(run) if row.epoch == settings.train.epochs]
     here = {"device": device_name(device), "attention": parts[0].attention, "torch": versions()["torch"]}
     note = check_reproduced(variant, last, losses, accuracies, num_tests=parts[0].num_tests, elsewhere=elsewhere(run, here))
     arrays |= {"seeds": np.array(settings.train.seeds), **parts[0].shared}

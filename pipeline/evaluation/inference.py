@@ -21,7 +21,8 @@ from pipeline.errors import UserError
 from pipeline.measures.definitions import FIRST_STEPS, FloatArray
 from pipeline.measures.traces import loss_spikes, steps_to_loss
 from pipeline.params import VariantSettings
-from pipeline.runner import results, workers
+from pipeline.runner import pool
+from pipeline.runner.seeds import load, load_weights
 from pipeline.training import tasks
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def run(groups: Sequence[Task], processes: int) -> Generator[tuple[Task, Result 
 
 def _start(parent: int, device: str) -> None:
     """Initialises a worker process."""
-    workers.die_with_parent(parent)
+    pool.die_with_parent(parent)
     import torch
 
     from pipeline.training.engine import set_reproducible
@@ -127,7 +128,7 @@ def measure(task: Task) -> Result:
 
     device, seeds = torch.device(task.device), task.settings.train.seeds
     data = _data(task.settings.task, task.arrays)
-    weights = results.load_weights(task.run, task.settings)
+    weights = load_weights(task.run, task.settings)
 
     def stack(*chosen: int) -> Stack:
         made = Stack(task.settings.model, chosen, device)
@@ -164,7 +165,7 @@ def first_changes(task: Task, data: Any, device: torch.device) -> dict[str, Floa
 
 def trace_columns(task: Task) -> dict[str, FloatArray]:
     """`loss_spikes` and `steps_to_loss` of a group's seeds, see `pipeline.measures.traces`. Raises UserError as `measure`."""
-    settings, parts = task.settings, {part.seed: part.tensors for part in results.load_seeds(task.run)}
+    settings, parts = task.settings, {part.seed: part.tensors for part in load(task.run)}
     num_steps = settings.train.epochs * math.ceil(settings.epoch_examples / settings.train.batch_size)
     chosen = [(parts[seed]["trace.step"], parts[seed]["trace.loss"]) for seed in task.seeds]
     return {

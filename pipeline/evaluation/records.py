@@ -18,7 +18,7 @@ from pipeline.files import replacing, sha256, write_changed
 from pipeline.measures import PROBES
 from pipeline.params import Params
 from pipeline.provenance import EVALUATION_CODE, code_hash, versions
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.training.tasks import data_digest
 
 
@@ -61,17 +61,17 @@ class Records:
         shared = {"code": code_hash(EVALUATION_CODE), "torch": versions()["torch"]}
         probed = {probe: params.probed(probe) for probe in PROBES}
         wanted = {}
-        trained = [variant for variant in params.variants if (self.runs / variant / results.RUN).exists()]
+        trained = [variant for variant in params.variants if (self.runs / variant / seeds.RUN).exists()]
         if missing := [variant for variant in params.variants if variant not in trained]:
             say(f"left out, without a finished training in {self.runs}/: {', '.join(missing)}")
         for variant in trained:
             settings, directory = params.resolve(variant), self.runs / variant
-            run = results.read_run(directory)
+            run = seeds.read_run(directory)
             if not settings.trained_as(run["config"], seeds=True):
                 say(f"{variant}: left out, params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it")
             else:
                 wanted[variant] = {
-                    "weights": run["outputs"][results.WEIGHTS],
+                    "weights": run["outputs"][seeds.WEIGHTS],
                     "config": settings.config_hash,
                     "data": data_digest(settings.task, self.arrays),
                     "probes": [probe for probe, names in probed.items() if variant in names],
@@ -85,7 +85,7 @@ class Records:
         for variant, inputs in wanted.items():
             found = self.read(variant)
             current = found is not None and found.inputs == inputs
-            weights = self.runs / variant / results.WEIGHTS
+            weights = self.runs / variant / seeds.WEIGHTS
             if not weights.exists():
                 say(f"{variant}: left out, {weights} is not here; `dvc checkout` or `dvc pull` restores it")
                 kept += [variant] * current
@@ -136,7 +136,7 @@ class Records:
 
         trainings, metrics = [], {}
         for variant, inputs in wanted.items():
-            run, found = results.read_run(self.runs / variant), self.read(variant)
+            run, found = seeds.read_run(self.runs / variant), self.read(variant)
             if found is not None and found.inputs["weights"] != inputs["weights"]:
                 found = None
             trainings.append(tables.training(run, None if found is None else found.columns))

@@ -1,4 +1,4 @@
-"""Measures of a training's trace: the loss of every step to the 500th, then of each tenth (`runner/finished.py`).
+"""Measures of a training's trace: the loss of every step to the 500th, then of each tenth (`runner/seeds.py`).
 
 So a spike between two recorded steps is not seen, and a window of recorded steps is ten times as long after the 500th.
 """

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pipeline.params import TrainSettings
-from pipeline.runner.finished import IMAGES_APART, REPLAYED_STEPS, TEST_TOLERANCE, Finished
+from pipeline.runner.seeds import IMAGES_APART, REPLAYED_STEPS, TEST_TOLERANCE, Finished
 from pipeline.training.engine import Trainer
 from pipeline.training.optimizers import make_optimizer
 
@@ -71,7 +71,7 @@ def _rates(train: TrainSettings, num_steps: int) -> set[str]:
     return {_digest([optimizer.coefficients]), _digest([optimizer.coefficients.float()])}
 
 
-def parted(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str | None:
+def first_difference(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str | None:
     """Where today's code first differs from a finished training, as a clause; None where it computes the same.
 
     Args:
@@ -99,12 +99,12 @@ def parted(trainer: Trainer, parts: Sequence[Finished], *, exact: bool) -> str |
     trainer.stack.load({name.removeprefix("model."): torch.from_numpy(value).to(trainer.device) for name, value in weights.items()})
     losses, accuracies = trainer.test()
     for part, loss, accuracy in zip(parts, losses, accuracies, strict=True):
-        if (fault := test_parted(part, loss, accuracy, trainer.learning.num_tests, exact=exact)) is not None:
+        if (fault := test_difference(part, loss, accuracy, trainer.learning.num_tests, exact=exact)) is not None:
             return f"the test of seed {part.seed}: {fault}"
     return None
 
 
-def test_parted(part: Finished, loss: float, accuracy: float, num_images: int, *, exact: bool) -> str | None:
+def test_difference(part: Finished, loss: float, accuracy: float, num_images: int, *, exact: bool) -> str | None:
     """How a test of a finished seed's weights differs from its training's last row, as a clause; None where it does not."""
     last = part.rows[-1]
     same_loss = (

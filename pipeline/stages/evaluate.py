@@ -12,13 +12,13 @@ from pipeline.errors import UserError, run_command
 from pipeline.evaluation.evaluate import evaluate
 from pipeline.evaluation.records import Records
 from pipeline.params import load as load_params
-from pipeline.runner import workers
+from pipeline.runner import pool
 from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES
 
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.evaluate", description=__doc__).parse_args(argv)
-    workers.die_with_dvc()
+    pool.die_with_dvc()
     params = load_params()
     records = Records(arrays=ARRAYS, runs=RUNS, predictions=PREDICTIONS, tables=TABLES)
     wanted = records.wanted(params, _say)

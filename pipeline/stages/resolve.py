@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_changed
 from pipeline.params import Params, load
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.study.files import CONFIGS, FINISHED, RUNS
 
 
@@ -45,15 +45,15 @@ def prune(runs: Path, params: Params) -> list[str]:
     """
     there = {path.name for path in runs.glob("*")}
     # A variant that was only renamed finds its seeds again, in a fresh clone, too.
-    results.restore_runs(runs, lambda name: name not in params.variants)
-    lock, wanted = results.read_lock(), {params.resolve(variant).training_hash for variant in params.variants}
+    seeds.restore_runs(runs, lambda name: name not in params.variants)
+    lock, wanted = seeds.read_lock(), {params.resolve(variant).training_hash for variant in params.variants}
     gone = [path for path in sorted(runs.glob("*")) if path.name not in params.variants and _is_training(path)]
     said = []
     for path in gone:
         try:
-            stored = all(results.is_stored(path / name, lock) for name in (results.RUN, *results.OUTPUTS))
+            stored = all(seeds.is_stored(path / name, lock) for name in (seeds.RUN, *seeds.OUTPUTS))
             if not stored or _training_hash(path) in wanted:
-                results.keep(path, FINISHED)
+                seeds.keep(path, FINISHED)
         except UserError as error:
             fault = str(error).partition(": ")[0]
             said.append(
@@ -70,13 +70,13 @@ def prune(runs: Path, params: Params) -> list[str]:
 def _training_hash(path: Path) -> str | None:
     """That of the settings in a run.json; None for one of an older form."""
     with contextlib.suppress(ValueError, KeyError):
-        return results.settings_of(results.read_run(path)).training_hash
+        return seeds.settings_of(seeds.read_run(path)).training_hash
     return None
 
 
 def _is_training(path: Path) -> bool:
     """Whether a folder holds what a train stage writes, or DVC beside it, and nothing else."""
-    ours = {results.RUN, *results.OUTPUTS, ".gitignore"}
+    ours = {seeds.RUN, *seeds.OUTPUTS, ".gitignore"}
     return path.is_dir() and not path.is_symlink() and all(entry.name in ours or entry.suffix == ".tmp" for entry in path.iterdir())
 
 

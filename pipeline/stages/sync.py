@@ -24,7 +24,7 @@ from pipeline.evaluation.records import Records
 from pipeline.measures import late
 from pipeline.params import Params
 from pipeline.provenance import git
-from pipeline.runner.results import RUN, WEIGHTS, epoch_rows, load_weights, read_run, settings_of
+from pipeline.runner.seeds import RUN, WEIGHTS, epoch_rows, load_weights, read_run, settings_of
 from pipeline.stages import bring
 from pipeline.study.files import ARRAYS, CHECKPOINTS, PREDICTIONS, REPEATED, RUNS, TABLES
 from pipeline.study.statistics import summarize
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
         bring.check_lock()
         bring.runs(params.load().variants)
     trained = [path.parent.name for path in sorted(RUNS.glob(f"*/{RUN}"))]
-    bring.files([*(PREDICTIONS / f"{variant}.npz" for variant in trained), RUNS / SERVED / WEIGHTS])
+    bring.pull([*(PREDICTIONS / f"{variant}.npz" for variant in trained), RUNS / SERVED / WEIGHTS])
     sync()
 
 

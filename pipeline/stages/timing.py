@@ -12,7 +12,7 @@ from pipeline.errors import UserError, run_command
 from pipeline.files import write_json
 from pipeline.params import load as load_params
 from pipeline.provenance import git_state
-from pipeline.runner.workers import choose_device, die_with_dvc
+from pipeline.runner.pool import choose_device, die_with_dvc
 from pipeline.study.files import ARRAYS, TIMINGS
 
 

@@ -19,7 +19,7 @@ from pipeline.study.files import PREDICTIONS, RUNS, mend
 
 # Entries of run.json that decide a result, besides settings and versions.
 CAUSES = ("code_hash", "data_digest", "device", "device_name", "attention")
-ROUNDED = 2  # images of a test that an evaluation on another kind of processor may decide otherwise, as `runner.finished` has it
+ROUNDED = 2  # images of a test that an evaluation on another kind of processor may decide otherwise, as `runner.seeds` has it
 Arrays = dict[str, npt.NDArray[Any]]
 _READERS = {"cls": "class token", "first": "first patch"}
 _CAPTIONS = ("words", "cells", "greedy", "beam", "scenes", "references", "cider_d_ceiling")  # of a captioner's predictions

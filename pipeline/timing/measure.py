@@ -22,7 +22,7 @@ from pipeline.errors import UserError
 from pipeline.kernels import attention_path
 from pipeline.params import ModelSettings, Params
 from pipeline.provenance import device_name, versions
-from pipeline.runner.workers import die_with_parent
+from pipeline.runner.pool import die_with_parent
 from pipeline.timing.load import LoadMeter
 from pipeline.timing.profile import profile, saved_bytes
 from pipeline.timing.rounds import THRESHOLD, Say, run_rounds

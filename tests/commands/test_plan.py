@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import re
+import itertools
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,14 @@ import yaml
 
 from pipeline import params
 from pipeline.commands import plan
-from pipeline.commands.plan import Entry, Rate
-from pipeline.commands.repro import _of_other_code
 from pipeline.data import datasets
 from pipeline.errors import UserError
 from pipeline.provenance import STAGE_CODE, code_hash
-from pipeline.runner import checkpoint, finished, results
-from pipeline.runner.workers import Task
-from pipeline.stages import bring, resolve
-from pipeline.study.files import FINISHED
+from pipeline.runner import seeds
+from pipeline.runner.pool import Task
+from pipeline.runner.train import Entry, estimated, makespan, recorded, survey
+from pipeline.stages import resolve
+from pipeline.study.files import ARRAYS, FINISHED
 from pipeline.training.engine import Trainer
 from tests.conftest import Repository, small_study
 from tests.helpers import flip_bit
@@ -38,9 +36,9 @@ def study_of(raw: dict[str, Any], **variants: dict[str, Any]) -> dict[str, Any]:
     return small_study(raw) | {"variants": {"base": {}, **variants}, "experiments": {}, "claims": {}}
 
 
-def write_params(directory: Path, raw: dict[str, Any]) -> params.Params:
-    (directory / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
-    return params.load(directory / "params.yaml")
+def write_params(raw: dict[str, Any]) -> params.Params:
+    Path("params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    return params.load()
 
 
 @pytest.fixture
@@ -48,14 +46,14 @@ def lay_out(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Copies what was trained of `base`, two seeds of one epoch, to where the test then works, and writes params.yaml."""
 
     def copy(raw: dict[str, Any]) -> params.Params:
-        (seeds,) = (path.parent for path in (trained.path / FINISHED).glob("*/base.*.json"))
-        for folder in ("configs", "data/arrays", "runs/base", seeds.relative_to(trained.path)):
+        (place,) = (path.parent for path in (trained.path / FINISHED).glob("*/base.*.json"))
+        for folder in ("configs", "data/arrays", "runs/base", place.relative_to(trained.path)):
             shutil.copytree(trained.path / folder, tmp_path / "study" / folder)
         monkeypatch.chdir(tmp_path / "study")
         monkeypatch.delenv("REPLAY", raising=False)
         for name, value in ENVIRONMENT.items():
             monkeypatch.setenv(name, value)
-        return write_params(Path(), raw)
+        return write_params(raw)
 
     return copy
 
@@ -64,91 +62,64 @@ def seeds_of(entry: Entry) -> tuple[list[int], list[int], list[int]]:
     return entry.kept, entry.replayed, entry.trained
 
 
-def snapshot(directory: Path) -> dict[str, bytes]:
-    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+def snapshot() -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
 
 
-def by_other_code(place: Path) -> None:
-    """The finished seeds of a folder, as if another version of the code had trained them."""
-    for path in place.glob("*.done"):
-        part = finished.read(path)
+def changed_seeds(**origin: Any) -> None:
+    """The finished seeds, with another origin: of another version of the code, or of another processor."""
+    for path in FINISHED.glob("*/*.done"):
+        part = seeds.read(path)
         path.unlink()
-        finished.write(place, finished.Finished(part.seed, part.tensors, part.rows, {**part.origin, "code_hash": "f" * 64}))
+        seeds.write(path.parent, replace(part, origin={**part.origin, **origin}))
 
 
-def test_each_state_is_told(lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_state_is_told_and_nothing_is_changed(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Kept, kept under another name, in training, to train; and, by other code, replayed."""
-    raw = study_of(raw_params, renamed={}, more={"seeds": 3}, long={"epochs": 3})
-    settings = lay_out(raw)
-    long = settings.resolve("long")
-    dataset = datasets.load(plan.ARRAYS)
+    settings = lay_out(study_of(raw_params, renamed={}, more={"seeds": 3}, long={"epochs": 3}))
+    long, dataset = settings.resolve("long"), datasets.load(ARRAYS)
     trainer = Trainer(long, dataset, [1], torch.device("cpu"))
     trainer.run_epoch()
-    place = finished.folder(FINISHED, long, dataset.digest)
-    path, origin = checkpoint.path_of(place, [1], code_hash()), {"started": "2026-01-01T00:00:00+00:00"}
-    for other in ({"device_name": "another processor (2 cores)"}, {"versions": {"python": "3.11.7", "torch": "1.0"}}):
-        checkpoint.save(path, trainer, {**origin, **other})
-        assert [entry.epochs_done for entry in plan.survey(settings, "cpu")][-1] == {}  # none goes on from it here
-    checkpoint.save(path, trainer, origin)
-    before = snapshot(Path())
+    checkpoint = seeds.Checkpoint(seeds.folder(FINISHED, long, dataset.digest), [1], code_hash())
+    checkpoint.save(trainer, {"device_name": "another processor (2 cores)"})
+    assert survey(settings, "cpu")[-1].epochs_done == {}  # nobody goes on from it here
+    checkpoint.save(trainer, {})
+    before = snapshot()
 
-    entries = {entry.variant: entry for entry in plan.survey(settings, "cpu")}
+    entries = {entry.variant: entry for entry in survey(settings, "cpu")}
     assert {name: seeds_of(entry) for name, entry in entries.items()} == {
         "base": ([0, 1], [], []),
         "renamed": ([0, 1], [], []),
         "more": ([0, 1], [], [2]),
         "long": ([], [], [0, 1]),
     }
-    assert [entry.state for entry in entries.values()] == ["kept", "kept", "to train", "to train"]
     assert entries["long"].epochs_done == {1: 1}
-
-    capsys.readouterr()
     plan.main([])
     said = capsys.readouterr().out
-    lines = {line.split()[0]: line for line in said.splitlines() if line}
-    assert "2 seeds x 3 epochs" in lines["long"]
-    assert "1 of 3 epochs of seed 1" in lines["long"]
+    assert "2 seeds x 3 epochs" in said
     assert "4 variants: 2 kept, 2 to train: 3 seeds, about " in said
-    assert "with 2 processes." in said
-    assert snapshot(Path()) == before  # every time was recorded, so not even the cache of times is there
+    assert snapshot() == before
 
     shutil.rmtree("runs")
-    (folder,) = (path.parent for path in FINISHED.glob("*/seed-0.*.done"))
-    by_other_code(folder)
-    entries = {entry.variant: entry for entry in plan.survey(settings, "cpu")}
-    assert seeds_of(entries["more"]) == ([], [0, 1], [2])
-    assert entries["base"].state == "replayed"
+    changed_seeds(code_hash="f" * 64)
+    assert {entry.variant: seeds_of(entry) for entry in survey(settings, "cpu")}["more"] == ([], [0, 1], [2])
 
 
 def test_nothing_of_other_code_is_kept_without_replay(
     lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = lay_out(study_of(raw_params))
-    shutil.rmtree("runs")
-    (folder,) = (path.parent for path in FINISHED.glob("*/seed-0.*.done"))
-    by_other_code(folder)
-    monkeypatch.setenv("REPLAY", "0")
-    (entry,) = plan.survey(settings, "cpu")
-    assert seeds_of(entry) == ([], [], [0, 1])
-
-
-def test_nor_what_a_replay_has_accepted(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Although dvc.lock has everything as it is."""
+    """Nor what a replay has accepted, although dvc.lock has everything as it is."""
     settings = lay_out(study_of(raw_params))
     lock_stage(settings)
-    assert _of_other_code(Path(), settings) == []
-    run = results.read_run(Path("runs/base"))
-    (group,) = run["trainings"]
-    replayed = {**group, "code_hash": "f" * 64, "replays": [{"code_hash": code_hash()}]}
-    results.write_run(Path("runs/base"), {**run, "code_hash": "f" * 64, "trainings": [replayed]})
+    run = seeds.read_run(Path("runs/base"))
+    replayed = {**run["trainings"][0], "code_hash": "f" * 64, "replays": [{"code_hash": code_hash()}]}
+    seeds.write_run(Path("runs/base"), {**run, "code_hash": "f" * 64, "trainings": [replayed]})
     shutil.rmtree(".checkpoints")
-    assert plan.survey(settings, "cpu")[0].state == "kept"
+    assert seeds_of(survey(settings, "cpu")[0]) == ([0, 1], [], [])
     monkeypatch.setenv("REPLAY", "0")
-    (entry,) = plan.survey(settings, "cpu")
-    assert seeds_of(entry) == ([], [], [0, 1])
-    assert _of_other_code(Path(), settings) == ["train@base"]
+    assert seeds_of(survey(settings, "cpu")[0]) == ([], [], [0, 1])
 
 
 def test_a_damaged_seed_is_to_train_and_stays_where_it_is(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
@@ -156,15 +127,12 @@ def test_a_damaged_seed_is_to_train_and_stays_where_it_is(lay_out: Callable[...,
     shutil.rmtree("runs")
     (path,) = FINISHED.glob("*/seed-1.*.done")
     content = flip_bit(path)
-    (entry,) = plan.survey(settings, "cpu")
-    assert seeds_of(entry) == ([0], [], [1])
+    assert seeds_of(survey(settings, "cpu")[0]) == ([0], [], [1])
     assert path.read_bytes() == content
 
 
-def test_a_fresh_clone_keeps_what_is_pulled(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It has neither arrays nor .checkpoints/, and its weights only once `dvc pull` or a train stage has brought them from results/."""
+def test_a_fresh_clone_keeps_what_results_has(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
+    """It has neither arrays nor .checkpoints/, and its weights only once a train stage has brought them from results/."""
     settings = lay_out(study_of(raw_params))
     shutil.rmtree("data")
     shutil.rmtree(".checkpoints")
@@ -175,32 +143,45 @@ def test_a_fresh_clone_keeps_what_is_pulled(
     weights.rename(stored)
     lock = {"train@base": {"deps": [], "outs": [{"path": weights.as_posix(), "md5": md5}]}}
     Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": lock}))
-    (entry,) = plan.survey(settings, "cpu")
-    assert seeds_of(entry) == ([0, 1], [], [])
-    assert entry.tasks == ()
+    assert seeds_of(survey(settings, "cpu")[0]) == ([0, 1], [], [])
     stored.unlink()  # of what was never pushed, or has been lost
-    (entry,) = plan.survey(settings, "cpu")
-    assert seeds_of(entry) == ([], [], [0, 1])
-    plan.main([])
-    said = "runs/base/model.safetensors is missing, and DVC does not have it: bring it back with `git checkout results`, or base is "
-    assert capsys.readouterr().out.splitlines()[0] == f"{said}trained anew."
+    assert seeds_of(survey(settings, "cpu")[0]) == ([], [], [0, 1])
+
+
+def test_a_damaged_store_and_a_record_of_an_option_that_is_gone_are_not_trained_over(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any]
+) -> None:
+    settings = lay_out(study_of(raw_params))
+    shutil.rmtree(".checkpoints")
+    run = seeds.read_run(Path("runs/base"))
+    run["config"]["model"]["gone"] = 1
+    seeds.write_run(Path("runs/base"), run)
+    with pytest.raises(UserError, match=r"model\.gone"):
+        survey(settings, "cpu")
+    record = Path("runs/base/run.json")
+    md5 = hashlib.md5(record.read_bytes()).hexdigest()
+    stored = Path("results/files/md5") / md5[:2] / md5[2:]
+    stored.parent.mkdir(parents=True)
+    record.rename(stored)
+    flip_bit(stored)
+    lock = {"train@base": {"deps": [], "outs": [{"path": record.as_posix(), "md5": md5}]}}
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": lock}))
+    with pytest.raises(UserError, match=str(stored)):
+        survey(settings, "cpu")
 
 
 def test_dvc_runs_no_stage_that_its_lock_has(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
     """Seeds of other code would be replayed, but DVC does not ask for them as long as nothing has changed. All devices keep them."""
     settings = lay_out(study_of(raw_params))
-    (entry,) = plan.survey(settings, "cuda")
-    assert seeds_of(entry) == ([0, 1], [], [])
-    run = results.read_run(Path("runs/base"))
-    results.write_run(Path("runs/base"), {**run, "trainings": [{**group, "code_hash": "f" * 64} for group in run["trainings"]]})
+    assert seeds_of(survey(settings, "cuda")[0]) == ([0, 1], [], [])
+    run = seeds.read_run(Path("runs/base"))
+    seeds.write_run(Path("runs/base"), {**run, "trainings": [{**group, "code_hash": "f" * 64} for group in run["trainings"]]})
     shutil.rmtree(".checkpoints")
-    (entry,) = plan.survey(settings, "cuda")
-    assert entry.replayed == [0, 1]
+    assert survey(settings, "cuda")[0].replayed == [0, 1]
     lock_stage(settings)
-    (entry,) = plan.survey(settings, "cuda")
-    assert entry.tasks == ()
-    (entry,) = plan.survey(write_params(Path(), study_of(raw_params) | {"base": raw_params["base"] | {"patch": 7}}), "cuda")
-    assert entry.trained == [0, 1]
+    assert survey(settings, "cuda")[0].tasks == ()
+    other = write_params(study_of(raw_params) | {"base": raw_params["base"] | {"patch": 7}})
+    assert survey(other, "cuda")[0].trained == [0, 1]
 
 
 def lock_stage(settings: params.Params) -> None:
@@ -209,10 +190,9 @@ def lock_stage(settings: params.Params) -> None:
     Path("code-hashes").mkdir()
     Path("code-hashes/train.txt").write_text(f"{code_hash(STAGE_CODE['train'])}\n")
     shutil.copyfile(Path(__file__).parent.parent.parent / "dvc.yaml", "dvc.yaml")
-    (stage,) = (stage for stage in yaml.safe_load(Path("dvc.yaml").read_text())["stages"].items() if stage[0] == "train")
     Path("data/scenes").mkdir()
-    deps = [dep.replace("${key}", "base") for dep in stage[1]["do"]["deps"]]
-    md5 = {dep: dvc_md5(Path(dep)) for dep in deps}
+    stage = yaml.safe_load(Path("dvc.yaml").read_text())["stages"]["train"]["do"]
+    md5 = {dep: dvc_md5(Path(dep)) for dep in (dep.replace("${key}", "base") for dep in stage["deps"])}
     lock = {
         "prepare": {"outs": [{"path": "data/arrays", "md5": md5["data/arrays"]}, {"path": "reports/data", "md5": "0"}]},
         "scenes": {"outs": [{"path": "data/scenes", "md5": md5["data/scenes"]}]},
@@ -233,153 +213,37 @@ def dvc_md5(path: Path) -> str:
 
 
 def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
-    raw = study_of(
-        raw_params, half={"epochs": 4, "epoch_images": 700}, other={"learning_rate": 0.1, "batch_size": 32}, wide={"mlp_dim": 48}
-    )
-    settings = lay_out(raw)
-    (folder,) = (path.parent for path in FINISHED.glob("*/seed-0.*.done"))
-    for seed, second in ((0, 1437.0), (1, 2874.0)):  # 1 s and 2 s an image
-        (path,) = folder.glob(f"seed-{seed}.*.done")
-        part = finished.read(path)
-        finished.write(folder, finished.Finished(seed, part.tensors, (part.rows[0]._replace(seconds=second),), part.origin))
-    directory = Path("runs/base")
-    run_json = results.read_run(directory)
-    rows = [row._replace(seconds=1437.0 * (1 + row.seed)) for row in results.epoch_rows(run_json)]
-    results.write_run(directory, {**run_json, "epochs": rows})
-    rates = plan.recorded(settings, "cpu")
-    assert {name: rate.source for name, rate in rates.items()} == {
-        "base": "recorded",
-        "half": "recorded of base",
-        "other": "recorded of base",
-    }
-    # The faster of the two speeds.
-    assert all((rate.train, rate.test) == pytest.approx((1, 1 / 3)) for rate in rates.values())
-    entries = {entry.variant: entry for entry in plan.survey(settings, "cpu")}
-    # Four epochs of 700 images at 1 s, each with a test of 360 images at a third of that; one process per seed.
-    four = 4 * (700 + 360 / 3)
-    assert plan.seconds([entries["half"]], rates, 2) == pytest.approx(four)
-    assert plan.seconds([entries["half"]], rates, 1) == pytest.approx(2 * four)
-    rates = plan.estimated(list(entries.values()), rates)
-    assert rates["wide"].source == "arithmetic"
-    assert rates["wide"].train > rates["base"].train
-
-    # Of another kind of processor nothing is known.
-    (path,) = folder.glob("seed-0.*.done")
+    """Of this kind of processor; other networks take what their operations take."""
+    settings = lay_out(study_of(raw_params, wide={"mlp_dim": 48}))
     shutil.rmtree("runs")
-    for path in folder.glob("*.done"):
-        part = finished.read(path)
-        finished.write(folder, finished.Finished(part.seed, part.tensors, part.rows, {**part.origin, "device_name": "Other (2 cores)"}))
-    assert plan.recorded(settings, "cpu") == {}
-    # What is kept counts as work that is done all the same.
-    guessed = plan.estimated(list(entries.values()), {})
-    assert guessed.keys() == entries.keys()
-    assert all(rate.source == "arithmetic" and rate.train > 0 for rate in guessed.values())
-
-
-def test_times_of_a_profiles_runs_count_too(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
-    settings = lay_out(study_of(raw_params))
-    Path("build/demo").mkdir(parents=True)
-    Path("runs").rename("build/demo/runs")
-    shutil.rmtree(".checkpoints")
-    assert plan.recorded(settings, "cpu")["base"].source == "recorded"
+    for path in FINISHED.glob("*/*.done"):
+        part = seeds.read(path)
+        seeds.write(path.parent, replace(part, rows=(part.rows[0]._replace(seconds=1437.0),)))  # 1 s an image
+    entries = survey(settings, "cpu")
+    rates = recorded(entries, "cpu")
+    assert rates == {"base": pytest.approx(1)}
+    assert 1 < estimated(entries, rates)["wide"] < 2
+    changed_seeds(device_name="Other (2 cores)")
+    assert recorded(survey(settings, "cpu"), "cpu") == {}
+    assert estimated(entries, {}).keys() == {"base", "wide"}
 
 
 def test_the_last_seeds_leave_processes_idle(study: params.Params) -> None:
     """Three seeds on two processes take as long as four; what a checkpoint holds of one, and a replay, take that much less."""
-    settings = study.resolve("base")
-    tasks = tuple(Task([seed]) for seed in range(3))
-    rates = {"base": Rate(3e-3, "recorded")}  # and 1e-3 for a test image
+    settings, tasks = study.resolve("base"), tuple(Task([seed]) for seed in range(3))
+    rates = {"base": 3e-3}  # and 1e-3 for a test image
     epoch = 180 + 10
     entry = Entry("base", settings, tasks, {})
-    assert plan.seconds([entry], rates, 1) == pytest.approx(3 * 30 * epoch)
-    assert plan.seconds([entry], rates, 2) == pytest.approx(2 * 30 * epoch)
-    assert plan.seconds([entry], rates, 8) == pytest.approx(30 * epoch)
+    assert [plan.seconds([entry], rates, count) for count in (1, 2, 8)] == pytest.approx([90 * epoch, 60 * epoch, 30 * epoch])
     assert plan.seconds([Entry("base", settings, tasks, {0: 20})], rates, 2) == pytest.approx(40 * epoch)
-    replay = Entry("base", settings, (Task([0], replay=True),), {})
-    assert plan.seconds([replay], rates, 2) == pytest.approx(50 * 128 * 3e-3 + 10)
+    assert plan.seconds([Entry("base", settings, (Task([0], replay=True),), {})], rates, 2) == pytest.approx(50 * 128 * 3e-3 + 10)
 
 
-def test_what_nothing_is_known_of_is_timed_once(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Variants whose steps are alike share the figure; only the cache of times is written."""
-    lay_out(study_of(raw_params, wide={"mlp_dim": 48}, longer={"mlp_dim": 48, "epochs": 5}))
-    before = snapshot(Path())
-    plan.main([])
-    first = capsys.readouterr()
-    assert "Timing a few steps of 1 variant." in first.err
-    assert first.out.count("20 steps") == 2
-    after = snapshot(Path())
-    times = json.loads(after.pop(".checkpoints/times.json"))
-    assert after == before
-    (seconds,) = times.values()
-    assert 0 < seconds < 1
-    plan.main([])
-    second = capsys.readouterr()
-    assert second.out == first.out
-    assert second.err == ""
-
-
-def test_without_arrays_there_are_no_times(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    lay_out(study_of(raw_params, wide={"mlp_dim": 48}))
-    shutil.rmtree("data")
-    plan.main([])
-    said = capsys.readouterr().out
-    assert "2 variants: 1 kept, 1 to train: 2 seeds.\n" in said
-    assert "run `dvc repro scenes` first" in said
-
-
-def test_without_scenes_captioners_alone_have_no_times(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """So after `dvc repro prepare`: the arrays are there, and no scenes."""
-    lay_out(study_of(raw_params, wide={"mlp_dim": 48}, caption=raw_params["variants"]["caption"] | {"epochs": 1, "seeds": 2}))
-    plan.main([])
-    said = capsys.readouterr().out
-    lines = {name: line for line in said.splitlines() if (name := line.split(" ")[0]) in ("wide", "caption")}
-    assert "20 steps" in lines["wide"]
-    assert "20 steps" not in lines["caption"]
-    assert "3 variants: 1 kept, 2 to train: 4 seeds.\n" in said
-    assert "run `dvc repro scenes` first" in said
-
-
-def test_no_self_critical_step_is_timed(study: params.Params) -> None:
-    """The rate that is measured is also that of captioners without such epochs."""
-    critical, plain = (plan._shortened(study.resolve(name)).train for name in ("caption-critical", "caption-7"))
-    assert study.resolve("caption-critical").train.self_critical_epochs
-    assert (critical.self_critical_epochs, critical.epochs, critical.epoch_images) == (0, 1, 23 * critical.batch_size)
-    assert critical.model_copy(update={"seeds": ()}) == plain.model_copy(update={"seeds": ()})
-
-
-def test_a_variant_whose_steps_fail_has_no_time(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Here because torch's device without memory computes nothing; else where memory does not suffice."""
-    settings = lay_out(study_of(raw_params, wide={"mlp_dim": 48}))
-    entries = [entry for entry in plan.survey(settings, "cpu") if entry.tasks]
-    assert plan.measured(entries, "meta", 1) == {}
-    assert re.fullmatch(r"wide cannot be timed \(.+\), so its training would fail here, too\.\n", capsys.readouterr().out)
-
-
-def test_a_lock_that_cannot_be_read_is_one_sentence(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
-    lay_out(study_of(raw_params))
-    for text in ("", "schema: '2.0'\n", "schema: '2.0'\nstages: {}\n"):
-        Path("dvc.lock").write_text(text)
-        bring.check_lock()
-    for text in ("<<<<<<< HEAD\nschema: '2.0'\nstages: {}\n", "schema: '2.0'\nstages:\n- train\n", "schema: '2"):
-        Path("dvc.lock").write_text(text)
-        with pytest.raises(UserError, match=r"^dvc\.lock cannot be read: `make repro` mends it"):
-            plan.main([])
-
-
-def test_a_timing_process_that_dies_is_one_sentence(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = lay_out(study_of(raw_params, wide={"mlp_dim": 48}))
-    entries = [entry for entry in plan.survey(settings, "cpu") if entry.tasks]
-    monkeypatch.setattr(plan, "_open", os._exit)  # refuses the name of a device, which ends the process
-    with pytest.raises(UserError, match=r"^A process that timed steps ended early \(out of memory\?\); run") as caught:
-        plan.measured(entries, "cpu", 1)
-    assert caught.value.status == 1
+@pytest.mark.parametrize("seconds", [[3, 1, 4, 1, 5, 9, 2, 6], [2, 2, 2, 3, 3], [7]])
+def test_the_longest_first_is_within_grahams_bound_of_the_best_schedule(seconds: list[int]) -> None:
+    for workers in (1, 2, 3):
+        best = min(
+            max(sum(one for one, at in zip(seconds, places, strict=True) if at == worker) for worker in range(workers))
+            for places in itertools.product(range(workers), repeat=len(seconds))
+        )
+        assert best <= makespan(seconds, workers) <= (4 / 3 - 1 / (3 * workers)) * best + 1e-9

@@ -18,7 +18,7 @@ from PIL import Image
 from pipeline.commands import caption, repro, verify
 from pipeline.commands import train as train_all
 from pipeline.errors import UserError
-from pipeline.runner import workers
+from pipeline.runner import pool
 from pipeline.stages import train
 from tests.helpers import ROOT
 
@@ -93,14 +93,14 @@ def test_a_grey_of_16_bits_is_read_as_one_of_8(tmp_path: Path) -> None:
 def test_a_number_of_processes_that_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """From the environment, and from `make train`."""
     monkeypatch.setenv("LAB_PROCESSES", value)
-    for name, call in (("LAB_PROCESSES", workers.choose_processes), ("JOBS", lambda: train_all.main([f"--jobs={value}"]))):
+    for name, call in (("LAB_PROCESSES", pool.choose_processes), ("JOBS", lambda: train_all.main([f"--jobs={value}"]))):
         assert refusal(call, folder).startswith(f"{name} is ")
 
 
 @pytest.mark.parametrize(("name", "value"), [("LAB_DEVICE", "gpu"), ("LAB_ATTENTION", "no"), ("LAB_GRAPHS", "no"), ("REPLAY", "no")])
 def test_a_switch_that_says_nothing_known(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
-    assert refusal(workers.choose_device, folder).startswith(f"{name} is {value!r}")
+    assert refusal(pool.choose_device, folder).startswith(f"{name} is {value!r}")
 
 
 def test_seeds_that_are_a_list_are_named_one_by_one() -> None:

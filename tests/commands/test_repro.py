@@ -16,7 +16,7 @@ import pytest
 
 from pipeline.commands.repro import COPY
 from pipeline.provenance import training_code
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.study.files import RUNS
 from tests.conftest import Repository, small_study
 from tests.helpers import PATIENCE, commit_all, git, wait_until
@@ -220,17 +220,17 @@ def test_a_linked_folder_of_archives_stays_as_it_is(study: Repository) -> None:
 def test_without_replay_what_a_replay_had_kept_is_trained_and_its_stage_runs(study: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """To DVC nothing has changed."""
     directory = study.path / RUNS / "base"
-    run = results.read_run(directory)
+    run = seeds.read_run(directory)
     (group,) = run["trainings"]
     replay = {name: group[name] for name in ("git_commit", "git_dirty", "device", "device_name", "versions")}
     replay |= {"code_hash": training_code(), "date": "2026-01-01T00:00:00+00:00", "exact": True}
     replayed = {**group, "code_hash": "f" * 64, "replays": [replay]}
-    results.write_run(directory, {**run, "code_hash": "f" * 64, "trainings": [replayed]})
+    seeds.write_run(directory, {**run, "code_hash": "f" * 64, "trainings": [replayed]})
     study.succeed(sys.executable, "-m", "dvc", "commit", "--force", "train@base")
     shutil.rmtree(study.path / ".checkpoints")
 
     def codes() -> set[str]:
-        return {group["code_hash"] for group in results.read_run(directory)["trainings"]}
+        return {group["code_hash"] for group in seeds.read_run(directory)["trainings"]}
 
     assert codes() == {"f" * 64}
     assert study.repro("train@base") == []

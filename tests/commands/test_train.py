@@ -5,27 +5,25 @@ What processes are needed for runs in processes of its own; all else in this one
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from filelock import FileLock
 
 from pipeline import params
-from pipeline.commands import train
+from pipeline.commands.train import train_all
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
-from pipeline.runner import finished, workers
-from pipeline.runner.lock import variant_lock
-from pipeline.runner.schedule import Queue
+from pipeline.runner import pool, seeds
 from pipeline.stages import resolve
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import set_reproducible
@@ -83,7 +81,7 @@ def test_worker_and_driver_killed_the_bits_are_those_of_dvc_repro(trained: Repos
         out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (0, "")
     assert "goes on after epoch" in out
-    assert "study: 2 of 2 variants (100 %), " in out
+    assert "study: 2 of 2 variants, " in out
     assert set(stages) <= set(study.repro(*stages))
     assert "  epoch " not in study.output
     for path in (path for stage in ("base", "wide") for path in (f"runs/{stage}/model.safetensors", f"runs/{stage}/steps.npz")):
@@ -113,91 +111,70 @@ def study(tmp_path: Path, arrays: Path, raw_params: dict[str, Any], monkeypatch:
 
 
 @pytest.fixture
-def taken() -> list[workers.Assignment]:
+def taken() -> list[pool.Assignment]:
     """What `here` took, in order."""
     return []
 
 
 @pytest.fixture
-def here(taken: list[workers.Assignment]) -> train.Engine:
+def here(taken: list[pool.Assignment]) -> pool.Engine:
     """Has a worker's own functions called in this process."""
 
-    def run(queue: Queue[workers.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
-        while queue:
-            taken.append(queue.take())
-            for message in workers.messages(taken[-1], lambda job: load(job.arrays)):
-                handle(taken[-1], message)
+    def run(assignments: Sequence[pool.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
+        for assignment in assignments:
+            taken.append(assignment)
+            for message in pool.messages(assignment, lambda job: load(job.arrays)):
+                handle(assignment, message)
 
     return run
 
 
 def place(settings: params.Params, variant: str) -> Path:
-    return finished.folder(FINISHED, settings.resolve(variant), load(Path("data/arrays")).digest)
+    return seeds.folder(FINISHED, settings.resolve(variant), load(Path("data/arrays")).digest)
 
 
 def seeds_in(folder: Path) -> list[int]:
-    return sorted(part.seed for part in finished.read_all(folder)[0])
+    return sorted(part.seed for part in seeds.read_all(folder)[0])
 
 
 def test_each_seed_is_trained_once_and_the_longest_first(
-    study: Callable[..., params.Params], taken: list[workers.Assignment], here: train.Engine, capsys: pytest.CaptureFixture[str]
+    study: Callable[..., params.Params], taken: list[pool.Assignment], here: pool.Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`more` and `base` differ in their seeds alone; `deep` takes the longest."""
     settings = study(more={"seeds": [0, 1]}, deep={"blocks": 3})
-    train.train("cpu", here)
+    train_all(settings, "cpu", here)
     assert [(one.job.settings.model.blocks, one.task.seeds) for one in taken] == [(3, [0]), (1, [0]), (1, [1])]
     assert place(settings, "base") == place(settings, "more")
     assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "deep"))) == ([0, 1], [0])
-    assert "study: 3 of 3 variants (100 %), " in capsys.readouterr().out
+    assert "study: 3 of 3 variants, " in capsys.readouterr().out
     assert not Path("runs").exists()  # the stages write it
-    train.train("cpu", here)
+    train_all(settings, "cpu", here)
     assert capsys.readouterr().out == "Nothing is to be trained.\n"
 
 
-def test_a_finished_variant_is_free_for_its_stage(
-    study: Callable[..., params.Params], here: train.Engine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """While others still train, for days perhaps."""
-    settings = study(deep={"blocks": 3})
-    free = []
-
-    def watched(queue: Queue[workers.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
-        def handle_and_look(assignment: workers.Assignment, message: workers.Message) -> None:
-            handle(assignment, message)
-            if isinstance(message, workers.Done):
-                for name in ("deep", "base"):
-                    with contextlib.suppress(UserError), variant_lock(place(settings, name) / "lock", name):
-                        free.append(name)
-
-        here(queue, handle=handle_and_look, lost=lost)
-
-    train.train("cpu", watched)
-    assert free == ["deep", "deep", "base"]
-
-
 def test_what_another_trains_is_left_to_it(
-    study: Callable[..., params.Params], taken: list[workers.Assignment], here: train.Engine, capsys: pytest.CaptureFixture[str]
+    study: Callable[..., params.Params], taken: list[pool.Assignment], here: pool.Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = study(deep={"blocks": 3})
-    another = rf"Another trainer \(process {os.getpid()}\) is working on variant base: "
-    with variant_lock(place(settings, "base") / "lock", "base"):
-        with pytest.raises(UserError, match=r"^Not everything is trained") as caught:
-            train.train("cpu", here)
+    place(settings, "base").mkdir(parents=True)
+    with FileLock(place(settings, "base") / "lock"):
+        with pytest.raises(UserError) as caught:
+            train_all(settings, "cpu", here)
         assert caught.value.status == 1
         assert [one.job.settings.model.blocks for one in taken] == [3]
-        assert capsys.readouterr().out.count(f"Another trainer (process {os.getpid()}) is working on variant base: ") == 1
-        with pytest.raises(UserError, match=f"^{another}") as caught:
-            train.train("cpu", here)
+        assert capsys.readouterr().out.count("Another trainer is working on variant base: ") == 1
+        with pytest.raises(UserError) as caught:
+            train_all(settings, "cpu", here)
         assert caught.value.status == 2
     assert seeds_in(place(settings, "base")) == []
 
 
 def test_a_loss_that_is_not_finite_stops_no_other_variant(
-    study: Callable[..., params.Params], taken: list[workers.Assignment], here: train.Engine, capsys: pytest.CaptureFixture[str]
+    study: Callable[..., params.Params], taken: list[pool.Assignment], here: pool.Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = study(wild={"learning_rate": 1000.0, "optimizer": "sgd", "blocks": 2})
     with pytest.raises(UserError, match=r"^Not everything is trained") as caught:
-        train.train("cpu", here)
+        train_all(settings, "cpu", here)
     assert caught.value.status == 1
     assert "The loss of variant wild was not finite: seed 0 in epoch 1." in capsys.readouterr().out
     assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "wild"))) == ([0], [])

@@ -17,8 +17,8 @@ from pipeline.evaluation.classification import position_columns, scale, shift
 from pipeline.evaluation.inference import Task, first_changes, measure
 from pipeline.measures.positions import table_correlation
 from pipeline.models.positions import sincos2d_table, sinusoidal_table
-from pipeline.runner import results
-from pipeline.runner.finished import Finished
+from pipeline.runner import seeds
+from pipeline.runner.seeds import Finished
 from pipeline.training.records import EpochRow
 from pipeline.training.stack import Stack, initial_model
 
@@ -66,7 +66,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, settings_of: dict[str, params
             loss = TRACES[seed].astype(np.float32)
             tensors |= {"trace.loss": loss, "trace.gradient_norm": loss, "trace.step": np.arange(1, 61)}
             parts.append(Finished(seed, tensors, (EpochRow(seed, 1, 2.0, 2.0, 0.1, 1.0, 1.0),), origin))
-        results.write(directory / variant, settings, parts, {"seeds": SEEDS})
+        seeds.assemble(directory / variant, settings, parts, {"seeds": SEEDS})
     return directory
 
 
@@ -98,7 +98,7 @@ def test_losses_predictions_and_positions(settings_of: dict[str, params.VariantS
     for variant, width in (("tiny", (5, 32)), ("net", (0, 0))):
         settings = settings_of[variant]
         found = measure(make_task(settings, runs / variant, arrays, seeds=(7, 4)))
-        weights = results.load_weights(runs / variant, settings)
+        weights = seeds.load_weights(runs / variant, settings)
         assert (list(found.columns), list(found.arrays), list(found.shared)) == ([], ["predictions", "positions"], ["labels"])
         positions, predictions = found.arrays["positions"], found.arrays["predictions"]
         assert (positions.dtype, positions.shape) == (np.float32, (2, *width))
@@ -123,7 +123,7 @@ def test_accuracy_under_shifts_by_loops(settings_of: dict[str, params.VariantSet
     settings = settings_of["net"]
     found = measure(make_task(settings, runs / "net", arrays, probes=("shifts",))).columns
     assert list(found) == [f"shift_{distance}" for distance in (1, 2, 3, 4)]
-    weights = results.load_weights(runs / "net", settings)
+    weights = seeds.load_weights(runs / "net", settings)
     module = build(settings.model).eval()
     module.load_state_dict({name: value[0] for name, value in weights.items()})
     data = load(arrays)
@@ -195,7 +195,7 @@ def test_accuracy_at_other_sizes(settings_of: dict[str, params.VariantSettings],
     settings = settings_of[position]
     found = measure(make_task(settings, runs / position, arrays, seeds=(7, 4), probes=("sizes",))).columns
     assert list(found) == ["size_20", "size_24", "size_32", "size_36", "size_40"]
-    weights = results.load_weights(runs / position, settings)
+    weights = seeds.load_weights(runs / position, settings)
     data = load(arrays)
     for row, place in enumerate((2, 0)):
         module = build(settings.model).eval()
@@ -245,7 +245,7 @@ def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], 
     found = measure(make_task(settings, runs / "tiny", arrays, seeds=(4, 7), probes=("attention",)))
     data = load(arrays)
     digits = data.test_images[[list(data.test_labels).index(digit) for digit in range(10)]]
-    weights = results.load_weights(runs / "tiny", settings)
+    weights = seeds.load_weights(runs / "tiny", settings)
     for i, place in enumerate((0, 2)):
         stack = Stack(model, [SEEDS[place]], torch.device("cpu"))
         stack.load({name: value[[place]] for name, value in weights.items()})
@@ -321,7 +321,7 @@ def test_the_trace_of_each_seed_in_the_order_of_the_task(settings_of: dict[str, 
     assert {name: column.tolist() for name, column in found.items()} == {"loss_spikes": [1, 0, 0], "steps_to_loss": [20, 22, 13]}
     damaged = runs.parent / "damaged" / "net"
     shutil.copytree(runs / "net", damaged)
-    (damaged / results.STEPS).write_bytes(b"")
+    (damaged / seeds.STEPS).write_bytes(b"")
     with pytest.raises(UserError, match=r"steps.npz is missing or damaged: run `dvc repro train@net`"):
         measure(make_task(settings_of["net"], damaged, arrays, probes=("trace",)))
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pipeline import params
 from pipeline.errors import UserError
 from pipeline.evaluation.records import Evaluation, Records
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.training.records import EpochRow
 
 SEEDS = [4, 2]
@@ -58,11 +58,11 @@ class Study:
         """What is looked at of a training; its weights are only a text."""
         directory = self.root / "runs" / variant
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / results.WEIGHTS).write_text(weights)
+        (directory / seeds.WEIGHTS).write_text(weights)
         rows = [EpochRow(seed, 1, 0.5, 0.4, accuracy, math.nan, 1.5) for seed, accuracy in zip(SEEDS, (2 / 3, 1 / 3), strict=True)]
         metrics = {"n": 2, "parameters": 7, "flops": 8}
         config = self.params.resolve(variant).model_dump(mode="json")
-        results.write_run(directory, {"variant": variant, "config": config, "seeds": SEEDS, "epochs": rows, "metrics": metrics})
+        seeds.write_run(directory, {"variant": variant, "config": config, "seeds": SEEDS, "epochs": rows, "metrics": metrics})
 
     def evaluate(self, variant: str) -> None:
         inputs = self.records.wanted(self.params, self.said.append)[variant]
@@ -174,7 +174,7 @@ def test_an_evaluation_does_not_outlive_its_weights(evaluated: Study) -> None:
 
 
 def test_a_flipped_bit_in_the_weights_is_looked_into(evaluated: Study) -> None:
-    (evaluated.root / "runs" / "mean" / results.WEIGHTS).write_text("damaged")
+    (evaluated.root / "runs" / "mean" / seeds.WEIGHTS).write_text("damaged")
     assert evaluated.look() == (["tiny", "net"], ["mean"])
 
 
@@ -218,9 +218,9 @@ def test_a_damaged_record_of_a_training_is_named_and_costs_nothing_good(evaluate
 
 def test_without_the_weights_an_evaluation_of_them_stays(evaluated: Study) -> None:
     for variant in VARIANTS:
-        (evaluated.root / "runs" / variant / results.WEIGHTS).unlink()
+        (evaluated.root / "runs" / variant / seeds.WEIGHTS).unlink()
     assert evaluated.look() == (["tiny", "mean", "net"], [])
-    weights = evaluated.root / "runs" / "tiny" / results.WEIGHTS
+    weights = evaluated.root / "runs" / "tiny" / seeds.WEIGHTS
     assert f"tiny: left out, {weights} is not here; `dvc checkout` or `dvc pull` restores it" in evaluated.said
     # One of other weights is of no use, and there is nothing to make it anew from.
     recorded(weights="0" * 64)(evaluated)

@@ -19,7 +19,7 @@ from pipeline.errors import UserError
 from pipeline.models import build
 from pipeline.params import VariantSettings
 from pipeline.provenance import loaded_code
-from pipeline.runner import workers
+from pipeline.runner import pool
 from pipeline.training import stack
 from pipeline.training.engine import Trainer
 from pipeline.training.optimizers import make_optimizer
@@ -110,7 +110,7 @@ def test_what_an_own_model_raises_names_its_line(
     code: dict[str, Any] = {}
     exec(compile("\n\ndef forward(model, x):\n    return x @ x\n", str(place), "exec"), code)
     own(monkeypatch, code["forward"])
-    job = workers.Job(tiny_settings(), tmp_path, tmp_path, "cpu", {"code_hash": loaded_code()["classification"]})
-    *_, last = workers.messages(workers.Assignment(job, workers.Task([0])), lambda job: blobs(96, 32))
-    assert isinstance(last, workers.Broken)
+    job = pool.Job(tiny_settings(), tmp_path, tmp_path, "cpu", {"code_hash": loaded_code()["classification"]})
+    *_, last = pool.messages(pool.Assignment(job, pool.Task([0])), lambda job: blobs(96, 32))
+    assert isinstance(last, pool.Broken)
     assert "pipeline/models/own.py, line 4, RuntimeError" in last.error

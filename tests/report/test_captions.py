@@ -22,7 +22,7 @@ from pipeline.evaluation import inference
 from pipeline.evaluation.evaluate import evaluate
 from pipeline.evaluation.records import Records
 from pipeline.report import pages
-from pipeline.runner import finished, results
+from pipeline.runner import seeds
 from pipeline.study import load
 from pipeline.study.results import load_current
 from pipeline.training import tasks
@@ -131,12 +131,12 @@ def train(root: Path, variant: str, settings: params.VariantSettings) -> None:
     for seed in settings.train.seeds:
         trainer = Trainer(settings, data, [seed], device)
         finish(trainer)
-        parts += finished.of_trainer(trainer, origin, {seed: {}})
+        parts += seeds.of_trainer(trainer, origin, {seed: {}})
     record = {
         "variant": variant, "config": settings.model_dump(mode="json"), "seeds": list(settings.train.seeds), "dataset": "digits",
         "training_id": variant, "data_digest": tasks.data_digest(settings.task, root / "data/arrays"),
     }  # fmt: skip
-    results.write(root / "runs" / variant, settings, parts, record)
+    seeds.assemble(root / "runs" / variant, settings, parts, record)
 
 
 def test_tables_are_whole(root: Path) -> None:

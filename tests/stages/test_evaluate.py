@@ -26,7 +26,7 @@ from pipeline.errors import UserError
 from pipeline.evaluation import inference
 from pipeline.evaluation.records import Records
 from pipeline.measures import SHIFTS
-from pipeline.runner import finished, replay, results
+from pipeline.runner import replay, seeds
 from pipeline.stages import evaluate as stage
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.records import EpochRow
@@ -76,9 +76,9 @@ def train(directory: Path, settings: params.VariantSettings, arrays: Path) -> No
         trainer = Trainer(settings, load(arrays), [seed], torch.device("cpu"))
         tables = replay.tables(trainer)
         finish(trainer)
-        parts += finished.of_trainer(trainer, ORIGIN, tables)
+        parts += seeds.of_trainer(trainer, ORIGIN, tables)
     config = settings.model_dump(mode="json")
-    results.write(directory, settings, parts, {"variant": directory.name, "config": config, "seeds": list(settings.train.seeds)})
+    seeds.assemble(directory, settings, parts, {"variant": directory.name, "config": config, "seeds": list(settings.train.seeds)})
 
 
 @pytest.fixture(scope="module")
@@ -323,9 +323,9 @@ def test_a_flipped_bit_in_the_weights(project: Path, in_process: Counter[str], c
 def test_weights_of_another_training(done: Path, in_process: Counter[str]) -> None:
     """Its evaluation does not outlive the training it was of, even when the new one cannot be made."""
     directory = done / "runs" / "mean"
-    run = results.read_run(directory)
+    run = seeds.read_run(directory)
     run["epochs"][1][EpochRow._fields.index("test_loss")] *= 1.01
-    results.write_run(directory, run)
+    seeds.write_run(directory, run)
     records = Records(done / "data/arrays", done / "runs", done / "predictions", done / "tables")
     found = records.read("mean")
     assert found is not None
@@ -344,12 +344,12 @@ def test_a_diverged_variant(project: Path, in_process: Counter[str], arrays: Pat
     settings = params.load().resolve("wild")
     train(project / "runs" / "wild", settings, arrays)
     zeros = float((load(arrays).test_labels == 0).mean())
-    parts = results.load_seeds(project / "runs" / "wild")
+    parts = seeds.load(project / "runs" / "wild")
     assert parts[1].seed == 2
     tensors = {name: value * (np.nan if name.startswith("model.") else 1) for name, value in parts[1].tensors.items()}
     rows = tuple(row._replace(test_loss=math.nan, test_accuracy=zeros) for row in parts[1].rows)
-    parts[1] = finished.Finished(2, tensors, rows, parts[1].origin)
-    results.write(project / "runs" / "wild", settings, parts, results.read_run(project / "runs" / "wild"))
+    parts[1] = seeds.Finished(2, tensors, rows, parts[1].origin)
+    seeds.assemble(project / "runs" / "wild", settings, parts, seeds.read_run(project / "runs" / "wild"))
     stage.main([])
     found = table(project, "seeds.csv", "wild")
     assert found[1]["test_loss"] == "nan"

@@ -21,7 +21,7 @@ from pipeline.measures import MEASURES
 from pipeline.params import load, read_both
 from pipeline.report import pages
 from pipeline.report.figures import base
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.stages import report
 from pipeline.study.effects import look_level
 from pipeline.study.results import load_current
@@ -383,7 +383,7 @@ def test_where_seeds_were_trained_and_replayed_is_told(small_study: Path) -> Non
         {"seeds": [0, 1], "git_commit": "a" * 40, "git_dirty": True, "device_name": "One", "replays": [replay, replay | {"exact": False}]},
         {"seeds": [2], "git_commit": "b" * 40, "device_name": "Another", "replays": []},
     ]
-    results.write_run(directory, results.read_run(directory) | {"trainings": trainings})
+    seeds.write_run(directory, seeds.read_run(directory) | {"trainings": trainings})
     write_tables(small_study)
     write_pages()
     first, second = (line for line in read(small_study, "hardware.md").splitlines() if "`aaaa" in line or "`bbbb" in line)

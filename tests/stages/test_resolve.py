@@ -12,8 +12,8 @@ import yaml
 from pipeline.errors import run_command
 from pipeline.files import sealed_json, write_json
 from pipeline.params import Params, load, load_variant
-from pipeline.runner import finished
-from pipeline.runner.results import read_run
+from pipeline.runner import seeds
+from pipeline.runner.seeds import read_run
 from pipeline.stages.resolve import prune, write_configs
 from pipeline.study.files import FINISHED, RUNS
 from tests.conftest import Repository
@@ -89,10 +89,10 @@ def test_what_dvc_has_of_a_variant_that_is_gone_is_not_copied(trained: Repositor
     monkeypatch.chdir(study.path)
     shutil.rmtree(study.path / ".checkpoints")
     settings = load()
-    place = finished.folder(FINISHED, settings.resolve("wide"), read_run(RUNS / "wide")["data_digest"])
+    place = seeds.folder(FINISHED, settings.resolve("wide"), read_run(RUNS / "wide")["data_digest"])
     left = settings.model_copy(update={"variants": {"base": settings.variants["base"]}})
     shutil.copytree(RUNS / "wide", tmp_path / "wide")
     for params, kept in ((left, 0), (left.model_copy(update={"variants": {"broad": settings.variants["wide"]}}), 2)):
         shutil.copytree(tmp_path / "wide", RUNS / "wide", dirs_exist_ok=True)
         assert "runs/wide removed: params.yaml no longer names this variant" in prune(RUNS, params)
-        assert len(finished.find(place, "")[0]) == kept
+        assert len(seeds.find(place, "")[0]) == kept

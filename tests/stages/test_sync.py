@@ -12,7 +12,7 @@ import pytest
 
 from pipeline import params
 from pipeline.errors import UserError
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.stages.sync import main as command
 from pipeline.stages.sync import sync
 from pipeline.study import load
@@ -35,7 +35,7 @@ from tests.tracking.trainings import (
 
 def with_tables(directory: Path) -> None:
     """The table that the evaluate stage leaves of this training."""
-    weights = results.read_run(directory)["outputs"][results.WEIGHTS]
+    weights = seeds.read_run(directory)["outputs"][seeds.WEIGHTS]
     records_of(directory).write_tables({directory.name: {"weights": weights}})
 
 
@@ -79,8 +79,8 @@ def test_damaged_files_are_named_and_the_others_logged(project: Path, uri: str, 
     (project / "runs" / "a" / "run.json").write_text("{")
     path = project / "runs" / "b" / "run.json"
     path.write_text(path.read_text().replace("digits", "digit5"))
-    older = results.read_run(project / "runs" / "c")
-    results.write_run(project / "runs" / "c", {name: value for name, value in older.items() if name != "metrics"})
+    older = seeds.read_run(project / "runs" / "c")
+    seeds.write_run(project / "runs" / "c", {name: value for name, value in older.items() if name != "metrics"})
     with pytest.raises(UserError, match="Damaged files in runs/a, runs/b, runs/c"):
         sync()
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()[:3]] == [f"{name}: left out" for name in "abc"]
@@ -116,9 +116,9 @@ def test_the_filters_of_the_document_and_of_the_views(project: Path, uri: str, s
         known = {"config": config, "git_commit": f"{number}" * 40, "git_dirty": False}
         directory = write_training(project / "runs" / variant, make_run(variant, f"000{number}" * 8) | known)
         if variant in ("sinusoidal", "no-position"):
-            run = results.read_run(directory)
-            epochs = [row._replace(test_accuracy=0.98 - 0.01 * (row.seed == 7)) for row in results.epoch_rows(run)]
-            results.write_run(directory, run | {"epochs": epochs})
+            run = seeds.read_run(directory)
+            epochs = [row._replace(test_accuracy=0.98 - 0.01 * (row.seed == 7)) for row in seeds.epoch_rows(run)]
+            seeds.write_run(directory, run | {"epochs": epochs})
     sync()
     text = (ROOT / "docs/mlflow.md").read_text(encoding="utf-8")
     filters = re.findall(r"```sql\n(.+)\n```", text.replace("%COMMIT%", "%4444444%"))
@@ -146,9 +146,9 @@ def test_the_filters_of_the_document_and_of_the_views(project: Path, uri: str, s
 
 def test_an_interval_of_a_share_ends_at_one(project: Path, uri: str) -> None:
     directory = write_training(project / "runs" / "base", make_run())
-    run = results.read_run(directory)
-    rows = [row._replace(test_accuracy={3: 1.0, 0: 0.99, 7: 0.9}[row.seed]) for row in results.epoch_rows(run)]
-    results.write_run(directory, run | {"epochs": rows})
+    run = seeds.read_run(directory)
+    rows = [row._replace(test_accuracy={3: 1.0, 0: 0.99, 7: 0.9}[row.seed]) for row in seeds.epoch_rows(run)]
+    seeds.write_run(directory, run | {"epochs": rows})
     sync()
     store = Store(uri)
     [parent] = store.runs([store.experiment("digits")], "tags.kind = 'parent'")

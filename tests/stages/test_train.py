@@ -30,8 +30,8 @@ from pipeline.errors import UserError
 from pipeline.files import read_sealed, sha256, write_sealed
 from pipeline.models import build
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings, load_variant
-from pipeline.runner import finished, replay, results, workers
-from pipeline.runner.checkpoint import metadata
+from pipeline.runner import pool, replay, seeds
+from pipeline.runner.train import plan
 from pipeline.stages import train as stage
 from pipeline.stages.resolve import prune
 from pipeline.study.files import FINISHED, RUNS
@@ -90,22 +90,18 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def here(directory: Path, watch: Callable[[workers.Message], None] = lambda message: None) -> str:
+def here(directory: Path, watch: Callable[[pool.Message], None] = lambda message: None) -> str:
     """The stage in this process, with a worker's own functions called where it would start workers. Returns what it prints.
 
     Args:
         watch: gets every message after the stage has taken it.
     """
 
-    def run(job: workers.Job, tasks: Sequence[workers.Task], processes: int, handle: Callable[[workers.Message], None]) -> None:
-        def send(message: workers.Message) -> None:
-            handle(message)
-            watch(message)
-
-        dataset = load(job.arrays)
-        for task in tasks:
-            for message in workers.messages(workers.Assignment(job, task), lambda job: dataset):
-                send(message)
+    def run(assignments: Sequence[pool.Assignment], *, handle: Callable[..., None], lost: Callable[..., None], cards: list[str]) -> None:
+        for assignment in assignments:
+            for message in pool.messages(assignment, lambda job: load(job.arrays)):
+                handle(assignment, message)
+                watch(message)
 
     threads = torch.get_num_threads()
     set_reproducible(torch.device("cpu"))
@@ -113,7 +109,7 @@ def here(directory: Path, watch: Callable[[workers.Message], None] = lambda mess
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
             patch.chdir(directory)
             patch.setenv("LAB_DEVICE", "cpu")
-            patch.setattr(workers, "run", run)
+            patch.setattr(pool, "run_all", run)
             stage.main(["tiny"])
     finally:
         torch.set_num_threads(threads)
@@ -122,7 +118,7 @@ def here(directory: Path, watch: Callable[[workers.Message], None] = lambda mess
 
 def outcome(directory: Path) -> tuple[list[list[str]], dict[str, torch.Tensor]]:
     """Everything that has to be equal: the table without its seconds, the weights."""
-    rows = results.epoch_rows(results.read_run(directory / "runs" / "tiny"))
+    rows = seeds.epoch_rows(seeds.read_run(directory / "runs" / "tiny"))
     table = [[repr(value) for value in row[:-1]] for row in rows]
     return table, load_file(directory / "runs" / "tiny" / "model.safetensors")
 
@@ -132,8 +128,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, arrays: Path, study: Para
     """Three seeds trained one after another; `first-epoch.part` is the checkpoint that the first one had after its first epoch."""
     directory = lay_out(tmp_path_factory.mktemp("unbroken"), arrays, study)
 
-    def keep(message: workers.Message) -> None:
-        if isinstance(message, workers.Epoch) and (message.seeds, message.epoch) == ([0], 1):
+    def keep(message: pool.Message) -> None:
+        if isinstance(message, pool.Epoch) and (message.seeds, message.epoch) == ([0], 1):
             shutil.copy(*(directory / ".checkpoints" / "seeds").glob("*/seed-0.*.part"), directory / "first-epoch.part")
 
     assert "tiny  seed 2  epoch 6/6  train loss" in here(directory, keep)
@@ -143,9 +139,9 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, arrays: Path, study: Para
 def test_a_record_with_an_option_that_is_gone_is_not_trained_over(unbroken: Path, tmp_path: Path) -> None:
     directory = tmp_path / "copy"
     shutil.copytree(unbroken, directory, symlinks=True, ignore=shutil.ignore_patterns(".checkpoints"))
-    run = results.read_run(directory / "runs" / "tiny")
+    run = seeds.read_run(directory / "runs" / "tiny")
     run["config"]["model"]["gone"] = 1
-    results.write_run(directory / "runs" / "tiny", run)
+    seeds.write_run(directory / "runs" / "tiny", run)
     with pytest.raises(UserError, match=r"model\.gone"):
         here(directory)
     assert not [*(directory / FINISHED).glob("*/seed-*")]
@@ -170,22 +166,22 @@ def assert_same(directory: Path, unbroken: Path) -> None:
 def test_files_of_a_run(unbroken: Path, study: Params) -> None:
     directory = unbroken / "runs" / "tiny"
     assert sorted(path.name for path in directory.iterdir()) == ["model.safetensors", "run.json", "steps.npz"]
-    metrics = results.read_run(directory)["metrics"]
-    last = [row for row in results.epoch_rows(results.read_run(directory)) if row.epoch == 6]
+    metrics = seeds.read_run(directory)["metrics"]
+    last = [row for row in seeds.epoch_rows(seeds.read_run(directory)) if row.epoch == 6]
     accuracies = [row.test_accuracy for row in last]
     assert [row.seed for row in last] == list(SEEDS)
     assert metrics["test_accuracy_mean"] == pytest.approx(np.mean(accuracies))
     assert metrics["test_accuracy_sd"] == pytest.approx(np.std(accuracies, ddof=1))
     assert metrics["n"] == 3
     assert all(isinstance(value, int | float) for value in metrics.values())
-    run = results.read_run(directory)
-    assert run["outputs"] == {name: sha256(directory / name) for name in results.OUTPUTS}
+    run = seeds.read_run(directory)
+    assert run["outputs"] == {name: sha256(directory / name) for name in seeds.OUTPUTS}
     assert run["seeds"] == list(SEEDS)
     assert run["device"] == "cpu"
     assert run["started"] <= run["finished"]
     settings = VariantSettings.model_validate_json((unbroken / "configs" / "tiny.json").read_text())
     model = build(settings.model)
-    weights = results.load_weights(directory, settings)
+    weights = seeds.load_weights(directory, settings)
     model.load_state_dict({name: value[0] for name, value in weights.items()})  # ordinary weights of an ordinary module
 
 
@@ -279,10 +275,10 @@ def test_what_an_edited_worker_would_train_is_refused(tmp_path: Path, arrays: Pa
     """A worker that starts after an edit has other code than the record of its trainings would say."""
     directory = lay_out(tmp_path, arrays, study)
     settings = load_variant(directory / "configs" / "tiny.json")
-    job = workers.Job(settings, arrays, tmp_path, "cpu", {"code_hash": "f" * 64})
-    with pytest.raises(UserError, match=r"^The code was changed while this command ran, .*: run it again\.$") as caught:
-        workers.run(job, [workers.Task([0])], 1, lambda message: None)
-    assert caught.value.status == 2
+    job = pool.Job(settings, arrays, tmp_path, "cpu", {"code_hash": "f" * 64})
+    found: list[UserError] = []
+    pool.run_all([pool.Assignment(job, pool.Task([0]))], handle=lambda *_: None, lost=lambda _, error: found.append(error), cards=[""])
+    assert [error.status for error in found] == [2]
     assert not list(tmp_path.glob("seed-*"))
 
 
@@ -290,15 +286,15 @@ def test_a_second_trainer_is_refused(tmp_path: Path, arrays: Path, study: Params
     directory = lay_out(tmp_path, arrays, study, epochs=2, seeds=(0,))
     second: list[tuple[int, str, str]] = []
 
-    def try_again(message: workers.Message) -> None:
-        if isinstance(message, workers.Epoch) and message.epoch == 1:
+    def try_again(message: pool.Message) -> None:
+        if isinstance(message, pool.Epoch) and message.epoch == 1:
             second.append(finish(start(directory)))
 
     assert epochs_trained(here(directory, try_again)) == 2
     ((status, out, err),) = second
     assert status == 2
     assert epochs_trained(out) == 0
-    assert f"Another trainer (process {os.getpid()}) is working on variant tiny" in err
+    assert "Another trainer is working on variant tiny" in err
 
 
 def change(directory: Path, **train: Any) -> None:
@@ -315,7 +311,7 @@ def epochs_trained(out: str) -> int:
 def files(directory: Path) -> dict[str, bytes]:
     """What has to be equal to the last byte: all but times and names."""
     run = directory / "runs" / "tiny"
-    metrics = json.dumps(results.read_run(run)["metrics"]).encode()
+    metrics = json.dumps(seeds.read_run(run)["metrics"]).encode()
     return {name: (run / name).read_bytes() for name in ("model.safetensors", "steps.npz")} | {"metrics": metrics}
 
 
@@ -331,7 +327,7 @@ def test_seeds_add_up(tmp_path: Path, arrays: Path, study: Params, unbroken: Pat
     assert "1 finished seed kept" in out
     assert_same(directory, unbroken)
     assert files(directory) == files(unbroken)
-    run = results.read_run(directory / "runs" / "tiny")
+    run = seeds.read_run(directory / "runs" / "tiny")
     assert sorted(seed for training in run["trainings"] for seed in training["seeds"]) == [0, 1, 2]
 
     change(directory, seeds=(1,))
@@ -354,15 +350,15 @@ def test_the_seeds_of_a_gpu_are_kept_on_the_cpu(tmp_path: Path, arrays: Path, st
     trainer.optimizer.coefficients = trainer.optimizer.coefficients.float()  # as a GPU has them
     tables = replay.tables(trainer)
     for path in (directory / ".checkpoints" / "seeds").glob("*/*.done"):
-        part = finished.read(path)
+        part = seeds.read(path)
         path.unlink()
         own = {**gpu, "tables": tables[part.seed], **({"code_hash": code} if code else {})}
-        finished.write(path.parent, replace(part, origin={**part.origin, **own}))
+        seeds.write(path.parent, replace(part, origin={**part.origin, **own}))
     out = here(directory)
     assert epochs_trained(out) == 0
     assert f"3 finished seeds kept{', 3 of them after a replay' if code else ''}" in out
     assert_same(directory, unbroken)
-    (training,) = results.read_run(directory / "runs" / "tiny")["trainings"]
+    (training,) = seeds.read_run(directory / "runs" / "tiny")["trainings"]
     assert (training["device"], training["graphs"], training["seeds"]) == ("cuda", "captured", [0, 1, 2])
     assert [one["exact"] for one in training["replays"]] == ([False] if code else [])
 
@@ -372,12 +368,12 @@ def test_which_stack_of_a_gpu_is_replayed(study: Params) -> None:
     base = study.resolve("base")
     settings = base.model_copy(update={"train": base.train.model_copy(update={"seeds": (0, 1, 2, 3)})})
     for engine, expected in (
-        ("fused", [workers.Task([0, 1], replay=True), workers.Task([2, 3])]),
-        ("torch: dropout", [workers.Task([0, 1, 2, 3])]),
+        ("fused", [pool.Task([0, 1], replay=True), pool.Task([2, 3])]),
+        ("torch: dropout", [pool.Task([0, 1, 2, 3])]),
     ):
         origin = {"code_hash": "c" * 64, "engine": engine, "stack": [0, 1, 9], "replays": []}
-        found = {seed: finished.Finished(seed, {}, (), origin) for seed in (0, 1)}
-        assert stage.plan(settings, found, "d" * 64, "cuda") == expected
+        found = {seed: seeds.Finished(seed, {}, (), origin) for seed in (0, 1)}
+        assert plan(settings, found, "d" * 64, "cuda") == expected
 
 
 def test_what_lies_in_runs_is_found_under_any_name(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
@@ -415,59 +411,59 @@ def test_a_training_keeps_its_id_through_a_kill_and_beside_a_variant_with_its_se
     """By the id MLflow knows a training. The kill comes when all seeds are kept; the variant is found when they are there already."""
     directory = lay_out(tmp_path, arrays, study)
     shutil.copytree(unbroken / "runs" / "tiny", directory / "runs" / "tiny")
-    run = results.read_run(directory / "runs" / "tiny")
+    run = seeds.read_run(directory / "runs" / "tiny")
     code = """
 import os, signal
 from pathlib import Path
-from pipeline.runner import finished, results
-left, write = [1, 2, 3], finished.write
+from pipeline.runner import seeds
+left, write = [1, 2, 3], seeds.write
 def killed(*arguments):
     write(*arguments)
     left.pop()
     left or os.kill(os.getpid(), signal.SIGKILL)
-finished.write = killed
-results.keep(Path("runs/tiny"), Path(".checkpoints/seeds"))
+seeds.write = killed
+seeds.keep(Path("runs/tiny"), Path(".checkpoints/seeds"))
 """
     assert subprocess.run([sys.executable, "-c", code], cwd=directory).returncode == -signal.SIGKILL
     monkeypatch.chdir(directory)
     (place,) = Path(".checkpoints/seeds").iterdir()
     assert len(list(place.glob("*.done"))) == 3
     shutil.copytree("runs/tiny", "runs/twin")
-    results.write_run(Path("runs/twin"), run | {"variant": "twin", "training_id": "f" * 32})
+    seeds.write_run(Path("runs/twin"), run | {"variant": "twin", "training_id": "f" * 32})
     for name, id in (("tiny", run["training_id"]), ("twin", "f" * 32)):
-        results.keep(Path("runs", name), place.parent)
-        assert results.training_id(place, name, SEEDS, run["code_hash"]) == id
+        seeds.keep(Path("runs", name), place.parent)
+        assert seeds.training_id(place, name, SEEDS, run["code_hash"]) == id
     assert epochs_trained(here(directory)) == 0
-    assert results.read_run(directory / "runs" / "tiny")["training_id"] == run["training_id"]
+    assert seeds.read_run(directory / "runs" / "tiny")["training_id"] == run["training_id"]
 
 
 def test_a_clock_that_is_ahead_gives_a_training_no_second_id(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
     """One seed comes from another version of the code, on a machine whose clock is ahead; this code trains the other two."""
     directory = continued(tmp_path, arrays, study, unbroken)
     (place,) = (directory / ".checkpoints" / "seeds").iterdir()
-    part = finished.read(next(place.glob("seed-1.*.done")))
+    part = seeds.read(next(place.glob("seed-1.*.done")))
     for path in place.iterdir():
         path.unlink()
-    finished.write(place, replace(part, origin={**part.origin, "code_hash": "f" * 64, "finished": "2100-01-01T00:00:00+00:00"}))
+    seeds.write(place, replace(part, origin={**part.origin, "code_hash": "f" * 64, "finished": "2100-01-01T00:00:00+00:00"}))
     assert epochs_trained(here(directory)) == 12
-    run = results.read_run(directory / "runs" / "tiny")
+    run = seeds.read_run(directory / "runs" / "tiny")
     assert [training["seeds"] for training in run["trainings"]] == [[1], [0, 2]]
     assert run["code_hash"] == run["trainings"][-1]["code_hash"] != "f" * 64
     assert len(list(place.glob("tiny.*.json"))) == 1
     assert epochs_trained(here(directory)) == 0  # as after `make train`, which leaves runs/ to a process that trains nothing
-    assert results.read_run(directory / "runs" / "tiny") == run
+    assert seeds.read_run(directory / "runs" / "tiny") == run
     assert len(list(place.glob("tiny.*.json"))) == 1
 
 
 def test_damaged_outputs_come_back_from_the_finished_seeds(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
     directory = continued(tmp_path, arrays, study, unbroken)
     shutil.copytree(unbroken / "runs", directory / "runs")
-    for name in (*results.OUTPUTS, results.RUN):
+    for name in (*seeds.OUTPUTS, seeds.RUN):
         path = directory / "runs" / "tiny" / name
         path.write_bytes(path.read_bytes()[:-20])
     assert epochs_trained(here(directory)) == 0
     assert files(directory) == files(unbroken)
-    results.read_run(directory / "runs" / "tiny")
+    seeds.read_run(directory / "runs" / "tiny")
 
 
 @pytest.mark.parametrize("name", ["run.json", "model.safetensors"])
@@ -480,7 +476,7 @@ def test_results_that_cannot_be_read_are_not_trained_over(
     path = directory / "runs" / "tiny" / name
     path.unlink() if name == "model.safetensors" else path.write_bytes(path.read_bytes()[:-20])
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
-    messages: list[workers.Message] = []
+    messages: list[pool.Message] = []
     with pytest.raises(UserError, match=f"^runs/tiny/{name} .* or train anew with `REPLAY=0 dvc repro train@tiny`.$") as caught:
         here(directory, messages.append)
     assert caught.value.status == 2
@@ -513,11 +509,11 @@ def test_a_checkpoint_of_another_processor_is_not_gone_on_from(tmp_path: Path, a
     path = next((directory / ".checkpoints" / "seeds").glob("*/seed-0.*.done"))
     path.unlink()
     stored = read_sealed(unbroken / "first-epoch.part")
-    content = metadata(stored) | {"device_name": "Another (2 cores)"}
+    content = seeds._metadata(stored) | {"device_name": "Another (2 cores)"}
     write_sealed(path.with_suffix(".part"), to_bytes(from_bytes(stored), {"content": json.dumps(content)}))
     out = here(directory)
     assert len([line for line in out.splitlines() if ".part is of " in line]) == 1
     assert epochs_trained(out) == 6
     assert_same(directory, unbroken)
-    origin = {name: metadata(read_sealed(unbroken / "first-epoch.part"))[name] for name in ("device_name", "versions")}
-    assert {name: results.read_run(directory / "runs" / "tiny")[name] for name in origin} == origin
+    origin = {name: seeds._metadata(read_sealed(unbroken / "first-epoch.part"))[name] for name in ("device_name", "versions")}
+    assert {name: seeds.read_run(directory / "runs" / "tiny")[name] for name in origin} == origin

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from pipeline.models import build
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.stages.sync import sync
 from pipeline.tracking.store import Store
 from tests.conftest import Repository
@@ -47,14 +47,14 @@ def test_a_study_registers_its_baseline_alone(trained: Repository, tmp_path: Pat
     store.call("set_registered_model_alias", "vit-ablations", "base-digits", other.version)
     sync()
     assert store.call("get_registered_model", "vit-ablations").aliases == {"base-digits": version.version}
-    run = results.read_run(trained.path / "runs" / "base")
+    run = seeds.read_run(trained.path / "runs" / "base")
     expected = {"variant": "base", "dataset": "digits", "seed": "0", "weights": run["outputs"]["model.safetensors"]}
     assert version.tags.items() >= expected.items()
     assert float(version.tags["late_test_error"]) == parent.data.metrics["late_test_error"]
 
-    settings = results.settings_of(run)
+    settings = seeds.settings_of(run)
     network = build(settings.model)
-    network.load_state_dict({name: value[0] for name, value in results.load_weights(trained.path / "runs" / "base", settings).items()})
+    network.load_state_dict({name: value[0] for name, value in seeds.load_weights(trained.path / "runs" / "base", settings).items()})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     loaded = mlflow.pytorch.load_model("models:/vit-ablations@base-digits")
     images = torch.rand(5, 1, 28, 28)

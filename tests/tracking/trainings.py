@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.files import sha256
-from pipeline.runner import results
+from pipeline.runner import seeds
 from pipeline.training.records import EpochRow
 from tests.helpers import ROOT
 
@@ -92,9 +92,9 @@ def make_rows() -> list[EpochRow]:
 def write_training(directory: Path, run: dict[str, Any]) -> Path:
     """The files of a finished and evaluated training, as the stages leave them."""
     directory.mkdir(parents=True)
-    (directory / results.WEIGHTS).write_text("weights")
+    (directory / seeds.WEIGHTS).write_text("weights")
     rows = sorted(make_rows(), key=lambda row: (SEEDS.index(row.seed), row.epoch))
-    results.write_run(directory, run | {"finished": "2026-01-02T04:04:05+00:00", "epochs": rows, "metrics": METRICS})
+    seeds.write_run(directory, run | {"finished": "2026-01-02T04:04:05+00:00", "epochs": rows, "metrics": METRICS})
     write_evaluation(directory)
     return directory
 
@@ -102,9 +102,7 @@ def write_training(directory: Path, run: dict[str, Any]) -> Path:
 def write_evaluation(directory: Path, weights: str | None = None, metrics: dict[str, Any] = EVALUATION) -> None:
     """What the evaluate stage leaves of a training's weights, or of others with that sha256."""
     columns = {name: values for name, values in SEED_EVALUATION.items() if name not in EVALUATION}
-    records_of(directory).write(
-        directory.name, {}, Evaluation({"weights": weights or sha256(directory / results.WEIGHTS)}, columns, metrics)
-    )
+    records_of(directory).write(directory.name, {}, Evaluation({"weights": weights or sha256(directory / seeds.WEIGHTS)}, columns, metrics))
 
 
 def records_of(directory: Path) -> Records:
@@ -198,7 +196,7 @@ def write_diverged(directory: Path, run: dict[str, Any]) -> None:
         rows.append(row)
     epochs = sorted(rows, key=lambda row: (SEEDS.index(row.seed), row.epoch))
     metrics = METRICS | {"diverged": 1, "test_loss_mean": None}
-    results.write_run(directory, results.read_run(directory) | {"epochs": epochs, "metrics": metrics})
+    seeds.write_run(directory, seeds.read_run(directory) | {"epochs": epochs, "metrics": metrics})
     write_evaluation(directory, metrics=EVALUATION | {"test_loss": None})
 
 

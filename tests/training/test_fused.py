@@ -17,7 +17,7 @@ import torch
 
 from pipeline.data.datasets import Dataset
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
-from pipeline.runner import finished, replay
+from pipeline.runner import replay, seeds
 from pipeline.training import fused
 from pipeline.training.engine import Trainer
 from pipeline.training.fused import FusedTrainer, make_trainer
@@ -144,9 +144,9 @@ def test_seeds_of_either_engine_are_replayed_by_the_other(study: Params, dataset
         trainer = made()
         tables = replay.tables(trainer)
         finish(trainer)
-        parts = finished.of_trainer(trainer, {}, tables)
-        assert replay.parted(other(), parts, exact=False) is None
-        assert replay.parted(made(), parts, exact=True) is None
+        parts = seeds.of_trainer(trainer, {}, tables)
+        assert replay.first_difference(other(), parts, exact=False) is None
+        assert replay.first_difference(made(), parts, exact=True) is None
 
 
 def test_which_engine_settings_get(study: Params, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

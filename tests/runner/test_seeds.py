@@ -25,8 +25,8 @@ from pipeline.params import (
 )
 from pipeline.params.data import Settings
 from pipeline.params.study import FROZEN, REMOVED
-from pipeline.runner import finished, replay, results
-from pipeline.runner.finished import Finished
+from pipeline.runner import replay, seeds
+from pipeline.runner.seeds import Finished
 from pipeline.study import load
 from pipeline.training.engine import Trainer
 from tests.helpers import ROOT, finish, flip_bit
@@ -39,13 +39,13 @@ def origin(code: str = "a" * 64, moment: str = "2024-01-01T00:00:00+00:00") -> d
 def train(trainer: Trainer, **kwargs: Any) -> list[Finished]:
     tables = replay.tables(trainer)
     finish(trainer)
-    return finished.of_trainer(trainer, origin(**kwargs), tables)
+    return seeds.of_trainer(trainer, origin(**kwargs), tables)
 
 
 def test_round_trip(tmp_path: Path, tiny_trainer: Callable[..., Trainer]) -> None:
     (part,) = train(tiny_trainer([3]))
-    finished.write(tmp_path, part)
-    found, damaged = finished.find(tmp_path, "a" * 64)
+    seeds.write(tmp_path, part)
+    found, damaged = seeds.find(tmp_path, "a" * 64)
     assert damaged == []
     assert list(found) == [3]
     assert found[3].rows == part.rows
@@ -55,10 +55,10 @@ def test_round_trip(tmp_path: Path, tiny_trainer: Callable[..., Trainer]) -> Non
 
 
 def test_a_trace_is_whole_at_first_then_every_tenth_step() -> None:
-    steps = finished.kept_steps(1005)
+    steps = seeds.kept_steps(1005)
     assert steps[:500].tolist() == list(range(1, 501))
     assert steps[500:].tolist() == list(range(510, 1001, 10))
-    assert finished.kept_steps(7).tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert seeds.kept_steps(7).tolist() == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_the_own_code_is_found_first_then_a_replayed_one_then_the_newest(tmp_path: Path, tiny_trainer: Callable[..., Trainer]) -> None:
@@ -66,21 +66,21 @@ def test_the_own_code_is_found_first_then_a_replayed_one_then_the_newest(tmp_pat
     a, b, c = "a" * 64, "b" * 64, "c" * 64
     older = Finished(0, part.tensors, part.rows, {**part.origin, "code_hash": a, "finished": "2024-01-01"})
     newer = Finished(0, part.tensors, part.rows, {**part.origin, "code_hash": b, "finished": "2024-02-01"})
-    finished.write(tmp_path, older)
-    finished.write(tmp_path, newer)
-    assert finished.find(tmp_path, a)[0][0].origin["code_hash"] == a
-    assert finished.find(tmp_path, c)[0][0].origin["code_hash"] == b
-    finished.write(tmp_path, older.replayed({"code_hash": c, "date": "2024-03-01"}))
-    assert finished.find(tmp_path, c)[0][0].origin["code_hash"] == a
-    assert finished.find(tmp_path, c)[0][0].codes == [a, c]
+    seeds.write(tmp_path, older)
+    seeds.write(tmp_path, newer)
+    assert seeds.find(tmp_path, a)[0][0].origin["code_hash"] == a
+    assert seeds.find(tmp_path, c)[0][0].origin["code_hash"] == b
+    seeds.write(tmp_path, older.replayed({"code_hash": c, "date": "2024-03-01"}))
+    assert seeds.find(tmp_path, c)[0][0].origin["code_hash"] == a
+    assert seeds.find(tmp_path, c)[0][0].codes == [a, c]
 
 
 def test_a_damaged_file_is_told_and_removed(tmp_path: Path, tiny_trainer: Callable[..., Trainer]) -> None:
     for part in train(tiny_trainer([0, 1])):
-        finished.write(tmp_path, part)
+        seeds.write(tmp_path, part)
     path = tmp_path / f"seed-1.{'a' * 12}.done"
     flip_bit(path)
-    found, damaged = finished.find(tmp_path, "a" * 64)
+    found, damaged = seeds.find(tmp_path, "a" * 64)
     assert list(found) == [0]
     assert len(damaged) == 1
     assert path.name in damaged[0]
@@ -89,12 +89,12 @@ def test_a_damaged_file_is_told_and_removed(tmp_path: Path, tiny_trainer: Callab
 
 def test_settings_that_differ_in_seeds_alone_share_a_folder(tmp_path: Path, tiny_settings: Callable[..., VariantSettings]) -> None:
     def place(**train: Any) -> Path:
-        return finished.folder(tmp_path, tiny_settings(**train), "d" * 64)
+        return seeds.folder(tmp_path, tiny_settings(**train), "d" * 64)
 
     assert place(seeds=(0,)) == place(seeds=(5, 6, 7))
     assert place(epochs=5) != place()
     assert place(learning_rate=0.004) != place()
-    assert finished.folder(tmp_path, tiny_settings(), "e" * 64) != place()
+    assert seeds.folder(tmp_path, tiny_settings(), "e" * 64) != place()
 
 
 OPTIONS = [
@@ -119,7 +119,8 @@ def test_another_default_is_another_key(kind: type[Settings], name: str, study: 
         kind.model_rebuild(force=True)
 
     request.addfinalizer(lambda: set_default(value))
-    set_default("batch" if value == "layer" else value / 2 if isinstance(value, float) else value + 1)
+    words = {"layer": "batch", "full": "none"}
+    set_default(words[value] if isinstance(value, str) else value / 2 if isinstance(value, float) else value + 1)
     after = kind.model_validate(written, context={"shape": of.model.shape})
     section = next(section for section, part in of if part is before)
     changed = of.model_copy(update={section: after})
@@ -132,10 +133,11 @@ def test_another_default_is_another_key(kind: type[Settings], name: str, study: 
 
 
 def test_every_option_counts_in_the_key_and_the_keys_are_what_they_were(study: Params) -> None:
-    keys = {variant: study.resolve(variant).training_hash for variant in study.variants}
+    trained = load(ROOT).trainings
+    keys = {variant: study.resolve(variant).training_hash for variant in trained}
     digest = hashlib.sha256("\n".join(f"{variant} {key}" for variant, key in sorted(keys.items())).encode()).hexdigest()
     assert digest == "7228e16fa7d06263c3969b7d182ad46f4da9e90cb5989f294c517a0e36dce2f7", "finished seeds would not be found again"
-    assert {name: training.settings.training_hash for name, training in load(ROOT).trainings.items()} == keys
+    assert {name: training.settings.training_hash for name, training in trained.items()} == keys
     for of in (study.resolve(variant) for variant in ("base", "caption", "cnn")):
         flat = dict(flatten(of.model_dump(mode="json")))
         for name in flat.keys() - {"train.seeds", "scenes"}:
@@ -146,10 +148,10 @@ def test_seeds_of_other_settings_are_not_used(
     tmp_path: Path, tiny_trainer: Callable[..., Trainer], tiny_settings: Callable[..., VariantSettings]
 ) -> None:
     for part in train(tiny_trainer([0, 1], epochs=1)):
-        finished.write(tmp_path, part)
+        seeds.write(tmp_path, part)
     same, other = tiny_settings(seeds=(1, 5), epochs=1), tiny_settings(epochs=1, learning_rate=0.004)
-    assert list(finished.find(tmp_path, "a" * 64, same)[0]) == [0, 1]
-    assert not finished.find(tmp_path, "a" * 64, other)[0]
+    assert list(seeds.find(tmp_path, "a" * 64, same)[0]) == [0, 1]
+    assert not seeds.find(tmp_path, "a" * 64, other)[0]
 
 
 def test_an_option_that_is_gone(study: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +172,7 @@ def test_a_gpus_origin_says_whether_graphs_ran() -> None:
     shared = {name: name for name in ("code_hash", "git_commit", "git_dirty", "device", "device_name", "attention", "versions", "started")}
     about = {**shared, "finished": "", "replays": [], "stack": [0], "tables": {}}
     parts = [Finished(0, {}, (), about), Finished(1, {}, (), {**about, "graphs": "captured", "finished": "later"})]
-    found = results.origins(parts)
+    found = seeds.origins(parts)
     assert found["graphs"] == "captured"
     assert ["graphs" in group for group in found["trainings"]] == [False, True]
-    assert "graphs" not in results.origins(parts[:1])
+    assert "graphs" not in seeds.origins(parts[:1])

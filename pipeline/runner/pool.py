@@ -20,18 +20,18 @@ import sys
 import time
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pipeline.errors import UserError, disk_sentence, first_line
 from pipeline.files import DamagedError
 from pipeline.params import VariantSettings, shown
 from pipeline.provenance import device_name, loaded_code, same_processor
-from pipeline.runner.schedule import Queue
 from pipeline.training.records import EpochRow
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -72,13 +72,6 @@ class Assignment:
 
     job: Job
     task: Task
-
-
-@dataclass
-class _Worker:
-    process: BaseProcess
-    card: str
-    assignment: Assignment
 
 
 @dataclass(frozen=True)
@@ -130,13 +123,13 @@ class Done:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A finished group of other code was replayed. `parted` says where today's code differs; None: it computes the same.
+    """A finished group of other code was replayed. `difference` says where today's code differs; None: it computes the same.
 
     A group that differs is trained next.
     """
 
     seeds: list[int]
-    parted: str | None
+    difference: str | None
 
 
 @dataclass(frozen=True)
@@ -149,17 +142,39 @@ class Gone:
 
 @dataclass(frozen=True)
 class Broken:
-    """An error ends the training."""
+    """An error ends the work on a group. Its status is 1 where other groups may be computed all the same."""
 
     seeds: list[int]
-    error: str
-    user_error: bool
-
-    def as_error(self) -> UserError:
-        return UserError(self.error, status=2 if self.user_error else 1)
+    error: UserError
 
 
 Message = Started | Epoch | Done | Replayed | Gone | Broken
+
+
+def is_last(message: Message) -> bool:
+    """Whether a group's work ends with this message, and without an error."""
+    return isinstance(message, Done) or (isinstance(message, Replayed) and message.difference is None)
+
+
+class Engine(Protocol):
+    """Works through groups of seeds, on this machine or a cluster.
+
+    Args:
+        assignments: in the order in which they begin; they depend on no others.
+        handle: is given every message, in the order of arrival.
+        lost: is told of a group whose process died or failed; unless it raises, the others go on.
+    """
+
+    def __call__(
+        self,
+        assignments: Sequence[Assignment],
+        *,
+        handle: Callable[[Assignment, Message], None],
+        lost: Callable[[Assignment, UserError], None],
+    ) -> None: ...
+
+
+# --- the device ---
 
 
 def choose_device() -> str:
@@ -239,43 +254,38 @@ def make_groups(seeds: Sequence[int], device: str, *, stackable: bool) -> list[l
     return [list(seeds)] if device == "cuda" and stackable else [[seed] for seed in seeds]
 
 
-def run(job: Job, tasks: Sequence[Task], processes: int, handle: Callable[[Message], None]) -> None:
-    """Replays or trains all groups of a variant and passes every message to `handle`, in the order of arrival.
+# --- the coordinating process ---
 
-    Raises:
-        UserError: a worker died or hit an error; what it had checkpointed is kept.
-    """
 
-    def lost(assignment: Assignment, error: UserError) -> None:
-        raise error
-
-    queue = Queue((Assignment(job, task), 0.0) for task in tasks)  # in the order given
-    run_all(queue, [""] * processes, lambda _, message: handle(message), lost)
+@dataclass
+class _Worker:
+    process: BaseProcess
+    card: str
+    assignment: Assignment
 
 
 def run_all(
-    queue: Queue[Assignment],
-    cards: Sequence[str],
+    assignments: Sequence[Assignment],
+    *,
     handle: Callable[[Assignment, Message], None],
     lost: Callable[[Assignment, UserError], None],
+    cards: Sequence[str],
 ) -> None:
-    """Works through the queue in as many processes as there are `cards`: one that is done with a group takes the next.
+    """An `Engine` of as many processes as there are `cards`: one that is done with a group takes the next.
 
     Args:
-        queue: `handle` and `lost` may add to it.
         cards: for each process the GPU that it sees, as CUDA_VISIBLE_DEVICES names it; empty for all of them, and on the CPU.
-        handle: is given every message, in the order of arrival.
-        lost: is told of a group whose process died or failed; unless it raises, another process takes the next group.
     """
     context = multiprocessing.get_context("spawn")
+    waiting = deque(assignments)
     busy: dict[Connection, _Worker] = {}
     idle = list(reversed(cards))
-
-    with _end_workers() as processes:
-        while queue or busy:
-            while queue and idle:
+    processes: list[BaseProcess] = []
+    try:
+        while waiting or busy:
+            while waiting and idle:
                 ours, theirs = context.Pipe()
-                worker = _Worker(context.Process(target=_work, args=(idle[-1], theirs), daemon=True), idle.pop(), queue.take())
+                worker = _Worker(context.Process(target=_work, args=(idle[-1], theirs), daemon=True), idle.pop(), waiting.popleft())
                 worker.process.start()
                 theirs.close()
                 processes.append(worker.process)
@@ -290,13 +300,11 @@ def run_all(
                     idle.append(busy.pop(pipe).card)
                     worker.process.kill()  # with a broken CUDA context it may not end by itself
                     worker.process.join()
-                    lost(assignment, message.as_error())
+                    lost(assignment, message.error)
                     continue
-                if isinstance(message, Replayed) and message.parted is not None:
-                    worker.assignment = replace(assignment, task=Task(message.seeds))
                 # The next group goes out first, because handling a message takes time, MLflow included.
-                if isinstance(message, Done) or (isinstance(message, Replayed) and message.parted is None):
-                    following = queue.take() if queue else None
+                if is_last(message):
+                    following = waiting.popleft() if waiting else None
                     with contextlib.suppress(BrokenPipeError):  # of a process that has just died; the next read notices it
                         pipe.send(following)
                     if following is None:
@@ -304,6 +312,11 @@ def run_all(
                     else:
                         worker.assignment = following
                 handle(assignment, message)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
 
 
 def _receive(pipe: Connection, worker: _Worker) -> Message:
@@ -312,18 +325,15 @@ def _receive(pipe: Connection, worker: _Worker) -> Message:
         message: Message = pipe.recv()
     except (EOFError, ConnectionResetError):
         worker.process.join()
-        return _died(worker.assignment.task.seeds, worker.process.exitcode)
+        sentence = (
+            f"A training process ended with status {worker.process.exitcode} (out of memory?); run the same command again:"
+            " it goes on from the last finished epoch."
+        )
+        return Broken(worker.assignment.task.seeds, UserError(sentence, status=1))
     return message
 
 
-def _died(seeds: list[int], status: int | None) -> Broken:
-    """The fault of a process that ended without a message."""
-    return Broken(
-        seeds,
-        f"A training process ended with status {status} (out of memory?); run the same command again: it goes on from the last"
-        " finished epoch.",
-        False,
-    )
+# --- a training process ---
 
 
 def _work(card: str, pipe: Connection) -> None:
@@ -366,15 +376,11 @@ def messages(assignment: Assignment, data_of: Callable[[Job], Any]) -> Iterator[
         prepare(job.device)
         data = data_of(job)
         if task.replay:
-            replayed = _replay(job, data, task.seeds)
-            yield replayed
-            if replayed.parted is None:
-                return
-        yield from _train(job, data, task.seeds)
-    except UserError as error:
-        yield Broken(task.seeds, str(error), True)
+            yield (replayed := _replay(job, data, task.seeds))
+        if not task.replay or replayed.difference is not None:
+            yield from _train(job, data, task.seeds)
     except Exception as error:
-        yield _broken(assignment, error)
+        yield Broken(task.seeds, error if isinstance(error, UserError) else _explained(assignment, error))
 
 
 def prepare(device: str) -> None:
@@ -391,63 +397,65 @@ def prepare(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def _broken(assignment: Assignment, error: Exception) -> Broken:
-    """The message about an error that is no UserError; `assignment`: what was under way."""
-    sentence, cause = disk_sentence(error), first_line(error)
-    job, task = assignment.job, assignment.task
-    if job.device == "cuda" and ("out of memory" in cause or "ALLOC_FAILED" in cause):
-        text = (
-            f"The GPU's memory does not hold the training of seeds {task.seeds} ({cause}): lower train.batch_size, ask for fewer seeds at a"
-            f" time, or train on the processor with LAB_DEVICE=cpu{', or anew with REPLAY=0' if task.replay else ''}."
+def _explained(assignment: Assignment, error: Exception) -> UserError:
+    """What an error in the work on a group means to the user."""
+    if sentence := disk_sentence(error):
+        return UserError(sentence)
+    cause, seeds = first_line(error), assignment.task.seeds
+    on_gpu = assignment.job.device == "cuda"
+    if on_gpu and ("out of memory" in cause or "ALLOC_FAILED" in cause):
+        anew = ", or anew with REPLAY=0" if assignment.task.replay else ""
+        sentence = (
+            f"The GPU's memory does not hold the training of seeds {seeds} ({cause}): lower train.batch_size, ask for fewer seeds at a"
+            f" time, or train on the processor with LAB_DEVICE=cpu{anew}."
         )
-        return Broken(task.seeds, text, False)  # other trainings may fit
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(_PACKAGE)]
-    where = f"{Path(frames[-1].filename).relative_to(_PACKAGE.parent)}, line {frames[-1].lineno}, {cause}" if frames else cause
-    text = sentence or f"Training seeds {task.seeds} failed in {where}"
-    if job.device == "cuda" and sentence is None:
-        text += "\nLAB_ATTENTION=sdpa trains without this project's kernel, LAB_GRAPHS=0 without CUDA graphs."
-    return Broken(task.seeds, text, sentence is not None)
+    else:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(_PACKAGE)]
+        where = f"{Path(frames[-1].filename).relative_to(_PACKAGE.parent)}, line {frames[-1].lineno}, " if frames else ""
+        hint = ". LAB_ATTENTION=sdpa trains without this project's kernel, LAB_GRAPHS=0 without CUDA graphs." if on_gpu else ""
+        sentence = f"Training seeds {seeds} failed in {where}{cause}{hint}"
+    return UserError(sentence, status=1)
 
 
-def _replay(job: Job, data: Any, seeds: list[int]) -> Replayed:
+def _replay(job: Job, data: Any, group: list[int]) -> Replayed:
     """Keeps the finished seeds where today's code computes the same."""
     import torch
 
-    from pipeline.runner import finished, replay
+    from pipeline.runner import replay, seeds
     from pipeline.training.fused import make_trainer
 
-    found, _ = finished.find(job.folder, job.origin["code_hash"], job.settings)
-    parts = [found[seed] for seed in seeds]
+    found, _ = seeds.find(job.folder, job.origin["code_hash"], job.settings)
+    parts = [found[seed] for seed in group]
     name = device_name(job.device)
-    trainer = make_trainer(job.settings, data, seeds, torch.device(job.device))
+    trainer = make_trainer(job.settings, data, group, torch.device(job.device))
     exact = all(same_processor(part.origin["device_name"], name) and part.is_fused == trainer.is_fused for part in parts)
-    parted = replay.parted(trainer, parts, exact=exact)
-    if parted is None:
+    difference = replay.first_difference(trainer, parts, exact=exact)
+    if difference is None:
         record = {**job.origin, "date": job.started, "device_name": name, "exact": exact}
         for part in parts:
-            finished.write(job.folder, part.replayed(record))
-    return Replayed(seeds, parted)
+            seeds.write(job.folder, part.replayed(record))
+    return Replayed(group, difference)
 
 
-def _train(job: Job, data: Any, seeds: list[int]) -> Iterator[Message]:
+def _train(job: Job, data: Any, group: list[int]) -> Iterator[Message]:
     import torch
 
-    from pipeline.runner import checkpoint, finished, replay
+    from pipeline.runner import replay, seeds
     from pipeline.training.fused import make_trainer
 
-    trainer = make_trainer(job.settings, data, seeds, torch.device(job.device))
+    trainer = make_trainer(job.settings, data, group, torch.device(job.device))
     tables = replay.tables(trainer)
     facts = _facts(job, trainer.engine)
-    path = checkpoint.path_of(job.folder, seeds, job.origin["code_hash"])
+    checkpoint = seeds.Checkpoint(job.folder, group, job.origin["code_hash"])
     # A benchmark records no versions.
     here: dict[str, Any] = {"device_name": facts.device_name, "versions": job.origin.get("versions", {})}
     warning, kept = None, dict[str, Any]()
     try:
-        kept = checkpoint.restore(path, trainer, **here)
+        kept = checkpoint.restore(trainer, **here)
     except DamagedError as fault:
         warning = str(fault)
     about = {"started": now(), **kept, **here}
-    yield Started(seeds, trainer.epoch, trainer.rows, warning, facts)
+    yield Started(group, trainer.epoch, trainer.rows, warning, facts)
     first = trainer.epoch + 1
     while not trainer.done:
         rows = trainer.run_epoch()
@@ -455,14 +463,14 @@ def _train(job: Job, data: Any, seeds: list[int]) -> Iterator[Message]:
         if job.device == "cuda":
             about["graphs"] = trainer.driver.graphs
         start = time.perf_counter()
-        checkpoint.save(path, trainer, about)
+        checkpoint.save(trainer, about)
         note = trainer.driver.note if trainer.epoch == first else None
-        yield Epoch(seeds, trainer.epoch, rows, time.perf_counter() - start, note)
+        yield Epoch(group, trainer.epoch, rows, time.perf_counter() - start, note)
     origin = {**job.origin, **asdict(facts), **about, "finished": now()}
-    for part in finished.of_trainer(trainer, origin, tables):
-        finished.write(job.folder, part)
-    path.unlink(missing_ok=True)
-    yield Done(seeds, trainer.failed)
+    for part in seeds.of_trainer(trainer, origin, tables):
+        seeds.write(job.folder, part)
+    checkpoint.path.unlink(missing_ok=True)
+    yield Done(group, trainer.failed)
 
 
 def now() -> str:
@@ -489,16 +497,3 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
-
-
-@contextlib.contextmanager
-def _end_workers() -> Iterator[list[BaseProcess]]:
-    """Ends the workers in the list however the block ends."""
-    workers: list[BaseProcess] = []
-    try:
-        yield workers
-    finally:
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.join()

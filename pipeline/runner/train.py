@@ -1,0 +1,494 @@
+"""Finishes the seeds of any number of variants: one for its stage, all for `make train`, a single seed again for `make verify`.
+
+Only what is missing trains. A seed that was finished by this code is kept; one that was finished by other code is kept when its
+replay shows that this code computes the same. The longest group begins first: list scheduling by longest processing time, which takes
+at most 4/3 - 1/(3 n) times the shortest time that n processes could take (Graham 1969, theorem 2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import hashlib
+import heapq
+import os
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from pipeline import provenance
+from pipeline.errors import UserError
+from pipeline.params import Params, VariantSettings
+from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor, training_code, versions
+from pipeline.runner import pool, seeds
+from pipeline.runner.pool import Assignment, Engine, Job, Task
+from pipeline.runner.progress import Progress, group_name
+from pipeline.runner.seeds import Finished
+from pipeline.study.files import ARRAYS, CONFIGS, FINISHED, RUNS
+from pipeline.tracking.live import Live
+from pipeline.training.records import EpochRow
+from pipeline.training.tasks import TASKS, data_digest
+
+# This share of the recorded epochs is taken to have had the machine for itself: other work makes an epoch longer, up to fifty times in a
+# study of days, and nothing makes it shorter.
+_UNDISTURBED = 0.1
+# A training step is a forward pass, as a test's, and a backward pass, which costs twice as much.
+_TEST_OVER_STEP = 1 / 3
+
+
+# --- what there is to do ---
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What there is to do for a variant.
+
+    Attributes:
+        tasks: what would be replayed and trained, in order.
+        epochs_done: by a group's first seed, the epochs in its unfinished checkpoint.
+        found: all finished seeds of its settings, of whatever code; tensors may be missing.
+    """
+
+    variant: str
+    settings: VariantSettings
+    tasks: tuple[Task, ...]
+    epochs_done: Mapping[int, int]
+    found: tuple[Finished, ...] = ()
+
+    @property
+    def replayed(self) -> list[int]:
+        return [seed for task in self.tasks if task.replay for seed in task.seeds if seed in self.settings.train.seeds]
+
+    @property
+    def trained(self) -> list[int]:
+        return [seed for task in self.tasks if not task.replay for seed in task.seeds]
+
+    @property
+    def kept(self) -> list[int]:
+        return [seed for seed in self.settings.train.seeds if seed not in {*self.replayed, *self.trained}]
+
+
+def survey(params: Params, device: str) -> list[Entry]:
+    """What `dvc repro` would do with each variant, in the order of params.yaml.
+
+    Nothing is written but each run.json that DVC has and this folder lacks.
+
+    Args:
+        device: "cpu" or "cuda".
+
+    Raises:
+        UserError: something would be trained over a record of other settings than today's, or over a damaged store.
+    """
+    digests = dict.fromkeys(TASKS, "*")  # without the data their digest is unknown; the settings name the data set, too
+    for task in TASKS:
+        with contextlib.suppress(UserError):
+            digests[task] = data_digest(task, ARRAYS)
+    stage, lock = code_hash(STAGE_CODE["train"]), seeds.read_lock()
+    seeds.restore_runs(RUNS, params.variants.__contains__)
+    # Their weights or traces are gone, here and from DVC's stores, so DVC runs the stage.
+    incomplete = {path.parent.name for path in without_outputs(lock)}
+    outlines = []
+    for path in sorted(RUNS.glob(f"*/{seeds.RUN}")):
+        with contextlib.suppress(UserError, ValueError, KeyError):  # damaged, or of an older form
+            run = seeds.read_run(path.parent)
+            place = seeds.folder(Path(), seeds.settings_of(run), run["data_digest"]).name
+            if path.parent.name not in incomplete:
+                outlines.append((place, seeds.outline(run)))
+    entries = []
+    for variant in params.variants:
+        settings = params.resolve(variant)
+        code = training_code(settings.task)
+        pattern = seeds.folder(Path(), settings, digests[settings.task]).name
+        places = sorted(FINISHED.glob(pattern))
+        parts = [part for place in places for part in seeds.read_all(place)[0]]
+        parts += [part for place, found in outlines if fnmatch.fnmatch(place, pattern) for part in found]
+        has_record = (RUNS / variant / seeds.RUN).exists()
+        unchanged = replays() and has_record and variant not in incomplete and _unchanged(lock, variant, settings, stage)
+        tasks = [] if unchanged else plan(settings, seeds.best(parts, code, settings), code, device)
+        if replays() and has_record and not all(task.replay for task in tasks):
+            with contextlib.suppress(KeyError):  # of an older form
+                seeds.settings_of(seeds.read_run(RUNS / variant))
+        begun = [(task.seeds[0], seeds.Checkpoint(place, task.seeds, code)) for task in tasks if not task.replay for place in places]
+        epochs = {seed: one.epoch(device_name(device), versions(device)) for seed, one in begun if one.path.exists()}
+        done = {seed: epoch for seed, epoch in epochs.items() if epoch}
+        entries.append(Entry(variant, settings, tuple(tasks), done, tuple(parts)))
+    return entries
+
+
+def without_outputs(lock: Mapping[str, Any]) -> list[Path]:
+    """Weights and traces that a run.json in runs/ names and that are gone, here and from DVC's stores; `lock`: of `seeds.read_lock`."""
+    paths = [run.parent / name for run in sorted(RUNS.glob(f"*/{seeds.RUN}")) for name in seeds.OUTPUTS]
+    return [path for path in paths if not path.exists() and not seeds.is_stored(path, lock)]
+
+
+def _unchanged(lock: Mapping[str, Any], variant: str, settings: VariantSettings, stage: str) -> bool:
+    """Whether dvc.lock has all dependencies of a train stage, whose code has the hash `stage`, as they are, so that DVC does not run it."""
+    try:
+        read = {file["path"]: file["md5"] for file in lock[f"train@{variant}"]["deps"]}
+        outs = [out for stage in ("prepare", "scenes") for out in lock[stage]["outs"]]
+        made = {out["path"]: out["md5"] for out in outs if out["path"].startswith("data/")}
+    except (LookupError, TypeError, AttributeError):
+        return False
+    texts = {f"configs/{variant}.json": settings.to_json(), "code-hashes/train.txt": f"{stage}\n"}
+    return read == made | {path: hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() for path, text in texts.items()}
+
+
+def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, device: str) -> list[Task]:
+    """The groups of seeds to replay and to train, so that all seeds of the settings are finished by this code.
+
+    REPLAY=0 in the environment keeps none that other code has trained, whether or not a replay has accepted it.
+
+    Args:
+        found: all finished seeds of these settings; their tensors are not looked at.
+    """
+    replay = replays()
+    stacks: list[list[int]] = []  # of finished seeds; torch's engine needs them as CUDA trained them, because grouping decides rounding
+    for seed in settings.train.seeds:
+        if replay and seed in found and code not in found[seed].codes:
+            stack = found[seed].origin["stack"] if device == "cuda" else [seed]
+            if found[seed].is_fused:
+                stack = [one for one in stack if one in found]
+            if stack not in stacks:
+                stacks.append(stack)
+    replayed = [stack for stack in stacks if all(seed in found for seed in stack)]
+    own = {seed for seed, part in found.items() if code in (part.codes if replay else [part.origin["code_hash"]])}
+    kept = own | {seed for stack in replayed for seed in stack}
+    missing = [seed for seed in settings.train.seeds if seed not in kept]
+    groups = pool.make_groups(missing, device, stackable=settings.stackable) if missing else []
+    return [*(Task(stack, replay=True) for stack in replayed), *(Task(group) for group in groups)]
+
+
+def replays() -> bool:
+    """Whether seeds of other code are replayed and, where they compute the same, kept."""
+    return os.environ.get("REPLAY") != "0"
+
+
+# --- how long it takes ---
+
+
+def recorded(entries: Iterable[Entry], device: str) -> dict[str, float]:
+    """By variant, the seconds of a seed for a training image, of those whose settings this kind of processor has trained."""
+    here, rates = device_name(device), {}
+    for entry in entries:
+        parts = [part for part in entry.found if same_processor(part.origin["device_name"], here)]
+        per_epoch = [row.seconds / len(part.origin["stack"]) for part in parts for row in part.rows]  # a row's are of its whole stack
+        if per_epoch:
+            rates[entry.variant] = float(np.quantile(per_epoch, _UNDISTURBED)) / entry.settings.epoch_examples
+    return rates
+
+
+def estimated(entries: Sequence[Entry], rates: Mapping[str, float]) -> dict[str, float]:
+    """The rates of all variants: of those without one, by the operations of their forward pass and the others' median.
+
+    Without any rate the unit is not seconds.
+    """
+    if all(entry.variant in rates for entry in entries):
+        return dict(rates)
+    from pipeline.models import count_flops
+
+    flops = {entry.variant: count_flops(entry.settings.model) for entry in entries}
+    factor = statistics.median(rate / flops[variant] for variant, rate in rates.items()) if rates else 1.0
+    return {variant: rates.get(variant, count * factor) for variant, count in flops.items()}
+
+
+def cost(entry: Entry, task: Task, rate: float) -> float:
+    """Seconds of a process for one of a variant's tasks, without the start of the process."""
+    train, tests = entry.settings.train, entry.settings.num_tests * _TEST_OVER_STEP
+    if task.replay:
+        return rate * len(task.seeds) * (min(seeds.REPLAYED_STEPS * train.batch_size, train.epochs * entry.settings.epoch_examples) + tests)
+    epochs = train.epochs - entry.epochs_done.get(task.seeds[0], 0)
+    return rate * len(task.seeds) * epochs * (entry.settings.epoch_examples + tests)
+
+
+def makespan(seconds: Iterable[float], processes: int) -> float:
+    """When the last of the tasks ends, in seconds from the beginning, where a free process takes the longest that waits."""
+    free = [0.0] * processes  # when each is free, as a heap
+    for one in sorted(seconds, reverse=True):
+        heapq.heapreplace(free, free[0] + one)
+    return max(free)
+
+
+# --- doing it ---
+
+
+def train(
+    variants: Mapping[str, VariantSettings],
+    device: str,
+    engine: Engine,
+    *,
+    entries: Sequence[Entry] = (),
+    root: Path = FINISHED,
+    assemble: bool = False,
+) -> None:
+    """Finishes all seeds that are missing. What cannot be finished of several variants stops none of the others.
+
+    Args:
+        device: "cpu" or "cuda".
+        entries: what `survey` gives, for the order of work and the time left; without them every epoch counts the same.
+        root: of the folders of finished seeds. One of the caller's own takes nothing from runs/, and MLflow is told nothing.
+        assemble: whether to write runs/VARIANT, as the stage does.
+
+    Raises:
+        UserError: status 1 when some could not be finished, 2 when something has to be mended first.
+    """
+    places = {variant: seeds.folder(root, settings, data_digest(settings.task, ARRAYS)) for variant, settings in variants.items()}
+    rates, known = estimated(entries, recorded(entries, device)), {entry.variant: entry for entry in entries}
+    progress, faults, trainings, finished = Progress("all trainings"), 0, dict[Path, _Training](), 0
+    waiting = dict(variants)
+
+    def fault(error: UserError) -> None:
+        nonlocal faults
+        if len(variants) == 1:
+            raise error
+        faults += 1
+        progress.say(str(error))
+
+    def handle(assignment: Assignment, message: pool.Message) -> None:
+        trainings[assignment.job.folder].handle(message)
+        if pool.is_last(message):
+            ended(assignment)
+
+    def lost(assignment: Assignment, error: UserError) -> None:
+        if error.status != 1:  # such as a full disk, for all of them
+            raise error
+        training = trainings[assignment.job.folder]
+        training.is_broken = True
+        progress.end(training.key(assignment.task.seeds))
+        fault(UserError(f"{training.variant}  {group_name(assignment.task.seeds)}: {error}", status=1))
+        ended(assignment)
+
+    def ended(assignment: Assignment) -> None:
+        """Counts a task as ended. After a variant's last one its seeds are looked at, or written to runs/."""
+        nonlocal finished
+        training = trainings[assignment.job.folder]
+        training.left -= 1
+        if training.left == 0:
+            try:
+                if not training.is_broken:
+                    training.finish(assemble=assemble)
+                    finished += 1
+                    if len(variants) > 1:
+                        progress.say(f"study: {finished} of {len(variants)} variants{f', {left}' if (left := progress.left()) else ''}")
+            except UserError as error:
+                training.is_broken = True
+                fault(error)
+            training.close("FAILED" if training.is_broken else "SCHEDULED")
+
+    with contextlib.ExitStack() as stack:
+        refused = _lock(places, stack)
+        if len(refused) == len(variants):
+            raise next(iter(refused.values()))
+        stack.enter_context(progress)
+        for variant, refusal in refused.items():
+            del waiting[variant]
+            fault(refusal)
+        unreadable = gather(set(places.values())) if root == FINISHED else {}
+        try:
+            while waiting:
+                queue: list[tuple[float, Assignment]] = []
+                # Of variants that share a folder, because they differ in seeds or names alone, the first; the others may need no more.
+                for variant in {places[variant]: variant for variant in reversed(waiting)}.values():
+                    settings = waiting.pop(variant)
+                    entry = known.get(variant, Entry(variant, settings, (), {}))
+                    rate = rates.get(variant, 1.0)
+                    job = Job(settings, ARRAYS, places[variant], device, provenance.origin(device, settings.task))
+                    try:
+                        training = _Training(variant, job, progress, rate, unreadable.get(variant), live=root == FINISHED)
+                        if not training.tasks:
+                            training.finish(assemble=assemble)
+                            finished += 1
+                    except UserError as error:
+                        fault(error)
+                        continue
+                    trainings[job.folder] = training
+                    queue += [(cost(entry, task, rate), Assignment(job, task)) for task in training.tasks]
+                engine([one for _, one in sorted(queue, key=lambda item: -item[0])], handle=handle, lost=lost)
+        finally:
+            with ThreadPoolExecutor(len(variants)) as threads:
+                list(threads.map(lambda training: training.close("FAILED"), trainings.values()))
+    if faults:
+        raise UserError(
+            "Not everything is trained, and the lines above say why. What is finished is kept: the same command trains the rest.", status=1
+        )
+
+
+def _lock(places: Mapping[str, Path], stack: contextlib.ExitStack) -> dict[str, UserError]:
+    """Locks the folders, until the stack ends or the process does, however that happens. Returns which variants another one trains."""
+    held: set[Path] = set()
+    refused = {}
+    for variant, place in places.items():
+        place.mkdir(parents=True, exist_ok=True)
+        try:
+            if place not in held:
+                stack.enter_context(FileLock(place / "lock", timeout=0))
+                held.add(place)
+        except Timeout:
+            refused[variant] = UserError(f"Another trainer is working on variant {variant}: wait until it ends, then try again.")
+    return refused
+
+
+def gather(places: Collection[Path]) -> dict[str, UserError]:
+    """Copies finished seeds from runs/ to the folder of their settings, if it is one of `places`.
+
+    Returns:
+        By variant, why results in runs/ cannot be used.
+    """
+    seeds.restore_runs(RUNS, lambda name: (CONFIGS / f"{name}.json").exists())
+    unreadable = {}
+    for path in RUNS.glob(f"*/{seeds.RUN}"):
+        try:
+            seeds.keep(path.parent, FINISHED, only=places)
+        except UserError as error:
+            unreadable[path.parent.name] = error
+    return unreadable
+
+
+class _Training:
+    """The state of a variant's training in the coordinating process, updated by the workers' messages. The caller holds its lock.
+
+    Args:
+        work: of a seed's training image, in the progress's unit.
+        unreadable: why results of this variant in runs/ cannot be used.
+        live: whether MLflow is told.
+
+    Attributes:
+        tasks: what there is to replay and to train; `left` of them have not ended.
+        is_broken: whether one of them could not be finished.
+
+    Raises:
+        UserError: there is something to train, and results cannot be used; with REPLAY=0 they are trained over.
+    """
+
+    def __init__(self, variant: str, job: Job, progress: Progress, work: float, unreadable: UserError | None, *, live: bool) -> None:
+        self.variant, self._job, self._progress, self._live_wanted = variant, job, progress, live
+        self._code = job.origin["code_hash"]
+        self._work = work * (job.settings.epoch_examples + job.settings.num_tests * _TEST_OVER_STEP)  # of an epoch of a seed
+        found, damaged = seeds.find(job.folder, self._code, job.settings)
+        self.tasks = plan(job.settings, found, self._code, job.device)
+        if self.tasks and unreadable is not None and replays():  # hours of training would replace what a second may restore
+            raise unreadable
+        self.left, self.is_broken = len(self.tasks), False
+        self._live: Live | None = None
+        self._failed: dict[int, int] = {}
+        self._trained: set[int] = set()
+        self._replayed: set[int] = set()
+        for fault in damaged:
+            progress.say(f"{fault}: its seed is trained anew.")
+        for task in self.tasks:
+            if not task.replay:
+                self._expect(task.seeds)
+
+    def key(self, group: Sequence[int]) -> tuple[str, ...]:
+        """Of a group, in the progress."""
+        return self.variant, *map(str, group)
+
+    def _expect(self, group: Sequence[int]) -> None:
+        name = f"{self.variant}  {group_name(group)}"
+        self._progress.expect(self.key(group), name, self._job.settings.train.epochs, self._work * len(group))
+
+    def handle(self, message: pool.Message) -> None:
+        """Takes one message of a worker."""
+        key, say = self.key(message.seeds), self._progress.say
+        match message:
+            case pool.Replayed(difference=None):
+                self._replayed |= set(message.seeds)
+            case pool.Replayed():
+                say(f"{self.variant}  trained anew, because the code computes something else: {message.difference}")
+                self._expect(message.seeds)
+            case pool.Gone():
+                say(f"{self.variant}  {message.reason}")
+                if set(message.seeds) <= self._trained:
+                    self._progress.end(key)
+                    self._expect(message.seeds)
+            case pool.Started():
+                self._start(message.facts)
+                self._trained |= set(message.seeds)
+                if message.warning:
+                    say(f"{message.warning}: seeds {message.seeds} start from the beginning.")
+                self._progress.begin(key, message.epoch)
+                self._record(message.rows)
+            case pool.Epoch():
+                self._progress.epoch(key, message.epoch, message.rows)
+                self._record(message.rows)
+                if message.note:
+                    say(message.note)
+            case pool.Done():
+                self._failed |= message.failed
+                self._progress.end(key)
+
+    def finish(self, *, assemble: bool) -> None:
+        """Looks at the finished seeds, and writes runs/VARIANT of them if it is to. Raises UserError when a seed's loss was not finite."""
+        if self._failed:
+            where = "; ".join(f"seed {seed} in epoch {epoch}" for seed, epoch in sorted(self._failed.items()))
+            raise UserError(
+                f"The loss of variant {self.variant} was not finite: {where}."
+                " Lower train.learning_rate or change the variant in params.yaml; with `divergence: record` it is a result like any other.",
+                status=1,
+            )
+        settings, place = self._job.settings, self._job.folder
+        found, damaged = seeds.find(place, self._code, settings)
+        if lost := [str(seed) for seed in settings.train.seeds if seed not in found or self._code not in found[seed].codes]:
+            raise UserError(
+                f"Of variant {self.variant}, what seed {', '.join(lost)} left was damaged ({'; '.join(damaged)}):"
+                " run the same command again, which trains it anew.",
+                status=1,
+            )
+        if assemble:
+            parts = [found[seed] for seed in settings.train.seeds]
+            code = seeds.last_code(place, self.variant, parts, self._code)
+            seeds.assemble(RUNS / self.variant, settings, parts, self._describe(code), code)
+            if count := sum(part.seed not in self._trained for part in parts):
+                how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
+                self._progress.say(f"{self.variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
+
+    def close(self, status: str) -> None:
+        """Ends the MLflow runs, unless they have ended."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.close(status)
+
+    def _start(self, facts: pool.Facts) -> None:
+        """Says how the first group trains, and begins tracking with it, because only its message completes the run's description."""
+        if self._trained:
+            return
+        on_gpu = self._job.device == "cuda"
+        if on_gpu:
+            self._progress.say(f"{self.variant}  engine: {facts.engine}")
+            if not self._job.settings.stackable:
+                self._progress.say("This network cannot be stacked: its seeds train one after another.")
+        elif not facts.attention.startswith("fused") and facts.attention != "none":
+            self._progress.say(f"{self.variant}  attention is not computed by the fused kernel but as: {facts.attention}")
+        if self._live_wanted:
+            run = self._describe(self._code) | self._job.origin | {"started": pool.now()}
+            run |= {name: getattr(facts, name) for name in ("engine", "attention", "device_name")}
+            # On CUDA the processor has time to spare, so the run can be watched from the start.
+            self._live = Live(run, start_after=0.0) if on_gpu else Live(run)
+
+    def _describe(self, code: str) -> dict[str, Any]:
+        """What run.json says of the training as a whole, before its seeds' origins; docs/architecture.md explains it.
+
+        Args:
+            code: hash of the code that trained its last seed.
+        """
+        settings = self._job.settings
+        return {
+            "training_id": seeds.training_id(self._job.folder, self.variant, settings.train.seeds, code),
+            "variant": self.variant,
+            "stage": f"train@{self.variant}",
+            "config": settings.model_dump(mode="json"),
+            "config_hash": settings.config_hash,
+            "data_digest": data_digest(settings.task, ARRAYS),
+            "dataset": settings.data.dataset,
+            "seeds": list(settings.train.seeds),
+        }
+
+    def _record(self, rows: Iterable[EpochRow]) -> None:
+        if self._live is not None:
+            for row in rows:
+                self._live.epoch(row)
