@@ -73,7 +73,7 @@ class Repository:
         } | run  # fmt: skip
         directory = self.root / self.prefix / "runs" / variant
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / results.WEIGHTS).write_text(variant)
+        (directory / seeds.WEIGHTS).write_text(variant)
         seeds.write_run(directory, record)
         self.records[variant] = seeds.read_run(directory)
         self.write()
@@ -364,7 +364,7 @@ def test_mlflow_has_the_numbers_of_the_tables(
     found = {"base": columns, "kept": {"shift_1": [1 / 3, 0.2, 0.1]}}
 
     def commit() -> str:
-        paths = {name: sha256(study.root / "runs" / name / results.WEIGHTS) for name in study.records}
+        paths = {name: sha256(study.root / "runs" / name / seeds.WEIGHTS) for name in study.records}
         for name in found:
             records.write(name, {}, Evaluation({"weights": paths[name]}, found[name], {"test_accuracy": 0.5}))
         records.write_tables({name: {"weights": digest} for name, digest in paths.items()})
