@@ -89,7 +89,7 @@ def draw_curves(lines: Sequence[Curves]) -> Figure:
 def draw_alone(line: Curves) -> Figure:
     """One variant. It is drawn for every variant, so its places are given: to find them takes as long as the rest."""
     drawn = draw_curves([line])
-    drawn.set_layout_engine("none")
+    drawn.set_layout_engine(None)
     drawn.subplots_adjust(left=0.06, right=0.99, top=0.92, bottom=0.24, wspace=0.16)
     return drawn
 
