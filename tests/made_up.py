@@ -186,6 +186,13 @@ def rows_of(root: Path, table: str, variant: str) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if row["variant"] == variant]
 
 
+def _forget_captions(root: Path, params: Params) -> None:
+    """What captioners wrote is not here, once the tables have their numbers."""
+    for variant in params.variants:
+        if params.resolve(variant).task == "captioning":
+            (root / f"predictions/{variant}.npz").unlink(missing_ok=True)
+
+
 def write_study(root: Path, seeds: int, epochs: int, *, left_out: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
     """The real params.yaml with other seeds, epochs and `changes`, and runs of all variants but those left out. Returns it raw."""
     raw: dict[str, Any] = read_both(ROOT / "params.yaml")
@@ -200,6 +207,7 @@ def write_study(root: Path, seeds: int, epochs: int, *, left_out: tuple[str, ...
         if variant not in left_out:
             write_run(root, params, variant, diverged={"no-norm": 3, "sgd": seeds}.get(variant, 0))
     write_tables(root)
+    _forget_captions(root, params)
     return raw
 
 
@@ -254,8 +262,7 @@ def write_odd_study(root: Path) -> None:
         if variant != "nowhere":
             write_run(root, params, variant, diverged=3 if variant == "lost" else 0)
     write_tables(root)
-    for variant in ("words", "net"):  # what they wrote is not here
-        (root / f"predictions/{variant}.npz").unlink()
+    _forget_captions(root, params)
 
 
 def write_dataset(root: Path) -> None:
