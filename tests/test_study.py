@@ -8,8 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipeline.params import Params, VariantSettings, load
+from pipeline.params import Params, VariantSettings
+from pipeline.params import load as load_params
 from pipeline.report import pages
-from pipeline.study import Study, tables
+from pipeline.study import Training, load, tables
 from pipeline.study.claims import judge
 from pipeline.study.results import load_current
 from pipeline.timing.results import load as load_timings
@@ -46,13 +45,15 @@ def blob(md5: str) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(outputs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study's folder after `dvc pull`, without data: links to the committed files."""
+    """The study's folder after `dvc pull`, of the data their description alone: links to the committed files."""
     root = tmp_path_factory.mktemp("study")
     for name in ("params.yaml", "tables", "timing"):
         (root / name).symlink_to(ROOT / name)
     for name in ("predictions", "reports"):
         (root / name).mkdir()
     (root / "reports/data").symlink_to(ROOT / "reports/data")
+    (root / "data/arrays").mkdir(parents=True)
+    (root / "data/arrays/dataset.json").symlink_to(ROOT / "reports/data/dataset.json")
     for path, md5 in outputs.items():
         if path.startswith("predictions/"):
             (root / path).symlink_to(blob(md5))
@@ -60,24 +61,25 @@ def folder(outputs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def committed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Params, Study]:
+def committed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Params, dict[str, Training]]:
+    """params.yaml and what was trained of it, which may be less than it names."""
     monkeypatch.chdir(folder)
-    params = load()
-    return params, load_current(params)
+    params, found = load_params(), load(".").trainings
+    return params, {variant: found[variant] for variant in params.variants if variant in found}
 
 
-def test_every_claim_has_its_committed_verdict_effect_and_interval(committed: tuple[Params, Study]) -> None:
-    params, study = committed
+def test_every_claim_has_its_committed_verdict_effect_and_interval(committed: tuple[Params, dict[str, Training]]) -> None:
+    params, trainings = committed
     timings = load_timings(params)
     ended = [variant for variant in params.variants if params.resolve(variant).train.ends_at_zero]
     rows: list[dict[str, Any]] = []
     for id, claim in params.claims.items():
         judgement = judge(
-            id, claim, study.trainings, timings, images_shown=claim.images_shown or params.images_shown, looks=params.looks, ended=ended
+            id, claim, trainings, timings, images_shown=claim.images_shown or params.images_shown, looks=params.looks, ended=ended
         )
         found = judgement.deciding
         low, high = (found.interval.low, found.interval.high) if found.interval else (np.nan, np.nan)
-        rows.append({"claim": id, "verdict": judgement.verdict, "n": found.n, "effect": found.effect, "low": low, "high": high})
+        rows.append({"claim": id, "verdict": judgement.verdict, "n": found.n or None, "effect": found.effect, "low": low, "high": high})
     today = pd.DataFrame(rows).to_csv(index=False, float_format="%.6g")
     expected = pd.read_csv(ROOT / "reports/claims.csv")
     assert len(expected) == len(params.claims)
@@ -94,30 +96,13 @@ def test_tables_are_read_and_written_with_the_same_cells() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("drawn_once")
-def test_pages_come_out_as_committed(committed: tuple[Params, Study], folder: Path, request: pytest.FixtureRequest) -> None:
-    params, study = committed
-    of_data = {"README.md", "experiments/data-size.md"}  # say how many images there are
-    if Path(os.environ.get("MNIST_MIRROR", "-")).is_dir() and not (folder / "data").exists():
-        request.addfinalizer(lambda: shutil.rmtree(folder / "data"))
-        prepare(folder / "data")
-        of_data = set()
-    files = pages.render(params, study.trainings)
+def test_pages_come_out_as_committed(committed: tuple[Params, dict[str, Training]]) -> None:
+    files = pages.render(*committed)
     texts = {name: content.decode() for name, content in files.items() if not name.endswith(".png")}
-    for name in texts.keys() - of_data:
-        assert texts[name] == (ROOT / "reports" / name).read_text(), name
+    for name, text in texts.items():
+        assert text == (ROOT / "reports" / name).read_text(), name
     written = {path.relative_to(ROOT / "reports").as_posix() for path in (ROOT / "reports").rglob("*") if path.is_file()}
-    assert written - files.keys() == {"scenes/README.md", "data/samples.png"} | {
-        path for path in written if path.startswith("scenes/") and path.endswith(".png")
-    }
-
-
-def prepare(data: Path) -> None:
-    """data/arrays of MNIST, from the archives that MNIST_MIRROR names."""
-    from pipeline.data.datasets import prepare
-    from pipeline.data.fetch import fetch, source
-
-    fetch(source("mnist"), data / "raw")
-    prepare("mnist", data / "raw", data / "arrays")
+    assert written - files.keys() == {"data/dataset.json", "data/samples.png"}
 
 
 def test_stored_settings_keep_their_key(outputs: dict[str, str]) -> None:
@@ -134,7 +119,7 @@ def test_page_of_an_odd_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     write_odd_study(tmp_path)
     write_dataset(tmp_path)
     monkeypatch.chdir(tmp_path)
-    params = load()
+    params = load_params()
     files = pages.render(params, load_current(params).trainings)
     names = [name for name in files if name.startswith("experiments/") and name.endswith(".md")]
     text = "\n".join(f"<!-- {name} -->\n\n{files[name].decode()}" for name in [*names, "claims.csv"])

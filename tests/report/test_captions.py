@@ -152,11 +152,13 @@ def test_numbers_are_those_of_the_evaluation(root: Path) -> None:
         found = runs[variant].evaluation
         greedy, beam = found["greedy_scene_accuracy"], found["beam_scene_accuracy"]
         low, high = stats.t.interval(0.95, 1, loc=greedy.mean(), scale=stats.sem(greedy))
+        low, high = np.clip([low, high], 0, 1)  # of a share
         assert scores[name][1] == f"{100 * greedy.mean():.2f} [{100 * low:.2f} to {100 * high:.2f}]"
         assert scores[name][3].startswith(f"{100 * beam.mean():.2f} [")
         if variant != "plain":
             ends = stats.ttest_ind(greedy, plain, equal_var=False).confidence_interval(0.95)
-            said = f"{100 * (greedy.mean() - plain.mean()):+.2f} [{100 * ends.low:+.2f} to {100 * ends.high:+.2f}]"
+            low, high = np.clip([ends.low, ends.high], -1, 1)
+            said = f"{100 * (greedy.mean() - plain.mean()):+.2f} [{100 * low:+.2f} to {100 * high:+.2f}]"
             assert scores[name][2] == said
         assert float(gains[name][1]) == pytest.approx(100 * (beam - greedy).mean(), abs=0.00501)
         assert beside[name] == [
