@@ -22,15 +22,19 @@ from pipeline.errors import UserError, run_command
 from pipeline.files import write_text
 
 _MARKED = re.compile(r"(<!-- speed of (\S+) -->\n).*?(<!-- end of speed -->)", flags=re.DOTALL)
-_OURS, _ALONE = "ours-10", "ours-threads"
+_ALONE = "ours-threads"
+# Ten seeds trained at once here, of the thesis's network and of the libraries'; each other way beside the one of its size.
 _OTHERS = {
-    "thesis-cls": "the thesis's published way, class token by loop",
-    "thesis": "the thesis's published way, no class token",
-    "timm-loader": "timm with a DataLoader",
-    "timm-preloaded": "timm with preloaded tensors",
-    "vit-pytorch-preloaded": "vit-pytorch with preloaded tensors",
-    "transformers-preloaded": "transformers with preloaded tensors",
-    "reference": "the reference that the thesis started from",
+    "ours-10": {
+        "thesis-cls": "the thesis's published way, class token by loop",
+        "thesis": "the thesis's published way, no class token",
+    },
+    "ours-full-10": {
+        "timm-loader": "timm with a DataLoader",
+        "timm-preloaded": "timm with preloaded tensors",
+        "vit-pytorch-preloaded": "vit-pytorch with preloaded tensors",
+        "transformers-preloaded": "transformers with preloaded tensors",
+    },
 }
 
 
@@ -71,21 +75,19 @@ def section(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
         UserError: something that README.md says was not measured.
     """
     summaries = results.summarize(rows)
-    absent = [key for key in (_OURS, _ALONE, *_OTHERS) if key not in summaries] + [
+    absent = [key for key in (_ALONE, *_OTHERS, *(key for others in _OTHERS.values() for key in others)) if key not in summaries] + [
         part for part in ("overheads", "accuracy") if part not in facts
     ]
     if absent:
         raise UserError(f"{name} does not have {absent[0]}, which README.md states: run `make bench` to its end.")
-    ours, alone = (results.by_round(rows, key) for key in (_OURS, _ALONE))
-    table = [
-        f"| an epoch takes, by | times that of one of ten seeds trained at once here ({summaries[_OURS].median:.1f} s)"
-        f" | times that of one seed trained alone here on both cores ({summaries[_ALONE].median:.1f} s) |",
-        "|:---|---:|---:|",
-    ]
-    for key, label in _OTHERS.items():
-        cells = (results.ratio(results.by_round(rows, key), own) for own in (ours, alone))
-        table.append(f"| {label} | {' | '.join(_times(cell) for cell in cells)} |")
-    return "\n".join([_circumstances(name, facts), "", *table, "", _overheads(summaries, facts), _accuracy(facts["accuracy"])])
+    table = ["| an epoch by | parameters | takes | one of ten seeds here | ratio |", "|:---|---:|---:|---:|---:|"]
+    for ours, others in _OTHERS.items():
+        for key, label in others.items():
+            ratio = results.ratio(results.by_round(rows, key), results.by_round(rows, ours))
+            there, here = summaries[key], summaries[ours]
+            table.append(f"| {label} | {there.parameters:,} | {there.median:.1f} s | {here.median:.1f} s | {_times(ratio)} |")
+    alone = f"One seed of the thesis's network alone takes {summaries[_ALONE].median:.1f} s here, on both cores."
+    return "\n".join([_circumstances(name, facts), "", *table, "", alone, _overheads(summaries, facts), _accuracy(facts["accuracy"])])
 
 
 def _circumstances(name: str, facts: Mapping[str, Any]) -> str:
@@ -109,7 +111,7 @@ def _overheads(summaries: Mapping[str, results.Summary], facts: Mapping[str, Any
     if "left to `sync`" in training:
         raise UserError("MLflow's cost was not measured: the benchmark's training is too short for it. Raise overheads.py's epochs.")
     noop, seconds = middle("`dvc repro` with nothing to do")
-    checkpoint = page.checkpoint_share(summaries[_OURS], facts)
+    checkpoint = page.checkpoint_share(summaries["ours-10"], facts)
     count = noop.rpartition(", ")[2]
     run = facts.get("parts", {}).get("overheads", facts)
     return (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pipeline.commands import profiles
-from pipeline.params import Params, parse
+from pipeline.params import Params
 from tests.helpers import ROOT
 
 
@@ -15,11 +14,10 @@ def test_it_counts_the_catalogue(study: Params) -> None:
     assert counts in text
 
 
-def test_it_says_how_much_the_preview_trains() -> None:
-    preview = parse(profiles.read("preview"))
-    train = preview.train
-    says = f"MNIST, {len(preview.variants)} variants, {train.epochs} epochs of {train.train_images or train.epoch_images:,} images"
-    assert says in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_effects_that_it_names_stand_on_the_pages_that_it_names() -> None:
+    rows = re.findall(r"^\| \[[^]]+\]\(([^)]+)\) \| ([^|]+) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert rows
+    assert [effect for page, effect in rows if f"| {effect} |" not in (ROOT / page).read_text(encoding="utf-8")] == []
 
 
 def test_a_variant_is_added_to_lines_that_are_there() -> None:
