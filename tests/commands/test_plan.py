@@ -20,7 +20,6 @@ import yaml
 from pipeline import params
 from pipeline.commands import looks, plan
 from pipeline.commands.plan import Entry, Rate
-from pipeline.commands.repro import _of_other_code
 from pipeline.data import datasets
 from pipeline.errors import UserError
 from pipeline.provenance import STAGE_CODE, code_hash
@@ -144,7 +143,6 @@ def test_nor_what_a_replay_has_accepted(
     """Although dvc.lock has everything as it is."""
     settings = lay_out(study_of(raw_params))
     lock_stage(settings)
-    assert _of_other_code(Path(), settings) == []
     run = results.read_run(Path("runs/base"))
     (group,) = run["trainings"]
     replayed = {**group, "code_hash": "f" * 64, "replays": [{"code_hash": code_hash()}]}
@@ -154,7 +152,6 @@ def test_nor_what_a_replay_has_accepted(
     monkeypatch.setenv("REPLAY", "0")
     (entry,) = plan.survey(settings, "cpu")
     assert seeds_of(entry) == ([], [], [0, 1])
-    assert _of_other_code(Path(), settings) == ["train@base"]
 
 
 def test_a_damaged_seed_is_to_train_and_stays_where_it_is(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
@@ -446,7 +443,7 @@ def test_a_lock_that_cannot_be_read_is_one_sentence(lay_out: Callable[..., param
         bring.check_lock()
     for text in ("<<<<<<< HEAD\nschema: '2.0'\nstages: {}\n", "schema: '2.0'\nstages:\n- train\n", "schema: '2"):
         Path("dvc.lock").write_text(text)
-        with pytest.raises(UserError, match=r"^dvc\.lock cannot be read: `make repro` mends it"):
+        with pytest.raises(UserError, match=r"^dvc\.lock cannot be read: "):
             plan.main([])
 
 

@@ -45,7 +45,12 @@ def test_an_unknown_profile_is_refused(root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["demo", "preview"])
-def test_shipped_profiles_change_the_study_only_in_scale(name: str, study: params.Params, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shipped_profiles_change_the_study_only_in_scale(
+    name: str, study: params.Params, arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "arrays").symlink_to(arrays)  # of the digits, which are counted there
+    monkeypatch.chdir(tmp_path)
     profile = params.parse(profiles.read(name))
     assert capsys.readouterr().err == ""  # all that it names is there
     assert profile.preview
