@@ -74,10 +74,10 @@ def _guarded(directory: Path) -> Iterator[None]:
         raise UserError("Another `make repro` runs DVC here: wait until it ends, then run this one again.") from None
     with held:
         if copy.exists():
-            committed = None
-            with contextlib.suppress(OSError):  # no git
+            committed = b""  # without git, or of a lock that it does not have
+            with contextlib.suppress(OSError):
                 committed = git("show", f"HEAD:./{LOCK}", cwd=directory).stdout
-            if copy.stat().st_size and (not lock.exists() or lock.read_bytes() != committed):
+            if copy.stat().st_size and not (committed and lock.exists() and lock.read_bytes() == committed):
                 copy.replace(lock)
                 print("The last command was killed: dvc.lock is as it was before again; what is finished is not done anew.", flush=True)
             (directory / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -65,5 +66,8 @@ def sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> str
             kinds = getattr(field.annotation, "__args__", (field.annotation,)) if (field := model.model_fields.get(str(part))) else ()
             model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
         return f"{key}: there is no such key{nearest(fault['loc'][-1], model.model_fields)}."
-    got = "" if fault["type"] in ("missing", "value_error") else f" (got {shown(fault['input'])})"
-    return f"{key or 'params.yaml'}: {fault['msg'].removeprefix('Value error, ')}{got}."
+    if fault["type"] == "value_error":
+        said = str(fault["ctx"]["error"])  # of a model's own validator it begins with the key that it is about
+        return f"{key}{'.' if key and re.match('[a-z_]+: ', said) else ': ' if key else ''}{said}."
+    got = "" if fault["type"] == "missing" else f" (got {shown(fault['input'])})"
+    return f"{key or 'params.yaml'}: {fault['msg']}{got}."

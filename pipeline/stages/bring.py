@@ -34,7 +34,7 @@ def check_lock() -> None:
         return
     content = mapping(text)
     if (text.strip() and not content) or not isinstance(content.get("stages", {}), dict):
-        raise UserError("dvc.lock cannot be read: `make repro` mends it, and `git checkout dvc.lock` brings back the last commit's.")
+        raise UserError("dvc.lock cannot be read: `git checkout dvc.lock` brings back the last commit's.")
 
 
 def runs(variants: Collection[str], names: Collection[str] = (seeds.RUN,)) -> None:

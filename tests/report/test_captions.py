@@ -202,5 +202,5 @@ def test_without_trained_captioners_nothing_was_run(root: Path) -> None:
 def test_captioners_and_classifiers_are_not_compared(raw_params: dict[str, Any]) -> None:
     raw = make_params(raw_params)
     raw["experiments"] = {"both": raw["experiments"]["later"] | {"baseline": "plain", "variants": ["plain", "base"]}}
-    with pytest.raises(UserError, match=r"experiments\.both\.variants are captioners and classifiers"):
+    with pytest.raises(UserError, match=r"experiments\.both\.variants: captioners and classifiers"):
         params.parse(raw)
