@@ -85,5 +85,3 @@ def test_its_side_decides_which_patches_fit(raw: dict[str, Any]) -> None:
         parse(raw | {"base": raw["base"] | {"patch": 14}})
     with pytest.raises(UserError, match=r"^timing\.tokens: square patches cut an image into 1, 4, 16, 64, 256, 1024 tokens, and not 49\.$"):
         parse(raw | {"timing": raw["timing"] | {"tokens": [4, 49]}})
-    with pytest.raises(UserError, match=r"^train\.train_images is 97, but random has 96 training images"):
-        parse(raw | {"train": raw["train"] | {"train_images": 97}})

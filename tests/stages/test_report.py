@@ -482,7 +482,7 @@ def _arrays(**changes: Any) -> Callable[[Path], None]:
             lambda root: edit(root, lambda raw: raw["train"].update(epochs=9)),
             "runs/base was trained with other settings than params.yaml now has: run `dvc repro`.",
         ),
-        (lambda root: edit(root, lambda raw: raw["experiments"]["one"].update(claims=["T99"])), "names 'T99', which claims does not have"),
+        (lambda root: edit(root, lambda raw: raw["experiments"]["one"].update(claims=["T99"])), "there is no 'T99'"),
     ],
 )
 def test_stale_or_damaged_inputs_are_one_sentence_and_lose_nothing(
