@@ -242,12 +242,12 @@ def train(
     progress, faults, trainings, finished = Progress("all trainings"), 0, dict[Path, _Training](), 0
     waiting = dict(variants)
 
-    def fault(error: UserError) -> None:
+    def fault(error: UserError, of: str = "") -> None:
         nonlocal faults
         if len(variants) == 1:
             raise error
         faults += 1
-        progress.say(str(error))
+        progress.say(f"{of}{error}")
 
     def handle(assignment: Assignment, message: pool.Message) -> None:
         trainings[assignment.job.folder].handle(message)
@@ -260,7 +260,7 @@ def train(
         training = trainings[assignment.job.folder]
         training.is_broken = True
         progress.end(training.key(assignment.task.seeds))
-        fault(UserError(f"{training.variant}  {group_name(assignment.task.seeds)}: {error}", status=1))
+        fault(error, f"{training.variant}  {group_name(assignment.task.seeds)}: ")
         ended(assignment)
 
     def ended(assignment: Assignment) -> None:

@@ -165,7 +165,7 @@ class TestClone:
             status, said = verify(clone.path)
         assert status == 1
         assert "wide  2 seeds  same bits\nnot trained yet: deep\n" in said
-        assert "pages  differ: reports/README.md of " in said
+        assert "pages  differ: reports/README.md; " in said
         assert said.endswith("Not verified: the pages.\n")
 
     def test_a_page_that_the_code_does_not_make_is_told(self, clone: Repository) -> None:
