@@ -19,6 +19,7 @@ from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures import Probe
 from pipeline.measures.definitions import SHIFTS, SIZES
 from pipeline.params import ModelSettings, Params, parse, read_both
+from pipeline.runner.seeds import write_run as write_record
 from tests.helpers import ROOT
 
 IMAGES = 500  # test images of a made-up study
@@ -111,7 +112,7 @@ def write_run(root: Path, params: Params, variant: str, *, diverged: int = 0) ->
             rows.append((seed, epoch, train_loss, test_loss, correct / IMAGES, norm, pace * rng.uniform(0.97, 1.06)))
         right.append(correct)
     tokens = model.num_tokens if isinstance(model, ModelSettings) else 20
-    seeds.write_run(
+    write_record(
         directory,
         {
             "training_id": "0" * 32, "variant": variant, "stage": f"train@{variant}", "config": settings.model_dump(mode="json"),

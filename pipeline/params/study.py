@@ -142,7 +142,7 @@ def _counted(settings: Settings) -> dict[str, Any]:
 def _completed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Recorded settings with the options that came later, and without those that are gone."""
     completed = dict(config)
-    network = _SETTINGS.get(config["model"]["architecture"], BaselineSettings)
+    network = _SETTINGS.get(config.get("model", {}).get("architecture", ""), BaselineSettings)
     for name, kind in {"train": TrainSettings, "model": network, "scenes": ScenesSettings}.items():
         if (part := config.get(name)) is not None:
             later = {option: value for option, value in FROZEN.get(kind, {}).items() if option in kind.model_fields}

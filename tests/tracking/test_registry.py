@@ -32,6 +32,7 @@ def test_a_study_registers_its_baseline_alone(trained: Repository, tmp_path: Pat
     from pipeline.stages.sync import sync
 
     trained = trained.copy(tmp_path / "study")
+    (trained.path / "mlflow.db").unlink(missing_ok=True)  # a copied store keeps its files in the original's folder
     monkeypatch.chdir(trained.path)
     other_place = tmp_path / "registry-of-another-project.db"
     monkeypatch.setenv("MLFLOW_REGISTRY_URI", f"sqlite:///{other_place}")
