@@ -51,7 +51,7 @@ class View:
         columns = [f"metrics.`{name}`" for name in (*self.measures, "epoch_seconds", "n")] + ["params.`train.epochs`"]
         error, accuracy = self.measures[-1], self.measures[0]
         charts = [
-            _curve("Test accuracy by epoch", "test_accuracy", yMax=1),
+            _curve("Test accuracy by epoch", "test_accuracy", yMin=0, yMax=1),
             _chart("BAR", "Test error, mean over the late epochs", metricKey=error),
             _chart("SCATTER", "Accuracy and seconds of an epoch", xaxis=_axis("epoch_seconds"), yaxis=_axis(accuracy)),
             _curve("Test loss by epoch", "test_loss"),
@@ -76,8 +76,7 @@ def views_of(study: Params | None) -> list[View]:
     found = [View(STUDY, "The study, a row for each variant", f"{_CURRENT} and metrics.late_accuracy >= 0", is_chart=False)]
     for name, experiment in study.experiments.items() if study else ():
         where, variants = f"{_CURRENT} and tags.experiments LIKE '%,{name},%'", experiment.variants
-        if len(variants) > MAX_RUNS:
-            where += f" and attributes.run_name IN ({', '.join(map(repr, variants[:MAX_RUNS]))})"
+        where += "".join(f" and tags.variant != '{variant}'" for variant in variants[MAX_RUNS:])
         task = study.resolve(variants[0]).task if study else ""
         found.append(View(name, experiment.title, where, _CAPTIONERS if task == "captioning" else _CLASSIFIERS))
     return found
@@ -116,5 +115,5 @@ def _chart(kind: str, title: str, **settings: Any) -> dict[str, Any]:
 
 
 def _curve(title: str, metric: str, **ends: float) -> dict[str, Any]:
-    shared = {"xAxisKey": "step", "scaleType": "linear", "lineSmoothness": 0, "range": {"xMin": None, "xMax": None, "yMin": None, **ends}}
+    shared = {"xAxisKey": "step", "scaleType": "linear", "lineSmoothness": 0, **({"range": ends} if ends else {})}
     return _chart("LINE", title, metricKey=metric, selectedMetricKeys=[metric], **shared)
