@@ -17,7 +17,7 @@ from pipeline import provenance
 from pipeline.errors import UserError, run_command
 from pipeline.params import Params, VariantSettings, load
 from pipeline.runner import pool
-from pipeline.runner.seeds import folder, is_there
+from pipeline.runner.seeds import folder, is_there, read
 from pipeline.training import tasks
 from pipeline.training.fused import why_not
 
@@ -129,7 +129,7 @@ def seeds(claims: tuple[str, ...], count: int, until: float, packer: Packer, epo
                 print(f"{variant}: no room for seeds {first} and on; {trained} seeds are packed", flush=True)
                 return
             trained += len(paths)
-            parts = [seeds.read(path) for path in paths]
+            parts = [read(path) for path in paths]
             mean = sum(part.rows[-1].test_accuracy for part in parts) / max(1, len(parts))
             took, engines = time.monotonic() - begin, ", ".join(sorted({part.origin["engine"] for part in parts}))
             print(f"{variant}: seeds {first} to {group[-1]}, accuracy {mean:.4%} in the mean, {took:.1f} s, {engines}", flush=True)

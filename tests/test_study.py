@@ -47,7 +47,7 @@ def blob(md5: str) -> Path:
 def folder(outputs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The study's folder after `dvc pull`, of the data their description alone: links to the committed files."""
     root = tmp_path_factory.mktemp("study")
-    for name in ("params.yaml", "tables", "timing"):
+    for name in ("params.yaml", "claims.yaml", "tables", "timing"):
         (root / name).symlink_to(ROOT / name)
     for name in ("predictions", "reports"):
         (root / name).mkdir()

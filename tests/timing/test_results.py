@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.params import Params, load, parse
-from pipeline.study.claims import Judgement, judge
+from pipeline.study.claims import Judgement, Why, judge
 from pipeline.study.files import TIMINGS
 from pipeline.timing import results
 from tests.helpers import ROOT
@@ -72,7 +72,7 @@ def test_disturbed_rounds_judge_nothing(study: Params, make_timings: Make) -> No
     for claim in ("T4", "T6", "T7"):
         judgement = judged(study, claim, found)
         assert judgement.verdict == "not decided"
-        assert judgement.deciding.why == "no round was undisturbed"
+        assert judgement.deciding.why is Why.NO_INTERVAL
     assert verdicts(study, make_timings(rounds=5))["T4"] == "not decided"
 
 
@@ -88,7 +88,7 @@ def test_other_settings_than_the_studys_are_not_judged(
     ):
         found = results.load(parse(raw_params | change), tmp_path)
         judgements = {id: judged(study, id, found) for id in TIMED}
-        assert {id for id, judgement in judgements.items() if "other settings" in judgement.deciding.why} == set(undecided)
+        assert {id for id, judgement in judgements.items() if judgement.deciding.why is Why.NOT_MEASURED} == set(undecided)
         assert {judgements[id].verdict for id in undecided} == {"not run"}
 
 
