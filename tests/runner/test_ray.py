@@ -1,6 +1,6 @@
 """`make train ON=ray`: two nodes of this machine compute the bits of local processes, whatever dies; refusals; groups that are given up.
 
-Tests that need Ray run where requirements-ray.lock is installed.
+Tests that need Ray run where requirements-cluster.lock is installed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pipeline.errors import run_command
 from pipeline.runner import pool, ray, seeds
 run_command(lambda argv: train_all(params.load(), "cpu", functools.partial(ray.run_all, device="cpu")))
 """
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs requirements-ray.lock")
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs requirements-cluster.lock")
 
 
 @pytest.fixture(scope="module")
