@@ -24,7 +24,7 @@ from pipeline.files import write_changed, write_text
 from pipeline.params import nearest, shown
 
 ROOT = Path(__file__).parent.parent.parent
-_CLAIMS = ("experiments", "claims")  # sections of claims.yaml
+_CLAIMS = ("experiments", "claims", "ranking")  # sections of claims.yaml
 
 
 def main(argv: list[str]) -> None:

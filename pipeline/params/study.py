@@ -323,6 +323,7 @@ class Params(Settings):
         variants: each variant as written: its difference to `base`, or to the variant named by its `from`.
         images_shown: training images that each side of a comparison has to be shown before a claim is judged.
         looks: numbers of seeds at which claims are judged, rising; empty if claims are judged once, on all seeds.
+        ranking: what a part is taken away or exchanged for, and the variants (without, with) whose test errors that compares.
         scenes: the numbers of scenes for captioning, and how they are drawn.
         preview: a sentence on every page that says why this study is not the full one, or None.
         profile: name of the profile that made it; None for the params.yaml at the root.
@@ -336,6 +337,7 @@ class Params(Settings):
     images_shown: Annotated[int, Field(ge=1)]
     experiments: dict[str, ExperimentSettings] = Field(default_factory=dict)
     claims: dict[str, ClaimSettings] = Field(default_factory=dict)
+    ranking: dict[str, Annotated[tuple[str, str], Field(strict=False)]] = Field(default_factory=dict)
     looks: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(strict=False)] = ()
     scenes: ScenesSettings = ScenesSettings()
     preview: str | None = None

@@ -18,10 +18,12 @@ from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import DATASETS, Params
 from pipeline.report import claims, curves, experiment, text, timing
 from pipeline.report.figures import Picture
+from pipeline.report.figures.ranking import picture as ranked
 from pipeline.report.figures.verdicts import forest
 from pipeline.study import Training
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
 from pipeline.study.effects import look_level
+from pipeline.study.ranking import Part, ranking
 from pipeline.study.results import load_dataset
 from pipeline.study.statistics import LEVEL, summarize
 from pipeline.timing.results import Timings
@@ -118,8 +120,10 @@ def _first(
     *,
     timed: bool,
 ) -> dict[str, bytes | Picture]:
-    """The first page and its figure."""
+    """The first page and its figures."""
     overview = forest(list(judgements.values()))
+    parts = ranking(params.ranking, runs, look_level(params.looks))
+    ranks = ranked(parts)
     counts = [len(params.resolve(variant).train.seeds) for variant in params.variants]
     verdicts = Counter(judgement.verdict for judgement in judgements.values())
     page = text.page(
@@ -145,13 +149,21 @@ def _first(
         data_digests=_data(runs),
         label=str,
         verdicts=overview,
+        ranking=ranks,
+        parts={kind: [_part(part) for part in parts if part.kind == kind] for kind in ("more", "fewer", "small", "open")},
+        level=100 * look_level(params.looks),
         judged=verdicts["supported"] + verdicts["contradicted"],
         false_expected=f"{(1 - LEVEL) * (verdicts['supported'] + verdicts['contradicted'] + verdicts['not decided']):.1f}",
         seen=[one.id for one in judgements.values() if one.claim.seen and one.verdict in ("supported", "contradicted")],
         levels=text.interval_levels(list(judgements.values())),
         of_thesis=any(map(_section, judgements.values())),
     )
-    return {"README.md": page} | ({"figures/verdicts.png": overview} if overview else {})
+    return {"README.md": page} | {f"figures/{made.name}.png": made for made in (ranks, overview) if made}
+
+
+def _part(part: Part) -> str:
+    """A part with its effect: `1 block for 3 (1.38 [1.30 to 1.46])`."""
+    return f"{part.name} ({text.estimate(part.ratio, part.interval, text.digits)})"
 
 
 def _places(params: Params, judgements: Mapping[str, Judgement], *, timed: bool) -> dict[str, str]:
