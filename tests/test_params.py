@@ -139,6 +139,8 @@ class TestVariants:
         assert settings.images_shown == 2 * len(loaded.train_labels)
         repeated = settings.model_copy(update={"train": settings.train.model_copy(update={"train_images": 9, "epoch_images": 50})})
         assert (repeated.training_images, repeated.images_shown, repeated.num_steps) == (9, 100, 2)
+        held_out = settings.model_copy(update={"train": settings.train.model_copy(update={"validation": 37})})
+        assert held_out.training_images == len(loaded.train_labels) - 37 == held_out.epoch_examples
 
     def test_settings_outlive_their_file(self, tmp_path: Path, raw: dict[str, Any]) -> None:
         study, hashes = params.parse(raw), set()
@@ -225,6 +227,9 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("variants/x", {"from": "caption", "augment": "affine"}, "variants.x.augment"),
     ("variants/x", {"train_images": 60_001}, "variants.x.train_images: mnist has 60,000 of them."),
     ("variants/x", {"from": "caption", "train_images": 301}, "variants.x.train_images"),
+    ("variants/x", {"train_images": 50_001, "validation": 10_000}, "variants.x.train_images: mnist has 50,000 of them"),
+    ("variants/x", {"validation": 60_000}, "variants.x.validation"),
+    ("variants/x", {"from": "caption", "validation": 1}, "variants.x.validation"),
     ("variants/a b", {}, "variants: 'a b'"),
     ("variants/" + 300 * "a", {}, "variants: 'aaa"),
     ("variants", {}, "variants"),

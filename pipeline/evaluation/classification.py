@@ -30,11 +30,12 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
     Returns:
         Arrays: `predictions` (seed, image), of the labels' type; `positions`, the vectors added to the tokens (seed, token, dim) float32,
         or (seed, 0, 0) if there are none; with the probe `attention` also `rollout`.
-        Columns, as the probes ask: `shift_N`, accuracy under shifts of N pixels, mean over the directions; `size_N`, accuracy on images
-        scaled to a side of N pixels; `attention_entropy`, `ink_correlation`, `own_ink_correlation` and `deletion`, see
-        `pipeline.evaluation.attention`; `saturated_attention` and `score_gradient`, see `pipeline.evaluation.saturation`; those of
-        `position_columns`; `state_gradient`, see `pipeline.evaluation.recurrence`. A column of saturation or recurrence has a second
-        one with the ending `_start`, which is that of the untrained models.
+        Columns: `validation_loss` and `validation_accuracy`, on training images that were held out, if any. As the probes ask: `shift_N`,
+        accuracy under shifts of N pixels, mean over the directions; `size_N`, accuracy on images scaled to a side of N pixels;
+        `attention_entropy`, `ink_correlation`, `own_ink_correlation` and `deletion`, see `pipeline.evaluation.attention`;
+        `saturated_attention` and `score_gradient`, see `pipeline.evaluation.saturation`; those of `position_columns`; `state_gradient`,
+        see `pipeline.evaluation.recurrence`. A column of saturation or recurrence has a second one with the ending `_start`, which is that
+        of the untrained models.
         Shared: the labels of the test images; with the probe `attention` also one image of each class, and the first seed's maps.
     """
     num_seeds = len(task.seeds)
@@ -53,6 +54,12 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
     }
     shared: dict[str, np.ndarray] = {"labels": dataset.test_labels}
     columns = {}
+    if held := task.settings.train.validation:
+        held_images = torch.from_numpy(dataset.train_images[-held:]).to(device)
+        held_labels = torch.from_numpy(dataset.train_labels[-held:]).long().to(device)
+        held_losses, predicted = evaluate(stack, held_images, held_labels, num_seeds=num_seeds)
+        columns["validation_loss"] = held_losses.cpu().numpy()
+        columns["validation_accuracy"] = (predicted == held_labels).double().mean(1).cpu().numpy()
     if "shifts" in task.probes:
         for distance in SHIFTS:
             right = torch.zeros(num_seeds, dtype=torch.float64, device=device)

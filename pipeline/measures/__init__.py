@@ -329,6 +329,10 @@ MEASURES: dict[str, Measure] = {
         "Test error over the last epochs", f"Share of the test images that are classified wrongly, {_LATE}, in %.", "%", "points", 100, 2,
         lambda training: late(training.test_error), by_epoch=attrgetter("test_error"), phrase="test error", ratio=True,
     ),
+    "validation accuracy": Measure(
+        "Accuracy on training images held out", "Accuracy after the last epoch on the images that `validation` holds out, in %.",
+        "%", "points", 100, 2, _evaluated("validation_accuracy", "it was trained on all training images"),
+    ),
     "late train loss": Measure(
         "Train loss over the last epochs", f"Mean cross-entropy on an epoch's training images as they are learned, {_LATE}, in nats.",
         "nats", "nats", 1, 4, lambda training: late(training.train_loss), by_epoch=attrgetter("train_loss"), phrase="train loss",

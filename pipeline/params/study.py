@@ -84,12 +84,17 @@ class VariantSettings(Settings):
     @property
     def training_images(self) -> int:
         """Distinct training images, or scenes, that a seed sees."""
-        return self.train.train_images or (self.scenes.train if self.scenes else self.data.count("train"))
+        return self.train.train_images or self._available
 
     @property
     def epoch_examples(self) -> int:
         """Training images, or scenes, that a seed is shown in an epoch."""
-        return self.train.epoch_images or (self.scenes.train if self.scenes else self.data.count("train"))
+        return self.train.epoch_images or self._available
+
+    @property
+    def _available(self) -> int:
+        """Training images, or scenes, without those held out for validation."""
+        return self.scenes.train if self.scenes else self.data.count("train") - self.train.validation
 
     @property
     def num_tests(self) -> int:
@@ -124,7 +129,7 @@ class VariantSettings(Settings):
 # What an option was when it came, of each that settings files or older records may leave out. It never changes: trainings with this
 # value have keys without the option, and any other default gives another key. A new option with a default needs a line here.
 FROZEN: dict[type[Settings], dict[str, Any]] = {
-    TrainSettings: {"beta2": 0.999, "self_critical_epochs": 0, "self_critical_rate": 2e-4},
+    TrainSettings: {"beta2": 0.999, "validation": 0, "self_critical_epochs": 0, "self_critical_rate": 2e-4},
     ModelSettings: {"position_std": 1.0, "norm_kind": "layer", "mlp": "full"},
     ScenesSettings: {"train": 30_000, "validation": 2_000, "test": 5_000, "repeat": 0.25},
 }
@@ -409,13 +414,16 @@ class Params(Settings):
             raise UserError(sentence(error, key, model)) from None
         captions = ARCHITECTURES[architecture].task == "captioning"
         try:
-            available = self.scenes.train if captions else self.data.count("train")
+            available = self.scenes.train if captions else self.data.count("train") - train.validation
         except UserError:  # the trainer, which has the images, looks again
             available = max(train.train_images or 0, train.batch_size)
         last_batch = (train.epoch_images or available) % train.batch_size or train.batch_size
         one_token = isinstance(settings, ModelSettings) and settings.num_tokens == 1 and settings.has_batch_norm
+        besides = " besides those held out" if train.validation else ""
         for fault, said in (
-            ((train.train_images or 0) > available, f"train_images: {self.data.dataset} has {available:,} of them"),
+            (available < 1, f"validation: {train.validation:,} held out are all training images of {self.data.dataset}"),
+            ((train.train_images or 0) > available, f"train_images: {self.data.dataset} has {available:,} of them{besides}"),
+            (train.validation and captions, f"validation: {architecture} has validation scenes already; set it to 0"),
             (train.self_critical_epochs and not captions, f"self_critical_epochs: {architecture} writes no captions; set it to 0"),
             (train.augment != "none" and captions, f"augment: {train.augment} is for single images; set it to none"),
             (one_token and last_batch == 1, "norm_kind: batch needs two tokens, and the last batch has one; change patch or batch_size"),

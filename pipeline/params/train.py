@@ -22,6 +22,7 @@ class TrainSettings(Settings):
         warmup: share of all steps in which the learning rate rises linearly; see `pipeline.training.schedules.table`.
         train_images: size of the random subset of the training images that a seed sees; None means all images.
         epoch_images: images shown in an epoch, the subset repeated or cut; None means as many as the training set has.
+        validation: images at the end of the training set that no training sees; the evaluation tests the trained networks on them.
         divergence: whether a loss that is not finite ends the training with an error, or is recorded as a result.
         self_critical_epochs: the last epochs, in which a captioner learns from the CIDEr-D of its own captions.
         self_critical_rate: the learning rate in these epochs; the schedule ends before them.
@@ -40,6 +41,7 @@ class TrainSettings(Settings):
     warmup: Annotated[float, Field(ge=0, lt=1)]
     train_images: Annotated[int, Field(ge=1, le=10**9)] | None
     epoch_images: Annotated[int, Field(ge=1, le=10**9)] | None
+    validation: Annotated[int, Field(ge=0, le=10**9)] = 0
     augment: Literal["none", "affine"]
     divergence: Literal["stop", "record"]
     self_critical_epochs: Annotated[int, Field(ge=0, le=10_000)] = 0

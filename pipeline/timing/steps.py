@@ -85,7 +85,7 @@ class FastSteps:
 
 def train_settings(params: Params, entry: Entry) -> TrainSettings:
     """The study's training settings for one seed, with epochs of the whole data and more of them than will be timed."""
-    whole = {"seeds": (0,), "batch_size": entry.batch, "epochs": MAX_EPOCHS, "train_images": None, "epoch_images": None}
+    whole = {"seeds": (0,), "batch_size": entry.batch, "epochs": MAX_EPOCHS, "train_images": None, "epoch_images": None, "validation": 0}
     return TrainSettings.model_validate(params.train.model_dump() | whole)
 
 

@@ -26,7 +26,7 @@ class Classification:
         self._stack, self._batch_size = stack, settings.train.batch_size
         self._images = torch.from_numpy(dataset.train_images).to(device)
         self._labels = torch.from_numpy(dataset.train_labels).long().to(device)
-        self.num_examples, self.num_tests = len(dataset.train_labels), len(dataset.test_labels)
+        self.num_examples, self.num_tests = len(dataset.train_labels) - settings.train.validation, len(dataset.test_labels)
         keys = torch.tensor([derive_seed(seed, "augment") for seed in seeds], device=device)
         self._augment_key = keys if settings.train.augment == "affine" else None
         self._test_images = torch.from_numpy(dataset.test_images).to(device)

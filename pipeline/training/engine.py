@@ -108,8 +108,9 @@ class Trainer:
         self.driver = make_driver(device)
         self.learning = self._begin(data)
         train = settings.train
-        if (train.train_images or 0) > self.learning.num_examples:
-            raise UserError(f"train_images is {train.train_images:,}, but there are {self.learning.num_examples:,} training images.")
+        if (wanted := train.train_images or 1) > (available := self.learning.num_examples):
+            held = f" besides the {train.validation:,} held out for validation" if train.validation else ""
+            raise UserError(f"train_images is {wanted:,}, but there are {max(available, 0):,} training images{held}.")
         self._epoch_examples = train.epoch_images or self.learning.num_examples
         self._steps_per_epoch = math.ceil(self._epoch_examples / train.batch_size)
         self.num_steps = train.epochs * self._steps_per_epoch

@@ -114,6 +114,28 @@ def test_losses_predictions_and_positions(settings_of: dict[str, params.VariantS
             assert (predictions[row] == logits.argmax(1).numpy()).mean() > 0.99
 
 
+def test_held_out_images_are_the_last_training_images(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
+    """The same columns as a test's where the held-out images stand in the test's place."""
+    import torch
+
+    from pipeline.models import build
+
+    settings, data = settings_of["net"], load(arrays)
+    held_out = settings.model_copy(update={"train": settings.train.model_copy(update={"validation": 123})})
+    found = measure(make_task(held_out, runs / "net", arrays, seeds=(2, 7))).columns
+    assert list(found) == ["validation_loss", "validation_accuracy"]
+    images = torch.from_numpy(data.train_images)[-123:, None].float() / 255
+    labels = torch.from_numpy(data.train_labels)[-123:].long()
+    weights = seeds.load_weights(runs / "net", settings)
+    for row, place in enumerate((1, 2)):
+        module = build(settings.model).eval()
+        module.load_state_dict({name: value[place] for name, value in weights.items()})
+        with torch.no_grad():
+            logits = module(images)
+        assert found["validation_loss"][row] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5)
+        assert found["validation_accuracy"][row] == pytest.approx(float((logits.argmax(1) == labels).double().mean()), abs=1.1 / 123)
+
+
 def test_accuracy_under_shifts_by_loops(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
     """Pixel by pixel, and through torch's own softmax model: a multilayer perceptron."""
     import torch

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from pipeline.data.datasets import Dataset
+from pipeline.errors import UserError
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
 from pipeline.training import classification
 from pipeline.training.classification import evaluate
@@ -86,6 +88,20 @@ def test_equals_a_plain_loop(study: Params, dataset: Dataset, norm_kind: str) ->
     assert trainer.trace.loss[0, :steps].tolist() == pytest.approx(first, rel=1e-4)
     assert trainer.trace.gradient_norm[0, :steps].tolist() == pytest.approx(norms[:steps], rel=1e-3)
     assert rows[0].gradient_norm == pytest.approx(trainer.trace.gradient_norm[0, :steps].double().mean().item())
+
+
+@pytest.mark.parametrize("train", [{}, {"train_images": 50, "epoch_images": 130, "augment": "affine"}], ids=["all", "subset"])
+def test_images_held_out_are_as_if_they_were_not_there(study: Params, dataset: Dataset, train: dict[str, Any]) -> None:
+    settings, number = variant(study, epochs=2), 77
+    settings = settings.model_copy(update={"train": settings.train.model_copy(update=train)})
+    held_out = settings.model_copy(update={"train": settings.train.model_copy(update={"validation": number})})
+    without = replace(dataset, train_images=dataset.train_images[:-number], train_labels=dataset.train_labels[:-number])
+    one, other = trained(held_out, dataset, [0, 1]), trained(settings, without, [0, 1])
+    assert [row[:-1] for row in one.rows] == [row[:-1] for row in other.rows]
+    assert all(torch.equal(value, other.state()[name]) for name, value in one.state().items())
+    beyond = settings.model_copy(update={"train": settings.train.model_copy(update={"validation": len(dataset.train_labels)})})
+    with pytest.raises(UserError, match="held out"):
+        Trainer(beyond, dataset, [0], CPU)
 
 
 @pytest.mark.parametrize("changes", [{}, {"dropout": 0.2}])
