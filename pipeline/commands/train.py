@@ -53,7 +53,8 @@ def train_all(params: Params, device: str, engine: pool.Engine) -> None:
     """Finishes all seeds that are missing; the stages before train have run. Raises UserError as `pipeline.runner.train.train` does."""
     entries = [entry for entry in survey(params, device) if entry.tasks]
     if entries:
-        train({entry.variant: entry.settings for entry in entries}, device, engine, entries=entries)
+        claims = {entry.variant: params.claims_of(entry.variant) for entry in entries}
+        train({entry.variant: entry.settings for entry in entries}, device, engine, entries=entries, claims=claims)
     else:
         print("Nothing is to be trained.")
 

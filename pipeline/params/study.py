@@ -282,6 +282,12 @@ class ClaimSettings(Settings):
             raise ValueError("translation: there is no quote that it translates")
         return self
 
+    @property
+    def digest(self) -> str:
+        """Of what decides its verdict: sides, measures, rules, bounds and length, where they are not the default. None of its words."""
+        decisive = self.model_dump(mode="json", include={"comparisons", "any", "images_shown"}, exclude_defaults=True)
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
+
 
 class ExperimentSettings(Settings):
     """A question, and the variants and claims that answer it.
@@ -431,6 +437,10 @@ class Params(Settings):
             if fault:
                 raise UserError(f"{key}.{said}.")
         return VariantSettings(data=self.data, train=train, model=settings, scenes=self.scenes if captions else None)
+
+    def claims_of(self, variant: str) -> tuple[str, ...]:
+        """Digests of the claims that compare the variant, each once, in order of the alphabet."""
+        return tuple(sorted({one.digest for one in self.claims.values() if any(variant in part.variants for part in one.comparisons)}))
 
     def timed_otherwise(self) -> list[str]:
         """The timing stage's subjects whose network differs from that of the variant with the same name."""

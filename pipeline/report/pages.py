@@ -23,6 +23,7 @@ from pipeline.report.figures.verdicts import forest
 from pipeline.study import Training
 from pipeline.study.claims import Judgement, Verdict, is_timed, judge
 from pipeline.study.effects import look_level
+from pipeline.study.fixed import fixed
 from pipeline.study.ranking import Part, ranking
 from pipeline.study.results import load_dataset
 from pipeline.study.statistics import LEVEL, summarize
@@ -86,6 +87,7 @@ def _made(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes | Pic
         id: judge(id, claim, runs, timings, images_shown=params.images_shown, looks=params.looks, ended=ended)
         for id, claim in params.claims.items()
     }
+    judgements = {id: replace(one, fixed=fixed(one, runs)) for id, one in judgements.items()}
     places = _places(params, judgements, timed=timings is not None)
     files: dict[str, bytes | Picture] = {}
     if timings is not None:
@@ -154,6 +156,7 @@ def _first(
         level=100 * look_level(params.looks),
         judged=verdicts["supported"] + verdicts["contradicted"],
         false_expected=f"{(1 - LEVEL) * (verdicts['supported'] + verdicts['contradicted'] + verdicts['not decided']):.1f}",
+        fixed=Counter(one.fixed.word for one in judgements.values() if one.fixed and one.verdict in ("supported", "contradicted")),
         seen=[one.id for one in judgements.values() if one.claim.seen and one.verdict in ("supported", "contradicted")],
         levels=text.interval_levels(list(judgements.values())),
         of_thesis=any(map(_section, judgements.values())),

@@ -48,6 +48,7 @@ class Job:
         folder: where checkpoints and finished seeds of these settings lie.
         origin: what is known of a training before it starts, from `provenance.origin`.
         started: the start of all seeds.
+        claims: digests of the claims that speak of the variant; each seed keeps those of the moment at which it began to train.
     """
 
     settings: VariantSettings
@@ -56,6 +57,7 @@ class Job:
     device: str
     origin: dict[str, Any]
     started: str = field(default_factory=lambda: now())
+    claims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -454,7 +456,9 @@ def _train(job: Job, data: Any, group: list[int]) -> Iterator[Message]:
         kept = checkpoint.restore(trainer, **here)
     except DamagedError as fault:
         warning = str(fault)
-    about = {"started": now(), **kept, **here}
+    if kept:  # begun by a version that kept no claims
+        kept.setdefault("claims", [])
+    about = {"started": now(), "claims": job.claims, **kept, **here}
     yield Started(group, trainer.epoch, trainer.rows, warning, facts)
     first = trainer.epoch + 1
     while not trainer.done:

@@ -62,9 +62,10 @@ class Finished:
             over the step's batch) and `trace.gradient_norm` (L2, before clipping), each (step,).
         rows: its epochs, in order.
         origin: where it comes from. `code_hash`, `git_commit`, `git_dirty`, `git_edits`, `versions`, `device`, `device_name`, `attention`,
-            `started` and `finished` describe its training, `engine` too (earlier versions had none), and on a GPU `graphs` (see
-            `pipeline.training.step.Driver`). `stack` has the seeds that it was trained with, `parameters` and `flops` are the model's,
-            `tables` the digests of `replay.tables`, `config` the settings, `replays` the later versions of the code that compute the same.
+            `started` and `finished` describe its training; `engine` and `claims` (of `pool.Job`) too, which earlier versions did not
+            have; on a GPU `graphs` (see `pipeline.training.step.Driver`). `stack` has the seeds that it was trained with, `parameters` and
+            `flops` are the model's, `tables` the digests of `replay.tables`, `config` the settings, `replays` the later versions of the
+            code that compute the same.
     """
 
     seed: int
@@ -344,8 +345,8 @@ def origins(parts: Sequence[Finished], code: str | None = None) -> dict[str, Any
     """
     groups: dict[str, dict[str, Any]] = {}
     for part in parts:
-        # Not all have `git_edits`, those of the CPU no `graphs`, and those of earlier versions no `engine`.
-        shared = {name: part.origin[name] for name in (*_SHARED, "replays") if name in part.origin}
+        # Not all have `git_edits`, those of the CPU no `graphs`, and those of earlier versions no `engine` or `claims`.
+        shared = {name: part.origin[name] for name in (*_SHARED, "claims", "replays") if name in part.origin}
         group = groups.setdefault(json.dumps(shared, sort_keys=True), {"seeds": [], **shared, "started": [], "finished": []})
         group["seeds"].append(part.seed)
         for name in ("started", "finished"):

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -225,6 +226,7 @@ def train(
     entries: Sequence[Entry] = (),
     root: Path = FINISHED,
     assemble: bool = False,
+    claims: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> None:
     """Finishes all seeds that are missing. What cannot be finished of several variants stops none of the others.
 
@@ -233,6 +235,7 @@ def train(
         entries: what `survey` gives, for the order of work and the time left; without them every epoch counts the same.
         root: of the folders of finished seeds. One of the caller's own takes nothing from runs/, and MLflow is told nothing.
         assemble: whether to write runs/VARIANT, as the stage does.
+        claims: by variant, the digests of the claims that speak of it, which its seeds keep.
 
     Raises:
         UserError: status 1 when some could not be finished, 2 when something has to be mended first.
@@ -297,7 +300,9 @@ def train(
                     settings = waiting.pop(variant)
                     entry = known.get(variant, Entry(variant, settings, (), {}))
                     rate = rates.get(variant, 1.0)
-                    job = Job(settings, ARRAYS, places[variant], device, provenance.origin(device, settings.task))
+                    told = sorted({one for name, place in places.items() if place == places[variant] for one in claims.get(name, ())})
+                    origin = provenance.origin(device, settings.task)
+                    job = Job(settings, ARRAYS, places[variant], device, origin, claims=tuple(told))
                     try:
                         training = _Training(variant, job, progress, rate, unreadable.get(variant), live=root == FINISHED)
                         if not training.tasks:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 from pipeline.errors import UserError, run_command
-from pipeline.params import load_variant
+from pipeline.params import load, load_variant
 from pipeline.runner import pool
 from pipeline.runner.train import train
 from pipeline.study.files import CONFIGS
@@ -17,7 +18,8 @@ def main(argv: list[str]) -> None:
     pool.die_with_dvc()
     device, settings = pool.choose_device(), load_variant(CONFIGS / f"{argv[0]}.json")
     engine = functools.partial(pool.run_all, cards=pool.choose_cards(device, None if device == "cpu" else 1))
-    train({argv[0]: settings}, device, engine, assemble=True)
+    claims = load().claims_of(argv[0]) if Path("params.yaml").exists() else ()
+    train({argv[0]: settings}, device, engine, assemble=True, claims={argv[0]: claims})
 
 
 if __name__ == "__main__":

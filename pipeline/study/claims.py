@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Literal, Protocol
 
@@ -55,6 +55,7 @@ from pipeline.study.effects import (
     share_contrast,
     vote_estimate,
 )
+from pipeline.study.fixed import Fixed
 from pipeline.study.statistics import LEVEL, Interval
 from pipeline.study.training import Training
 
@@ -123,6 +124,7 @@ class Finding:
         moved: how far the effect moved from the fifth of the epochs before the last to the late ones, and what counts as settled; on
             logarithms of a ratio.
         may_be: "larger" or "smaller" where seeds of one side never reached what is measured, so that the effect is a bound; else empty.
+        counted: by variant, the seeds that count.
         lacking: the variants that `why` speaks of.
         fault: the measure's own words, for people.
     """
@@ -140,6 +142,7 @@ class Finding:
     needed: int | None = None
     moved: tuple[float, float] | None = None
     may_be: str = ""
+    counted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     lacking: tuple[str, ...] = ()
     fault: str = ""
 
@@ -166,6 +169,7 @@ class Judgement:
         images_shown: training images that each side has to be shown; None for a claim about timings alone.
         looks: numbers of seeds at which it is judged; empty where all count, and for a claim about timings alone.
         settles: whether any of its effects has to have settled.
+        fixed: whether it stood before the seeds that it counts; None where nobody asked `study.fixed`.
     """
 
     id: str
@@ -175,6 +179,7 @@ class Judgement:
     images_shown: int | None = None
     looks: tuple[int, ...] = ()
     settles: bool = False
+    fixed: Fixed | None = None
 
     @property
     def deciding(self) -> Finding:
@@ -430,6 +435,7 @@ def _of_trainings(
             return Finding(comparison, "not run", Why.SEEN, lacking=seen)
         sample = _formed(comparison, sides, seeds)
         finding = _place(comparison, sample, levels, [len(seeds[name]) for name in comparison.variants], looks)
+        finding = replace(finding, counted=seeds)
     except NotMeasured as error:
         return Finding(comparison, "not run", Why.NOT_MEASURED, fault=str(error))
     except NotFormed as error:

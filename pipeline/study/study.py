@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CLAIMS = "reports/claims.csv"
-CLAIM_COLUMNS = ("claim", "verdict", "comparison", "n", "effect", "low", "high", "level", "shown")
+CLAIM_COLUMNS = ("claim", "verdict", "comparison", "n", "effect", "low", "high", "level", "shown", "fixed")
 
 
 @dataclass(frozen=True)
@@ -88,16 +88,16 @@ class Study:
         if content is None:
             return pd.DataFrame(columns=CLAIM_COLUMNS)
         try:
-            found = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(("claim", "verdict", "comparison", "shown"), str))
+            found = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(("claim", "verdict", "comparison", "shown", "fixed"), str))
             if (
                 not content.endswith(b"\n")
-                or list(found.columns) != list(CLAIM_COLUMNS)
+                or list(found.columns) not in (list(CLAIM_COLUMNS), list(CLAIM_COLUMNS[:-1]))  # older reports have no `fixed`
                 or found[["claim", "verdict", "comparison"]].isna().any(axis=None)
             ):
                 raise ValueError
         except ValueError:
             raise UserError(f"{path} is damaged: {mend('report')}.") from None
-        return found.fillna({"shown": ""})
+        return found.assign(**({} if "fixed" in found else {"fixed": ""})).fillna({"shown": "", "fixed": ""})
 
     @property
     def preview(self) -> str | None:

@@ -91,7 +91,7 @@ def test_a_damaged_table_of_claims_is_one_sentence_and_none_is_empty(tmp_path: P
     found = claims()
     assert found.to_dict("records")[0] == {
         "claim": "T1", "verdict": "supported", "comparison": "a / b", "n": 6, "effect": 1.5, "low": 1.2, "high": 1.9, "level": 0.95,
-        "shown": "1.5 times",
+        "shown": "1.5 times", "fixed": "",
     }  # fmt: skip
     assert found.shown[1] == ""
     for damaged in ("", line, f"{header}{line}"[:-1], f"{header}T1,,a,,,,,,\n", f"{header}{line}\n\0{line[:3]}", f'{header}"'):

@@ -1,0 +1,69 @@
+"""Fills in, from git's history, which claims were fixed when a seed was trained that does not say so itself.
+
+`python -m docs.method.fixed_claims` reads the claims at the commit of every training of that age, and writes `pipeline/study/fixed.csv`:
+a digest of today's claims, and the commits among those at which a claim of that digest stood. What a claim was called there, or how its
+sentence read, makes no difference. A commit that is not in the history any more, and a claim in a form that is not read any more, count
+as not fixed. The file was needed once: newer trainings record the digests themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pipeline.errors import UserError, run_command
+from pipeline.files import replacing
+from pipeline.params import ClaimSettings, load
+from pipeline.provenance import mapping
+from pipeline.study.files import CommitFiles
+from pipeline.study.fixed import SHORT, TABLE
+from pipeline.study.git import Repository
+from pipeline.study.results import load as load_study
+
+_WORDS = dict.fromkeys(("source", "sentence", "measured", "margin"), "-")  # which no digest has
+
+
+def digests_at(repository: Repository, commit: str) -> set[str]:
+    """Of all claims of a commit that today's settings can say."""
+    contents = CommitFiles(repository, commit).read(["params.yaml", "claims.yaml"])
+    found = set()
+    for claim in ({} | mapping(contents.get("params.yaml", b"")) | mapping(contents.get("claims.yaml", b""))).get("claims", {}).values():
+        decisive = {name: claim[name] for name in ("comparisons", "any", "images_shown") if name in claim}
+        try:
+            found.add(ClaimSettings.model_validate({**decisive, **_WORDS}).digest)
+        except ValidationError:
+            continue
+    return found
+
+
+def main(argv: list[str]) -> None:
+    argparse.ArgumentParser(prog="python -m docs.method.fixed_claims", description="Which claims older trainings found fixed.").parse_args(
+        argv
+    )
+    repository, claims, trainings = Repository.around(Path()), load().claims.values(), load_study(".").trainings
+    commits = defaultdict[str, set[str]](set)  # by variant, those of its older trainings
+    for variant, training in trainings.items():
+        commits[variant] |= {group["git_commit"] for group in training.trainings if "claims" not in group and group.get("git_commit")}
+    at: dict[str, set[str]] = {}
+    for commit in sorted(set().union(*commits.values())):
+        try:
+            at[commit] = digests_at(repository, commit)
+        except UserError:
+            print(f"{commit[:SHORT]} is not in the history here: what was trained at it counts as trained before any claim.")
+    rows = {}
+    for claim in claims:
+        asked = {commit for part in claim.comparisons for variant in part.variants for commit in commits[variant]}
+        rows[claim.digest] = " ".join(sorted(commit[:SHORT] for commit in asked if claim.digest in at.get(commit, ())))
+    with replacing(TABLE) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["digest", "commits"])
+        writer.writerows(sorted((digest, held) for digest, held in rows.items() if held))
+    print(f"{TABLE.name}: {sum(map(bool, rows.values()))} of {len(rows)} claims stood at the commit of some training that does not say so.")
+
+
+if __name__ == "__main__":
+    run_command(main)

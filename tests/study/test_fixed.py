@@ -1,0 +1,127 @@
+"""Claims that were fixed before their seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from docs.method.fixed_claims import digests_at
+from pipeline.data.datasets import load as load_arrays
+from pipeline.params import ClaimSettings, Params, VariantSettings, parse
+from pipeline.provenance import loaded_code
+from pipeline.runner import pool, seeds
+from pipeline.study import Training
+from pipeline.study import fixed as module
+from pipeline.study.claims import judge
+from pipeline.study.fixed import fixed
+from pipeline.study.git import Repository
+from tests.helpers import commit_all, git
+
+
+@pytest.fixture
+def claim(study: Params) -> ClaimSettings:
+    """No position vectors are worse than the base's: one comparison."""
+    return study.claims["T1a"].model_copy(update={"first_seed": 0})
+
+
+def trained(study: Params, variant: str, accuracy: float, groups: list[dict[str, Any]]) -> Training:
+    """A made-up training of six seeds, whose origins are these groups."""
+    config = study.resolve(variant).model_dump(mode="json")
+    curve = accuracy + 0.001 * np.arange(6)[:, None] + np.zeros((6, 30))
+    names = ("train_loss", "test_loss", "test_accuracy", "seconds", "gradient_norm")
+    return Training(variant, {"config": config, "trainings": groups}, tuple(range(6)), dict.fromkeys(names, curve))
+
+
+def word(study: Params, claim: ClaimSettings, groups: list[dict[str, Any]]) -> tuple[str, int, int]:
+    runs = {name: trained(study, name, 0.9 + 0.01 * i, groups) for i, name in enumerate(claim.comparisons[0].variants)}
+    found = fixed(judge("X", claim, runs, images_shown=1, looks=(6,)), runs)
+    return found.word, found.before, found.counted
+
+
+def test_a_new_bound_changes_the_word_and_new_words_do_not(study: Params, claim: ClaimSettings) -> None:
+    groups = [{"seeds": [0, 1, 2, 3, 4, 5], "claims": ["another", claim.digest]}]
+    assert word(study, claim, groups) == ("before", 12, 12)
+    assert (
+        word(study, claim.model_copy(update={"sentence": "Other words.", "margin": "Another reason.", "seen": True}), groups)[0] == "before"
+    )
+    (comparison,) = claim.comparisons
+    for change in ({"bound": 1.5}, {"measure": "late train loss"}, {"rule": "equivalent", "bound": 1.5}):
+        assert word(study, claim.model_copy(update={"comparisons": (comparison.model_copy(update=change),)}), groups) == ("after", 0, 12)
+
+
+def test_seeds_from_before_and_after_are_partly(study: Params, claim: ClaimSettings) -> None:
+    groups: list[dict[str, Any]] = [{"seeds": [0, 1, 2], "claims": []}, {"seeds": [3, 4, 5], "claims": [claim.digest]}]
+    assert word(study, claim, groups) == ("partly", 6, 12)
+    runs = {"base": trained(study, "base", 0.9, groups)}  # the other side is missing, so nothing counts
+    assert fixed(judge("X", claim, runs, images_shown=1, looks=(6,)), runs).word == ""
+
+
+def test_older_seeds_are_known_by_their_commit(
+    study: Params, claim: ClaimSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "fixed.csv"
+    table.write_text(f"digest,commits\n{claim.digest},0123456789 abcdef0123\n")
+    monkeypatch.setattr(module, "TABLE", table)
+    module._commits.cache_clear()
+    try:
+        groups: list[dict[str, Any]] = [
+            {"seeds": [0, 1, 2, 3], "git_commit": "abcdef0123" + "4" * 30},
+            {"seeds": [4, 5], "git_commit": None},
+        ]
+        assert word(study, claim, groups) == ("partly", 8, 12)
+    finally:
+        module._commits.cache_clear()
+
+
+def test_the_history_is_read_for_what_stood_at_a_commit(raw_params: dict[str, Any], claim: ClaimSettings, tmp_path: Path) -> None:
+    """Of claims in params.yaml, as they once were, and in claims.yaml; one that today's settings cannot say is left out."""
+    git(tmp_path, "init", "--quiet")
+    comparisons = [one.model_dump(mode="json", exclude_defaults=True) for one in claim.comparisons]
+    rest = claim.model_dump(mode="json", include={"any", "images_shown"}, exclude_defaults=True)
+    for file in ("params.yaml", "claims.yaml"):
+        for path in tmp_path.glob("*.yaml"):
+            path.unlink()
+        said = {"T9": {"sentence": "Said otherwise.", "comparisons": comparisons, **rest}, "old": {"comparisons": [{"rule": "gone"}]}}
+        (tmp_path / file).write_text(repr({"claims": said}))
+        commit = commit_all(tmp_path)
+        assert digests_at(Repository(tmp_path), commit) == {claim.digest}
+
+
+def test_a_training_keeps_the_claims_of_its_start(
+    tmp_path: Path, arrays: Path, tiny_settings: Callable[..., VariantSettings], one_thread: None
+) -> None:
+    """A seed that goes on from a checkpoint has those of its first epoch, one that begins now has today's; a replay changes none."""
+    code, data = loaded_code()["classification"], load_arrays(arrays)
+    origin: dict[str, Any] = {"code_hash": code, "git_commit": None, "versions": {}}
+    job = pool.Job(tiny_settings(epochs=2, batch_size=400), arrays, tmp_path, "cpu", origin, claims=("early",))
+
+    def run(job: pool.Job, seed: int, until: type[pool.Message] = pool.Done) -> None:
+        for message in pool.messages(pool.Assignment(job, pool.Task([seed])), lambda _: data):
+            assert not isinstance(message, pool.Broken), message
+            if isinstance(message, until):
+                return
+
+    run(job, 0, pool.Epoch)  # and is killed
+    later = replace(job, claims=("early", "late"))
+    run(later, 0)
+    run(later, 1)
+    parts, _ = seeds.read_all(tmp_path)
+    assert {part.seed: part.origin["claims"] for part in parts} == {0: ["early"], 1: ["early", "late"]}
+    grouped = seeds.origins([part.replayed({"code_hash": "f" * 64, "exact": True}) for part in parts])
+    assert {tuple(group["seeds"]): group["claims"] for group in grouped["trainings"]} == {(0,): ["early"], (1,): ["early", "late"]}
+    assert torch.get_num_threads() == 1
+
+
+def test_a_study_knows_the_claims_of_a_variant(raw_params: dict[str, Any], study: Params) -> None:
+    both = [claim.digest for claim in study.claims.values() if "no-position" in {*claim.comparisons[0].variants}]
+    assert both
+    assert {*both} <= {*study.claims_of("no-position")}
+    assert study.claims_of("nobody") == ()
+    again = {id: {**claim, "sentence": "Other words."} for id, claim in raw_params["claims"].items()}
+    assert parse({**raw_params, "claims": again}).claims_of("base") == study.claims_of("base")
