@@ -57,7 +57,7 @@ _GENERATED = ("benchmarks/results", "dvc.lock", "reports", "results", "tables", 
 
 
 def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -> str:
-    """sha256 over names and content of modules, page templates and tables, or of folders of them.
+    """sha256 over names and content of modules, and of files that they may read, or of folders of them.
 
     Comments, docstrings and layout of modules do not count. The hash is the same on every Python that the project supports.
 
@@ -65,13 +65,14 @@ def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -
         entries: paths of files or folders, relative to `package`.
 
     Raises:
-        UserError: a module is no Python, or a file no text.
+        UserError: a module is no Python.
     """
     digest = hashlib.sha256()
     for file in _files(entries, package):
         try:
-            text = file.read_text(encoding="utf-8")
-            content = (canonical(text) if file.suffix == ".py" else text).encode()
+            content = file.read_bytes()
+            if file.suffix == ".py":
+                content = canonical(content.decode()).encode()
         except (SyntaxError, ValueError) as error:  # ValueError: no UTF-8, or a null byte
             raise UserError(f"{os.path.relpath(file)} cannot be read ({first_line(error)}): mend it, or move it elsewhere.") from None
         digest.update(f"{file.relative_to(package).as_posix()} {len(content)}\n".encode())
@@ -82,7 +83,8 @@ def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -
 def _files(entries: Sequence[str], package: Path) -> Iterator[Path]:
     for path in (package / entry for entry in entries):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.suffix in (".py", ".cu", ".j2", ".csv") and not file.name.startswith("."):  # an editor's lock is no module
+            # Also what a module may read beside it; not bytecode, nor an editor's lock or backup.
+            if file.is_file() and not file.name.startswith(".") and "__pycache__" not in file.parts and file.name[-1] != "~":
                 yield file
 
 

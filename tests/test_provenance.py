@@ -102,9 +102,11 @@ def test_the_hash_names_its_files(tmp_path: Path) -> None:
     assert before == provenance.code_hash(["room"], tmp_path)
     (tmp_path / "room" / "a.py").rename(tmp_path / "room" / "b.py")
     assert provenance.code_hash(["room"], tmp_path) != before
-    (tmp_path / "room" / "page.md.j2").write_text("a template counts, too")
+    (tmp_path / "room" / "table.npy").write_bytes(b"\x93what a module may read counts, too")
     after = provenance.code_hash(["room"], tmp_path)
-    (tmp_path / "room" / "notes.txt").write_text("and nothing else")
+    (tmp_path / "room" / "__pycache__").mkdir()
+    for file in ("__pycache__/b.pyc", ".#b.py", "b.py~"):
+        (tmp_path / "room" / file).write_bytes(b"\0")
     assert provenance.code_hash(["room"], tmp_path) == after != before
 
 
@@ -124,6 +126,7 @@ DECIDES = {
     "models/vit.py": {"train", "evaluate", "timing"},
     "params/model.py": {"resolve", "timing"},
     "models/own.py": {"train", "evaluate", "timing"},
+    "models/own.json": {"train", "evaluate", "timing"},
     "params/architectures.py": {"train", "evaluate", "timing"},
     "report/figures/own.py": {"report"},
     "params/study.py": {"resolve", "report"},

@@ -98,7 +98,9 @@ def prepare(dataset: str, raw: Path, out: Path) -> dict[str, Any]:
         UserError: an archive is missing, damaged or does not fit the data set, or `out` cannot be written.
     """
     checksums = _manifest(raw, dataset)
-    arrays: dict[str, Array] = resolve_name(DATASETS[dataset].reader)(raw, checksums)
+    if not (reader := DATASETS[dataset].reader).startswith("pipeline.data."):
+        raise UserError(f"{reader} is not in pipeline/data, so no stage would notice an edit of it: move its module there.")
+    arrays: dict[str, Array] = resolve_name(reader)(raw, checksums)
     _check(dataset, arrays)
     contents = {name: _npy(array) for name, array in arrays.items()}
     described = {

@@ -6,6 +6,7 @@ from pkgutil import resolve_name
 
 from torch import nn
 
+from pipeline.errors import UserError
 from pipeline.models.attention import attention_kernel
 from pipeline.models.vit import VisionTransformer, attention_maps
 from pipeline.params import ARCHITECTURES, AnyModelSettings
@@ -19,8 +20,14 @@ def build(settings: AnyModelSettings) -> nn.Module:
     Returns:
         A module that maps images (batch, channel, height, width) in [0, 1] to logits (batch, class); for captioning a
         `pipeline.captioning.model.CaptionModel`.
+
+    Raises:
+        UserError: the architecture's module lies elsewhere.
     """
-    model: nn.Module = resolve_name(ARCHITECTURES[settings.architecture].builder)(settings)
+    builder = ARCHITECTURES[settings.architecture].builder
+    if not builder.startswith(("pipeline.models.", "pipeline.captioning.")):
+        raise UserError(f"{builder} is not in pipeline/models, so no stage would notice an edit of it: move its module there.")
+    model: nn.Module = resolve_name(builder)(settings)
     return model
 
 

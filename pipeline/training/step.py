@@ -120,7 +120,7 @@ class TrainingStep:
 
 
 class Driver:
-    """Runs steps op by op, and refuses one whose first run moves a global generator.
+    """Runs steps op by op, and refuses one that computes something else when it runs again from the same state.
 
     Attributes:
         note: one sentence for the user on how steps are run; None where there is no choice.
@@ -140,10 +140,17 @@ class Driver:
     def run(self, step: Step) -> None:
         if step in self._keyed:
             step()
-        else:
-            with keyed():
-                step()
-            self._keyed.add(step)
+            return
+        with keyed():
+            expected = outcome(step, step)
+        step()
+        if not all(map(same_bits, step.changed(), expected)):
+            raise UserError(
+                "The network keeps something between two calls that no checkpoint has (a generator of its own, a counter, a buffer with"
+                " `persistent=False`), so a training would not repeat itself: draw from a key as `pipeline.models.dropout.Dropout` does,"
+                " and keep what changes in a persistent buffer."
+            )
+        self._keyed.add(step)
 
     def stop_graphs(self) -> None:
         """Makes all later steps run op by op, because they will compute what no graph can."""

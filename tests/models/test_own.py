@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,34 @@ def test_a_generator_that_a_step_moves_is_refused(
     own(monkeypatch, draw)
     with pytest.raises(UserError, match=r"pipeline\.models\.dropout"):
         tiny_trainer(seeds).run_epoch()
+
+
+@pytest.mark.parametrize(
+    "kept", [torch.Generator().manual_seed(0), itertools.count(), torch.zeros(1)], ids=["generator", "counter", "buffer"]
+)
+def test_what_a_model_keeps_between_two_calls_is_refused(
+    kept: Any, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No checkpoint has it, so a training that was interrupted would go on otherwise."""
+
+    def forward(model: Any, logits: Tensor) -> Tensor:
+        match model.kept:
+            case torch.Generator() as generator:
+                return logits + torch.randn(logits.shape, generator=generator)
+            case Tensor() as buffer:
+                return logits * buffer.add_(1)
+            case counter:
+                return logits / (1 + next(counter))
+
+    def prepare(module: nn.Module) -> None:
+        if isinstance(kept, Tensor):
+            module.register_buffer("kept", kept.clone(), persistent=False)
+        else:
+            module.kept = kept
+
+    own(monkeypatch, forward, prepare)
+    with pytest.raises(UserError, match="between two calls"):
+        tiny_trainer([0]).run_epoch()
 
 
 def test_initial_weights_of_a_generator_that_no_seed_sets_are_refused(
