@@ -98,9 +98,9 @@ test-fast: $(STAMP) ## the tests that take seconds
 lint: $(STAMP) ## ruff and mypy
 	@ruff check . && ruff format --check . && mypy
 
-bench: $(STAMP) ## this project beside its peers, overheads, growth, accuracy, captions, into benchmarks/results (about an hour on two quiet cores)
+bench: $(STAMP) ## this project beside its peers, and overheads, into benchmarks/results (about 25 minutes on two quiet cores)
 	@uv pip install --python $(VENV)/bin/python --quiet --require-hashes -r requirements-bench.lock
-	@python -m benchmarks --growth --accuracy --captions
+	@python -m benchmarks
 
 gpu-check: $(STAMP) ## the tests that need a GPU, on the one that is here (minutes; without one they are skipped)
 	@pytest -m cuda

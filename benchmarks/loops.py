@@ -23,6 +23,7 @@ BATCH_SIZE = 128
 EPOCH_STEPS = 469  # ceil(60,000 / 128)
 LEARNING_RATE = 0.005
 LOADER_PROCESSES = 2
+WARMUP = 5  # steps before the clock starts
 
 Batches = Iterator[tuple[Tensor, Tensor]]
 
@@ -32,29 +33,17 @@ class Timing:
     """One timing of one implementation.
 
     Attributes:
-        parameters: trained scalars of one model.
-        seeds: models trained.
-        steps: timed optimiser steps of each model; EPOCH_STEPS when a whole epoch was timed.
-        seconds: wall time of all timed steps of all seeds.
-        warmup_seconds: everything from the model's construction to the first timed step: warm-up steps, compilation, loader start.
+        epoch_seconds: an epoch of one seed, scaled from `steps` to EPOCH_STEPS; of several seeds the time of all by their number.
         foreign: share of the machine that other processes used meanwhile, in [0, 1].
-        device_memory: peak bytes allocated on the GPU; 0 on the CPU, where the caller measures the whole process tree.
         checkpoint_seconds: mean time of writing one seed's checkpoint, or 0 where none is written.
     """
 
     parameters: int
     seeds: int
     steps: int
-    seconds: float
-    warmup_seconds: float
+    epoch_seconds: float
     foreign: float
-    device_memory: int = 0
     checkpoint_seconds: float = 0.0
-
-    @property
-    def epoch_seconds(self) -> float:
-        """Seconds of one seed's epoch of EPOCH_STEPS steps."""
-        return self.seconds / (self.steps * self.seeds) * EPOCH_STEPS
 
 
 class _Pictures(MapDataset[tuple[Tensor, int]]):
@@ -91,32 +80,22 @@ def preloaded_epochs(dataset: Dataset, device: torch.device) -> Callable[[], Bat
 
 
 def time_training(
-    build: Callable[[], nn.Module],
-    epochs: Callable[[], Batches],
-    *,
-    device: torch.device,
-    warmup: int,
-    steps: int | None,
-    fused: bool,
-    read_each_loss: bool,
+    build: Callable[[], nn.Module], epochs: Callable[[], Batches], *, device: torch.device, steps: int, published: bool
 ) -> Timing:
-    """Times training steps of one model.
+    """Times training steps of one model, after `WARMUP` of them.
 
     Args:
-        build: makes the model.
         epochs: each call starts an epoch of batches.
-        warmup: steps before the clock starts.
-        steps: steps to time, or None for a whole epoch from the loader's start on.
-        fused: whether Adam updates all weights in one call (torch's fast flavour) or as it does by default.
-        read_each_loss: whether the loop reads every step's loss with `.item()`; else the sum stays on the device.
+        published: whether the loop reads every step's loss and has torch's default Adam, as the thesis's code; else no loss is read,
+            and Adam updates all weights in one call.
     """
-    start = time.perf_counter()
+    torch.use_deterministic_algorithms(False)  # as users run it; our engine asks for them
     torch.manual_seed(0)
     model = build().to(device).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=fused)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=not published)
     total: Tensor | float = 0.0
 
-    def train(batches: Iterator[tuple[Tensor, Tensor]]) -> int:
+    def train(batches: Batches) -> int:
         nonlocal total
         count = 0
         for images, labels in batches:
@@ -124,17 +103,15 @@ def time_training(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += loss.item() if read_each_loss else loss.detach()
+            total += loss.item() if published else loss.detach()
             count += 1
         float(total)  # waits for the device
         return count
 
     batches = epochs()
-    train(itertools.islice(batches, warmup))
-    middle = time.perf_counter()
+    train(itertools.islice(batches, WARMUP))
     with LoadMeter() as meter:
         begin = time.perf_counter()
-        count = train(itertools.islice(batches, steps) if steps else epochs())
+        count = train(itertools.islice(batches, steps))
         seconds = time.perf_counter() - begin
-    memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-    return Timing(count_parameters(model), 1, count, seconds, middle - start, meter.foreign, memory)
+    return Timing(count_parameters(model), 1, count, seconds / count * EPOCH_STEPS, meter.foreign)

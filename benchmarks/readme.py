@@ -8,33 +8,29 @@ replaces what stands between `<!-- speed of BENCHMARK -->` and `<!-- end of spee
 from __future__ import annotations
 
 import argparse
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pandas as pd
+
 from benchmarks import page, results
-from benchmarks.results import Row
-from benchmarks.runner import ROOT
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_text
 
+ROOT = Path(__file__).parent.parent
 _MARKED = re.compile(r"(<!-- speed of (\S+) -->\n).*?(<!-- end of speed -->)", flags=re.DOTALL)
 _ALONE = "ours-threads"
 # Ten seeds trained at once here, of the thesis's network and of the libraries'; each other way beside the one of its size.
 _OTHERS = {
-    "ours-10": {
-        "thesis-cls": "the thesis's published way, class token by loop",
-        "thesis": "the thesis's published way, no class token",
-    },
-    "ours-full-10": {
-        "timm-loader": "timm with a DataLoader",
-        "timm-preloaded": "timm with preloaded tensors",
-        "vit-pytorch-preloaded": "vit-pytorch with preloaded tensors",
-        "transformers-preloaded": "transformers with preloaded tensors",
-    },
+    "thesis-cls": ("the thesis's published way, class token by loop", "ours-10"),
+    "thesis": ("the thesis's published way, no class token", "ours-10"),
+    "timm-loader": ("timm with a DataLoader", "ours-full-10"),
+    "timm-preloaded": ("timm with preloaded tensors", "ours-full-10"),
+    "vit-pytorch-preloaded": ("vit-pytorch with preloaded tensors", "ours-full-10"),
+    "transformers-preloaded": ("transformers with preloaded tensors", "ours-full-10"),
 }
 
 
@@ -55,78 +51,44 @@ def updated(readme: str, root: Path = ROOT) -> str:
     if marked is None:
         raise UserError("README.md has no lines `<!-- speed of BENCHMARK -->` and `<!-- end of speed -->` to write between.")
     base = root / marked[2]
-    try:
-        facts = json.loads(base.with_suffix(".json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{marked[2]}.json is missing: name a benchmark that is there, or run `make bench`.") from None
-    except ValueError:
-        raise UserError(f"{marked[2]}.json is damaged: restore it from git, or run `make bench` again.") from None
-    text = section(marked[2], results.read(base.with_suffix(".csv")), facts)
+    text = section(marked[2], results.read(base.with_suffix(".csv")), results.read_facts(base.with_suffix(".json")))
     return readme[: marked.start()] + f"{marked[1]}{text}\n{marked[3]}" + readme[marked.end() :]
 
 
-def section(name: str, rows: Sequence[Row], facts: Mapping[str, Any]) -> str:
-    """What README.md says of a benchmark on a CPU.
-
-    Args:
-        name: path of its files, without ending.
+def section(name: str, table: pd.DataFrame, facts: Mapping[str, Any]) -> str:
+    """What README.md says of a benchmark on a CPU. `name` is the path of its files, without ending.
 
     Raises:
         UserError: something that README.md says was not measured.
     """
-    summaries = results.summarize(rows)
-    absent = [key for key in (_ALONE, *_OTHERS, *(key for others in _OTHERS.values() for key in others)) if key not in summaries] + [
-        part for part in ("overheads", "accuracy") if part not in facts
-    ]
-    if absent:
+    summaries = results.summarize(table)
+    needed = [_ALONE, *_OTHERS, *(ours for _, ours in _OTHERS.values())]
+    if absent := [key for key in needed if key not in summaries] + ["overheads"] * ("overheads" not in facts):
         raise UserError(f"{name} does not have {absent[0]}, which README.md states: run `make bench` to its end.")
-    table = ["| an epoch by | parameters | takes | one of ten seeds here | ratio |", "|:---|---:|---:|---:|---:|"]
-    for ours, others in _OTHERS.items():
-        for key, label in others.items():
-            ratio = results.ratio(results.by_round(rows, key), results.by_round(rows, ours))
-            there, here = summaries[key], summaries[ours]
-            table.append(f"| {label} | {there.parameters:,} | {there.median:.1f} s | {here.median:.1f} s | {_times(ratio)} |")
-    alone = f"One seed of the thesis's network alone takes {summaries[_ALONE].median:.1f} s here, on both cores."
-    return "\n".join([_circumstances(name, facts), "", *table, "", alone, _overheads(summaries, facts), _accuracy(facts["accuracy"])])
-
-
-def _circumstances(name: str, facts: Mapping[str, Any]) -> str:
-    return (
+    lines = [
         f"{'**A quick run, not to be quoted.** ' if facts['quick'] else ''}Measured at commit {page.commit(facts)} on {facts['machine']}:"
-        f" {facts['rounds']} rounds, medians, 95 % intervals ([all of it]({name}.md))."
-    )
-
-
-def _times(ratio: results.Ratio | None) -> str:
-    return "" if ratio is None else f"{ratio.value:.1f} times [{ratio.low:.1f} to {ratio.high:.1f}]"
-
-
-def _overheads(summaries: Mapping[str, results.Summary], facts: Mapping[str, Any]) -> str:
-    def middle(what: str) -> tuple[str, float]:
-        """The last of the overheads that begin so, and its median."""
-        entry = [entry for entry in facts["overheads"] if entry["what"].startswith(what)][-1]
-        return entry["what"], median(entry["values"])
-
-    training, tracking = middle("MLflow's share of the processor time")
-    if "left to `sync`" in training:
-        raise UserError("MLflow's cost was not measured: the benchmark's training is too short for it. Raise overheads.py's epochs.")
-    noop, seconds = middle("`dvc repro` with nothing to do")
-    checkpoint = page.checkpoint_share(summaries["ours-10"], facts)
-    count = noop.rpartition(", ")[2]
+        f" {facts['rounds']} rounds, medians, 95 % intervals ([all of it]({name}.md)).",
+        "",
+        "| an epoch by | parameters | takes | one of ten seeds here | ratio |",
+        "|:---|---:|---:|---:|---:|",
+    ]
+    for key, (label, ours) in _OTHERS.items():
+        ratio = results.ratio(results.by_round(table, key), results.by_round(table, ours))
+        times = "{:.1f} times [{:.1f} to {:.1f}]".format(*ratio) if ratio else ""
+        there, here = summaries[key], summaries[ours].median
+        lines.append(f"| {label} | {there.parameters:,} | {there.median:.1f} s | {here:.1f} s | {times} |")
+    share = page.checkpoint_share(table, facts) or 0.0
+    besides = [f"a checkpoint ({100 * share:.2f} % of its epoch)", *(_overhead(facts, what) for what in ("MLflow's s", "`dvc repro` with"))]
     run = facts.get("parts", {}).get("overheads", facts)
-    return (
-        f"What surrounds a training, at commit {page.commit(run)}: MLflow takes {tracking:.1%} of the processor time,"
-        f" a checkpoint {checkpoint:.2%} of its epoch;"
-        f" a `dvc repro` with nothing to do takes {seconds:.1f} s for {count}.".replace("%", " %")
-    )
+    alone = f"One seed of the thesis's network alone takes {summaries[_ALONE].median:.1f} s here, on both cores."
+    return "\n".join([*lines, "", alone, f"What surrounds a training, at commit {page.commit(run)}: {'; '.join(besides)}."])
 
 
-def _accuracy(measured: Mapping[str, Any]) -> str:
-    fused, plain = measured["accuracy"]["fused"], measured["accuracy"]["sdpa"]
-    differences = [100 * (one - other) for one, other in zip(fused, plain, strict=True)]
-    furthest = max(abs(difference) for difference in differences)
-    moved = f"moves a seed's test accuracy by {furthest:.2f} points at most" if furthest else "leaves each seed's test accuracy as it is"
-    return f"Beside PyTorch's attention the fused one {moved} ({measured['seeds']} seeds of {measured['epochs']} epochs)."
+def _overhead(facts: Mapping[str, Any], what: str) -> str:
+    """The last of the overheads that begin so, with its median."""
+    entry = [entry for entry in facts["overheads"] if entry["what"].startswith(what)][-1]
+    middle = median(entry["values"])
+    return f"{entry['what']} ({f'{100 * middle:.1f} %' if entry['unit'] == 'share' else f'{middle:.1f} s'})"
 
 
 if __name__ == "__main__":

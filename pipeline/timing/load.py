@@ -1,4 +1,4 @@
-"""The load of the machine, from Linux's /proc: processor use by other processes, and the memory of a process tree."""
+"""The load of the machine, from Linux's /proc: processor use by other processes."""
 
 from __future__ import annotations
 
@@ -29,18 +29,6 @@ def tree(root: int) -> dict[int, float]:
     while more := {pid for pid, parent in parents.items() if parent in members} - members:
         members |= more
     return {pid: seconds[pid] for pid in members if pid in seconds}
-
-
-def memory(root: int) -> int:
-    """Bytes of memory of the process tree under `root`; pages shared among its processes count once (proportional set size)."""
-    total = 0
-    for pid in tree(root):
-        try:
-            text = (_PROC / str(pid) / "smaps_rollup").read_text()
-        except OSError:  # ended meanwhile
-            continue
-        total += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) * 1024
-    return total
 
 
 def _busy() -> float:

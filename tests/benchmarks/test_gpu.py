@@ -1,4 +1,4 @@
-"""`python -m benchmarks --gpu`: what it says without a GPU, and its timings and tables with a kernel that torch computes."""
+"""`python -m benchmarks`: what it refuses, and the GPU's timings and tables with a kernel that torch computes."""
 
 from __future__ import annotations
 
@@ -29,27 +29,39 @@ def test_without_a_gpu_one_sentence_says_so(tmp_path: Path) -> None:
     assert caught.value.status == 2
 
 
+def test_unknown_names_and_other_data_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arrays: Path) -> None:
+    with pytest.raises(UserError, match="--only names 'tim-loader'"):
+        command._chosen(["tim-loader"])
+    monkeypatch.setattr(command, "ARRAYS", arrays)
+    monkeypatch.setattr(command, "ROOT", arrays.parent)
+    with pytest.raises(UserError, match=r"^arrays holds digits: the benchmark needs MNIST"):
+        command.main(["--out", str(tmp_path)])
+    assert command.slug("Intel(R) i7 @ 2.6 (2 cores)") == "intel-r-i7-2-6-2-cores"
+
+
 @pytest.mark.usefixtures("one_thread")
 def test_times_and_tables(study: Params, blobs: Callable[[int, int], Dataset], tmp_path: Path) -> None:
     dataset, said = blobs(400, 30), list[str]()
     listed = gpu.subjects(dataset, CPU, make=MAKE, rounds=2, quick=True)
-    assert [name for name in listed if name.startswith(("torch", "fused"))] == ["torch-1", "torch-2", "fused-1", "fused-2"]
-    chosen = {name: listed[name] for name in ("torch-1", "fused-1", "fused-2")}
-    chosen["absent"] = gpu.Subject("a peer", 1, lambda: __import__("no_such_peer"))
+    ours = [label for label in listed if label.startswith("this project")]
+    assert [label.partition(", ")[2] for label in ours] == [
+        f"{engine} engine, {many}" for engine in ("torch's", "fused") for many in ("one seed", "2 seeds in a stack")
+    ]
+    chosen: dict[str, gpu.Begin] = {label: listed[label] for label in ours}
+    chosen["a peer"] = lambda: __import__("no_such_peer")
     found = gpu.time_subjects(chosen, 2, said.append, 60.0)
-    assert {name: len(entry["epoch_seconds"]) for name, entry in found.items()} == {"torch-1": 2, "fused-1": 2, "fused-2": 2, "absent": 0}
+    assert {label: len(found[label]) for label in ours} == dict.fromkeys(ours, 2)
     networks = gpu.covered(study, torch.device("cuda"))
-    named = [variant for _, variants in networks for variant in variants]
-    assert {"base", "sinusoidal"} <= set(named)
-    assert not {"cnn", "best", "lab"} & set(named)
+    named = {variant for _, variants in networks for variant in variants}
+    assert {"base", "sinusoidal", "cnn", "best", "lab"} & named == {"base", "sinusoidal"}
     few = [(model, variants) for model, variants in networks if model.patch == 14][:1]
     variants = gpu.time_variants(few, dataset, CPU, MAKE, time.perf_counter() + 60)
-    assert variants[0]["fused"] > 0
-    assert variants[0]["torch"] > 0
+    assert min(variants[0]["fused"], variants[0]["torch"]) > 0
     facts = {"machine": "A GPU", "date": "2026-01-02", "commit": "c" * 40, "dirty": False, "versions": {"torch": "2"}, "data": "mnist"}
     gpu.write(tmp_path / "a-gpu", {**facts, "rounds": 2, "subjects": found, "variants": variants})
     page = (tmp_path / "a-gpu-gpu.md").read_text()
-    median = 1000 * sum(found["fused-1"]["epoch_seconds"]) / 2
-    assert f"| this project, fused engine, one seed | {median:,.1f} (" in page
+    seconds = found["this project, fused engine, one seed"]
+    assert isinstance(seconds, list)
+    assert f"| this project, fused engine, one seed | {1000 * sum(seconds) / 2:,.1f} (" in page
     assert "| a peer | ModuleNotFoundError: " in page
     assert f"| {few[0][1][0]}" in page

@@ -1,47 +1,34 @@
-"""The published way and the reference are the networks that they should be."""
+"""The published way and the libraries' networks are those that they should be."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from benchmarks.measure import FIRST, FULL, THESIS
-from benchmarks.reference import reference_vit, thesis_vit
+from benchmarks.peers import huggingface_vit, thesis_vit, timm_vit, vit_pytorch_vit
 from pipeline.models import VisionTransformer, build, count_parameters
-from pipeline.timing.published import LoopedAttention, LoopedEmbedding
+from pipeline.timing.published import LoopedAttention
 
 
 def _images(count: int) -> Tensor:
     return torch.rand(count, 1, 28, 28, generator=torch.Generator().manual_seed(1))
 
 
-def test_parameter_counts_of_the_thesis() -> None:
+def test_the_published_model_loops_over_heads_and_class_tokens_and_has_the_thesis_parameters() -> None:
+    """What the loops compute is tested in tests/timing."""
     assert count_parameters(thesis_vit(FIRST)) == 10_602
-    assert count_parameters(thesis_vit(THESIS)) == 10_602 + 32 + 32  # the class token and its position
-
-
-def test_published_models_loop_over_heads_and_images_and_the_class_token() -> None:
-    """What the loops compute is tested in tests/timing; here, that each model has those that it should have."""
-    for model, by_image in ((thesis_vit(THESIS), False), (reference_vit(THESIS), True)):
-        loops = [module for module in model.modules() if isinstance(module, LoopedAttention)]
-        assert [loop.by_image for loop in loops] == [by_image] * 3
-        (vit,) = (module for module in model.modules() if isinstance(module, VisionTransformer))
-        assert vit.settings.cls_insert == "loop"
-    assert isinstance(reference_vit(THESIS).embedding, LoopedEmbedding)
-
-
-def test_reference_gives_probabilities_and_has_a_wide_mlp() -> None:
-    model = reference_vit(THESIS)
-    probabilities = model(_images(3))
-    assert probabilities.shape == (3, 10)
-    torch.testing.assert_close(probabilities.sum(1), torch.ones(3))
-    assert count_parameters(model) - count_parameters(thesis_vit(THESIS)) == 3 * 3 * (2 * 32 * 32 + 32)
+    model = thesis_vit(THESIS)
+    assert count_parameters(model) == 10_602 + 32 + 32  # the class token and its position
+    assert [module.by_image for module in model.modules() if isinstance(module, LoopedAttention)] == [False] * 3
+    assert isinstance(model, VisionTransformer)
+    assert model.settings.cls_insert == "loop"
 
 
 def test_timm_equals_our_full_attention_with_the_same_weights() -> None:
-    from benchmarks.peers import timm_vit
-
     torch.manual_seed(0)
     peer, ours = timm_vit(FULL), build(FULL)
     assert count_parameters(peer) == count_parameters(ours)
@@ -64,20 +51,12 @@ def test_timm_equals_our_full_attention_with_the_same_weights() -> None:
     torch.testing.assert_close(peer(_images(5)), ours(_images(5)), rtol=1e-4, atol=1e-5)
 
 
-def test_vit_pytorch_has_other_norms_and_no_biases() -> None:
-    pytest.importorskip("vit_pytorch")
-    from benchmarks.peers import vit_pytorch_vit
-
-    model = vit_pytorch_vit(FULL)
-    assert model(_images(2)).shape == (2, 10)
-    norms = 2 * 16 + 2 * 32  # around the patch embedding
-    assert count_parameters(model) == count_parameters(build(FULL)) + norms - 3 * 96  # no bias in qkv
-
-
-def test_transformers_has_the_parameters_of_our_full_attention() -> None:
-    pytest.importorskip("transformers")
-    from benchmarks.peers import huggingface_vit
-
-    model = huggingface_vit(FULL)
-    assert model(_images(2)).shape == (2, 10)
-    assert count_parameters(model) == count_parameters(build(FULL))
+@pytest.mark.parametrize(
+    ("package", "make", "more"),
+    # vit-pytorch has norms around the patch embedding, and no bias in queries, keys and values.
+    [("vit_pytorch", vit_pytorch_vit, 2 * 16 + 2 * 32 - 3 * 96), ("transformers", huggingface_vit, 0)],
+)
+def test_other_libraries_have_the_parameters_of_our_full_attention(package: str, make: Any, more: int) -> None:
+    pytest.importorskip(package)
+    assert make(FULL)(_images(2)).shape == (2, 10)
+    assert count_parameters(make(FULL)) == count_parameters(build(FULL)) + more
