@@ -17,7 +17,7 @@ from PIL import Image
 from pipeline.evaluation.evaluate import summarize, summarize_votes
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures import Probe
-from pipeline.measures.definitions import SHIFTS, SIZES
+from pipeline.measures.definitions import EMPTY_ROWS, SHIFTS, SIZES
 from pipeline.params import ModelSettings, Params, parse, read_both
 from pipeline.runner.seeds import write_run as write_record
 from tests.helpers import ROOT
@@ -159,6 +159,8 @@ def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarra
     if variant in params.probed("sizes"):
         for size in SIZES:
             columns[f"size_{size}"] = np.clip(right / IMAGES - 0.01 * abs(size - 28) + rng.normal(0, 0.005, len(seeds)), 0, 1)
+        for rows in EMPTY_ROWS:
+            columns[f"rows_{rows}"] = np.clip(right / IMAGES - 0.01 * rows, 0, 1)
     for probe, levels in _PROBED.items():
         if variant in params.probed(probe):
             columns |= {name: level * rng.uniform(0.9, 1.1, len(seeds)) for name, level in levels.items()}
@@ -166,6 +168,8 @@ def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarra
         assert isinstance(model, ModelSettings)
         columns["attention_entropy"] = rng.normal(2.5, 0.1, len(seeds))
         columns["ink_correlation"] = rng.normal(0.3, 0.1, len(seeds))
+        columns |= {f"attention_distance_{block}": rng.normal(8 + block, 0.5, len(seeds)) for block in range(1, model.blocks + 1)}
+        arrays["filters"] = rng.normal(size=(model.dim, model.patch**2))
         arrays |= _attention(model, len(seeds), rng)
     metrics = summarize(np.full(len(seeds), 0.1), right / IMAGES) | summarize_votes(predictions, labels)
     evaluation = Evaluation(INPUTS, {name: column.tolist() for name, column in columns.items()}, metrics)

@@ -36,6 +36,7 @@ class Probe:
         entropy: mean in nats; see `entropy`.
         ink_correlation, own_ink_correlation: means over the images; see the functions of these names.
         deletion, own_deletion: see `deletion`.
+        distances: of each block, mean over the images; see `distance`.
         maps: attention weights on one digit of each class, (digit, block, head, token) float16; see `source_row`. Memory slots are left
             out, so a row sums to the share of attention on tokens.
         rollout: on the same digits, (digit, token) float32; see `source_row`.
@@ -46,6 +47,7 @@ class Probe:
     own_ink_correlation: float
     deletion: float
     own_deletion: float
+    distances: tuple[float, ...]
     maps: npt.NDArray[np.float16]
     rollout: npt.NDArray[np.float32]
 
@@ -61,6 +63,27 @@ def entropy(weights: FloatArray) -> FloatArray:
     """
     result: FloatArray = special.entr(np.asarray(weights, dtype=np.float64)).sum(-1)
     return result
+
+
+def distance(weights: FloatArray, settings: ModelSettings) -> FloatArray:
+    """How far attention reaches: distance of the patch that is read from the one that reads, weighted by attention (Dosovitskiy et al.
+    2021, appendix D.7).
+
+    Distances are between the centres of patches, in pixels. Class token and memory slots have no place, so they are left out, and a
+    row's weights on patches are scaled to sum to 1.
+
+    Args:
+        weights: (block, image, head, token, key).
+
+    Returns:
+        (block, image), mean over heads and patches.
+    """
+    patches = slice(int(settings.has_cls), settings.num_tokens)
+    places = settings.patch * np.indices((settings.grid, settings.grid)).reshape(2, -1).astype(np.float64)
+    apart = np.hypot(*(places[:, :, None] - places[:, None]))  # (patch, patch)
+    chosen = np.asarray(weights, dtype=np.float64)[..., patches, patches]
+    reach: FloatArray = ((chosen * apart).sum(-1) / np.maximum(chosen.sum(-1), np.finfo(np.float64).tiny)).mean((2, 3))
+    return reach
 
 
 def rollout(weights: FloatArray, *, residual: bool = True) -> FloatArray:
@@ -263,13 +286,14 @@ def probe(
     module.eval()
     keys = settings.num_tokens + settings.memory
     batch = max(1, _WEIGHTS_AT_ONCE // (settings.blocks * settings.heads * settings.num_tokens * keys))
-    uncertainty, rows = [], []
+    uncertainty, rows, reach = [], [], []
     for start in range(0, len(images), batch):
         chosen = images[start : start + batch]
         weights = _weights(module, chosen)
         row = _rolled_row(weights, settings)
         uncertainty.append(entropy(weights).mean((0, 2, 3)))  # (image,)
         rows.append(row[:, int(settings.has_cls) :])
+        reach.append(distance(weights, settings))
     looked, ink = np.concatenate(rows), patch_ink(images, settings.grid)
     weights = np.concatenate([_weights(module, digits[start : start + batch]) for start in range(0, len(digits), batch)], axis=1)
     against_random, against_others = deletion(lambda blanked: _predictions(module, blanked), images, labels, looked, settings.grid)
@@ -279,6 +303,7 @@ def probe(
         own_ink_correlation=float(own_ink_correlation(looked, ink).mean()),
         deletion=against_random,
         own_deletion=against_others,
+        distances=tuple(np.concatenate(reach, axis=1).mean(1).tolist()),
         maps=source_row(weights, settings)[..., : settings.num_tokens].swapaxes(0, 1).astype(np.float16),
         rollout=_rolled_row(weights, settings).astype(np.float32),
     )

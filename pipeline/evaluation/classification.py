@@ -14,7 +14,7 @@ from pipeline.data.datasets import Dataset
 from pipeline.evaluation import recurrence, saturation
 from pipeline.evaluation.attention import NUM_IMAGES, first_of_each_class, probe
 from pipeline.evaluation.inference import Result, Task
-from pipeline.measures.definitions import SHIFTS, SIZES, FloatArray
+from pipeline.measures.definitions import EMPTY_ROWS, SHIFTS, SIZES, FloatArray
 from pipeline.measures.positions import table_correlation
 from pipeline.models.positions import interpolated, sincos2d_table, sinusoidal_table
 from pipeline.params import ModelSettings
@@ -31,12 +31,14 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
         Arrays: `predictions` (seed, image), of the labels' type; `positions`, the vectors added to the tokens (seed, token, dim) float32,
         or (seed, 0, 0) if there are none; with the probe `attention` also `rollout`.
         Columns: `validation_loss` and `validation_accuracy`, on training images that were held out, if any. As the probes ask: `shift_N`,
-        accuracy under shifts of N pixels, mean over the directions; `size_N`, accuracy on images scaled to a side of N pixels;
-        `attention_entropy`, `ink_correlation`, `own_ink_correlation` and `deletion`, see `pipeline.evaluation.attention`;
-        `saturated_attention` and `score_gradient`, see `pipeline.evaluation.saturation`; those of `position_columns`; `state_gradient`,
-        see `pipeline.evaluation.recurrence`. A column of saturation or recurrence has a second one with the ending `_start`, which is that
+        accuracy under shifts of N pixels, mean over the directions; `size_N`, accuracy on images scaled to a side of N pixels; `rows_N`,
+        accuracy with N rows of empty patches below the image; `attention_entropy`, `ink_correlation`, `own_ink_correlation`, `deletion`,
+        `own_deletion` and `attention_distance_N` of the N-th block, see `pipeline.evaluation.attention`; `saturated_attention` and
+        `score_gradient`, see `pipeline.evaluation.saturation`; those of `position_columns`; `state_gradient`, see
+        `pipeline.evaluation.recurrence`. A column of saturation or recurrence has a second one with the ending `_start`, which is that
         of the untrained models.
-        Shared: the labels of the test images; with the probe `attention` also one image of each class, and the first seed's maps.
+        Shared: the labels of the test images; with the probe `attention` also one image of each class, and the first seed's maps and
+        patch filters.
     """
     num_seeds = len(task.seeds)
     stack = make_stack(*task.seeds)
@@ -71,6 +73,9 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
         for size in SIZES:
             _, predicted = test(scale(images, size), at_size(stack, task, size, device))
             columns[f"size_{size}"] = (predicted == labels).double().mean(1).cpu().numpy()
+        for rows in EMPTY_ROWS:
+            longer = (evaluate(lengthened(make_stack(seed), task, rows), images, labels, num_seeds=1)[1] for seed in task.seeds)
+            columns[f"rows_{rows}"] = np.array([float((predicted == labels).double().mean()) for predicted in longer])
     if "attention" in task.probes:
         assert isinstance(task.settings.model, ModelSettings)
         places = first_of_each_class(dataset.test_labels)
@@ -84,9 +89,11 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
             "own_ink_correlation": np.array([one.own_ink_correlation for one in probes]),
             "deletion": np.array([one.deletion for one in probes]),
             "own_deletion": np.array([one.own_deletion for one in probes]),
+            **{f"attention_distance_{i}": np.array(one) for i, one in enumerate(zip(*(p.distances for p in probes), strict=True), 1)},
         }
         arrays["rollout"] = np.stack([one.rollout for one in probes])
         shared |= {"images": digits, "image_labels": dataset.test_labels[places], "maps": probes[0].maps}
+        shared["filters"] = patch_filters(make_stack(task.seeds[0]).module)
     if "saturation" in task.probes:
         model, chosen = task.settings.model, slice(saturation.NUM_IMAGES)
         assert isinstance(model, ModelSettings)
@@ -134,6 +141,14 @@ def position_columns(settings: ModelSettings, seeds: Sequence[int], positions: F
     }
 
 
+def patch_filters(module: nn.Module) -> FloatArray:
+    """The weights of the patch embedding, (token channel, value of a patch): a filter is what a channel of a token sees of its patch."""
+    project = module.get_submodule("embedding.project")
+    assert isinstance(project.weight, Tensor)
+    filters: FloatArray = project.weight.detach().flatten(1).double().cpu().numpy()
+    return filters
+
+
 def _ends(task: Task, make_stack: Callable[..., Stack], device: torch.device) -> dict[str, list[nn.Module]]:
     """The plain modules of the task's seeds, untrained and trained, by the ending of their columns' names."""
     return {
@@ -160,16 +175,49 @@ def scale(images: Tensor, size: int) -> Tensor:
 def at_size(stack: Stack, task: Task, size: int, device: torch.device) -> Stack:
     """The trained models for images of another side: the same weights, with position vectors for more or fewer patches.
 
-    Sinusoidal tables are computed for the new number of tokens or the new grid; learned vectors are interpolated.
+    Fixed and learned vectors are treated alike: both are interpolated by the places of the patches.
 
     Args:
         size: pixels, a multiple of the patch.
     """
     assert isinstance(task.settings.model, ModelSettings)
     settings = task.settings.model.at_size(size)
-    state = stack.state()
-    if settings.position == "learned":
-        state["position"] = interpolated(state["position"], settings.grid, has_cls=settings.has_cls)
     resized = Stack(settings, task.seeds, device)
+    state, position = stack.state(), stack.position()
+    if position is not None:
+        position = interpolated(position, settings.grid, has_cls=settings.has_cls)
+        state |= {"position": position} if "position" in state else {}
     resized.load(state)
+    if (own := resized.position()) is not None and position is not None:
+        own.copy_(position)  # a fixed table is no part of the state
     return resized
+
+
+def lengthened(stack: Stack, task: Task, rows: int) -> Stack:
+    """A trained model of one seed, changed to add rows of empty patches below every image: a longer sequence that says no more.
+
+    A fixed table is continued by its formula. Of learned vectors, which have none, those of the last row stand for the new ones, as
+    where vectors are interpolated beyond the outermost patches.
+    """
+    settings, module = task.settings.model, stack.module
+    assert isinstance(settings, ModelSettings)
+    grid, new, position = settings.grid, rows * settings.grid, stack.position()
+    if position is not None:
+        if settings.position == "sinusoidal":
+            more = sinusoidal_table(settings.num_tokens + new, settings.dim)[-new:]
+        elif settings.position == "sincos2d":
+            more = sincos2d_table(grid + rows, settings.dim).unflatten(0, (grid + rows, grid + rows))[grid:, :grid].flatten(0, 1)
+        else:
+            more = position[0, -grid:].repeat(rows, 1)
+        del module.position
+        module.register_buffer("position", torch.cat([position[0], more.to(position)]), persistent=False)
+    side, channels = settings.shape.size, settings.shape.channels
+
+    def extend(embedding: nn.Module, _: tuple[Tensor, ...], tokens: Tensor) -> Tensor:
+        empty = embedding.forward(tokens.new_zeros(1, channels, side, side))[:, :grid].repeat(1, rows, 1)
+        return torch.cat([tokens, empty.expand(len(tokens), -1, -1)], 1)
+
+    embedding = module.embedding
+    assert isinstance(embedding, nn.Module)
+    embedding.register_forward_hook(extend)
+    return stack

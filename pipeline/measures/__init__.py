@@ -13,7 +13,7 @@ from typing import Literal, Protocol, get_args
 
 import numpy as np
 
-from pipeline.measures.definitions import FIRST_STEPS, SHIFTS, SIZES, FloatArray, is_diverged
+from pipeline.measures.definitions import EMPTY_ROWS, FIRST_STEPS, SHIFTS, SIZES, FloatArray, is_diverged
 from pipeline.measures.traces import REACHED_LOSS, REACHED_STEPS, SPIKE_HEIGHT, SPIKE_STEPS
 
 Probe = Literal["shifts", "sizes", "attention", "saturation", "positions", "recurrence", "trace", "first_steps"]
@@ -175,6 +175,11 @@ def size_accuracy(training: Trained) -> FloatArray | None:
     return _side_by_side(training, [f"size_{pixels}" for pixels in SIZES])
 
 
+def longer_accuracy(training: Trained) -> FloatArray | None:
+    """(seeds, 4): accuracy with each number of `EMPTY_ROWS` added; None where that was not evaluated."""
+    return _side_by_side(training, [f"rows_{rows}" for rows in EMPTY_ROWS])
+
+
 def first_changes(training: Trained) -> FloatArray | None:
     """(seeds, 10): root mean square change of a weight in each of the first steps; None where that was not evaluated."""
     return _side_by_side(training, [f"change_{step}" for step in range(1, FIRST_STEPS + 1)])
@@ -198,6 +203,14 @@ def _at_other_sizes(training: Trained) -> FloatArray:
     if scaled is None:
         raise NotMeasured("it was not evaluated at other sizes of the image")
     mean: FloatArray = scaled.mean(axis=1)
+    return mean
+
+
+def _on_longer(training: Trained) -> FloatArray:
+    longer = longer_accuracy(training)
+    if longer is None:
+        raise NotMeasured("it was not evaluated on longer sequences")
+    mean: FloatArray = longer.mean(axis=1)
     return mean
 
 
@@ -395,8 +408,14 @@ MEASURES: dict[str, Measure] = {
     "accuracy at another size": Measure(
         "Test accuracy at other sizes of the image",
         f"Test accuracy when the test images are scaled to sides of {', '.join(map(str, SIZES[:-1]))} and {SIZES[-1]} pixels, mean over "
-        "these sizes, in %.",
+        "these sizes, in %. Position vectors, fixed and learned, are interpolated by the places of the patches.",
         "%", "points", 100, 2, _at_other_sizes, probe="sizes",
+    ),
+    "accuracy on longer sequences": Measure(
+        "Test accuracy on longer sequences",
+        f"Test accuracy with {', '.join(map(str, EMPTY_ROWS[:-1]))} and {EMPTY_ROWS[-1]} rows of empty patches added below the image, mean "
+        "over these lengths, in %. Fixed tables are continued by their formula; of learned vectors those of the last row are repeated.",
+        "%", "points", 100, 2, _on_longer, probe="sizes",
     ),
     "attention entropy": Measure(
         "Entropy of attention",

@@ -1,4 +1,4 @@
-"""What training and evaluation share with the measures: shifts, sizes, beam width, first steps, and when a training has diverged."""
+"""What training and evaluation share with the measures: shifts, sizes, lengths, beam width, first steps, and when one has diverged."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ FloatArray = npt.NDArray[np.float64]
 
 SHIFTS = (1, 2, 3, 4)  # pixels
 SIZES = (20, 24, 32, 36, 40)  # pixels along a side: with patches of 4 pixels grids of 5 to 10, where the training's 28 pixels give 7
+EMPTY_ROWS = (1, 2, 4, 7)  # rows of empty patches below the image: with patches of 4 pixels sequences of 56 to 98, where training has 49
 FIRST_STEPS = 10  # whose changes of the weights an evaluation measures: "the first ten steps" of Liu et al. 2020, section 3.1
 BEAM_WIDTH = 5  # captions that a beam search keeps, as in Cornia et al. 2020, section 4.2
-
-
 GUESS = 0.99  # of log(choices): who knows only how often each class occurs reaches 2.3012 nats on MNIST, where ln 10 is 2.3026
 
 

@@ -39,6 +39,17 @@ def test_entropy_by_loops_and_at_its_ends() -> None:
     assert attention.entropy(np.full(50, 1 / 50)) == pytest.approx(math.log(50))
 
 
+def test_distance_worked_out_by_hand(raw_params: dict[str, Any]) -> None:
+    """Two by two patches of 14 pixels, a class token and memory slots: equal weights reach (0 + 14 + 14 + 14 √2) / 4 pixels."""
+    settings = ModelSettings.model_validate(raw_params["base"] | {"patch": 14, "memory": 2})
+    equal = np.full((2, 1, 3, 5, 7), 1 / 7)
+    equal[1, ..., 1:5, :5] = np.eye(5)[1:]  # the second block's patches read themselves
+    assert attention.distance(equal, settings) == pytest.approx(np.array([[14 * (2 + math.sqrt(2)) / 4], [0.0]]))
+    on_slots = np.zeros((1, 1, 1, 5, 7))
+    on_slots[..., 5] = 1
+    assert attention.distance(on_slots, settings).tolist() == [[0.0]]
+
+
 def rollout_by_loops(weights: np.ndarray, residual: bool = True) -> np.ndarray:
     """(block, head, token, key) of one image to (token, token), number by number."""
     blocks, heads, tokens, _ = weights.shape

@@ -207,7 +207,7 @@ def untrained_gradients(settings: params.VariantSettings, seed: int, arrays: Pat
 
 @pytest.mark.parametrize("position", POSITIONS)
 def test_accuracy_at_other_sizes(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path, position: str) -> None:
-    """By timm's tables and a forward pass that is put together from the parts of the trained network."""
+    """By timm's interpolation and a forward pass that is put together from the parts of the trained network."""
     import torch
     from timm.layers import resample_abs_pos_embed
 
@@ -216,22 +216,35 @@ def test_accuracy_at_other_sizes(settings_of: dict[str, params.VariantSettings],
 
     settings = settings_of[position]
     found = measure(make_task(settings, runs / position, arrays, seeds=(7, 4), probes=("sizes",))).columns
-    assert list(found) == ["size_20", "size_24", "size_32", "size_36", "size_40"]
+    assert list(found) == ["size_20", "size_24", "size_32", "size_36", "size_40", "rows_1", "rows_2", "rows_4", "rows_7"]
     weights = seeds.load_weights(runs / position, settings)
     data = load(arrays)
     for row, place in enumerate((2, 0)):
         module = build(settings.model).eval()
         module.load_state_dict({name: value[place] for name, value in weights.items()})
-        for size, grid in ((20, 5), (40, 10)):
-            tables = {"none": torch.zeros(1, 32), "sinusoidal": sinusoidal_table(grid**2 + 1, 32)}
-            tables["sincos2d"] = torch.cat([torch.zeros(1, 32), sincos2d_table(grid, 32)])
-            if position == "learned":
-                tables["learned"] = resample_abs_pos_embed(module.position[None], [grid, grid], interpolation="bilinear", antialias=False)
+        own = torch.zeros(50, 32) if module.position is None else module.position  # of the class token and 49 patches
+        continued = {
+            "none": torch.zeros(99, 32),
+            "sinusoidal": sinusoidal_table(99, 32),
+            "sincos2d": torch.cat([torch.zeros(1, 32), sincos2d_table(14, 32).reshape(14, 14, 32)[:, :7].reshape(98, 32)]),
+            "learned": torch.cat([own, *[own[-7:]] * 7]),  # type: ignore[index,list-item]
+        }[position]
+        cases = {
+            f"size_{size}": (
+                scale(torch.from_numpy(data.test_images), size),
+                0,
+                resample_abs_pos_embed(own[None], [grid, grid], interpolation="bilinear", antialias=False),  # type: ignore[index]
+            )
+            for size, grid in ((20, 5), (40, 10))
+        }
+        cases |= {f"rows_{rows}": (torch.from_numpy(data.test_images), rows, continued[: 50 + 7 * rows]) for rows in (1, 7)}
+        for column, (images, rows, position_vectors) in cases.items():
             with torch.no_grad():
-                patches = module.embedding(scale(torch.from_numpy(data.test_images), size)[:, None] / 255)  # type: ignore[operator]
-                tokens = torch.cat([module.cls_token.expand(len(patches), 1, -1), patches], 1) + tables[position]  # type: ignore[operator]
-                logits = module.head(module.blocks(tokens)[:, 0])  # type: ignore[operator]
-            assert found[f"size_{size}"][row] == pytest.approx((logits.argmax(1).numpy() == data.test_labels).mean(), abs=2 / 360)
+                patches = module.embedding(images[:, None] / 255)  # type: ignore[operator]
+                empty = module.embedding(torch.zeros(1, 1, 28, 28))[:, :1]  # type: ignore[operator]
+                parts = [module.cls_token.expand(len(patches), 1, -1), patches, empty.expand(len(patches), 7 * rows, -1)]  # type: ignore[operator]
+                logits = module.head(module.blocks(torch.cat(parts, 1) + position_vectors)[:, 0])  # type: ignore[operator]
+            assert found[column][row] == pytest.approx((logits.argmax(1).numpy() == data.test_labels).mean(), abs=2 / 360)
 
 
 @pytest.mark.parametrize("size", [20, 28, 40])
@@ -276,11 +289,12 @@ def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], 
         assert columns == {
             "attention_entropy": expected.entropy, "ink_correlation": expected.ink_correlation,
             "own_ink_correlation": expected.own_ink_correlation, "deletion": expected.deletion,
-            "own_deletion": expected.own_deletion,
+            "own_deletion": expected.own_deletion, "attention_distance_1": expected.distances[0],
         }  # fmt: skip
         assert np.array_equal(found.arrays["rollout"][i], expected.rollout)
         if i == 0:
             assert np.array_equal(found.shared["maps"], expected.maps)
+            assert np.array_equal(found.shared["filters"], weights["embedding.project.weight"][place].double())
     assert (found.shared["maps"].dtype, found.shared["maps"].shape) == (np.float16, (10, 1, 8, 5))
     assert (found.arrays["rollout"].dtype, found.arrays["rollout"].shape) == (np.float32, (2, 10, 5))
 

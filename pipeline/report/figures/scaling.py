@@ -56,7 +56,7 @@ def sizes(material: Material) -> list[Picture]:
             lines.append(Line(material.label(run), x, values, material.is_baseline(run)))
     caption = (
         f"Test accuracy on scaled test images, after training on images of {material.runs[0].settings.model.shape.size} pixels. Larger "
-        "images have more patches: sinusoids are continued, learned position vectors interpolated bilinearly."
+        "images have more patches: position vectors, fixed and learned, are interpolated bilinearly."
     )
     place = "side of the test images (pixels)"
     return [Picture(caption, partial(draw_lines, lines, "Test accuracy (%)", place, "accuracies"))] if lines else []
