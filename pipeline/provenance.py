@@ -53,7 +53,7 @@ STAGE_CODE = {
     ),
 }  # fmt: skip
 # A pipeline run rewrites these itself, so they do not make the tree "dirty", which means that the commit is not what ran.
-_GENERATED = ("benchmarks/results", "dvc.lock", "reports", "results", "tables", "timing")
+_GENERATED = ("benchmarks/results", "dvc.lock", "reports", "store", "tables", "timing")
 
 
 def code_hash(entries: Sequence[str] = TRAINING_CODE, package: Path = PACKAGE) -> str:

@@ -7,7 +7,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from safetensors.numpy import load_file
+
+from pipeline.runner import seeds
 
 if TYPE_CHECKING:
     from pipeline.training.engine import Trainer
@@ -77,3 +81,13 @@ def approve(path: Path, text: str) -> None:
     if os.environ.get("APPROVE"):
         path.write_text(text)
     assert text == path.read_text()
+
+
+def stored(root: Path, variant: str) -> Path:
+    """A variant's file in the store below a folder."""
+    return root / "store/trainings" / f"{variant}.safetensors"
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Gives a variant's file other entries in its record, which is sealed again."""
+    seeds.write_record(path, seeds.read_record(path) | changes, load_file(path))

@@ -14,16 +14,16 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from pipeline.evaluation.evaluate import summarize, summarize_votes
+from pipeline.evaluation.evaluate import summarize_votes
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures import Probe
 from pipeline.measures.definitions import EMPTY_ROWS, SHIFTS, SIZES
 from pipeline.params import ModelSettings, Params, parse, read_both
-from pipeline.runner.seeds import write_run as write_record
-from tests.helpers import ROOT
+from pipeline.runner import seeds as store
+from tests.helpers import ROOT, stored
 
 IMAGES = 500  # test images of a made-up study
-INPUTS = {"weights": ""}  # none were made
+INPUTS: dict[str, Any] = {"weights": {}}  # none were made
 
 
 # What the evaluation finds of these probes, by column.
@@ -95,8 +95,6 @@ def write_run(root: Path, params: Params, variant: str, *, diverged: int = 0) ->
     settings = params.resolve(variant)
     rng = np.random.default_rng(list(hashlib.sha256(variant.encode()).digest()))
     seeds, epochs, model = settings.train.seeds, settings.train.epochs, settings.model
-    directory = root / "runs" / variant
-    directory.mkdir(parents=True)
     floor = _floor(params, variant)
     pace = {"patch-14": 2.0, "patch-7": 3.0, "patch-2": 21.0, "cls-loop": 8.0}.get(variant, 6.5)
     rows, right = [], []
@@ -112,8 +110,8 @@ def write_run(root: Path, params: Params, variant: str, *, diverged: int = 0) ->
             rows.append((seed, epoch, train_loss, test_loss, correct / IMAGES, norm, pace * rng.uniform(0.97, 1.06)))
         right.append(correct)
     tokens = model.num_tokens if isinstance(model, ModelSettings) else 20
-    write_record(
-        directory,
+    store.write_record(
+        stored(root, variant),
         {
             "training_id": "0" * 32, "variant": variant, "stage": f"train@{variant}", "config": settings.model_dump(mode="json"),
             "config_hash": settings.config_hash, "code_hash": "c" * 64, "data_digest": "d" * 64, "dataset": settings.data.dataset,
@@ -122,7 +120,9 @@ def write_run(root: Path, params: Params, variant: str, *, diverged: int = 0) ->
             "versions": {"python": "3.11.2", "torch": "2.15.0", "numpy": "2.4.0", "numba": "0.61"}, "seeds": list(seeds),
             "started": "2026-01-02T03:04:05Z", "finished": "2026-01-02T03:09:05Z", "epochs": rows,
             "metrics": {"n": len(seeds), "diverged": diverged, "parameters": 20000 + 50 * tokens, "flops": 9000 * tokens},
+            "outputs": {"weights": {}},
         },
+        {},
     )  # fmt: skip
     _write_evaluation(root, params, variant, np.array(right), rng)
 
@@ -171,18 +171,20 @@ def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarra
         columns |= {f"attention_distance_{block}": rng.normal(8 + block, 0.5, len(seeds)) for block in range(1, model.blocks + 1)}
         arrays["filters"] = rng.normal(size=(model.dim, model.patch**2))
         arrays |= _attention(model, len(seeds), rng)
-    metrics = summarize(np.full(len(seeds), 0.1), right / IMAGES) | summarize_votes(predictions, labels)
+    metrics = summarize_votes(predictions, labels)
     evaluation = Evaluation(INPUTS, {name: column.tolist() for name, column in columns.items()}, metrics)
     _records(root).write(variant, arrays, evaluation)
 
 
 def _records(root: Path) -> Records:
-    return Records(arrays=root / "data/arrays", runs=root / "runs", predictions=root / "predictions", tables=root / "tables")
+    return Records(
+        arrays=root / "data/arrays", trainings=root / "store/trainings", predictions=root / "store/predictions", tables=root / "tables"
+    )
 
 
 def write_tables(root: Path) -> None:
     """The tables of all trainings, as the evaluate stage writes them."""
-    _records(root).write_tables({path.name: INPUTS for path in sorted((root / "runs").iterdir())})
+    _records(root).write_tables({path.stem: INPUTS for path in sorted((root / "store/trainings").iterdir())})
 
 
 def rows_of(root: Path, table: str, variant: str) -> list[dict[str, str]]:
@@ -195,7 +197,7 @@ def _forget_captions(root: Path, params: Params) -> None:
     """What captioners wrote is not here, once the tables have their numbers."""
     for variant in params.variants:
         if params.resolve(variant).task == "captioning":
-            (root / f"predictions/{variant}.npz").unlink(missing_ok=True)
+            (root / f"store/predictions/{variant}.npz").unlink(missing_ok=True)
 
 
 def write_study(root: Path, seeds: int, epochs: int, *, left_out: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:

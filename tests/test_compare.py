@@ -18,11 +18,10 @@ from scipy import stats
 from pipeline.compare import LIMIT, Change, Comparison, compare, main, read, render
 from pipeline.errors import UserError
 from pipeline.evaluation.records import Evaluation, Records
-from pipeline.files import sha256
 from pipeline.runner import seeds
 from pipeline.study import load, tables
 from pipeline.training.records import EpochRow
-from tests.helpers import ROOT, commit_all, git
+from tests.helpers import ROOT, commit_all, git, stored
 
 BASE = [0.951, 0.962, 0.958, 0.949, 0.957, 0.960, 0.955]
 HEAD = [0.961, 0.963, 0.967, 0.959, 0.956, 0.968, 0.966]
@@ -71,11 +70,9 @@ class Repository:
             "finished": "2026-01-02T03:14:05+00:00", "epochs": rows,
             "metrics": {"n": len(final), "parameters": 10_666, "flops": 1_738_558},
         } | run  # fmt: skip
-        directory = self.root / self.prefix / "runs" / variant
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / seeds.WEIGHTS).write_text(variant)
-        seeds.write_run(directory, record)
-        self.records[variant] = seeds.read_run(directory)
+        path = stored(self.root / self.prefix, variant)
+        seeds.write_record(path, record | {"outputs": {"weights": {str(seed): variant for seed in final}}}, {})
+        self.records[variant] = seeds.read_record(path)
         self.write()
 
     def write(self) -> None:
@@ -357,17 +354,17 @@ def test_mlflow_has_the_numbers_of_the_tables(
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (study.root / "mlflow.db").write_bytes(empty_database.read_bytes())
-    (study.root / ".gitignore").write_text("/mlflow.db*\n/mlartifacts/\n/.checkpoints/\n/build/\n/runs/\n/predictions/\n")
+    (study.root / ".gitignore").write_text("/mlflow.db*\n/mlartifacts/\n/.checkpoints/\n/build/\n/store/\n")
     (study.root / "params.yaml").write_text("data: {dataset: digits}\nvariants: {base: {}, kept: {}, new: {}}\n")
-    records = Records(*(study.root / name for name in ("data/arrays", "runs", "predictions", "tables")))
+    records = Records(*(study.root / name for name in ("data/arrays", "store/trainings", "store/predictions", "tables")))
     columns = {"shift_1": [0.1 + 0.2, 2 / 3, 0.7], "attention_entropy": [float("inf"), 1.0, 1e-300]}
     found = {"base": columns, "kept": {"shift_1": [1 / 3, 0.2, 0.1]}}
 
     def commit() -> str:
-        paths = {name: sha256(study.root / "runs" / name / seeds.WEIGHTS) for name in study.records}
+        paths = {name: seeds.read_record(stored(study.root, name))["outputs"]["weights"] for name in study.records}
         for name in found:
             records.write(name, {}, Evaluation({"weights": paths[name]}, found[name], {"test_accuracy": 0.5}))
-        records.write_tables({name: {"weights": digest} for name, digest in paths.items()})
+        records.write_tables({name: {"weights": weights} for name, weights in paths.items()})
         return study.commit()
 
     for name, accuracies in (("base", {7: 0.1 + 0.2, 0: 0.9, 2: 1 / 3}), ("kept", {7: 0.4, 0: 0.8, 2: 0.2})):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from pipeline.runner import seeds
+from tests.helpers import stored
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
@@ -24,8 +26,14 @@ def epochs_trained(repository: Repository) -> int:
     return repository.output.count("  epoch ")
 
 
-def weights_of(repository: Repository, variant: str) -> bytes:
-    return (repository.path / "runs" / variant / "model.safetensors").read_bytes()
+def record_of(repository: Repository, variant: str) -> dict[str, Any]:
+    return seeds.read_record(stored(repository.path, variant))
+
+
+def weights_of(repository: Repository, variant: str) -> dict[str, str]:
+    """The digests of all seeds' weights."""
+    weights: dict[str, str] = record_of(repository, variant)["outputs"]["weights"]
+    return weights
 
 
 def append(repository: Repository, file: str, line: str) -> None:
@@ -63,17 +71,15 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
     Where only trainings are in question, what follows them does not run: each start of a stage costs seconds.
     """
     path = repository.path
-    # As in a fresh clone: what is damaged comes from DVC's cache. And a variant added: it alone trains.
-    shutil.rmtree(path / ".checkpoints")
+    # As in a fresh clone, which has the store and no seeds beside it. A variant added: it alone trains.
+    checkpoints = path / ".checkpoints"
+    checkpoints.rename(path / "elsewhere")
     weights = weights_of(repository, "base")
-    (path / "runs" / "base" / "model.safetensors").write_bytes(weights[:-9] + b"damaged!" + weights[-1:])
-    (path / "runs" / "base" / "steps.npz").unlink()
     repository.edit(variants={"deep": {"blocks": 2}})
-    evaluations = [path / "predictions" / f"{name}.npz" for name in ("base", "wide")]
+    evaluations = [path / "store/predictions" / f"{name}.npz" for name in ("base", "wide")]
     evaluated = [file.stat().st_mtime_ns for file in evaluations]
-    assert sorted(repository.repro("evaluate")) == ["evaluate", "resolve", "train@base", "train@deep"]
+    assert sorted(repository.repro("evaluate")) == ["evaluate", "resolve", "train@deep"]
     assert epochs_trained(repository) == repository.output.count("deep  seed ") == 2
-    assert weights_of(repository, "base") == weights
     assert evaluated == [file.stat().st_mtime_ns for file in evaluations]
 
     # A variant edited: it, and not those beside it; the base edited: what inherits the field, and not `wide`, which pins its old value.
@@ -81,17 +87,18 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
     assert sorted(repository.repro("train")) == ["resolve", "train@base", "train@deep"]
     assert epochs_trained(repository) == 4
 
-    repository.edit(base={"blocks": 1}, variants={"wide": {"mlp_dim": 12}, "deep": None})  # removed, and base as it was: from the cache
+    # Removed, and base as it was. Its second seed's weights were in .checkpoints alone; the stage finds them there again.
+    shutil.copytree(path / "elsewhere", checkpoints, dirs_exist_ok=True)
+    repository.edit(base={"blocks": 1}, variants={"wide": {"mlp_dim": 12}, "deep": None})
     assert not {"train@wide", "train@deep"} & set(repository.repro("evaluate"))
     assert epochs_trained(repository) == 0
     assert weights_of(repository, "base") == weights
-    assert sorted(entry.name for entry in (path / "runs").iterdir()) == ["base", "wide"]
+    assert sorted(entry.stem for entry in (path / "store/trainings").iterdir()) == ["base", "wide"]
 
     claims = repository.params()["claims"]
     claims["W1"]["comparisons"][0]["bound"] = 1e-6  # a claim's bound: judged anew, nothing trained
     repository.edit(claims=claims)
     assert repository.repro() == ["evaluate", "report"]
-    assert evaluated == [file.stat().st_mtime_ns for file in evaluations]
     page = (path / "reports" / "README.md").read_text()
     assert "base" in page
     assert "deep" not in page
@@ -101,7 +108,7 @@ def test_each_change_costs_what_it_should(repository: Repository) -> None:
     assert "train@wide" in repository.repro("train@wide")
     assert epochs_trained(repository) == 1
     assert "2 finished seeds kept" in repository.output
-    assert json.loads((path / "runs" / "wide" / "run.json").read_text())["metrics"]["n"] == 3
+    assert record_of(repository, "wide")["metrics"]["n"] == 3
     # And away again, under another name: nothing, and the same bits.
     repository.edit(train={"seeds": 2}, variants={"wide": None, "broad": {"mlp_dim": 12}}, experiments={"width": None}, claims={"W1": None})
     assert "train@broad" in repository.repro("train@broad")
@@ -129,7 +136,7 @@ def test_a_change_of_code_costs_what_it_changes(repository: Repository) -> None:
     assert epochs_trained(repository) == 0
     assert "base  2 finished seeds kept, 2 of them after a replay" in repository.output
     assert weights_of(repository, "base") == weights
-    (training,) = json.loads((path / "runs" / "base" / "run.json").read_text())["trainings"]
+    (training,) = record_of(repository, "base")["trainings"]
     assert len(training["replays"]) == 1
     assert training["replays"][0]["code_hash"] != training["code_hash"]
 

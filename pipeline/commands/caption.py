@@ -14,7 +14,7 @@ import numpy as np
 from pipeline.errors import UserError, run_command
 from pipeline.params import Params, VariantSettings, load, nearest, shown
 from pipeline.runner import seeds
-from pipeline.study.files import ARRAYS, RUNS
+from pipeline.study.files import ARRAYS, TRAININGS
 
 _MIN_BRIGHTNESS = 64  # of 255; the brightest pixel of any digit is far above it
 _SHADES = " .:-=+*#%@"  # from 0 to 255
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
         picture = read(Path(arguments.image), 2 * settings.model.shape.size, settings.model.shape.channels)
     else:
         picture, truth = _test_scene(arguments.scene)
-    greedy, beam, probability = describe(settings, RUNS / variant, seed, picture)
+    greedy, beam, probability = describe(settings, TRAININGS / f"{variant}{seeds.SUFFIX}", seed, picture)
     print(drawn(picture))
     print(f"\n{variant}, seed {seed}\n  greedy     {greedy}\n  beam       {beam}  (probability {probability:.2f})")
     if arguments.caption:
@@ -143,9 +143,9 @@ def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarra
     from pipeline.training.engine import set_reproducible
     from pipeline.training.stack import Stack
 
-    if not settings.trained_as(seeds.read_run(run)["config"], seeds=True):
-        raise UserError(f"{run} was trained with other settings than params.yaml has: run `dvc repro train@{run.name}`.")
-    weights = seeds.load_weights(run, settings)
+    if not settings.trained_as(seeds.read_record(run)["config"]):
+        raise UserError(f"{run} was trained with other settings than params.yaml has: run `dvc repro train@{run.stem}`.")
+    weights = seeds.load_weights(run, [seed])
     known, words = weights["head.weight"].shape[1], settings.model.shape.words
     if known != words:
         raise UserError(
@@ -154,8 +154,7 @@ def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarra
     device = torch.device("cpu")
     set_reproducible(device)
     stack = Stack(settings.model, [seed], device)
-    place = settings.train.seeds.index(seed)
-    stack.load({name: value[[place]] for name, value in weights.items()})
+    stack.load(weights)
     assert isinstance(stack.module, CaptionModel)
     grammar, images = grammar_of(settings.data.dataset), pixels(torch.from_numpy(picture.copy())[None], 1)
     greedy = decoding.greedy(stack.module, images)[0]

@@ -2,7 +2,7 @@
 
     python -m pipeline.commands.plan
 
-It brings the text records that dvc.lock names and this folder lacks. Times come from earlier trainings on this kind of processor.
+Times come from earlier trainings on this kind of processor.
 """
 
 from __future__ import annotations
@@ -14,20 +14,15 @@ from pipeline.commands import profiles
 from pipeline.commands.catalogue import screen, show
 from pipeline.errors import run_command
 from pipeline.params import load
-from pipeline.runner import pool, seeds
+from pipeline.runner import pool
 from pipeline.runner.progress import duration
-from pipeline.runner.train import Entry, cost, estimated, makespan, recorded, survey, without_outputs
-from pipeline.stages import bring
+from pipeline.runner.train import Entry, cost, estimated, makespan, recorded, survey
 
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.commands.plan", description="What make repro would train.").parse_args(argv)
     profiles.refresh()
     params = load()
-    bring.check_lock()
-    bring.runs(params.variants)
-    for path in without_outputs(seeds.read_lock()):
-        print(f"{path} is missing here and in results/: bring it with `git checkout results` or `dvc pull --allow-missing`.")
     device = pool.choose_device()
     processes = len(pool.choose_cards(device))
     entries = survey(params, device)

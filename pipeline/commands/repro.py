@@ -19,9 +19,8 @@ from filelock import FileLock, Timeout
 from pipeline import params
 from pipeline.errors import UserError, run_command
 from pipeline.files import replacing
-from pipeline.provenance import git
+from pipeline.provenance import check_git, git
 from pipeline.runner.pool import choose_processes, die_with_parent
-from pipeline.stages import bring
 
 LOCK = "dvc.lock"
 COPY = Path(".checkpoints/dvc.lock")  # as it was before DVC was started; here while DVC runs, or if it was killed
@@ -44,7 +43,7 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
     """
     choose_processes()  # refuses a bad number now, and not after the stages before
     settings = params.load(directory / "params.yaml")
-    bring.check_place(directory)
+    check_place(directory)
     with _guarded(directory):
         pass
     if not arguments:  # with arguments DVC may run a part of the study that trains nothing
@@ -55,6 +54,12 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
                 _run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", *stages)
     with _guarded(directory):
         _run(directory, "dvc repro", "dvc", "repro", *arguments)
+
+
+def check_place(directory: Path = Path()) -> None:
+    """Raises UserError where git, or DVC for want of it, does not work in a repository."""
+    config = directory / ".dvc/config"
+    check_git(directory, needed=config.is_file() and "no_scm" not in config.read_text(encoding="utf-8"))
 
 
 @contextlib.contextmanager

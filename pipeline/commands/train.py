@@ -15,9 +15,8 @@ from pathlib import Path
 from pipeline.commands import profiles, repro
 from pipeline.errors import UserError, run_command
 from pipeline.params import Params, load, shown
-from pipeline.runner import pool, ray, seeds
+from pipeline.runner import pool, ray
 from pipeline.runner.train import survey, train
-from pipeline.stages import bring
 
 # These stages, with those before them, make what the train stages read.
 _INPUTS = ("code", "scenes", "resolve")
@@ -28,7 +27,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--jobs", default="", metavar="N", help="processes; by default LAB_PROCESSES, else one per core or GPU")
     parser.add_argument("--on", default="", metavar="ENGINE", help="here: processes of this machine (default); ray: a Ray cluster")
     given = parser.parse_args(argv)
-    bring.check_place()
+    repro.check_place()
     jobs = pool.count_of("JOBS", given.jobs) if given.jobs else None
     device = pool.choose_device()
     engine: pool.Engine
@@ -41,7 +40,6 @@ def main(argv: list[str]) -> None:
         raise UserError(f"ON is {shown(given.on)}; the choices are here and ray.")
     profiles.refresh()
     params = load()
-    bring.runs(params.variants, (seeds.RUN, *seeds.OUTPUTS))
     if not any(entry.tasks for entry in survey(params, device)):
         print("Nothing is to be trained.")
         return

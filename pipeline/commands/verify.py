@@ -2,18 +2,18 @@
 
     python -m pipeline.commands.verify [--variant VARIANT] [--seed SEED] [--train 1]
 
-Checks results/, brings what a fresh clone lacks, tests every stored weight anew, and renders the pages; with --train it trains one
-seed again instead. Nothing that is committed changes. Exit status 0 when all agrees, 1 when not, 2 when there is nothing to verify.
+Tests the first seed's weights of every variant anew, and renders tables and pages; with --train it trains one seed, of which a clone
+has the digest of its weights, again. Nothing that is committed changes. Exit status 0 when all agrees, 1 when not, 2 when there is
+nothing to verify.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import hashlib
 import io
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -30,23 +30,21 @@ from pipeline.provenance import device_name, same_processor, training_code, vers
 from pipeline.runner import pool, seeds
 from pipeline.runner.seeds import Finished
 from pipeline.runner.train import train
-from pipeline.stages import bring
-from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES
+from pipeline.study.files import ARRAYS, FINISHED, PREDICTIONS, TABLES, TRAININGS
 from pipeline.study.results import load_current
 from pipeline.training.records import EpochRow
 from pipeline.training.tasks import data_digest
 
-STORE = Path("results")  # the DVC remote that git tracks; a study with another one may lack it
-LIMIT = 250_000_000  # bytes; the weights of the study, six to 22 seeds of a variant, are about 190 MB of float32
 # This share of a figure's colour values may differ, because another kind of processor may round a coordinate otherwise.
 _COLOURS_APART = 0.001
+_say = functools.partial(print, flush=True)
 
 
 def main(argv: list[str]) -> int:
     # make passes empty values for variables that were not given.
     parser = argparse.ArgumentParser(prog="python -m pipeline.commands.verify", description="Whether the committed results hold.")
     parser.add_argument("--variant", default="", help="this variant alone, without the pages")
-    parser.add_argument("--seed", default="", help="of each variant this seed alone")
+    parser.add_argument("--seed", default="", help="this seed instead of each variant's first; its weights have to be here")
     parser.add_argument("--train", default="", help="1: train the seed again, in a temporary folder")
     given = parser.parse_args(argv)
     params = load_params()
@@ -55,21 +53,23 @@ def main(argv: list[str]) -> int:
         raise UserError(f"TRAIN is {given.train!r}; 1 trains the seed again.")
     if given.train == "1" and (not variant or seed is None):
         raise UserError("TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0.")
-    bring.check_lock()
-    bring.runs(params.variants)
-    trained = [name for name in params.variants if (RUNS / name / seeds.RUN).exists()]
-    chosen = [name for name in trained if variant in ("", name) and (seed is None or seed in params.resolve(name).train.seeds)]
+    records = Records(ARRAYS, TRAININGS, PREDICTIONS, TABLES)
+    trained = [name for name in params.variants if records.training(name).exists()]
+    chosen = {
+        name: settings.train.seeds[0] if seed is None else seed
+        for name in trained
+        if (settings := params.resolve(name)) and variant in ("", name) and (seed is None or seed in settings.train.seeds)
+    }
     if not chosen:
-        raise UserError("There is nothing to verify: runs/ holds no finished training of what is asked for; run `make repro` first.")
-    if STORE.is_dir():
-        _say(check_store(STORE))
-    bring.pull([RUNS / name / output for name in trained for output in seeds.OUTPUTS] + [PREDICTIONS / f"{name}.npz" for name in trained])
+        raise UserError(
+            f"There is nothing to verify: {TRAININGS}/ holds no finished training of what is asked for; run `make repro` first."
+        )
     if not ((ARRAYS / "dataset.json").exists() and ARRAYS.with_name(SCENES).exists()):
         reproduce(Path(), ["--quiet", "scenes"])  # and the stages before it
     if given.train == "1" and seed is not None:
-        faulty = [] if train_again(params, variant, seed) else [variant]
+        faulty = [] if train_again(params, records, variant, seed) else [variant]
     else:
-        faulty = retest(params, chosen, seed)
+        faulty = retest(params, records, chosen)
         if not variant:
             if untrained := [name for name in params.variants if name not in trained]:
                 _say(f"not trained yet: {', '.join(untrained)}")
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
         _say(f"Not verified: {', '.join(faulty)}.")
         return 1
     said = variant or f"{len(chosen)} variant{'s' * (len(chosen) != 1)}"
-    _say(f"Verified: {'' if seed is None else f'seed {seed} of '}{said}{'' if variant else ', the tables and the pages'}.")
+    _say(f"Verified: {'the first seed' if seed is None else f'seed {seed}'} of {said}{'' if variant else ', the tables and the pages'}.")
     return 0
 
 
@@ -91,33 +91,14 @@ def _seed(params: Params, variant: str, seed: str) -> int | None:
     return int(seed) if seed else None
 
 
-def check_store(folder: Path) -> str:
-    """How much the remote in the repository holds, as a sentence.
-
-    Raises:
-        UserError: status 1; it holds more than the limit, or a file of it is damaged.
-    """
-    sizes = {path: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
-    said = f"{folder}/ holds {sum(sizes.values()) / 1e6:.1f} MB in {len(sizes)} files, of {LIMIT / 1e6:.0f} MB at most"
-    if sum(sizes.values()) > LIMIT:
-        raise UserError(f"{said}: `dvc gc --workspace --cloud` removes what no stage has any more.", status=1)
-    for path in sizes:
-        # DVC names a file by the md5 of its content, a folder's list with .dir after it.
-        if path.parent.parent == folder / "files" / "md5" and path.suffix in ("", ".dir"):
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "md5").hexdigest() != path.parent.name + path.stem:
-                    raise UserError(f"{path} is damaged, its name is not its md5: restore it with `git checkout {folder}`.", status=1)
-    return f"{said}."
-
-
 # --- the stored weights ---
 
 
-def retest(params: Params, variants: Sequence[str], seed: int | None) -> list[str]:
+def retest(params: Params, records: Records, chosen: Mapping[str, int]) -> list[str]:
     """Tests stored weights in processes of their own, as the evaluate stage does, and prints a line about each variant.
 
     Args:
-        seed: this one alone, or None for all.
+        chosen: by variant, the seed to test.
 
     Returns:
         The variants whose weights do not give what their training recorded.
@@ -126,56 +107,44 @@ def retest(params: Params, variants: Sequence[str], seed: int | None) -> list[st
 
     device = pool.choose_device()
     here = device_name(device)
-    faults: dict[str, str] = {}
-    stored: dict[str, dict[int, Finished]] = {}
+    said: dict[str, str] = {}
+    stored: dict[str, Finished] = {}
     tasks = []
-    for variant in variants:
+    for variant, seed in chosen.items():
         try:
-            stored[variant] = _stored(params, variant)
+            stored[variant] = _stored(params, records, variant, seed)
+            place = records.training(variant)
+            tasks.append(inference.Task(variant, params.resolve(variant), (seed,), (), device, place, ARRAYS, FINISHED))
         except UserError as error:
-            faults[variant] = str(error)
-            continue
-        groups = {tuple(_group(part, device)) for part in stored[variant].values() if seed in (None, part.seed)}
-        tasks += [inference.Task(variant, params.resolve(variant), group, (), device, RUNS / variant, ARRAYS) for group in sorted(groups)]
-    rounded = dict.fromkeys(stored, 0)  # seeds whose test is the training's up to rounding
-    if tasks:
-        with closing(inference.run(tasks, min(len(pool.choose_cards(device)), len(tasks)))) as outcomes:
-            for task, outcome in outcomes:
-                if isinstance(outcome, UserError):
-                    faults[task.variant] = str(outcome)
-                    continue
-                for one, loss, accuracy in zip(task.seeds, outcome.losses, outcome.accuracies, strict=True):
-                    if seed not in (None, one):
-                        continue
-                    part, tested = stored[task.variant][one], (float(loss), float(accuracy), outcome.num_tests)
-                    # Torch's engine has no other bits than in the same stack; a fused training is tested by torch's operations.
-                    exact = (
-                        same_processor(part.origin["device_name"], here) and list(task.seeds) == part.origin["stack"] and not part.is_fused
-                    )
-                    if clause := test_difference(part, *tested, exact=exact):
-                        faults[task.variant] = f"the test of seed {one}: {clause}{_elsewhere(part, here)}"
-                    rounded[task.variant] += test_difference(part, *tested, exact=True) is not None
-    for variant in variants:
-        bits = "same bits" if not rounded.get(variant) else f"same, {rounded[variant]} of them up to rounding"
-        what = f"seed {seed}" if seed is not None else f"{len(stored.get(variant, ()))} seeds"
-        _say(f"{variant}  not verified: {faults[variant]}" if variant in faults else f"{variant}  {what}  {bits}")
-    return list(faults)
+            said[variant] = f"not verified: {error}"
+    with closing(inference.run(tasks, len(pool.choose_cards(device)))) as outcomes:
+        for task, outcome in outcomes:
+            part, variant = stored[task.variant], task.variant
+            if isinstance(outcome, UserError):
+                said[variant] = f"not verified: {outcome}"
+                continue
+            tested = float(outcome.losses[0]), float(outcome.accuracies[0]), outcome.num_tests
+            # Torch's engine has no other bits than in the same stack; a fused training is tested by torch's operations.
+            exact = same_processor(part.origin["device_name"], here) and part.origin["stack"] == [part.seed] and not part.is_fused
+            if clause := test_difference(part, *tested, exact=exact):
+                said[variant] = f"not verified: the test of seed {part.seed}: {clause}{_elsewhere(part, here)}"
+            else:
+                same = test_difference(part, *tested, exact=True) is None
+                said[variant] = f"seed {part.seed}  same {'bits' if same else 'up to rounding'}"
+    for variant in chosen:
+        _say(f"{variant}  {said[variant]}")
+    return [variant for variant in chosen if said[variant].startswith("not verified")]
 
 
-def _stored(params: Params, variant: str) -> dict[int, Finished]:
-    """The finished seeds of a variant. Raises UserError where files are missing or damaged, or of other settings or data."""
-    run, settings = seeds.read_run(RUNS / variant), params.resolve(variant)
+def _stored(params: Params, records: Records, variant: str, seed: int) -> Finished:
+    """A finished seed. Raises UserError where its file is missing or damaged, or of other settings or data."""
+    path, settings = records.training(variant), params.resolve(variant)
+    run = seeds.read_record(path)
     if not settings.trained_as(run["config"], seeds=True):
         raise UserError(f"params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it.")
     if run["data_digest"] != data_digest(settings.task, ARRAYS):
         raise UserError(f"it was trained on other data than {ARRAYS} holds; `dvc repro train@{variant}` mends it.")
-    return {part.seed: part for part in seeds.load(RUNS / variant)}
-
-
-def _group(part: Finished, device: str) -> list[int]:
-    """The seeds to compute with: on CUDA, grouping decides the rounding of torch's engine."""
-    stack: list[int] = part.origin["stack"]
-    return stack if device == "cuda" and not part.is_fused else [part.seed]
+    return next(part for part in seeds.load(path) if part.seed == seed)
 
 
 def _elsewhere(part: Finished, here: str) -> str:
@@ -186,14 +155,15 @@ def _elsewhere(part: Finished, here: str) -> str:
     return f" ({', '.join(others)})" if others else ""
 
 
-def train_again(params: Params, variant: str, seed: int) -> bool:
+def train_again(params: Params, records: Records, variant: str, seed: int) -> bool:
     """Trains a seed from its initial weights, in a temporary folder, and prints a line: whether it has the bits of the stored one.
 
     On another kind of processor the beginning has to agree: the tables, and the first losses up to rounding.
     """
-    old = _stored(params, variant)[seed]
+    old = _stored(params, records, variant, seed)
     device, settings = pool.choose_device(), params.resolve(variant)
-    group = _group(old, device)
+    # On CUDA, grouping decides the rounding of torch's engine.
+    group = old.origin["stack"] if device == "cuda" and not old.is_fused else [seed]
     settings = settings.model_copy(update={"train": settings.train.model_copy(update={"seeds": tuple(group)})})
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
         train({variant: settings}, device, functools.partial(pool.run_all, cards=[""]), root=Path(folder))
@@ -234,9 +204,8 @@ def first_difference(settings: VariantSettings, new: Finished, old: Finished, *,
         for name in EpochRow._fields[:-1]:
             if repr(getattr(row, name)) != repr(getattr(stored, name)):
                 return f"{name.replace('_', ' ')} of epoch {stored.epoch}: {getattr(row, name)!r} was {getattr(stored, name)!r}"
-    weights = (name for name in old.tensors if name.startswith("model."))
-    other_weights = (name for name in weights if old.tensors[name].tobytes() != new.tensors[name].tobytes())
-    return next((f"the weights {name.removeprefix('model.')}" for name in other_weights), None)
+    weights = new.origin["weights"], old.origin["weights"]
+    return None if weights[0] == weights[1] else f"the weights have the digest {weights[0]}, it was {weights[1]}"
 
 
 # --- the tables and the pages ---
@@ -245,7 +214,7 @@ def first_difference(settings: VariantSettings, new: Finished, old: Finished, *,
 def compare_tables(params: Params) -> bool:
     """Whether the tables are what the records of trainings and evaluations give; prints a line."""
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
-        records = Records(arrays=ARRAYS, runs=RUNS, predictions=PREDICTIONS, tables=Path(folder))
+        records = Records(ARRAYS, TRAININGS, PREDICTIONS, Path(folder))
         try:
             records.write_tables(records.wanted(params, _say))
         except UserError as error:
@@ -288,10 +257,6 @@ def same_picture(stored: bytes, content: bytes) -> bool:
     except (OSError, SyntaxError, ValueError):  # what Pillow raises depends on the bytes that are damaged
         return False
     return old.shape == new.shape and float((old != new).mean()) <= _COLOURS_APART
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pipeline.measures.definitions import FIRST_STEPS, FloatArray
 from pipeline.measures.traces import loss_spikes, steps_to_loss
 from pipeline.params import VariantSettings
 from pipeline.runner import pool
-from pipeline.runner.seeds import load, load_weights
+from pipeline.runner.seeds import Finished, load
 from pipeline.training import tasks
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ class Task:
     """One group of seeds of a variant: a stack on CUDA, a single seed on the CPU.
 
     Attributes:
-        run: `runs/VARIANT`, the folder of its weights.
+        training: `store/trainings/VARIANT.safetensors`.
         arrays: `data/arrays`.
+        finished: where the weights of other seeds than the first lie.
     """
 
     variant: str
@@ -50,8 +51,9 @@ class Task:
     seeds: tuple[int, ...]
     probes: tuple[str, ...]
     device: str
-    run: Path
+    training: Path
     arrays: Path
+    finished: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -119,27 +121,29 @@ def measure(task: Task) -> Result:
     """Tests the stored weights of a group of seeds as the training did (same device, grouping and batches), and probes them.
 
     Raises:
-        UserError: the weights are missing, damaged or of other seeds.
+        UserError: the weights are missing or damaged.
     """
     import torch
 
     from pipeline.models import attention_kernel
     from pipeline.training.stack import Stack
 
-    device, seeds = torch.device(task.device), task.settings.train.seeds
+    device = torch.device(task.device)
     data = _data(task.settings.task, task.arrays)
-    weights = load_weights(task.run, task.settings)
+    parts = {part.seed: part for part in load(task.training, task.finished, task.seeds)}
+    if gone := [str(seed) for seed in task.seeds if seed not in parts or not parts[seed].has_weights]:
+        raise UserError(f"The weights of seed {', '.join(gone)} are neither in {task.training} nor in {task.finished}.")
 
     def stack(*chosen: int) -> Stack:
         made = Stack(task.settings.model, chosen, device)
-        places = [seeds.index(seed) for seed in chosen]
-        made.load({name: value[places].to(device) for name, value in weights.items()})
+        weights = [parts[seed].weights for seed in chosen]
+        made.load({name: torch.from_numpy(np.stack([one[name] for one in weights])).to(device) for name in weights[0]})
         return made
 
     found: Result = resolve_name(_MEASURES[task.settings.task])(task, data, stack, device)
     columns = dict(found.columns)
     if "trace" in task.probes:
-        columns |= trace_columns(task)
+        columns |= trace_columns(task.settings, [parts[seed] for seed in task.seeds])
     if "first_steps" in task.probes:
         columns |= first_changes(task, data, device)
     return replace(found, columns=columns, attention=attention_kernel(task.settings.model, device))
@@ -163,12 +167,11 @@ def first_changes(task: Task, data: Any, device: torch.device) -> dict[str, Floa
     return {f"change_{step}": change for step, change in enumerate(changes, 1)}
 
 
-def trace_columns(task: Task) -> dict[str, FloatArray]:
-    """`loss_spikes` and `steps_to_loss` of a group's seeds, see `pipeline.measures.traces`. Raises UserError as `measure`."""
-    settings, parts = task.settings, {part.seed: part.tensors for part in load(task.run)}
+def trace_columns(settings: VariantSettings, parts: Sequence[Finished]) -> dict[str, FloatArray]:
+    """`loss_spikes` and `steps_to_loss` of seeds, see `pipeline.measures.traces`."""
     num_steps = settings.train.epochs * math.ceil(settings.epoch_examples / settings.train.batch_size)
-    chosen = [(parts[seed]["trace.step"], parts[seed]["trace.loss"]) for seed in task.seeds]
+    traces = [(part.tensors["trace.step"], part.tensors["trace.loss"]) for part in parts]
     return {
-        "loss_spikes": np.array([float(loss_spikes(loss)) for _, loss in chosen]),
-        "steps_to_loss": np.array([float(steps_to_loss(step, loss, num_steps)) for step, loss in chosen]),
+        "loss_spikes": np.array([float(loss_spikes(loss)) for _, loss in traces]),
+        "steps_to_loss": np.array([float(steps_to_loss(step, loss, num_steps)) for step, loss in traces]),
     }

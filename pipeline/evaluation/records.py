@@ -7,33 +7,44 @@ import json
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.files import replacing, sha256, write_changed
+from pipeline.files import replacing, write_changed
 from pipeline.measures import PROBES
 from pipeline.params import Params
 from pipeline.provenance import EVALUATION_CODE, code_hash, versions
 from pipeline.runner import seeds
+from pipeline.study.files import FINISHED
 from pipeline.training.tasks import data_digest
+
+_NOT_INPUTS = ("device", "earlier")  # what stored inputs say beside those that have to be the same
 
 
 class Evaluation(NamedTuple):
     """The evaluation of a variant, without the arrays of its predictions' file.
 
     Attributes:
-        inputs: what it was made from: digests of weights, settings, data and code, the probes, the version of torch.
+        inputs: what it was made from: the digests of each seed's weights, of settings, data and code, the probes, the version of torch.
+            `device` is what computed it last. `earlier` has the code that evaluated seeds of which the weights were not here since: the
+            first seed's evaluation was the same by the code of today.
         columns: by name, a value per seed.
-        metrics: of all seeds together, as `evaluate.summarize` and `evaluate.summarize_votes` return them.
+        metrics: of all seeds together, as `evaluate.summarize_votes` returns them.
+        by_seed: the names of the arrays that have a value per seed.
     """
 
     inputs: dict[str, Any]
     columns: dict[str, list[float]]
     metrics: dict[str, Any]
+    by_seed: Sequence[str] = ()
+
+    def is_of(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether it was made from these inputs, of the same seeds or of others."""
+        return all(self.inputs.get(name) == value for name, value in inputs.items() if name != "weights")
 
 
 @dataclass(frozen=True)
@@ -42,15 +53,20 @@ class Records:
 
     Attributes:
         arrays: `data/arrays`.
-        runs: a folder per variant, with its weights; read only.
+        trainings: a file per variant, with its record and its first seed's weights; read only.
         predictions: an npz file per variant, with its arrays and its `Evaluation`.
         tables: the tables of all variants, which git tracks.
+        finished: where the weights of other seeds may lie.
     """
 
     arrays: Path
-    runs: Path
+    trainings: Path
     predictions: Path
     tables: Path
+    finished: Path = FINISHED
+
+    def training(self, variant: str) -> Path:
+        return self.trainings / f"{variant}{seeds.SUFFIX}"
 
     def wanted(self, params: Params, say: Callable[[str], None]) -> dict[str, dict[str, Any]]:
         """The inputs of the evaluation of each variant with a finished training, as in `Evaluation.inputs`; reports the other variants.
@@ -61,50 +77,47 @@ class Records:
         shared = {"code": code_hash(EVALUATION_CODE), "torch": versions()["torch"]}
         probed = {probe: params.probed(probe) for probe in PROBES}
         wanted = {}
-        trained = [variant for variant in params.variants if (self.runs / variant / seeds.RUN).exists()]
+        trained = [variant for variant in params.variants if self.training(variant).exists()]
         if missing := [variant for variant in params.variants if variant not in trained]:
-            say(f"left out, without a finished training in {self.runs}/: {', '.join(missing)}")
+            say(f"left out, without a finished training in {self.trainings}/: {', '.join(missing)}")
         for variant in trained:
-            settings, directory = params.resolve(variant), self.runs / variant
-            run = seeds.read_run(directory)
+            settings, run = params.resolve(variant), seeds.read_record(self.training(variant))
             if not settings.trained_as(run["config"], seeds=True):
                 say(f"{variant}: left out, params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it")
             else:
                 wanted[variant] = {
-                    "weights": run["outputs"][seeds.WEIGHTS],
-                    "config": settings.config_hash,
+                    "weights": run["outputs"]["weights"],
+                    "config": settings.training_hash,
                     "data": data_digest(settings.task, self.arrays),
                     "probes": [probe for probe, names in probed.items() if variant in names],
                     **shared,
                 }
         return wanted
 
-    def split_stale(self, wanted: Mapping[str, dict[str, Any]], say: Callable[[str], None]) -> tuple[list[str], list[str]]:
-        """The variants whose evaluation is up to date, and those to evaluate. A variant without weights is not evaluated."""
-        kept, stale = [], []
-        for variant, inputs in wanted.items():
-            found = self.read(variant)
-            current = found is not None and found.inputs == inputs
-            weights = self.runs / variant / seeds.WEIGHTS
-            if not weights.exists():
-                say(f"{variant}: left out, {weights} is not here; `dvc checkout` or `dvc pull` restores it")
-                kept += [variant] * current
-            elif current and sha256(weights) == inputs["weights"]:
-                kept.append(variant)
-            else:
-                stale.append(variant)
-        return kept, stale
+    def split_stale(self, wanted: Mapping[str, dict[str, Any]]) -> tuple[list[str], list[str]]:
+        """The variants whose evaluation is up to date, and those to evaluate."""
+        lacking = [variant for variant in wanted if not self._path(variant).exists()]
+        if lacking:  # a variant that was renamed takes what it had: the weights of its other seeds may not be here
+            found = {json.dumps(one.inputs["weights"]): path for path in self.predictions.glob("*.npz") if (one := self.read(path.stem))}
+            for variant in lacking:
+                if (path := found.get(json.dumps(wanted[variant]["weights"]))) is not None:
+                    shutil.copyfile(path, self._path(variant))
+        evaluations = {variant: self.read(variant) for variant in wanted}
+        kept = [
+            variant
+            for variant, one in evaluations.items()
+            if one is not None and one.is_of(wanted[variant]) and one.inputs["weights"] == wanted[variant]["weights"]
+        ]
+        return kept, [variant for variant in wanted if variant not in kept]
 
-    def prune(self, wanted: Mapping[str, dict[str, Any]], kept: Collection[str], stale: Collection[str]) -> None:
-        """Removes all stored evaluations but those that are up to date and stale ones of the present weights."""
-        # A stale evaluation of the present weights is correct and stays until it is replaced. One of other weights would mislead.
-        found = {variant: self.read(variant) for variant in stale}
-        right = {variant for variant, one in found.items() if one and one.inputs["weights"] == wanted[variant]["weights"]}
-        names = {f"{variant}.npz" for variant in {*kept, *right}}
-        self.predictions.mkdir(exist_ok=True)
-        # Everything else goes, so that the folder does not depend on earlier versions of params.yaml or on kills.
+    def prune(self, wanted: Collection[str]) -> None:
+        """Removes all but the evaluations of these variants, so that the folder does not depend on earlier params.yaml or on kills.
+
+        A stale one stays until it is replaced: its seeds may be needed. What shows it compares its weights with the training's.
+        """
+        self.predictions.mkdir(parents=True, exist_ok=True)
         for path in self.predictions.iterdir():
-            if path.name not in names:
+            if path.name not in {f"{variant}.npz" for variant in wanted}:
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
                 else:
@@ -116,19 +129,27 @@ class Records:
         Args:
             arrays: of a classifier, among them "labels" (image,) and "predictions" (seed, image), of one type.
         """
-        with replacing(self.predictions / f"{variant}.npz") as temporary, temporary.open("wb") as file:
+        with replacing(self._path(variant)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays, evaluation=np.array(json.dumps(evaluation._asdict())))  # type: ignore[arg-type]
 
     def read(self, variant: str) -> Evaluation | None:
         """One variant's evaluation; None if there is none or its file is damaged."""
+        found = self.stored(variant)
+        return found and found[0]
+
+    def stored(self, variant: str) -> tuple[Evaluation, dict[str, np.ndarray]] | None:
+        """The evaluation with its arrays, as `read`."""
         try:
-            content = (self.predictions / f"{variant}.npz").read_bytes()
+            content = self._path(variant).read_bytes()
             with np.load(io.BytesIO(content), allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}  # reading all of them checks their CRCs
-            return Evaluation(**json.loads(str(arrays["evaluation"])))
+            return Evaluation(**json.loads(str(arrays.pop("evaluation")))), arrays
         except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
             # RuntimeError: a flipped bit that says that the file is encrypted, or compressed in another way.
             return None
+
+    def _path(self, variant: str) -> Path:
+        return self.predictions / f"{variant}.npz"
 
     def write_tables(self, wanted: Mapping[str, dict[str, Any]]) -> None:
         """Writes the tables of all finished trainings, and metrics.json for `dvc metrics`."""
@@ -136,16 +157,11 @@ class Records:
 
         trainings, metrics = [], {}
         for variant, inputs in wanted.items():
-            run, found = seeds.read_run(self.runs / variant), self.read(variant)
+            run, found = seeds.read_record(self.training(variant)), self.read(variant)
             if found is not None and found.inputs["weights"] != inputs["weights"]:
                 found = None
             trainings.append(tables.training(run, None if found is None else found.columns))
-            own = (
-                {}
-                if found is None
-                else {name: value for name, value in found.metrics.items() if name not in ("test_accuracy", "test_loss")}
-            )
-            metrics[variant] = run["metrics"] | own
+            metrics[variant] = run["metrics"] | (found.metrics if found else {})
         for name, text in tables.render(trainings).items():
             write_changed(self.tables / name, text)
         write_changed(self.tables / "metrics.json", json.dumps(metrics, indent=2) + "\n")

@@ -1,8 +1,8 @@
 """Whether another version of the code computes what a finished training computed, without training again.
 
 A training is a fold: a step function over tables that are known beforehand. The tables are compared whole, by digest; the step
-function over the first `REPLAYED_STEPS` steps, loss by loss; the test by testing the stored weights. Code that acts only after
-these steps, and is in none of the tables, is not compared.
+function over the first `REPLAYED_STEPS` steps, loss by loss; the test by testing the stored weights, where they are here. Code that acts
+only after these steps, and is in none of the tables, is not compared.
 
 On the kind of processor that trained, everything has to be equal to the last bit. Another kind rounds differently: there, the tables
 have to be equal to the last bit (the learning rates in float32, if a GPU is on one side), and the rest up to rounding.
@@ -79,8 +79,8 @@ def first_difference(trainer: Trainer, parts: Sequence[Finished], *, exact: bool
         parts: the finished seeds, in the stack's order.
         exact: whether this is the kind of processor that trained.
     """
-    names = {name.removeprefix("model.") for name in parts[0].tensors if name.startswith("model.")}
-    if other := sorted(names ^ trainer.stack.state().keys()):
+    tested = [part for part in parts if part.has_weights]  # those of others are elsewhere
+    if other := sorted({name for part in tested for name in part.weights.keys() ^ trainer.stack.state().keys()}):
         return f"the weights have other names: {', '.join(other[:3])}"
     for seed, found in tables(trainer).items():
         stored = next(part for part in parts if part.seed == seed).origin["tables"]
@@ -95,11 +95,16 @@ def first_difference(trainer: Trainer, parts: Sequence[Finished], *, exact: bool
         if not same.all():
             step, i = np.argwhere(~same.T)[0]  # the first step, then the first seed
             return f"{what}step {step + 1} of seed {parts[i].seed}: {new[i, step]:.9g} was {old[i, step]:.9g}"
-    weights = {name: np.stack([part.tensors[name] for part in parts]) for name in parts[0].tensors if name.startswith("model.")}
-    trainer.stack.load({name.removeprefix("model."): torch.from_numpy(value).to(trainer.device) for name, value in weights.items()})
+    if not tested:
+        return None
+    state = {name: value.clone() for name, value in trainer.stack.state().items()}
+    for i, part in enumerate(parts):
+        for name, value in part.weights.items():
+            state[name][i] = torch.from_numpy(value)
+    trainer.stack.load(state)
     losses, accuracies = trainer.test()
     for part, loss, accuracy in zip(parts, losses, accuracies, strict=True):
-        if (fault := test_difference(part, loss, accuracy, trainer.learning.num_tests, exact=exact)) is not None:
+        if part.has_weights and (fault := test_difference(part, loss, accuracy, trainer.learning.num_tests, exact=exact)) is not None:
             return f"the test of seed {part.seed}: {fault}"
     return None
 

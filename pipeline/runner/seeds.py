@@ -1,8 +1,11 @@
-"""Seeds on disk: finished ones, checkpoints of those in training, and `runs/VARIANT`, in which a variant's seeds lie together.
+"""Seeds on disk: finished ones, checkpoints of those in training, and the store, in which git keeps what a variant's seeds left.
 
-A folder holds the seeds of one key: settings without the seeds, and data. A file is one seed, trained by one version of the code, on
-whatever device. So a seed is added or removed without touching the others, and settings that were trained once are found again under
-any name of the variant.
+`.checkpoints/seeds/KEY` holds the seeds of one key: settings without the seeds, and data. A file is one seed, trained by one version of
+the code, on whatever device. So a seed is added or removed without touching the others, and settings that were trained once are found
+again under any name of the variant.
+
+`store/trainings/VARIANT.safetensors` holds the record and the traces of all seeds of a variant, and the first one's weights. What it
+says of the other seeds suffices to keep them: their weights are no output, and lie in `.checkpoints/seeds` where they were trained.
 """
 
 from __future__ import annotations
@@ -10,24 +13,21 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
-import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
-from safetensors import safe_open
 from safetensors.numpy import load as from_bytes
 from safetensors.numpy import save as to_bytes
 
 from pipeline.errors import UserError
-from pipeline.files import DamagedError, read_sealed, read_sealed_json, replacing, sealed_json, sha256, write_json, write_sealed
+from pipeline.files import DamagedError, read_sealed, replacing, sealed_json, write_sealed
 from pipeline.measures.definitions import is_diverged
 from pipeline.params import VariantSettings, recorded
 from pipeline.provenance import same_processor
+from pipeline.study.files import FINISHED
 from pipeline.training.records import EpochRow
 
 if TYPE_CHECKING:
@@ -43,12 +43,8 @@ STRIDE = 10
 TEST_TOLERANCE = 1e-3  # of the loss
 IMAGES_APART = 2
 
-WEIGHTS = "model.safetensors"
-STEPS = "steps.npz"
-RUN = "run.json"
-OUTPUTS = (WEIGHTS, STEPS)
-# Where DVC keeps what it has: its cache, and the remote that travels with the repository.
-_STORES = (Path(".dvc/cache/files/md5"), Path("results/files/md5"))
+SUFFIX = ".safetensors"
+_TRACE = ("trace.step", "trace.loss", "trace.gradient_norm")
 # What seeds trained together have in common.
 _SHARED = ("code_hash", "git_commit", "git_dirty", "git_edits", "device", "device_name", "engine", "attention", "graphs", "versions")
 
@@ -58,20 +54,29 @@ class Finished:
     """One finished seed.
 
     Attributes:
-        tensors: `model.NAME` (weights and buffers), and for the kept steps `trace.step` (counted from 1), `trace.loss` (nats, mean
-            over the step's batch) and `trace.gradient_norm` (L2, before clipping), each (step,).
+        tensors: `model.NAME` (weights and buffers; none where they are not here), and for the kept steps `trace.step` (counted from 1),
+            `trace.loss` (nats, mean over the step's batch) and `trace.gradient_norm` (L2, before clipping), each (step,).
         rows: its epochs, in order.
         origin: where it comes from. `code_hash`, `git_commit`, `git_dirty`, `git_edits`, `versions`, `device`, `device_name`, `attention`,
             `started` and `finished` describe its training; `engine` and `claims` (of `pool.Job`) too, which earlier versions did not
             have; on a GPU `graphs` (see `pipeline.training.step.Driver`). `stack` has the seeds that it was trained with, `parameters` and
-            `flops` are the model's, `tables` the digests of `replay.tables`, `config` the settings, `replays` the later versions of the
-            code that compute the same.
+            `flops` are the model's, `tables` the digests of `replay.tables`, `weights` that of `digest`, `config` the settings,
+            `replays` the later versions of the code that compute the same.
     """
 
     seed: int
     tensors: dict[str, np.ndarray]
     rows: tuple[EpochRow, ...]
     origin: dict[str, Any]
+
+    @property
+    def has_weights(self) -> bool:
+        return any(name.startswith("model.") for name in self.tensors)
+
+    @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """By their names in the network."""
+        return {name.removeprefix("model."): value for name, value in self.tensors.items() if name.startswith("model.")}
 
     @property
     def is_fused(self) -> bool:
@@ -86,6 +91,16 @@ class Finished:
     def replayed(self, replay: dict[str, Any]) -> Finished:
         """The same result, with one more version of the code that computes it."""
         return replace(self, origin={**self.origin, "replays": [*self.origin["replays"], replay]})
+
+
+def digest(tensors: Mapping[str, np.ndarray]) -> str:
+    """Of names, types, shapes and bits: the first 32 hexadecimal digits of a sha256."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        value = np.asarray(tensors[name], order="C")
+        found.update(f"{name} {value.dtype} {value.shape}".encode())
+        found.update(value.tobytes())
+    return found.hexdigest()[:32]
 
 
 # --- one finished seed, a file ---
@@ -111,9 +126,9 @@ def of_trainer(trainer: Trainer, origin: dict[str, Any], tables: dict[int, dict[
     for i, seed in enumerate(trainer.seeds):
         if seed not in trainer.failed:
             tensors = {name: value[i] for name, value in state.items() if name.startswith("model.")}
-            tensors |= {name: state[name][i, steps - 1] for name in ("trace.loss", "trace.gradient_norm")} | {"trace.step": steps}
-            rows = tuple(row for row in trainer.rows if row.seed == seed)
-            result.append(Finished(seed, tensors, rows, {**origin, "tables": tables[seed]}))
+            own = {**origin, "tables": tables[seed], "weights": digest(tensors)}
+            tensors |= {name: state[name][i, steps - 1] for name in _TRACE[1:]} | {"trace.step": steps}
+            result.append(Finished(seed, tensors, tuple(row for row in trainer.rows if row.seed == seed), own))
     return result
 
 
@@ -127,8 +142,13 @@ def write(directory: Path, finished: Finished) -> None:
 def read(path: Path) -> Finished:
     """Raises FileNotFoundError, or DamagedError where the file is not what was written."""
     stored = read_sealed(path)
-    content = _metadata(stored)
-    return Finished(content["seed"], from_bytes(stored), tuple(EpochRow(*row) for row in content["rows"]), content["origin"])
+    content, tensors = _metadata(stored), from_bytes(stored)
+    origin = content["origin"]
+    if "config" not in origin:
+        raise DamagedError(f"{path} is of an older form")
+    if "weights" not in origin:  # of earlier versions
+        origin["weights"] = digest({name: value for name, value in tensors.items() if name.startswith("model.")})
+    return Finished(content["seed"], tensors, tuple(EpochRow(*row) for row in content["rows"]), origin)
 
 
 def find(directory: Path, code: str, settings: VariantSettings | None = None) -> tuple[dict[int, Finished], list[str]]:
@@ -160,28 +180,18 @@ def read_all(directory: Path) -> tuple[list[Finished], dict[Path, str]]:
 def best(parts: Iterable[Finished], code: str, settings: VariantSettings | None = None) -> dict[int, Finished]:
     """By seed, the result that `find` takes of several."""
 
-    def rank(finished: Finished) -> tuple[bool, bool, str]:
-        return finished.origin["code_hash"] == code, code in finished.codes, finished.origin["finished"]
+    def rank(finished: Finished) -> tuple[bool, bool, str, bool]:
+        return finished.origin["code_hash"] == code, code in finished.codes, finished.origin["finished"], finished.has_weights
 
     found: dict[int, Finished] = {}
     for part in parts:
-        # Seeds that were kept before they carried their settings have their folder alone.
-        if settings is None or not part.origin.get("config") or settings.trained_as(part.origin["config"]):
+        if settings is None or settings.trained_as(part.origin["config"]):
             found[part.seed] = max(found.get(part.seed, part), part, key=rank)
     return found
 
 
 def _path(directory: Path, seed: int, code: str) -> Path:
     return directory / f"seed-{seed}.{code[:12]}.done"
-
-
-def is_there(directory: Path, seed: int, origin: Mapping[str, Any]) -> bool:
-    """Whether the seed is kept as trained by the code that `origin` names, with at least its replays."""
-    try:
-        kept = read(_path(directory, seed, origin["code_hash"]))
-    except (FileNotFoundError, DamagedError):
-        return False
-    return {replay["code_hash"] for replay in origin.get("replays", ())} <= set(kept.codes)
 
 
 def _metadata(stored: bytes) -> dict[str, Any]:
@@ -268,29 +278,20 @@ class Checkpoint:
         return content
 
 
-# --- the seeds of a variant, runs/VARIANT ---
+# --- the seeds of a variant, store/trainings/VARIANT.safetensors ---
 
 
 def assemble(
-    directory: Path, settings: VariantSettings, parts: Sequence[Finished], description: Mapping[str, Any], code: str | None = None
+    path: Path, settings: VariantSettings, parts: Sequence[Finished], description: Mapping[str, Any], code: str | None = None
 ) -> None:
-    """Writes model.safetensors, steps.npz, and last run.json, which has their digests.
+    """Writes the record and the traces of all seeds, and the weights of the first.
 
     Args:
-        directory: `runs/VARIANT`.
+        path: `store/trainings/VARIANT.safetensors`.
         parts: the finished seeds, in the order of the settings.
-        description: what run.json says of the training as a whole; added are the seeds' origins and epochs, a summary and digests.
+        description: what the record says of the training as a whole; added are the seeds' origins and epochs, a summary and digests.
         code: as for `origins`.
     """
-    arrays = {name: np.stack([part.tensors[name] for part in parts]) for name in parts[0].tensors if name != "trace.step"}  # (seed, ...)
-    weights = {name.removeprefix("model."): value for name, value in arrays.items() if name.startswith("model.")}
-    seeds = [part.seed for part in parts]
-    with replacing(directory / WEIGHTS) as temporary:
-        # Its own function for files writes to one of its own names, which a kill would leave beside ours.
-        temporary.write_bytes(to_bytes(weights, metadata={"seeds": json.dumps(seeds)}))
-    trace = {"step": parts[0].tensors["trace.step"]} | {name: arrays[f"trace.{name}"] for name in ("loss", "gradient_norm")}
-    with replacing(directory / STEPS) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, seeds=np.array(seeds), **trace)  # type: ignore[arg-type]
     rows = [row for part in parts for row in part.rows]
     last = [row for row in rows if row.epoch == settings.train.epochs]
     taught = [row for row in rows if row.epoch == settings.taught_epochs]
@@ -300,42 +301,54 @@ def assemble(
         values = [value for row in of if math.isfinite(value := float(getattr(row, name)))]
         metrics[f"{name}_mean"], metrics[f"{name}_sd"] = _mean_sd(values) if values else (None, None)
     metrics |= {name: parts[0].origin[name] for name in ("parameters", "flops")}
-    write_run(directory, {**description, **origins(parts, code), "metrics": metrics, "epochs": rows})
+    tensors = {name: value for name, value in parts[0].tensors.items() if name.startswith("model.")}
+    tensors |= {name: np.stack([part.tensors[name] for part in parts]) for name in _TRACE[1:]}
+    outputs = {"weights": {str(part.seed): part.origin["weights"] for part in parts}}
+    tensors |= {"trace.step": parts[0].tensors["trace.step"]}
+    write_record(path, {**description, **origins(parts, code), "metrics": metrics, "epochs": rows, "outputs": outputs}, tensors)
 
 
-def write_run(directory: Path, run: Mapping[str, Any]) -> None:
-    """Writes run.json, with the digests of the files beside it and its own."""
-    outputs = {name: sha256(path) for name in OUTPUTS if (path := directory / name).exists()}
-    write_json(directory / RUN, sealed_json({**run, "outputs": outputs}))
+def write_record(path: Path, run: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes a variant's file: the tensors, and as metadata the record with the traces' digest and its own."""
+    traces = digest({name: value for name, value in tensors.items() if name in _TRACE})
+    record = sealed_json({**run, "outputs": {**run["outputs"], "traces": traces}})
+    content = json.dumps(record, separators=(",", ":"))
+    with replacing(path) as temporary:
+        # Its own function for files writes to one of its own names, which a kill would leave beside ours.
+        temporary.write_bytes(to_bytes({name: np.asarray(value, order="C") for name, value in tensors.items()}, {"content": content}))
 
 
-def read_run(directory: Path) -> dict[str, Any]:
-    """What run.json says, after it has been checked against its own digest.
+def read_record(path: Path) -> dict[str, Any]:
+    """What the file of a variant says of its training, after it has been checked against its own digest.
 
     Raises:
         UserError: it is missing or damaged; the sentence names it.
     """
-    path = directory / RUN
     try:
-        return read_sealed_json(path)
+        with path.open("rb") as file:
+            size = file.read(8)
+            run = _metadata(size + file.read(min(int.from_bytes(size, "little"), path.stat().st_size)))
+            if run.get("digest") == sealed_json(run)["digest"]:
+                return run
     except FileNotFoundError:
-        raise UserError(f"{path} is missing: {_mend(directory)}.") from None
-    except DamagedError as fault:
-        raise UserError(f"{fault}: {_mend(directory)}.") from None
+        raise UserError(f"{path} is missing: {_mend(path)}.") from None
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+        pass
+    raise UserError(f"{path} does not match its checksum: {_mend(path)}.")
 
 
 def epoch_rows(run: Mapping[str, Any]) -> list[EpochRow]:
-    """Every seed's epochs, in order, of what run.json says."""
+    """Every seed's epochs, in order, of what a record says."""
     return [EpochRow(*row) for row in run["epochs"]]
 
 
 def settings_of(run: Mapping[str, Any]) -> VariantSettings:
-    """The settings that run.json was written with. Raises UserError where they are of another version."""
-    return recorded(run["config"], f"{run['variant']}'s {RUN}")
+    """The settings that a record was written with. Raises UserError where they are of another version."""
+    return recorded(run["config"], f"{run['variant']}'s record")
 
 
 def origins(parts: Sequence[Finished], code: str | None = None) -> dict[str, Any]:
-    """What run.json says of where the seeds come from.
+    """What a record says of where the seeds come from.
 
     Seeds of one origin are grouped under `trainings`. The run as a whole has the `code_hash` and so on of the seeds that were trained
     last.
@@ -365,62 +378,75 @@ def origins(parts: Sequence[Finished], code: str | None = None) -> dict[str, Any
     }
 
 
-def load(directory: Path) -> list[Finished]:
-    """The finished seeds that `assemble` was given, from what lies in `runs/VARIANT`.
+def load(path: Path, root: Path | None = None, seeds: Collection[int] = ()) -> list[Finished]:
+    """The finished seeds that `assemble` was given.
+
+    Args:
+        root: of the folders of finished seeds, where the weights of others than the first may lie; None leaves them out.
+        seeds: those whose weights are looked for there; all of them if it is empty.
 
     Raises:
-        UserError: a file is missing or damaged, or of an older form.
+        UserError: the file is missing or damaged.
     """
-    run = read_run(directory)
-    if "epochs" not in run:
-        raise UserError(f"{directory / RUN} is of an older form.")
-    weights = {f"model.{name}": value for name, value in _read_weights(directory, run, "np").items()}
-    steps = directory / STEPS
-    if not steps.exists() or sha256(steps) != run["outputs"][STEPS]:
-        raise UserError(f"{steps} is missing or damaged: {_mend(directory)}.")
-    with np.load(steps, allow_pickle=False) as stored:
-        arrays = weights | {f"trace.{name}": stored[name] for name in ("loss", "gradient_norm")}
-        step = stored["step"]
+    run = read_record(path)
+    try:
+        tensors = from_bytes(path.read_bytes())
+        traces = {name: tensors.pop(name) for name in _TRACE}
+    except Exception:  # the library's own errors have no common class
+        raise UserError(f"{path} is damaged: {_mend(path)}.") from None
+    first, *others = outline(run)
+    if digest(traces) != run["outputs"]["traces"] or digest(tensors) != first.origin["weights"]:
+        raise UserError(f"{path} does not hold the weights and traces that its record has the digests of: {_mend(path)}.")
+    found = [tensors, *(_elsewhere(root, run, part) if not seeds or part.seed in seeds else {} for part in others)]
     return [
-        replace(part, tensors={name: value[i] for name, value in arrays.items()} | {"trace.step": step})
-        for i, part in enumerate(outline(run))
+        replace(part, tensors=weights | {name: traces[name][i] for name in _TRACE[1:]} | {"trace.step": traces["trace.step"]})
+        for i, (part, weights) in enumerate(zip([first, *others], found, strict=True))
     ]
 
 
+def _elsewhere(root: Path | None, run: Mapping[str, Any], part: Finished) -> dict[str, np.ndarray]:
+    """The weights of a seed among the finished ones below `root`; none where they are not there."""
+    if root is None:
+        return {}
+    place = folder(root, settings_of(run), run["data_digest"])
+    try:
+        kept = read(_path(place, part.seed, part.origin["code_hash"]))
+    except (FileNotFoundError, DamagedError):
+        return {}
+    same = kept.origin["weights"] == part.origin["weights"]
+    return {name: value for name, value in kept.tensors.items() if name.startswith("model.") and same}
+
+
 def outline(run: Mapping[str, Any]) -> list[Finished]:
-    """The finished seeds of what run.json says, without tensors. Raises KeyError where it is of an older form."""
+    """The finished seeds of what a record says, without tensors."""
     rows = epoch_rows(run)
     parts = []
     for seed in run["seeds"]:
         group = next(group for group in run["trainings"] if seed in group["seeds"])
         origin = {name: value for name, value in group.items() if name != "seeds"}
-        origin |= {"config": run.get("config"), "stack": run["stacks"].get(str(seed), [seed]), "tables": run["tables"][str(seed)]}
+        origin |= {"config": run["config"], "tables": run["tables"][str(seed)], "weights": run["outputs"]["weights"][str(seed)]}
+        origin |= {"stack": run["stacks"].get(str(seed), [seed])}
         origin |= {name: run["metrics"][name] for name in ("parameters", "flops")}
         parts.append(Finished(seed, {}, tuple(row for row in rows if row.seed == seed), origin))
     return parts
 
 
-def load_weights(directory: Path, settings: VariantSettings) -> dict[str, Tensor]:
-    """The stacked weights (seed, ...) of a finished training.
+def load_weights(path: Path, seeds: Sequence[int], root: Path = FINISHED) -> dict[str, Tensor]:
+    """The stacked weights (seed, ...) of seeds of a finished training; `root`: as for `load`.
 
     Raises:
-        UserError: a file is missing, the weights do not have the recorded sha256, or they are of other seeds.
+        UserError: a file is missing or damaged, or the weights of a seed are not here.
     """
-    run = read_run(directory)
-    weights: dict[str, Tensor] = _read_weights(directory, run, "pt")
-    if tuple(run["seeds"]) != settings.train.seeds:
-        raise UserError(f"{directory} holds seeds {run['seeds']}, but params.yaml asks for {list(settings.train.seeds)}: run `dvc repro`.")
-    return weights
+    import torch
 
-
-def _read_weights(directory: Path, run: Mapping[str, Any], framework: Literal["pt", "np"]) -> dict[str, Any]:
-    path = directory / WEIGHTS
-    if not path.exists():
-        raise UserError(f"{path} is missing: {_mend(directory)}.")
-    if sha256(path) != run["outputs"][WEIGHTS]:
-        raise UserError(f"{path} does not have the sha256 that {RUN} recorded, so it is damaged: {_mend(directory)}.")
-    with safe_open(path, framework=framework) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    parts = {part.seed: part for part in load(path, root, seeds)}
+    if gone := [seed for seed in seeds if seed not in parts or not parts[seed].has_weights]:
+        raise UserError(
+            f"The weights of {path.stem}'s seed {', '.join(map(str, gone))} are not here: {path} has those of seed {next(iter(parts))}, and"
+            f" `REPLAY=0 dvc repro --force --single-item train@{path.stem}` trains all of its seeds again."
+        )
+    names = parts[seeds[0]].weights
+    return {name: torch.from_numpy(np.stack([parts[seed].weights[name] for seed in seeds])) for name in names}
 
 
 def _mean_sd(values: Sequence[float]) -> tuple[float, float]:
@@ -430,150 +456,46 @@ def _mean_sd(values: Sequence[float]) -> tuple[float, float]:
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def _mend(directory: Path) -> str:
+def _mend(path: Path) -> str:
     return (
-        f"run `dvc repro train@{directory.name}`, which writes it again where its finished seeds are kept; else restore it with"
-        f" `git checkout` or `dvc pull --allow-missing`, or train anew with `REPLAY=0 dvc repro train@{directory.name}`"
+        f"`git checkout {path}` brings back the last commit's; else remove it and run `dvc repro train@{path.stem}`, which writes it again"
+        " where its finished seeds are kept, and trains them anew where they are not"
     )
 
 
-def training_id(place: Path, variant: str, seeds: Sequence[int], code: str) -> str:
-    """The name of a training in MLflow, the same whenever these seeds of this code are asked for."""
-    path = _id_path(place, variant, seeds, code)
-    try:
-        return str(read_sealed_json(path)["training_id"])
-    except (FileNotFoundError, DamagedError):
-        content = sealed_json({"training_id": uuid.uuid4().hex})
-        write_json(path, content)
-        return str(content["training_id"])
+def training_id(place: Path, variant: str, seeds: Sequence[int], code: str, device_name: str) -> str:
+    """The name of a training in MLflow, the same whenever these seeds of this code are asked for on such a machine."""
+    return hashlib.sha256(json.dumps([place.name, variant, list(seeds), code, device_name]).encode()).hexdigest()[:32]
 
 
-def last_code(place: Path, variant: str, parts: Sequence[Finished], own: str) -> str:
-    """Hash of the code that trained last of these seeds, by which the training has its id.
+# --- from the store to finished seeds ---
 
-    Clocks may be wrong, so they decide only where it is not known otherwise: code that began to train here has given the training an id.
+
+def keep(path: Path, root: Path, only: Collection[Path] | None = None) -> None:
+    """Copies the seeds of a variant's file into the folder of their key, where every variant finds them.
 
     Args:
-        own: hash of the code that runs.
-    """
-    seeds = [part.seed for part in parts]
-
-    def rank(part: Finished) -> tuple[bool, bool, str]:
-        code = part.origin["code_hash"]
-        return _id_path(place, variant, seeds, code).exists(), code == own, part.origin["finished"]
-
-    return str(max(parts, key=rank).origin["code_hash"])
-
-
-def _id_path(place: Path, variant: str, seeds: Sequence[int], code: str) -> Path:
-    return place / f"{variant}.{hashlib.sha256(json.dumps(list(seeds)).encode()).hexdigest()[:12]}.{code[:12]}.json"
-
-
-# --- from runs/ and DVC's stores to finished seeds ---
-
-
-def keep(directory: Path, root: Path, only: Collection[Path] | None = None) -> None:
-    """Copies the finished seeds of `runs/VARIANT` into the folder of their key, where every variant finds them.
-
-    Weights and trace that are missing or damaged are taken from DVC's stores. Results of an older form are left out.
-
-    Args:
-        directory: need not be there.
         root: of the folders of `folder`.
         only: the folders that are of interest; None for any.
 
     Raises:
-        UserError: a file is missing or damaged, and DVC does not have it, or as `settings_of`.
+        UserError: the file is damaged, or as `settings_of`.
     """
-    if not (directory / RUN).exists():
+    run = read_record(path)
+    place = folder(root, settings_of(run), run["data_digest"])
+    if only is not None and place not in only:
         return
-    try:
-        run = read_run(directory)
-        place = folder(root, settings_of(run), run["data_digest"])
-        groups = run["trainings"]
-    except KeyError:
-        return
-    if "epochs" not in run or (only is not None and place not in only):
-        return
-    id_path = _id_path(place, run["variant"], run["seeds"], run["code_hash"])
-    all_there = all(is_there(place, seed, group) for group in groups for seed in group["seeds"])
-    if all_there and id_path.exists():
-        return
-    parts: list[Finished] = []
-    if not all_there:  # reading the lock is slow in a large study
-        lock = read_lock()
-        for path in (directory / name for name in OUTPUTS):
-            intact = path.exists() and sha256(path) == run["outputs"][path.name]
-            if not intact and (source := _stored(path, lock)) is not None and sha256(source) == run["outputs"][path.name]:
-                _copy(source, path)
-        parts = load(directory)
-    # Before the seeds, so that a kill in between does not have them found without it. Two variants may share the seeds, but no id.
-    write_json(id_path, sealed_json({"training_id": run["training_id"]}))
+    parts = load(path)
     for part in parts:
-        if not is_there(place, part.seed, part.origin):
-            write(place, part)
-
-
-def restore_runs(root: Path, wanted: Callable[[str], bool]) -> None:
-    """Restores each missing or damaged `VARIANT/run.json` below `root` that dvc.lock names and DVC has, of the wanted variants.
-
-    Raises:
-        UserError: DVC's own is damaged, too.
-    """
-    lock = read_lock()
-    variants = [stage.removeprefix("train@") for stage in lock if stage.startswith("train@")]
-    for path in (root / variant / RUN for variant in variants if wanted(variant)):
         try:
-            read_sealed_json(path)
+            kept = read(_path(place, part.seed, part.origin["code_hash"]))
         except (FileNotFoundError, DamagedError):
-            if (source := _stored(path, lock)) is not None:
-                _copy(source, path)
-
-
-def read_lock() -> dict[str, Any]:
-    """The stages of dvc.lock; none where there is no such file, or a damaged one."""
-    try:
-        stages = yaml.load(Path("dvc.lock").read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["stages"]
-    except (OSError, yaml.YAMLError, LookupError, TypeError):
-        return {}
-    return stages if isinstance(stages, dict) else {}
-
-
-def is_stored(path: Path, lock: Mapping[str, Any]) -> bool:
-    """Whether DVC's stores have a file, intact or not, that dvc.lock names as this output of a train stage."""
-    return any(place.is_file() for place in _places(path, lock)[1])
-
-
-def _stored(path: Path, lock: Mapping[str, Any]) -> Path | None:
-    """The file in DVC's stores that dvc.lock names as this output of a train stage; None where they do not have it.
-
-    Raises:
-        UserError: what they have is damaged. It would be trained anew, and DVC's own commands remove it.
-    """
-    md5, places = _places(path, lock)
-    there = [place for place in places if place.is_file()]
-    if (intact := next((place for place in there if _md5(place) == md5), None)) is None and there:
-        raise UserError(
-            f"{there[-1]} is damaged, its name is not its md5 (git changes the ends of lines where `core.autocrlf` is set): `rm -r results`"
-            " and `git checkout results` bring back what git has; without the file its training is done anew."
-        )
-    return intact
-
-
-def _places(path: Path, lock: Mapping[str, Any]) -> tuple[str, list[Path]]:
-    """The md5 of an output in dvc.lock, and where DVC's stores would have it; nowhere if it is not named."""
-    try:
-        md5 = next(out["md5"] for out in lock[f"train@{path.parent.name}"]["outs"] if out["path"] == path.as_posix())
-        return md5, [store / md5[:2] / md5[2:] for store in _STORES]
-    except (LookupError, TypeError, StopIteration):
-        return "", []
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
-
-
-def _copy(source: Path, path: Path) -> None:
-    with replacing(path) as temporary:
-        shutil.copyfile(source, temporary)
+            write(place, part)
+            continue
+        codes = dict.fromkeys([*kept.codes, *part.codes])
+        # Weights that were trained here stay; what another machine has replayed counts here, too.
+        if kept.origin["weights"] == part.origin["weights"] and (
+            len(codes) > len(kept.codes) or (part.has_weights and not kept.has_weights)
+        ):
+            replays = {replay["code_hash"]: replay for one in (part, kept) for replay in one.origin["replays"]}
+            write(place, replace(kept, tensors=part.tensors | kept.tensors, origin=kept.origin | {"replays": list(replays.values())}))

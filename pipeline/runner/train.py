@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import hashlib
 import heapq
 import os
 import statistics
@@ -25,13 +24,15 @@ from filelock import FileLock, Timeout
 
 from pipeline import provenance
 from pipeline.errors import UserError
+from pipeline.files import DamagedError
 from pipeline.params import Params, VariantSettings
-from pipeline.provenance import STAGE_CODE, code_hash, device_name, same_processor, training_code, versions
+from pipeline.params import recorded as recorded_settings
+from pipeline.provenance import device_name, same_processor, training_code, versions
 from pipeline.runner import pool, seeds
 from pipeline.runner.pool import Assignment, Engine, Job, Task
 from pipeline.runner.progress import Progress, group_name
 from pipeline.runner.seeds import Finished
-from pipeline.study.files import ARRAYS, CONFIGS, FINISHED, RUNS
+from pipeline.study.files import ARRAYS, FINISHED, TRAININGS
 from pipeline.tracking.live import Live
 from pipeline.training.records import EpochRow
 from pipeline.training.tasks import TASKS, data_digest
@@ -78,29 +79,23 @@ class Entry:
 def survey(params: Params, device: str) -> list[Entry]:
     """What `dvc repro` would do with each variant, in the order of params.yaml.
 
-    Nothing is written but each run.json that DVC has and this folder lacks.
-
     Args:
         device: "cpu" or "cuda".
 
     Raises:
-        UserError: something would be trained over a record of other settings than today's, or over a damaged store.
+        UserError: something would be trained, and a record has an option that the code does not know.
     """
     digests = dict.fromkeys(TASKS, "*")  # without the data their digest is unknown; the settings name the data set, too
     for task in TASKS:
         with contextlib.suppress(UserError):
             digests[task] = data_digest(task, ARRAYS)
-    stage, lock = code_hash(STAGE_CODE["train"]), seeds.read_lock()
-    seeds.restore_runs(RUNS, params.variants.__contains__)
-    # Their weights or traces are gone, here and from DVC's stores, so DVC runs the stage.
-    incomplete = {path.parent.name for path in without_outputs(lock)}
-    outlines = []
-    for path in sorted(RUNS.glob(f"*/{seeds.RUN}")):
-        with contextlib.suppress(UserError, ValueError, KeyError):  # damaged, or of an older form
-            run = seeds.read_run(path.parent)
-            place = seeds.folder(Path(), seeds.settings_of(run), run["data_digest"]).name
-            if path.parent.name not in incomplete:
-                outlines.append((place, seeds.outline(run)))
+    stored, unreadable = [], dict[str, UserError]()
+    for path in stored_trainings():
+        try:
+            run = seeds.read_record(path)
+            stored.append((seeds.folder(Path(), seeds.settings_of(run), run["data_digest"]).name, seeds.load(path)))
+        except UserError as error:
+            unreadable[path.stem] = error
     entries = []
     for variant in params.variants:
         settings = params.resolve(variant)
@@ -108,13 +103,10 @@ def survey(params: Params, device: str) -> list[Entry]:
         pattern = seeds.folder(Path(), settings, digests[settings.task]).name
         places = sorted(FINISHED.glob(pattern))
         parts = [part for place in places for part in seeds.read_all(place)[0]]
-        parts += [part for place, found in outlines if fnmatch.fnmatch(place, pattern) for part in found]
-        has_record = (RUNS / variant / seeds.RUN).exists()
-        unchanged = replays() and has_record and variant not in incomplete and _unchanged(lock, variant, settings, stage)
-        tasks = [] if unchanged else plan(settings, seeds.best(parts, code, settings), code, device)
-        if replays() and has_record and not all(task.replay for task in tasks):
-            with contextlib.suppress(KeyError):  # of an older form
-                seeds.settings_of(seeds.read_run(RUNS / variant))
+        parts += [part for place, found in stored if fnmatch.fnmatch(place, pattern) for part in found]
+        tasks = plan(settings, seeds.best(parts, code, settings), code, device)
+        if (refusal := refused(tasks, unreadable.get(variant))) is not None:
+            raise refusal
         begun = [(task.seeds[0], seeds.Checkpoint(place, task.seeds, code)) for task in tasks if not task.replay for place in places]
         epochs = {seed: one.epoch(device_name(device), versions(device)) for seed, one in begun if one.path.exists()}
         done = {seed: epoch for seed, epoch in epochs.items() if epoch}
@@ -122,22 +114,32 @@ def survey(params: Params, device: str) -> list[Entry]:
     return entries
 
 
-def without_outputs(lock: Mapping[str, Any]) -> list[Path]:
-    """Weights and traces that a run.json in runs/ names and that are gone, here and from DVC's stores; `lock`: of `seeds.read_lock`."""
-    paths = [run.parent / name for run in sorted(RUNS.glob(f"*/{seeds.RUN}")) for name in seeds.OUTPUTS]
-    return [path for path in paths if not path.exists() and not seeds.is_stored(path, lock)]
+def stored_trainings() -> list[Path]:
+    """The files of all variants in the store."""
+    return sorted(TRAININGS.glob(f"*{seeds.SUFFIX}"))
 
 
-def _unchanged(lock: Mapping[str, Any], variant: str, settings: VariantSettings, stage: str) -> bool:
-    """Whether dvc.lock has all dependencies of a train stage, whose code has the hash `stage`, as they are, so that DVC does not run it."""
-    try:
-        read = {file["path"]: file["md5"] for file in lock[f"train@{variant}"]["deps"]}
-        outs = [out for stage in ("prepare", "scenes") for out in lock[stage]["outs"]]
-        made = {out["path"]: out["md5"] for out in outs if out["path"].startswith("data/")}
-    except (LookupError, TypeError, AttributeError):
-        return False
-    texts = {f"configs/{variant}.json": settings.to_json(), "code-hashes/train.txt": f"{stage}\n"}
-    return read == made | {path: hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() for path, text in texts.items()}
+def refused(tasks: Sequence[Task], unreadable: UserError | None) -> UserError | None:
+    """Why these tasks must not begin, if so: hours of training would replace what a second may restore. With REPLAY=0 they may.
+
+    Args:
+        unreadable: why what the store has of the variant cannot be used.
+    """
+    if not tasks or not replays():
+        return None
+    return unreadable or (None if all(task.replay for task in tasks) else forgotten())
+
+
+def forgotten() -> UserError | None:
+    """That a finished seed has an option that the code does not know: its settings have another key now, under which it is not found."""
+    for place in sorted(FINISHED.glob("*/")):
+        with contextlib.suppress(StopIteration, DamagedError):
+            path = next(place.glob("seed-*.done"))
+            try:
+                recorded_settings(seeds.read(path).origin["config"], str(path))
+            except UserError as error:
+                return error
+    return None
 
 
 def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, device: str) -> list[Task]:
@@ -146,9 +148,10 @@ def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, de
     REPLAY=0 in the environment keeps none that other code has trained, whether or not a replay has accepted it.
 
     Args:
-        found: all finished seeds of these settings; their tensors are not looked at.
+        found: all finished seeds of these settings. Those whose weights are not here are kept, but for the first, and with REPLAY=0.
     """
     replay = replays()
+    found = {seed: part for seed, part in found.items() if part.has_weights or (replay and seed != settings.train.seeds[0])}
     stacks: list[list[int]] = []  # of finished seeds; torch's engine needs them as CUDA trained them, because grouping decides rounding
     for seed in settings.train.seeds:
         if replay and seed in found and code not in found[seed].codes:
@@ -233,8 +236,8 @@ def train(
     Args:
         device: "cpu" or "cuda".
         entries: what `survey` gives, for the order of work and the time left; without them every epoch counts the same.
-        root: of the folders of finished seeds. One of the caller's own takes nothing from runs/, and MLflow is told nothing.
-        assemble: whether to write runs/VARIANT, as the stage does.
+        root: of the folders of finished seeds. One of the caller's own takes nothing from the store, and MLflow is told nothing.
+        assemble: whether to write the variant's file in the store, as the stage does.
         claims: by variant, the digests of the claims that speak of it, which its seeds keep.
 
     Raises:
@@ -267,7 +270,7 @@ def train(
         ended(assignment)
 
     def ended(assignment: Assignment) -> None:
-        """Counts a task as ended. After a variant's last one its seeds are looked at, or written to runs/."""
+        """Counts a task as ended. After a variant's last one its seeds are looked at, or written to the store."""
         nonlocal finished
         training = trainings[assignment.job.folder]
         training.left -= 1
@@ -339,18 +342,17 @@ def _lock(places: Mapping[str, Path], stack: contextlib.ExitStack) -> dict[str, 
 
 
 def gather(places: Collection[Path]) -> dict[str, UserError]:
-    """Copies finished seeds from runs/ to the folder of their settings, if it is one of `places`.
+    """Copies the store's seeds to the folder of their settings, if it is one of `places`.
 
     Returns:
-        By variant, why results in runs/ cannot be used.
+        By variant, why what the store has cannot be used.
     """
-    seeds.restore_runs(RUNS, lambda name: (CONFIGS / f"{name}.json").exists())
     unreadable = {}
-    for path in RUNS.glob(f"*/{seeds.RUN}"):
+    for path in stored_trainings():
         try:
-            seeds.keep(path.parent, FINISHED, only=places)
+            seeds.keep(path, FINISHED, only=places)
         except UserError as error:
-            unreadable[path.parent.name] = error
+            unreadable[path.stem] = error
     return unreadable
 
 
@@ -359,7 +361,7 @@ class _Training:
 
     Args:
         work: of a seed's training image, in the progress's unit.
-        unreadable: why results of this variant in runs/ cannot be used.
+        unreadable: why what the store has of this variant cannot be used.
         live: whether MLflow is told.
 
     Attributes:
@@ -367,7 +369,7 @@ class _Training:
         is_broken: whether one of them could not be finished.
 
     Raises:
-        UserError: there is something to train, and results cannot be used; with REPLAY=0 they are trained over.
+        UserError: as `refused` says.
     """
 
     def __init__(self, variant: str, job: Job, progress: Progress, work: float, unreadable: UserError | None, *, live: bool) -> None:
@@ -376,8 +378,8 @@ class _Training:
         self._work = work * (job.settings.epoch_examples + job.settings.num_tests * _TEST_OVER_STEP)  # of an epoch of a seed
         found, damaged = seeds.find(job.folder, self._code, job.settings)
         self.tasks = plan(job.settings, found, self._code, job.device)
-        if self.tasks and unreadable is not None and replays():  # hours of training would replace what a second may restore
-            raise unreadable
+        if live and (refusal := refused(self.tasks, unreadable)) is not None:
+            raise refusal
         self.left, self.is_broken = len(self.tasks), False
         self._live: Live | None = None
         self._failed: dict[int, int] = {}
@@ -428,7 +430,7 @@ class _Training:
                 self._progress.end(key)
 
     def finish(self, *, assemble: bool) -> None:
-        """Looks at the finished seeds, and writes runs/VARIANT of them if it is to. Raises UserError when a seed's loss was not finite."""
+        """Looks at the finished seeds, and writes the variant's file if it is to. Raises UserError when a seed's loss was not finite."""
         if self._failed:
             where = "; ".join(f"seed {seed} in epoch {epoch}" for seed, epoch in sorted(self._failed.items()))
             raise UserError(
@@ -446,8 +448,8 @@ class _Training:
             )
         if assemble:
             parts = [found[seed] for seed in settings.train.seeds]
-            code = seeds.last_code(place, self.variant, parts, self._code)
-            seeds.assemble(RUNS / self.variant, settings, parts, self._describe(code), code)
+            id, code = self._identity(parts)
+            seeds.assemble(TRAININGS / f"{self.variant}{seeds.SUFFIX}", settings, parts, self._describe(id), code)
             if count := sum(part.seed not in self._trained for part in parts):
                 how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
                 self._progress.say(f"{self.variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
@@ -470,20 +472,28 @@ class _Training:
         elif not facts.attention.startswith("fused") and facts.attention != "none":
             self._progress.say(f"{self.variant}  attention is not computed by the fused kernel but as: {facts.attention}")
         if self._live_wanted:
-            run = self._describe(self._code) | self._job.origin | {"started": pool.now()}
+            run = self._describe(self._id(self._code, facts.device_name)) | self._job.origin | {"started": pool.now()}
             run |= {name: getattr(facts, name) for name in ("engine", "attention", "device_name")}
             # On CUDA the processor has time to spare, so the run can be watched from the start.
             self._live = Live(run, start_after=0.0) if on_gpu else Live(run)
 
-    def _describe(self, code: str) -> dict[str, Any]:
-        """What run.json says of the training as a whole, before its seeds' origins; docs/architecture.md explains it.
+    def _id(self, code: str, device_name: str) -> str:
+        return seeds.training_id(self._job.folder, self.variant, self._job.settings.train.seeds, code, device_name)
 
-        Args:
-            code: hash of the code that trained its last seed.
-        """
+    def _identity(self, parts: Sequence[Finished]) -> tuple[str, str]:
+        """The training's id, and the hash of the code that trained its last seed; those of the record where that has the same weights."""
+        with contextlib.suppress(UserError):
+            run = seeds.read_record(TRAININGS / f"{self.variant}{seeds.SUFFIX}")
+            if run["outputs"]["weights"] == {str(part.seed): part.origin["weights"] for part in parts}:
+                return run["training_id"], run["code_hash"]
+        last = max(parts, key=lambda part: (part.seed in self._trained, part.origin["finished"]))
+        return self._id(code := last.origin["code_hash"], last.origin["device_name"]), code
+
+    def _describe(self, id: str) -> dict[str, Any]:
+        """What the record says of the training as a whole, before its seeds' origins; docs/tables.md explains it."""
         settings = self._job.settings
         return {
-            "training_id": seeds.training_id(self._job.folder, self.variant, settings.train.seeds, code),
+            "training_id": id,
             "variant": self.variant,
             "stage": f"train@{self.variant}",
             "config": settings.model_dump(mode="json"),

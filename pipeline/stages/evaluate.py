@@ -13,21 +13,21 @@ from pipeline.evaluation.evaluate import evaluate
 from pipeline.evaluation.records import Records
 from pipeline.params import load as load_params
 from pipeline.runner import pool
-from pipeline.study.files import ARRAYS, PREDICTIONS, RUNS, TABLES
+from pipeline.study.files import ARRAYS, PREDICTIONS, TABLES, TRAININGS
 
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.evaluate", description=__doc__).parse_args(argv)
     pool.die_with_dvc()
     params = load_params()
-    records = Records(arrays=ARRAYS, runs=RUNS, predictions=PREDICTIONS, tables=TABLES)
+    records = Records(arrays=ARRAYS, trainings=TRAININGS, predictions=PREDICTIONS, tables=TABLES)
     wanted = records.wanted(params, _say)
-    kept, stale = records.split_stale(wanted, _say)
-    if not kept and not stale:
+    if not wanted:
         raise UserError(
-            "There is nothing to evaluate: runs/ holds no finished training of what params.yaml describes; run `dvc repro` first."
+            f"There is nothing to evaluate: {TRAININGS}/ holds no finished training of what params.yaml describes; run `dvc repro` first."
         )
-    records.prune(wanted, kept, stale)
+    kept, stale = records.split_stale(wanted)
+    records.prune(wanted)
     if not stale:
         records.write_tables(wanted)
         _say(f"The evaluation of {len(kept)} variant{'s' * (len(kept) != 1)} is up to date.")

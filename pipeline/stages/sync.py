@@ -1,6 +1,6 @@
-"""Brings an MLflow store up to date from the files in runs/: every finished training, whole and once.
+"""Brings an MLflow store up to date from the store: every finished training, whole and once.
 
-`make sync` is `python -m pipeline.stages.sync` in the folder that holds runs/; the report stage calls `sync`.
+`make sync` is `python -m pipeline.stages.sync` in the folder that holds store/; the report stage calls `sync`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -16,17 +17,16 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
 
 from pipeline import environment, params
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation.records import Records
+from pipeline.files import write_changed
 from pipeline.measures import late
 from pipeline.params import Params
 from pipeline.provenance import git
-from pipeline.runner.seeds import RUN, WEIGHTS, epoch_rows, load_weights, read_run, settings_of
-from pipeline.stages import bring
-from pipeline.study.files import ARRAYS, CHECKPOINTS, PREDICTIONS, REPEATED, RUNS, TABLES
+from pipeline.runner.seeds import SUFFIX, epoch_rows, load_weights, read_record, settings_of
+from pipeline.study.files import ARRAYS, CHECKPOINTS, PREDICTIONS, REPEATED, TABLES, TRAININGS
 from pipeline.study.statistics import summarize
 from pipeline.tracking import registry
 from pipeline.tracking.record import CURRENT, Finished, described, milliseconds, record
@@ -38,18 +38,13 @@ PICTURES = CHECKPOINTS / "figures"  # VARIANT.png, which the report stage draws
 
 
 def main(argv: list[str]) -> None:
-    description = "Brings the MLflow store up to date from runs/ and predictions/, without doubles."
+    description = "Brings the MLflow store up to date from store/, without doubles."
     argparse.ArgumentParser(prog="python -m pipeline.stages.sync", description=description).parse_args(argv)
-    if Path("params.yaml").exists():
-        bring.check_lock()
-        bring.runs(params.load().variants)
-    trained = [path.parent.name for path in sorted(RUNS.glob(f"*/{RUN}"))]
-    bring.pull([*(PREDICTIONS / f"{variant}.npz" for variant in trained), RUNS / SERVED / WEIGHTS])
     sync()
 
 
 def sync(*, register: bool = True) -> None:
-    """Logs every finished training in runs/ that the store has not, or has otherwise, and prints a line for each.
+    """Logs every finished training that the store has not, or has otherwise, and prints a line for each.
 
     Args:
         register: whether the baseline's network goes into the model registry, which takes some twenty seconds of a core.
@@ -57,9 +52,9 @@ def sync(*, register: bool = True) -> None:
     Raises:
         UserError: the store cannot be used, or files of a training are damaged (all others have been logged by then).
     """
-    directories = sorted(path.parent for path in RUNS.glob(f"*/{RUN}"))
-    if not directories:
-        print(f"There is no finished training in {RUNS}/ yet: run `make demo` or `dvc repro` first.")
+    paths = sorted(TRAININGS.glob(f"*{SUFFIX}"))
+    if not paths:
+        print(f"There is no finished training in {TRAININGS}/ yet: run `make demo` or `dvc repro` first.")
         return
     study, uri = _study(), store_uri()
     commit, held = _checked_out()
@@ -69,30 +64,30 @@ def sync(*, register: bool = True) -> None:
         found = defaultdict(list)
         for one in store.runs(experiment.experiment_id for experiment in store.experiments()):
             found[one.data.tags.get("training.id")].append(one)
-        for directory in directories:
+        for path in paths:
             try:
-                training, is_held = _read(directory, held)
+                training, is_held = _read(path, held)
             except (UserError, OSError, ValueError, KeyError, TypeError) as error:
-                print(f"{directory.name}: left out, {error}", flush=True)
-                damaged.append(str(directory))
+                print(f"{path.stem}: left out, {error}", flush=True)
+                damaged.append(str(path))
                 continue
-            id, picture = training.run["training_id"], _picture(directory)
-            labels = _places(study, directory.name) | {CURRENT: "true"}
+            id, picture = training.run["training_id"], _picture(path)
+            labels = _places(study, path.stem) | {CURRENT: "true"}
             with training_lock(id, 60):
                 run_id, new = record(store, training, found[id], labels=labels, commits=[commit] if is_held else [], picture=picture)
             recorded[id] = training
             if new:
-                print(f"{directory.name}: {len(training.run['seeds'])} seeds logged", flush=True)
-            if register and directory.name == SERVED and _register(store, run_id, training):
-                print(f"{directory.name}: its first seed is registered as {registry.MODEL}", flush=True)
+                print(f"{path.stem}: {len(training.run['seeds'])} seeds logged", flush=True)
+            if register and path.stem == SERVED and _register(store, run_id, training):
+                print(f"{path.stem}: its first seed is registered as {registry.MODEL}", flush=True)
         _tidy(store, found, recorded)
         for dataset in dict.fromkeys(training.run["dataset"] for training in recorded.values()):
             show(store, store.experiment(dataset), study)
     except Exception as error:
         raise UserError(f"{explain(error, uri)}; mend that, then run `make sync` again.") from None
-    print(f"{len(recorded)} training{'s' * (len(recorded) != 1)} of {RUNS}/ are in {display_name(uri)}.", flush=True)
+    print(f"{len(recorded)} training{'s' * (len(recorded) != 1)} of {TRAININGS}/ are in {display_name(uri)}.", flush=True)
     if damaged:
-        raise UserError(f"Damaged files in {', '.join(damaged)}: restore them with `dvc checkout` or `git checkout`.")
+        raise UserError(f"Damaged files in {', '.join(damaged)}: restore them with `git checkout`.")
 
 
 def _study() -> Params | None:
@@ -112,24 +107,26 @@ def _checked_out() -> tuple[str, set[str]]:
     return asked[0].stdout.strip(), {line.get("training_id", "") for line in csv.DictReader(io.StringIO(asked[1].stdout))}
 
 
-def _read(directory: Path, held: Collection[str]) -> tuple[Finished, bool]:
+def _read(path: Path, held: Collection[str]) -> tuple[Finished, bool]:
     """A training from its files, and whether the commit that is checked out holds it.
 
     Raises UserError, OSError, ValueError, KeyError or TypeError when a file is damaged or of an older form.
     """
-    run = read_run(directory)
+    run = read_record(path)
     rows, seeds = epoch_rows(run), run["seeds"]
     curves = np.array([[row.test_accuracy for row in rows if row.seed == seed] for seed in seeds])
-    evaluation = Records(ARRAYS, RUNS, PREDICTIONS, TABLES).read(directory.name)
+    evaluation = Records(ARRAYS, TRAININGS, PREDICTIONS, TABLES).read(path.stem)
     columns, summary = {}, _late(curves, "word" if run["config"].get("scenes") else "")
-    if evaluation is not None and evaluation.inputs["weights"] == run["outputs"][WEIGHTS]:  # else of an earlier training
+    if evaluation is not None and evaluation.inputs["weights"] == run["outputs"]["weights"]:  # else of an earlier training
         last = {row.seed: row for row in rows}
         columns = {name: [getattr(last[seed], name) for seed in seeds] for name in REPEATED} | dict(evaluation.columns)
         summary |= {f"evaluation.{name}": fmean(column) for name, column in columns.items() if name not in REPEATED}
         summary["evaluation.ensemble_accuracy"] = evaluation.metrics.get("ensemble_accuracy")
     is_held = run["training_id"] in held  # an experiment begins with the results of the commit that it was made from
     experiment = None if is_held else experiment_name()
-    training = Finished(run, rows, columns, summary, directory / RUN, experiment)
+    record = CHECKPOINTS / "records" / path.stem / "run.json"  # MLflow logs files
+    write_changed(record, json.dumps(run, indent=2) + "\n")
+    training = Finished(run, rows, columns, summary, record, experiment)
     try:
         described(training)
     except KeyError as error:
@@ -152,10 +149,10 @@ def _late(curves: np.ndarray, of: str) -> dict[str, float | None]:
     return {name: found.mean, **spread, "late_word_error" if of else "late_test_error": 1 - found.mean}
 
 
-def _picture(directory: Path) -> Path | None:
+def _picture(path: Path) -> Path | None:
     """The variant's curves, unless they were drawn before this training."""
-    path = PICTURES / f"{directory.name}.png"
-    return path if path.exists() and path.stat().st_mtime >= (directory / RUN).stat().st_mtime else None
+    picture = PICTURES / f"{path.stem}.png"
+    return picture if picture.exists() and picture.stat().st_mtime >= path.stat().st_mtime else None
 
 
 def _places(study: Params | None, variant: str) -> dict[str, str]:
@@ -203,12 +200,12 @@ def _register(store: Store, run_id: str, training: Finished) -> bool:
         settings = settings_of(run)
     except UserError:  # of an older form, which this code cannot build
         return False
-    alias, weights = f"{run['variant']}-{run['dataset']}", {"weights": run["outputs"][WEIGHTS]}
+    alias, weights = f"{run['variant']}-{run['dataset']}", {"weights": run["outputs"]["weights"][str(run["seeds"][0])]}
     if settings.task != "classification" or registry.is_registered(store, run_id, weights, alias):
         return False
     try:
-        stacked = load_weights(RUNS / run["variant"], settings)
-    except (UserError, SafetensorError) as error:
+        stacked = load_weights(TRAININGS / f"{run['variant']}{SUFFIX}", run["seeds"][:1])
+    except UserError as error:
         print(f"{run['variant']}: not registered, {error}", flush=True)
         return False
     from pipeline.models import build

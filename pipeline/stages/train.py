@@ -1,4 +1,4 @@
-"""DVC stage `train@VARIANT`: the seeds of a variant, from initial weights to runs/VARIANT/; see `pipeline.runner.train`."""
+"""DVC stage `train@VARIANT`: a variant's seeds, from initial weights to its file in store/trainings; see `pipeline.runner.train`."""
 
 from __future__ import annotations
 

@@ -22,9 +22,10 @@ ARRAYS = Path("data/arrays")
 CHECKPOINTS = Path(".checkpoints")
 CODE_HASHES = Path("code-hashes")
 CONFIGS = Path("configs")
-PREDICTIONS = Path("predictions")
 FINISHED = CHECKPOINTS / "seeds"
-RUNS = Path("runs")
+STORE = Path("store")  # which git tracks: two files a variant
+TRAININGS = STORE / "trainings"
+PREDICTIONS = STORE / "predictions"
 TABLES = Path("tables")
 TIMINGS = Path("timing/results.json")
 

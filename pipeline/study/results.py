@@ -28,7 +28,6 @@ from pipeline.study.files import (
     ARRAYS,
     PREDICTIONS,
     REPEATED,
-    RUNS,
     TABLES,
     CommitFiles,
     Files,
@@ -166,7 +165,7 @@ def load_current(params: Params) -> Study:
         settings = params.resolve(variant)
         trained = (settings.train.seeds, settings.train.epochs)
         if not settings.trained_as(training.record["config"]) or (training.seeds, training.test_loss.shape[1]) != trained:
-            raise UserError(f"{RUNS / variant} was trained with other settings than params.yaml now has: run `dvc repro`.")
+            raise UserError(f"{variant} was trained with other settings than params.yaml now has: run `dvc repro`.")
         if training.parameters is None or training.flops is None:
             raise UserError(f"{TABLES}/variants.csv is damaged, {variant} lacks `parameters` or `flops`: {mend('evaluate')}.")
     return replace(study, trainings=trainings)

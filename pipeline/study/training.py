@@ -15,7 +15,7 @@ from pipeline.errors import UserError
 from pipeline.measures import NotMeasured, or_half
 from pipeline.measures.definitions import FloatArray, is_diverged
 from pipeline.params import ModelSettings, VariantSettings, flatten, recorded
-from pipeline.study.files import PREDICTIONS, RUNS, mend
+from pipeline.study.files import PREDICTIONS, mend
 
 # Entries of run.json that decide a result, besides settings and versions.
 CAUSES = ("code_hash", "data_digest", "device", "device_name", "attention")
@@ -227,7 +227,7 @@ class Training:
             return arrays
         apart = (arrays["predictions"] == arrays["labels"]).sum(axis=1) - np.rint(self.accuracy * len(arrays["labels"]))
         if (np.abs(apart) > ROUNDED).any():
-            raise UserError(f"{self._predictions} is of another training than {RUNS / self.variant}: run `dvc repro evaluate`.")
+            raise UserError(f"{self._predictions} is of another training than the record: run `dvc repro evaluate`.")
         return arrays
 
     @property

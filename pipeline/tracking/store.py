@@ -1,6 +1,6 @@
 """The MLflow store: where it lies, how it is made and opened, and what its faults mean.
 
-A SQLite store is a cache of the trainings in runs/. No code repairs it: `rm mlflow.db && make sync` makes it anew.
+A SQLite store is a cache of the trainings in store/. No code repairs it: `rm mlflow.db && make sync` makes it anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
 }  # fmt: skip
-_REMAKE = "`rm {0}` and `make sync` make it anew from runs/, without earlier trainings"
+_REMAKE = "`rm {0}` and `make sync` make it anew from store/, without earlier trainings"
 _PATIENCE = 20.0  # seconds for which a call waits while another program writes to a SQLite file
 
 

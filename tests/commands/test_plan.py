@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import shutil
 from collections.abc import Callable
@@ -18,15 +17,14 @@ from pipeline import params
 from pipeline.commands import plan
 from pipeline.data import datasets
 from pipeline.errors import UserError
-from pipeline.provenance import STAGE_CODE, code_hash
+from pipeline.provenance import code_hash
 from pipeline.runner import seeds
 from pipeline.runner.pool import Task
 from pipeline.runner.train import Entry, estimated, makespan, recorded, survey
-from pipeline.stages import resolve
 from pipeline.study.files import ARRAYS, FINISHED
 from pipeline.training.engine import Trainer
 from tests.conftest import Repository, small_study
-from tests.helpers import flip_bit
+from tests.helpers import flip_bit, rewrite, stored
 
 pytestmark = pytest.mark.slow
 ENVIRONMENT = {"LAB_DEVICE": "cpu", "LAB_PROCESSES": "2", "LAB_ATTENTION": "sdpa"}  # the fused attention may have to be compiled first
@@ -46,8 +44,12 @@ def lay_out(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Copies what was trained of `base`, two seeds of one epoch, to where the test then works, and writes params.yaml."""
 
     def copy(raw: dict[str, Any]) -> params.Params:
-        (place,) = (path.parent for path in (trained.path / FINISHED).glob("*/base.*.json"))
-        for folder in ("configs", "data/arrays", "runs/base", place.relative_to(trained.path)):
+        file = stored(tmp_path / "study", "base")
+        file.parent.mkdir(parents=True)
+        shutil.copyfile(stored(trained.path, "base"), file)
+        run = seeds.read_record(file)
+        place = seeds.folder(FINISHED, seeds.settings_of(run), run["data_digest"])
+        for folder in ("configs", "data/arrays", place):
             shutil.copytree(trained.path / folder, tmp_path / "study" / folder)
         monkeypatch.chdir(tmp_path / "study")
         monkeypatch.delenv("REPLAY", raising=False)
@@ -102,120 +104,64 @@ def test_each_state_is_told_and_nothing_is_changed(
     assert "4 variants: 2 kept, 2 to train: 3 seeds, about " in said
     assert snapshot() == before
 
-    shutil.rmtree("runs")
+    shutil.rmtree("store")
     changed_seeds(code_hash="f" * 64)
     assert {entry.variant: seeds_of(entry) for entry in survey(settings, "cpu")}["more"] == ([], [0, 1], [2])
 
 
-def test_nothing_of_other_code_is_kept_without_replay(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor what a replay has accepted, although dvc.lock has everything as it is."""
-    settings = lay_out(study_of(raw_params))
-    lock_stage(settings)
-    run = seeds.read_run(Path("runs/base"))
-    replayed = {**run["trainings"][0], "code_hash": "f" * 64, "replays": [{"code_hash": code_hash()}]}
-    seeds.write_run(Path("runs/base"), {**run, "code_hash": "f" * 64, "trainings": [replayed]})
-    shutil.rmtree(".checkpoints")
-    assert seeds_of(survey(settings, "cpu")[0]) == ([0, 1], [], [])
-    monkeypatch.setenv("REPLAY", "0")
-    assert seeds_of(survey(settings, "cpu")[0]) == ([], [], [0, 1])
-
-
 def test_a_damaged_seed_is_to_train_and_stays_where_it_is(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
     settings = lay_out(study_of(raw_params))
-    shutil.rmtree("runs")
+    shutil.rmtree("store")
     (path,) = FINISHED.glob("*/seed-1.*.done")
     content = flip_bit(path)
     assert seeds_of(survey(settings, "cpu")[0]) == ([0], [], [1])
     assert path.read_bytes() == content
 
 
-def test_a_fresh_clone_keeps_what_results_has(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
-    """It has neither arrays nor .checkpoints/, and its weights only once a train stage has brought them from results/."""
-    settings = lay_out(study_of(raw_params))
+def test_a_clone_without_other_seeds_weights_keeps_them(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has neither arrays nor .checkpoints/. Another first seed would need weights, and without replay nothing holds."""
+    settings = lay_out(study_of(raw_params, turned={"seeds": [1, 0]}))
     shutil.rmtree("data")
     shutil.rmtree(".checkpoints")
-    weights = Path("runs/base/model.safetensors")
-    md5 = hashlib.md5(weights.read_bytes()).hexdigest()
-    stored = Path("results/files/md5") / md5[:2] / md5[2:]
-    stored.parent.mkdir(parents=True)
-    weights.rename(stored)
-    lock = {"train@base": {"deps": [], "outs": [{"path": weights.as_posix(), "md5": md5}]}}
-    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": lock}))
-    assert seeds_of(survey(settings, "cpu")[0]) == ([0, 1], [], [])
-    stored.unlink()  # of what was never pushed, or has been lost
-    assert seeds_of(survey(settings, "cpu")[0]) == ([], [], [0, 1])
-
-
-def test_a_damaged_store_and_a_record_of_an_option_that_is_gone_are_not_trained_over(
-    lay_out: Callable[..., params.Params], raw_params: dict[str, Any]
-) -> None:
-    settings = lay_out(study_of(raw_params))
-    shutil.rmtree(".checkpoints")
-    run = seeds.read_run(Path("runs/base"))
-    run["config"]["model"]["gone"] = 1
-    seeds.write_run(Path("runs/base"), run)
-    with pytest.raises(UserError, match=r"model\.gone"):
-        survey(settings, "cpu")
-    record = Path("runs/base/run.json")
-    md5 = hashlib.md5(record.read_bytes()).hexdigest()
-    stored = Path("results/files/md5") / md5[:2] / md5[2:]
-    stored.parent.mkdir(parents=True)
-    record.rename(stored)
-    flip_bit(stored)
-    lock = {"train@base": {"deps": [], "outs": [{"path": record.as_posix(), "md5": md5}]}}
-    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": lock}))
-    with pytest.raises(UserError, match=str(stored)):
-        survey(settings, "cpu")
-
-
-def test_dvc_runs_no_stage_that_its_lock_has(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
-    """Seeds of other code would be replayed, but DVC does not ask for them as long as nothing has changed. All devices keep them."""
-    settings = lay_out(study_of(raw_params))
-    assert seeds_of(survey(settings, "cuda")[0]) == ([0, 1], [], [])
-    run = seeds.read_run(Path("runs/base"))
-    seeds.write_run(Path("runs/base"), {**run, "trainings": [{**group, "code_hash": "f" * 64} for group in run["trainings"]]})
-    shutil.rmtree(".checkpoints")
+    assert {entry.variant: seeds_of(entry) for entry in survey(settings, "cpu")} == {
+        "base": ([0, 1], [], []), "turned": ([0], [], [1]),
+    }  # fmt: skip
+    monkeypatch.setenv("REPLAY", "0")
+    assert {entry.variant: seeds_of(entry) for entry in survey(settings, "cpu")} == {
+        "base": ([0], [], [1]), "turned": ([0], [], [1]),
+    }  # fmt: skip
+    monkeypatch.delenv("REPLAY")
+    (group,) = seeds.read_record(stored(Path(), "base"))["trainings"]
+    rewrite(stored(Path(), "base"), trainings=[group | {"code_hash": "f" * 64}])
     assert survey(settings, "cuda")[0].replayed == [0, 1]
-    lock_stage(settings)
-    assert survey(settings, "cuda")[0].tasks == ()
-    other = write_params(study_of(raw_params) | {"base": raw_params["base"] | {"patch": 7}})
-    assert survey(other, "cuda")[0].trained == [0, 1]
 
 
-def lock_stage(settings: params.Params) -> None:
-    """Writes dvc.lock as DVC does after train@base."""
-    resolve.write_configs(settings, Path("configs"))
-    Path("code-hashes").mkdir()
-    Path("code-hashes/train.txt").write_text(f"{code_hash(STAGE_CODE['train'])}\n")
-    shutil.copyfile(Path(__file__).parent.parent.parent / "dvc.yaml", "dvc.yaml")
-    Path("data/scenes").mkdir()
-    stage = yaml.safe_load(Path("dvc.yaml").read_text())["stages"]["train"]["do"]
-    md5 = {dep: dvc_md5(Path(dep)) for dep in (dep.replace("${key}", "base") for dep in stage["deps"])}
-    lock = {
-        "prepare": {"outs": [{"path": "data/arrays", "md5": md5["data/arrays"]}, {"path": "reports/data", "md5": "0"}]},
-        "scenes": {"outs": [{"path": "data/scenes", "md5": md5["data/scenes"]}]},
-        "train@base": {"deps": [{"path": dep, "hash": "md5", "md5": value} for dep, value in md5.items()]},
-    }
-    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": lock}))
-
-
-def dvc_md5(path: Path) -> str:
-    """As DVC itself computes it."""
-    from dvc_data.hashfile.build import build
-    from dvc_data.hashfile.db import HashFileDB
-    from dvc_objects.fs.local import LocalFileSystem
-    from dvc_objects.fs.memory import MemoryFileSystem
-
-    _, _, built = build(HashFileDB(MemoryFileSystem(), "/"), str(path.resolve()), LocalFileSystem(), "md5", dry_run=True)
-    return str(built.hash_info.value)
+def test_an_option_that_is_gone_is_not_trained_over(
+    lay_out: Callable[..., params.Params], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where the store has it, nor where a finished seed alone has, under a key that nothing asks for any more."""
+    settings = lay_out(study_of(raw_params))
+    config = seeds.read_record(stored(Path(), "base"))["config"]
+    config["model"]["gone"] = 1
+    (place,) = FINISHED.iterdir()
+    place.rename(FINISHED / "elsewhere")
+    rewrite(stored(Path(), "base"), config=config)
+    with pytest.raises(UserError, match=r"base's record has model\.gone"):
+        survey(settings, "cpu")
+    shutil.rmtree("store")
+    changed_seeds(config=config)
+    with pytest.raises(UserError, match=r"elsewhere/seed-.* has model\.gone"):
+        survey(settings, "cpu")
+    monkeypatch.setenv("REPLAY", "0")
+    assert seeds_of(survey(settings, "cpu")[0]) == ([], [], [0, 1])
 
 
 def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
     """Of this kind of processor; other networks take what their operations take."""
     settings = lay_out(study_of(raw_params, wide={"mlp_dim": 48}))
-    shutil.rmtree("runs")
+    shutil.rmtree("store")
     for path in FINISHED.glob("*/*.done"):
         part = seeds.read(path)
         seeds.write(path.parent, replace(part, rows=(part.rows[0]._replace(seconds=1437.0),)))  # 1 s an image

@@ -1,9 +1,8 @@
-"""A study that travels by git alone: trained in one repository, cloned, brought by DVC from results/, and verified there."""
+"""A study that travels by git alone: trained in one repository, cloned, and verified there."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import sys
@@ -14,22 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 
 from pipeline import params
-from pipeline.commands.verify import LIMIT, check_store, compare_tables, first_difference, main, same_picture
+from pipeline.commands.verify import first_difference, main, same_picture
 from pipeline.errors import UserError
-from pipeline.files import sealed_json, sha256
+from pipeline.runner import seeds
 from pipeline.runner.seeds import Finished
 from pipeline.training.records import EpochRow
-from tests.conftest import small_study
-from tests.helpers import ROOT, commit_all, flip_bit, git
+from tests.helpers import ROOT, commit_all, flip_bit, git, rewrite, stored
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
-
-DVC = (sys.executable, "-m", "dvc")
 
 
 def verify(path: Path, *arguments: str) -> tuple[int, str]:
@@ -43,14 +38,14 @@ def verify(path: Path, *arguments: str) -> tuple[int, str]:
 
 
 @contextmanager
-def changed(path: Path, content: bytes | None = None) -> Iterator[None]:
-    """The file with another content while the block lasts; without one, with a flipped bit."""
+def changed(path: Path, content: bytes | None = None, place: float | None = 0.5) -> Iterator[None]:
+    """The file with another content while the block lasts; without one, with a flipped bit at that share of it."""
     before, times = path.read_bytes(), path.stat()
     path.chmod(0o644)
-    if content is None:
-        flip_bit(path)
-    else:
+    if content is not None:
         path.write_bytes(content)
+    elif place is not None:
+        flip_bit(path, place)
     yield
     path.write_bytes(before)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -58,32 +53,27 @@ def changed(path: Path, content: bytes | None = None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def travelled(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], trained: Repository) -> Path:
-    """Two repositories. `origin` has two trained variants, its results pushed and committed; in `clone`, its clone, verify has run once.
+    """Two repositories. `origin` has two trained variants, its results committed; in `clone`, its clone, verify has run once.
 
     To be copied, not to be changed.
     """
 
     def make(path: Path) -> str:
         origin, clone = trained.copy(path / "origin"), type(trained)(path / "clone")
-        for name in (".dvc/config", ".dvc/.gitignore"):
+        for name in (".dvc/config", ".dvc/.gitignore", ".gitignore"):
             shutil.copyfile(ROOT / name, origin.path / name)
-        # In a repository with git, `dvc repro` has git ignore what DVC holds.
-        (origin.path / ".gitignore").write_text((ROOT / ".gitignore").read_text() + "model.safetensors\nsteps.npz\n")
         git(origin.path, "init", "--quiet", "--initial-branch=main")
-        origin.succeed(*DVC, "push")
         commit_all(origin.path, "Trained.")
         git(path, "clone", "--quiet", "origin", "clone")
-        assert not (clone.path / "runs" / "base" / "model.safetensors").exists()
         return clone.succeed(sys.executable, "-m", "pipeline.commands.verify")
 
     path, said = once("travelled", make)
     lines = said.splitlines()
-    assert lines[0].startswith("results/ holds 0.")
-    assert "base  2 seeds  same bits" in lines
-    assert "wide  2 seeds  same bits" in lines
+    assert "base  seed 0  same bits" in lines
+    assert "wide  seed 0  same bits" in lines
     assert lines[-2].startswith("pages  ")
     assert lines[-2].endswith("files of reports/  same bits")
-    assert lines[-1] == "Verified: 2 variants, the tables and the pages."
+    assert lines[-1] == "Verified: the first seed of 2 variants, the tables and the pages."
     return path
 
 
@@ -106,47 +96,34 @@ class TestClone:
         for name in ("PATH", "LAB_DEVICE", "LAB_PROCESSES", "LAB_ATTENTION"):
             monkeypatch.setenv(name, clone.environment[name])
 
-    def test_has_the_same_bits_and_trains_nothing(self, origin: Path, clone: Repository) -> None:
-        clone.succeed(*DVC, "pull", "--allow-missing")
-        assert clone.repro() == ["resolve"]  # git holds no configs/
+    def test_runs_nothing_that_the_lock_has(self, clone: Repository) -> None:
+        assert set(clone.repro()) <= {"code", "resolve"}  # git holds neither code-hashes/ nor configs/
         assert git(clone.path, "status", "--porcelain") == ""
-        for name in ("runs/base/model.safetensors", "runs/base/steps.npz", "runs/base/run.json", "predictions/base.npz"):
-            assert sha256(clone.path / name) == sha256(origin / name)
-        stored = {path.parent.name + path.stem for path in (clone.path / "results" / "files" / "md5").glob("*/*")}
-        lock = yaml.safe_load((clone.path / "dvc.lock").read_text())["stages"]
-        assert not stored & {out["md5"].removesuffix(".dir") for name in ("fetch", "prepare") for out in lock[name]["outs"]}
 
-    def test_one_seed_of_every_variant(self, clone: Repository) -> None:
-        status, said = verify(clone.path, "--seed=1")
-        assert status == 0, said
-        assert "base  seed 1  same bits\nwide  seed 1  same bits\n" in said
-        assert said.endswith("Verified: seed 1 of 2 variants, the tables and the pages.\n")
-
-    def test_a_flipped_bit_in_results_is_told(self, clone: Repository) -> None:
-        stored = next(path for path in sorted((clone.path / "results" / "files" / "md5").glob("*/*")) if not path.suffix)
-        with changed(stored):
-            status, said = verify(clone.path)
+    def test_another_seed_needs_its_weights(self, origin: Path, clone: Repository) -> None:
+        status, said = verify(clone.path, "--variant=base", "--seed=1")
         assert status == 1
-        name = stored.relative_to(clone.path)
-        assert said == f"error: {name} is damaged, its name is not its md5: restore it with `git checkout results`.\n"
+        assert "base  not verified: The weights of seed 1 are neither in store/trainings/base.safetensors nor in .checkpoints/seeds" in said
+        status, said = verify(origin, "--variant=base", "--seed=1")
+        assert (status, said) == (0, "base  seed 1  same bits\nVerified: seed 1 of base.\n")
 
-    def test_a_flipped_bit_in_a_weight_is_told(self, clone: Repository) -> None:
-        weights = clone.path / "runs" / "base" / "model.safetensors"
-        with changed(weights):
-            status, said = verify(clone.path, "--variant=base")
-        assert status == 1
-        assert "base  not verified: runs/base/model.safetensors does not have the sha256 that run.json recorded, so it is damaged: " in said
-        assert said.endswith("Not verified: base.\n")
+    def test_a_flipped_bit_is_told(self, clone: Repository) -> None:
+        for place, said_of in ((0.02, "does not match its checksum"), (0.999, "does not hold the weights and traces")):
+            with changed(stored(clone.path, "base"), place=place):
+                status, said = verify(clone.path, "--variant=base")
+            assert status == 1
+            assert f"base  not verified: store/trainings/base.safetensors {said_of}" in said
+            assert said.endswith("Not verified: base.\n")
 
     def test_a_changed_row_is_told_though_its_digests_fit(self, clone: Repository) -> None:
-        path = clone.path / "runs" / "base" / "run.json"
-        run = json.loads(path.read_text())
-        loss = EpochRow._fields.index("test_loss")
-        run["epochs"][1][loss] = float(np.nextafter(run["epochs"][1][loss], 1e9))  # the last bit of seed 1's test loss
-        with changed(path, json.dumps(sealed_json(run)).encode()):
-            status, said = verify(clone.path, "--variant=base", "--seed=1")
+        path = stored(clone.path, "base")
+        epochs, loss = seeds.read_record(path)["epochs"], EpochRow._fields.index("test_loss")
+        epochs[0][loss] = float(np.nextafter(epochs[0][loss], 1e9))  # the last bit of seed 0's test loss
+        with changed(path, place=None):
+            rewrite(path, epochs=epochs)
+            status, said = verify(clone.path, "--variant=base", "--seed=0")
         assert status == 1
-        assert "base  not verified: the test of seed 1: loss " in said
+        assert "base  not verified: the test of seed 0: loss " in said
 
     def test_a_changed_table_is_told(self, clone: Repository) -> None:
         path = clone.path / "tables" / "epochs.csv"
@@ -164,7 +141,7 @@ class TestClone:
         with changed(params, params.read_bytes().replace(b"variants:\n  base: {}", b"variants:\n  base: {}\n  deep: {blocks: 2}")):
             status, said = verify(clone.path)
         assert status == 1
-        assert "wide  2 seeds  same bits\nnot trained yet: deep\n" in said
+        assert "wide  seed 0  same bits\nnot trained yet: deep\n" in said
         assert "pages  differ: reports/README.md; " in said
         assert said.endswith("Not verified: the pages.\n")
 
@@ -187,23 +164,13 @@ class TestClone:
         assert not (clone.path / ".checkpoints" / "seeds").exists()
 
 
-def test_results_may_grow_to_the_limit(tmp_path: Path) -> None:
-    with (tmp_path / "large").open("wb") as file:
-        file.truncate(LIMIT)  # nothing but a hole
-    check_store(tmp_path)
-    (tmp_path / "more").write_text(".")
-    with pytest.raises(UserError) as caught:
-        check_store(tmp_path)
-    assert caught.value.status == 1
-
-
 def a_seed(**origin: Any) -> Finished:
     """A finished seed by hand: 60 steps, one epoch, one weight."""
     losses = np.linspace(2, 1, 60, dtype=np.float32)
     tensors = {"model.head.weight": np.ones((2, 3), np.float32), "trace.step": np.arange(1, 61)}
     tensors |= {"trace.loss": losses, "trace.gradient_norm": losses / 2}
     tables = {"weights": "a", "order": "b", "augmentation": "c", "rates": "d"}
-    return Finished(0, tensors, (EpochRow(0, 1, 1.5, 1.25, 0.5, 0.75, 3.0),), {"tables": tables, **origin})
+    return Finished(0, tensors, (EpochRow(0, 1, 1.5, 1.25, 0.5, 0.75, 3.0),), {"tables": tables, "weights": "a", **origin})
 
 
 def test_every_bit_of_a_training_counts_but_its_seconds(study: params.Params) -> None:
@@ -214,8 +181,8 @@ def test_every_bit_of_a_training_counts_but_its_seconds(study: params.Params) ->
 
     assert difference((new.rows[0]._replace(seconds=9.0),)) == "None"
     assert difference((new.rows[0]._replace(gradient_norm=float(np.nextafter(0.75, 1))),)).startswith("gradient norm of epoch 1: ")
-    new.tensors["model.head.weight"][1, 2] = np.nextafter(np.float32(1), np.float32(2))
-    assert difference() == "the weights head.weight"
+    new.origin["weights"] = "b"
+    assert difference() == "the weights have the digest b, it was a"
     new.tensors["trace.loss"][40] = np.nextafter(new.tensors["trace.loss"][40], np.float32(9))
     assert difference().startswith("loss of step 41: ")
 
@@ -231,20 +198,6 @@ def test_on_another_processor_the_beginning_has_to_agree(study: params.Params) -
     assert str(first_difference(base, new, old, exact=False)).startswith("loss of step 8: ")
     others = {**old.origin["tables"], "order": "x", "rates": "y"}
     assert first_difference(base, a_seed(tables=others), old, exact=False) == "not the same order, rates"
-
-
-def test_a_damaged_record_leaves_the_tables_unverified(
-    tmp_path: Path, raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Where DVC's stores do not have it either. The command goes on to the pages."""
-    monkeypatch.chdir(tmp_path)
-    run = tmp_path / "runs" / "base"
-    run.mkdir(parents=True)
-    (run / "model.safetensors").touch()
-    (run / "run.json").write_text('{"epochs": [')
-    study = params.parse(small_study(raw_params) | {"variants": {"base": {}}, "experiments": {}, "claims": {}})
-    assert not compare_tables(study)
-    assert capsys.readouterr().out.startswith("tables  not written: runs/base/run.json is no JSON: ")
 
 
 def test_a_figure_may_differ_by_rounding_alone() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import UserError
-from pipeline.evaluation.evaluate import check_reproduced, elsewhere, summarize, summarize_votes
+from pipeline.evaluation.evaluate import check_reproduced, elsewhere, summarize_votes
 from pipeline.training.records import EpochRow
 
 
@@ -53,11 +53,6 @@ def test_what_else_computed_is_named() -> None:
     assert elsewhere({"trainings": [same]}, here) is None
     assert elsewhere({"trainings": [same, gpu, gpu]}, here) == "trained with device NVIDIA H200, attention fused-cuda, torch 2.14.1"
     assert elsewhere({"trainings": [{**same, "attention": "sdpa"}]}, here) == "trained with attention sdpa"
-
-
-def test_summary_by_hand() -> None:
-    assert summarize(np.array([0.5, math.nan, 1.0]), np.array([0.5, 0.75, 1.0])) == {"test_accuracy": 0.75, "test_loss": 0.75}
-    assert summarize(np.full(3, math.inf), np.ones(3))["test_loss"] is None
 
 
 def test_summary_of_votes_by_hand() -> None:

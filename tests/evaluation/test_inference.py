@@ -21,6 +21,7 @@ from pipeline.runner import seeds
 from pipeline.runner.seeds import Finished
 from pipeline.training.records import EpochRow
 from pipeline.training.stack import Stack, initial_model
+from tests.helpers import flip_bit
 
 SEEDS = [4, 2, 7]
 TRACES = {4: np.repeat([2.0, 0.0], [7, 53]), 2: np.full(60, 2.0), 7: np.where(np.arange(60) == 55, 9.0, 0.0)}
@@ -58,16 +59,29 @@ def runs(tmp_path_factory: pytest.TempPathFactory, settings_of: dict[str, params
     for variant, settings in settings_of.items():
         origin = dict.fromkeys(("code_hash", "git_commit", "git_dirty", "device", "device_name", "attention", "versions"))
         origin |= {"started": "", "finished": "", "stack": [], "tables": {}, "replays": [], "parameters": 1, "flops": 1}
+        origin |= {"code_hash": "c" * 64, "config": settings.model_dump(mode="json")}
         parts = []
         for seed in SEEDS:
             state = Stack(settings.model, [seed], torch.device("cpu")).state()
             factor = 1.5 if variant in MOVED else 1
             tensors = {f"model.{name}": value[0].detach().numpy() * factor for name, value in state.items()}
+            own = {**origin, "weights": seeds.digest(tensors)}
             loss = TRACES[seed].astype(np.float32)
             tensors |= {"trace.loss": loss, "trace.gradient_norm": loss, "trace.step": np.arange(1, 61)}
-            parts.append(Finished(seed, tensors, (EpochRow(seed, 1, 2.0, 2.0, 0.1, 1.0, 1.0),), origin))
-        seeds.assemble(directory / variant, settings, parts, {"seeds": SEEDS})
+            parts.append(Finished(seed, tensors, (EpochRow(seed, 1, 2.0, 2.0, 0.1, 1.0, 1.0),), own))
+            seeds.write(seeds.folder(directory / variant, settings, "d" * 64), parts[-1])
+        record = {"seeds": SEEDS, "variant": variant, "config": origin["config"], "data_digest": "d" * 64}
+        seeds.assemble(file_of(directory, variant), settings, parts, record)
     return directory
+
+
+def file_of(runs: Path, variant: str) -> Path:
+    return runs / f"{variant}.safetensors"
+
+
+def weights_of(runs: Path, variant: str) -> Any:
+    """Of all seeds, stacked."""
+    return seeds.load_weights(file_of(runs, variant), SEEDS, runs / variant)
 
 
 def moved(settings: params.VariantSettings, seed: int) -> Any:
@@ -84,7 +98,7 @@ def moved(settings: params.VariantSettings, seed: int) -> Any:
 def make_task(
     settings: params.VariantSettings, run: Path, arrays: Path, *, seeds: tuple[int, ...] = (4,), probes: tuple[str, ...] = ()
 ) -> Task:
-    return Task(run.name, settings, seeds, probes, "cpu", run, arrays)
+    return Task(run.stem, settings, seeds, probes, "cpu", run, arrays, run.with_suffix(""))
 
 
 def test_losses_predictions_and_positions(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
@@ -97,8 +111,8 @@ def test_losses_predictions_and_positions(settings_of: dict[str, params.VariantS
     images, labels = torch.from_numpy(data.test_images)[:, None].float() / 255, torch.from_numpy(data.test_labels).long()
     for variant, width in (("tiny", (5, 32)), ("net", (0, 0))):
         settings = settings_of[variant]
-        found = measure(make_task(settings, runs / variant, arrays, seeds=(7, 4)))
-        weights = seeds.load_weights(runs / variant, settings)
+        found = measure(make_task(settings, file_of(runs, variant), arrays, seeds=(7, 4)))
+        weights = weights_of(runs, variant)
         assert (list(found.columns), list(found.arrays), list(found.shared)) == ([], ["predictions", "positions"], ["labels"])
         positions, predictions = found.arrays["positions"], found.arrays["predictions"]
         assert (positions.dtype, positions.shape) == (np.float32, (2, *width))
@@ -122,11 +136,11 @@ def test_held_out_images_are_the_last_training_images(settings_of: dict[str, par
 
     settings, data = settings_of["net"], load(arrays)
     held_out = settings.model_copy(update={"train": settings.train.model_copy(update={"validation": 123})})
-    found = measure(make_task(held_out, runs / "net", arrays, seeds=(2, 7))).columns
+    found = measure(make_task(held_out, file_of(runs, "net"), arrays, seeds=(2, 7))).columns
     assert list(found) == ["validation_loss", "validation_accuracy"]
     images = torch.from_numpy(data.train_images)[-123:, None].float() / 255
     labels = torch.from_numpy(data.train_labels)[-123:].long()
-    weights = seeds.load_weights(runs / "net", settings)
+    weights = weights_of(runs, "net")
     for row, place in enumerate((1, 2)):
         module = build(settings.model).eval()
         module.load_state_dict({name: value[place] for name, value in weights.items()})
@@ -143,9 +157,9 @@ def test_accuracy_under_shifts_by_loops(settings_of: dict[str, params.VariantSet
     from pipeline.models import build
 
     settings = settings_of["net"]
-    found = measure(make_task(settings, runs / "net", arrays, probes=("shifts",))).columns
+    found = measure(make_task(settings, file_of(runs, "net"), arrays, probes=("shifts",))).columns
     assert list(found) == [f"shift_{distance}" for distance in (1, 2, 3, 4)]
-    weights = seeds.load_weights(runs / "net", settings)
+    weights = weights_of(runs, "net")
     module = build(settings.model).eval()
     module.load_state_dict({name: value[0] for name, value in weights.items()})
     data = load(arrays)
@@ -176,7 +190,7 @@ def test_changes_of_weights_in_the_first_steps(
     settings = settings_of["net"]
     rate = 1e-3 if optimizer == "adam" else 0.1
     settings = settings.model_copy(update={"train": settings.train.model_copy(update={"optimizer": optimizer, "learning_rate": rate})})
-    found = first_changes(make_task(settings, runs / "net", arrays, seeds=(4, 7)), load(arrays), torch.device("cpu"))
+    found = first_changes(make_task(settings, file_of(runs, "net"), arrays, seeds=(4, 7)), load(arrays), torch.device("cpu"))
     assert list(found) == [f"change_{step}" for step in range(1, 11)]
     for i, seed in enumerate((4, 7)):
         trainer = Trainer(settings, load(arrays), [seed], torch.device("cpu"))
@@ -215,9 +229,9 @@ def test_accuracy_at_other_sizes(settings_of: dict[str, params.VariantSettings],
     from pipeline.models.positions import sincos2d_table, sinusoidal_table
 
     settings = settings_of[position]
-    found = measure(make_task(settings, runs / position, arrays, seeds=(7, 4), probes=("sizes",))).columns
+    found = measure(make_task(settings, file_of(runs, position), arrays, seeds=(7, 4), probes=("sizes",))).columns
     assert list(found) == ["size_20", "size_24", "size_32", "size_36", "size_40", "rows_1", "rows_2", "rows_4", "rows_7"]
-    weights = seeds.load_weights(runs / position, settings)
+    weights = weights_of(runs, position)
     data = load(arrays)
     for row, place in enumerate((2, 0)):
         module = build(settings.model).eval()
@@ -277,10 +291,10 @@ def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], 
     settings = settings_of["tiny"]
     model = settings.model
     assert isinstance(model, params.ModelSettings)
-    found = measure(make_task(settings, runs / "tiny", arrays, seeds=(4, 7), probes=("attention",)))
+    found = measure(make_task(settings, file_of(runs, "tiny"), arrays, seeds=(4, 7), probes=("attention",)))
     data = load(arrays)
     digits = data.test_images[[list(data.test_labels).index(digit) for digit in range(10)]]
-    weights = seeds.load_weights(runs / "tiny", settings)
+    weights = weights_of(runs, "tiny")
     for i, place in enumerate((0, 2)):
         stack = Stack(model, [SEEDS[place]], torch.device("cpu"))
         stack.load({name: value[[place]] for name, value in weights.items()})
@@ -303,7 +317,7 @@ def test_saturation_of_each_seed_at_both_ends(settings_of: dict[str, params.Vari
     settings, data = settings_of["moved"], load(arrays)
     model = settings.model
     assert isinstance(model, params.ModelSettings)
-    found = measure(make_task(settings, runs / "moved", arrays, seeds=(7, 4), probes=("saturation",))).columns
+    found = measure(make_task(settings, file_of(runs, "moved"), arrays, seeds=(7, 4), probes=("saturation",))).columns
     for i, seed in enumerate((7, 4)):
         start, end = (
             saturation.measure(module, model, data.test_images[:256], data.test_labels[:256])
@@ -320,7 +334,7 @@ def test_saturation_of_each_seed_at_both_ends(settings_of: dict[str, params.Vari
 
 def test_position_vectors_against_the_tables(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
     """The weights of these runs are the initial ones: nothing was added to them. What is added by hand is found."""
-    found = measure(make_task(settings_of["tiny"], runs / "tiny", arrays, seeds=(7, 4), probes=("positions",)))
+    found = measure(make_task(settings_of["tiny"], file_of(runs, "tiny"), arrays, seeds=(7, 4), probes=("positions",)))
     grid = [sincos2d_table(2, 32).numpy(), sinusoidal_table(5, 32).numpy()[1:]]  # the second has a place for the class token
     for column, table in (("positions_2d", grid[0]), ("positions_1d", grid[1])):
         expected = [table_correlation(vectors[1:], table) for vectors in found.arrays["positions"].astype(np.float64)]
@@ -342,7 +356,7 @@ def test_position_vectors_against_the_tables(settings_of: dict[str, params.Varia
 def test_gradients_of_a_recurrent_network_at_both_ends(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
     data = load(arrays)
     for seed in (2, 4):
-        found = measure(make_task(settings_of["rows"], runs / "rows", arrays, seeds=(seed,), probes=("recurrence",))).columns
+        found = measure(make_task(settings_of["rows"], file_of(runs, "rows"), arrays, seeds=(seed,), probes=("recurrence",))).columns
         start, end = (
             recurrence.log_ratio(recurrence.state_gradients(module, data.test_images[:256], data.test_labels[:256]))
             for module in (initial_model(settings_of["rows"].model, seed), moved(settings_of["rows"], seed))
@@ -353,15 +367,20 @@ def test_gradients_of_a_recurrent_network_at_both_ends(settings_of: dict[str, pa
 
 def test_the_trace_of_each_seed_in_the_order_of_the_task(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
     """Seven losses of 2 among twenty fall to five at step 22; one that never falls is censored after the 12 steps of the digits' epoch."""
-    found = measure(make_task(settings_of["net"], runs / "net", arrays, seeds=(7, 4, 2), probes=("trace",))).columns
+    found = measure(make_task(settings_of["net"], file_of(runs, "net"), arrays, seeds=(7, 4, 2), probes=("trace",))).columns
     assert {name: column.tolist() for name, column in found.items()} == {"loss_spikes": [1, 0, 0], "steps_to_loss": [20, 22, 13]}
-    damaged = runs.parent / "damaged" / "net"
-    shutil.copytree(runs / "net", damaged)
-    (damaged / seeds.STEPS).write_bytes(b"")
-    with pytest.raises(UserError, match=r"steps.npz is missing or damaged: run `dvc repro train@net`"):
+    damaged = file_of(runs.parent, "net")
+    shutil.copyfile(file_of(runs, "net"), damaged)
+    flip_bit(damaged, 0.99)
+    with pytest.raises(UserError, match=r"net\.safetensors does not hold the weights and traces .*`dvc repro train@net`"):
         measure(make_task(settings_of["net"], damaged, arrays, probes=("trace",)))
 
 
-def test_weights_that_are_not_here(settings_of: dict[str, params.VariantSettings], tmp_path: Path, arrays: Path) -> None:
+def test_weights_that_are_not_here(settings_of: dict[str, params.VariantSettings], runs: Path, tmp_path: Path, arrays: Path) -> None:
     with pytest.raises(UserError, match="run `dvc repro train@net`"):
-        measure(make_task(settings_of["net"], tmp_path / "net", arrays))
+        measure(make_task(settings_of["net"], tmp_path / "net.safetensors", arrays))
+    shutil.copyfile(file_of(runs, "net"), tmp_path / "net.safetensors")  # as in a clone, which has the first seed's
+    alone = make_task(settings_of["net"], tmp_path / "net.safetensors", arrays)
+    assert np.array_equal(measure(alone).losses, measure(make_task(settings_of["net"], file_of(runs, "net"), arrays)).losses)
+    with pytest.raises(UserError, match="The weights of seed 2, 7 are neither in "):
+        measure(make_task(settings_of["net"], tmp_path / "net.safetensors", arrays, seeds=(2, 7)))

@@ -18,6 +18,7 @@ from pipeline.errors import UserError
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.runner import seeds
 from pipeline.training.records import EpochRow
+from tests.helpers import flip_bit, stored
 
 SEEDS = [4, 2]
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -26,7 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "net": {"architecture": "mlp", "widths": [8]},
 }
 LABELS = np.array([0, 3, 3], np.uint8)
-METRICS = {"test_accuracy": 0.5, "test_loss": 0.4, "ensemble_accuracy": 0.6, "per_class_accuracy": {"0": 1.0}}
+METRICS = {"ensemble_accuracy": 0.6, "per_class_accuracy": {"0": 1.0}}
 PREDICTIONS = np.array([[0, 3, 5], [0, 5, 5]], np.uint8)  # (seed, image)
 
 
@@ -34,20 +35,10 @@ class Study:
     """Evaluated variants below a folder. `said` are the lines of the last look at them."""
 
     def __init__(self, root: Path, arrays: Path, raw: dict[str, Any]) -> None:
-        self.root = root
-        self.raw = raw
-        self.said: list[str] = []
-        self.records = Records(
-            arrays=arrays,
-            runs=root / "runs",
-            predictions=root / "predictions",
-            tables=root / "tables",
-        )
+        self.root, self.raw, self.said = root, raw, list[str]()
+        self.records = Records(arrays, root / "store/trainings", root / "store/predictions", root / "tables", root / "nowhere")
         for variant in raw["variants"]:
             self.train(variant, variant)
-        wanted = self.records.wanted(self.params, self.said.append)
-        self.records.prune(wanted, *self.records.split_stale(wanted, self.said.append))
-        for variant in wanted:
             self.evaluate(variant)
 
     @property
@@ -55,57 +46,47 @@ class Study:
         return params.parse(self.raw)
 
     def train(self, variant: str, weights: str) -> None:
-        """What is looked at of a training; its weights are only a text."""
-        directory = self.root / "runs" / variant
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / seeds.WEIGHTS).write_text(weights)
+        """What is looked at of a training; the digests of its weights are any text."""
         rows = [EpochRow(seed, 1, 0.5, 0.4, accuracy, math.nan, 1.5) for seed, accuracy in zip(SEEDS, (2 / 3, 1 / 3), strict=True)]
-        metrics = {"n": 2, "parameters": 7, "flops": 8}
-        config = self.params.resolve(variant).model_dump(mode="json")
-        seeds.write_run(directory, {"variant": variant, "config": config, "seeds": SEEDS, "epochs": rows, "metrics": metrics})
+        record = {"variant": variant, "config": self.params.resolve(variant).model_dump(mode="json"), "seeds": SEEDS, "epochs": rows}
+        outputs = {"weights": {str(seed): f"{weights} {seed}" for seed in SEEDS}}
+        record |= {"metrics": {"n": 2, "parameters": 7, "flops": 8}, "outputs": outputs}
+        seeds.write_record(stored(self.root, variant), record, {})
 
     def evaluate(self, variant: str) -> None:
         inputs = self.records.wanted(self.params, self.said.append)[variant]
         arrays = {"labels": LABELS, "predictions": PREDICTIONS}
-        self.records.write(variant, arrays, Evaluation(inputs, {"shift_1": [0.25, math.nan]}, METRICS))
+        self.records.predictions.mkdir(exist_ok=True)
+        self.records.write(variant, arrays, Evaluation(inputs, {"shift_1": [0.25, math.nan]}, METRICS, ["predictions"]))
 
     def look(self) -> tuple[list[str], list[str]]:
-        """What is up to date and what is not; removes the evaluations that mislead."""
+        """What is up to date and what is not; removes the evaluations of other variants."""
         self.said.clear()
         wanted = self.records.wanted(self.params, self.said.append)
-        kept, stale = self.records.split_stale(wanted, self.said.append)
-        self.records.prune(wanted, kept, stale)
-        return kept, stale
+        found = self.records.split_stale(wanted)
+        self.records.prune(wanted)
+        return found
 
     def there(self) -> list[str]:
         """The variants of which there is an evaluation."""
-        return sorted(path.stem for path in (self.root / "predictions").iterdir())
+        return sorted(path.stem for path in self.records.predictions.iterdir())
 
 
 @pytest.fixture
 def evaluated(tmp_path: Path, arrays: Path, raw_params: dict[str, Any]) -> Study:
-    raw = raw_params | {
-        "train": raw_params["train"] | {"seeds": SEEDS},
-        "variants": {variant: dict(difference) for variant, difference in VARIANTS.items()},
-        "experiments": {},
-        "claims": {},
-    }
-    return Study(tmp_path, arrays, raw)
+    raw = raw_params | {"train": raw_params["train"] | {"seeds": SEEDS}, "experiments": {}, "claims": {}}
+    return Study(tmp_path, arrays, raw | {"variants": {variant: dict(difference) for variant, difference in VARIANTS.items()}})
 
 
-def test_what_is_written_is_read(evaluated: Study) -> None:
-    found = evaluated.records.read("tiny")
-    assert found is not None
+def test_what_is_written_is_read_and_makes_the_tables(evaluated: Study) -> None:
+    found, arrays = evaluated.records.stored("tiny") or pytest.fail("not read")
     assert found.inputs.keys() == {"weights", "config", "probes", "data", "code", "torch"}
     np.testing.assert_equal(found.columns, {"shift_1": [0.25, math.nan]})
     assert found.metrics == METRICS
-    with np.load(evaluated.root / "predictions" / "tiny.npz") as stored:
-        assert np.array_equal(stored["predictions"], PREDICTIONS)
+    assert np.array_equal(arrays["predictions"], PREDICTIONS)
 
-
-def test_the_tables_hold_every_training_and_what_is_evaluated_of_it(evaluated: Study) -> None:
-    (evaluated.root / "predictions" / "mean.npz").unlink()
-    evaluated.train("net", "other weights")
+    (evaluated.root / "store/predictions/mean.npz").unlink()
+    evaluated.train("net", "other")  # its evaluation is of other weights
     evaluated.records.write_tables(evaluated.records.wanted(evaluated.params, evaluated.said.append))
     tables = {path.name: path.read_text().splitlines() for path in (evaluated.root / "tables").iterdir()}
     assert tables["epochs.csv"] == [
@@ -113,25 +94,19 @@ def test_the_tables_hold_every_training_and_what_is_evaluated_of_it(evaluated: S
         *(f"{name},{seed},1,0.5,0.4,{value!r},nan,1.5" for name in VARIANTS for seed, value in zip(SEEDS, (2 / 3, 1 / 3), strict=True)),
     ]
     assert tables["seeds.csv"] == [
-        "variant,seed,test_accuracy,test_loss,shift_1",
-        f"tiny,4,{2 / 3!r},0.4,0.25",
-        f"tiny,2,{1 / 3!r},0.4,nan",
-    ]
+        "variant,seed,test_accuracy,test_loss,shift_1", f"tiny,4,{2 / 3!r},0.4,0.25", f"tiny,2,{1 / 3!r},0.4,nan",
+    ]  # fmt: skip
     assert [line.split(",")[:3] for line in tables["variants.csv"][1:]] == [[name, "7", "8"] for name in VARIANTS]
-    metrics = json.loads("".join(tables["metrics.json"]))
     own = {"n": 2, "parameters": 7, "flops": 8}
-    assert metrics == {
-        "tiny": own | {"ensemble_accuracy": 0.6, "per_class_accuracy": {"0": 1.0}}, "mean": own, "net": own,
-    }  # fmt: skip
+    assert json.loads("".join(tables["metrics.json"])) == {"tiny": own | METRICS, "mean": own, "net": own}
 
 
 def recorded(**changes: Any) -> Callable[[Study], None]:
     """Another machine's or an older run's word of what an evaluation was made from."""
 
     def change(study: Study) -> None:
-        found = study.records.read("mean")
-        assert found is not None
-        study.records.write("mean", {"labels": LABELS, "predictions": PREDICTIONS}, found._replace(inputs=found.inputs | changes))
+        found, arrays = study.records.stored("mean") or pytest.fail("not read")
+        study.records.write("mean", arrays, found._replace(inputs=found.inputs | changes))
 
     return change
 
@@ -139,17 +114,19 @@ def recorded(**changes: Any) -> Callable[[Study], None]:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda study: (study.root / "predictions" / "mean.npz").unlink(),
+        lambda study: (study.root / "store/predictions/mean.npz").unlink(),
+        lambda study: study.train("mean", "other"),
         recorded(code="0" * 64),
         recorded(torch="1.0"),
         recorded(data="0" * 64),
         recorded(probes=["shifts"]),
     ],
 )
-def test_what_changed_is_stale_and_stays_until_it_is_replaced(evaluated: Study, change: Callable[[Study], None]) -> None:
+def test_what_changed_is_stale_until_it_is_replaced(evaluated: Study, change: Callable[[Study], None]) -> None:
     change(evaluated)
     assert evaluated.look() == (["tiny", "net"], ["mean"])
     evaluated.evaluate("mean")
+    recorded(device="A processor", earlier={"2": "e" * 64})(evaluated)  # which decides nothing
     assert evaluated.look() == (["tiny", "mean", "net"], [])
 
 
@@ -157,7 +134,7 @@ def test_what_changed_is_stale_and_stays_until_it_is_replaced(evaluated: Study, 
 @given(data=st.data())
 def test_a_bit_that_flips_in_the_predictions_is_told_or_changes_nothing(evaluated: Study, data: st.DataObject) -> None:
     """A zip file has bits that say nothing of its content, such as its members' dates."""
-    path = evaluated.root / "predictions" / "mean.npz"
+    path = evaluated.root / "store/predictions/mean.npz"
     whole, sound = path.read_bytes(), evaluated.records.read("mean")
     damaged = bytearray(whole)
     damaged[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -167,62 +144,28 @@ def test_a_bit_that_flips_in_the_predictions_is_told_or_changes_nothing(evaluate
     assert found is None or repr(found) == repr(sound)
 
 
-def test_an_evaluation_does_not_outlive_its_weights(evaluated: Study) -> None:
-    evaluated.train("mean", "other weights")
-    assert evaluated.look() == (["tiny", "net"], ["mean"])
-    assert evaluated.there() == ["net", "tiny"]
-
-
-def test_a_flipped_bit_in_the_weights_is_looked_into(evaluated: Study) -> None:
-    (evaluated.root / "runs" / "mean" / seeds.WEIGHTS).write_text("damaged")
-    assert evaluated.look() == (["tiny", "net"], ["mean"])
-
-
 def test_a_measure_that_is_asked_for_later_makes_stale_what_lacks_it(evaluated: Study) -> None:
     experiment = {"title": "A title", "question": "Why?", "source": "a test", "baseline": "tiny", "variants": ["tiny", "net"]}
     evaluated.raw["experiments"] = {"steady": experiment | {"measure": "unstable"}}
     assert evaluated.look() == (["mean"], ["tiny", "net"])
-    evaluated.evaluate("tiny")
-    assert evaluated.look() == (["tiny", "mean"], ["net"])
 
 
-def test_variants_that_are_gone(evaluated: Study) -> None:
-    """A claim that still names one asks for the probes of the others, and what a kill left goes with it."""
-    comparison = {"rule": "less", "measure": "accuracy lost to shifts", "variant": "tiny", "reference": "net"}
-    claim = {"source": "a test", "sentence": "So.", "measured": "It.", "margin": "None.", "comparisons": [comparison]}
-    del evaluated.raw["variants"]["net"]
-    evaluated.raw["claims"] = {"T1": claim}
-    (evaluated.root / "predictions" / ".net.npz.1.tmp").touch()
-    assert evaluated.look() == (["mean"], ["tiny"])
-    assert evaluated.there() == ["mean", "tiny"]
-
-
-def test_variants_without_a_finished_training_are_left_out(evaluated: Study) -> None:
-    (evaluated.root / "runs" / "mean" / "run.json").unlink()
+def test_variants_that_are_gone_renamed_or_not_trained(evaluated: Study) -> None:
+    (evaluated.root / "store/predictions/.net.npz.1.tmp").touch()  # what a kill left
+    evaluated.raw["variants"]["average"] = evaluated.raw["variants"].pop("mean")
+    evaluated.train("average", "mean")  # the seeds of what was called mean
+    stored(evaluated.root, "tiny").unlink()
     evaluated.raw["variants"]["net"]["learning_rate"] = 0.001
-    assert evaluated.look() == (["tiny"], [])
+    assert evaluated.look() == (["average"], [])
     assert evaluated.said == [
-        f"left out, without a finished training in {evaluated.root / 'runs'}/: mean",
+        f"left out, without a finished training in {evaluated.root}/store/trainings/: tiny",
         "net: left out, params.yaml has other settings than its training had; `dvc repro train@net` mends it",
     ]
-    assert evaluated.there() == ["tiny"]
+    assert evaluated.there() == ["average"]
 
 
-def test_a_damaged_record_of_a_training_is_named_and_costs_nothing_good(evaluated: Study) -> None:
-    path = evaluated.root / "runs" / "tiny" / "run.json"
-    path.write_text(path.read_text()[:-2] + "x")
-    with pytest.raises(UserError, match=r"runs/tiny/run.json .*`dvc repro train@tiny`.*`git checkout`"):
+def test_a_damaged_record_of_a_training_is_named_and_costs_nothing(evaluated: Study) -> None:
+    flip_bit(stored(evaluated.root, "tiny"), 0.5)
+    with pytest.raises(UserError, match=r"store/trainings/tiny\.safetensors .*`git checkout .*`dvc repro train@tiny`"):
         evaluated.look()
     assert evaluated.there() == ["mean", "net", "tiny"]
-
-
-def test_without_the_weights_an_evaluation_of_them_stays(evaluated: Study) -> None:
-    for variant in VARIANTS:
-        (evaluated.root / "runs" / variant / seeds.WEIGHTS).unlink()
-    assert evaluated.look() == (["tiny", "mean", "net"], [])
-    weights = evaluated.root / "runs" / "tiny" / seeds.WEIGHTS
-    assert f"tiny: left out, {weights} is not here; `dvc checkout` or `dvc pull` restores it" in evaluated.said
-    # One of other weights is of no use, and there is nothing to make it anew from.
-    recorded(weights="0" * 64)(evaluated)
-    assert evaluated.look() == (["tiny", "net"], [])
-    assert evaluated.there() == ["net", "tiny"]

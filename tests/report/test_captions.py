@@ -27,7 +27,7 @@ from pipeline.study import load
 from pipeline.study.results import load_current
 from pipeline.training import tasks
 from pipeline.training.engine import Trainer, set_reproducible
-from tests.helpers import finish
+from tests.helpers import finish, stored
 from tests.made_up import check_tables, read, table
 
 TINY = {
@@ -92,8 +92,8 @@ def root(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: dic
     set_reproducible(torch.device("cpu"))
     for variant in TRAINED:
         train(root, variant, study.resolve(variant))
-    records = Records(arrays=root / "data/arrays", runs=root / "runs", predictions=root / "predictions", tables=root / "tables")
-    (root / "predictions").mkdir()
+    records = Records(root / "data/arrays", root / "store/trainings", root / "store/predictions", root / "tables")
+    (root / "store/predictions").mkdir(parents=True, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAB_DEVICE", "cpu")
         patch.setattr(inference, "run", lambda tasks, processes: ((task, inference.measure(task)) for task in tasks))
@@ -114,8 +114,8 @@ def spread(records: Records, variant: str) -> None:
     found = records.read(variant)
     assert found is not None
     rng = np.random.default_rng(list(variant.encode()))
-    with np.load(records.predictions / f"{variant}.npz") as stored:
-        arrays = {name: stored[name] for name in stored.files if name != "evaluation"}
+    with np.load(records.predictions / f"{variant}.npz") as file:
+        arrays = {name: file[name] for name in file.files if name != "evaluation"}
     records.write(
         variant, arrays, found._replace(columns={name: rng.random(len(column)).tolist() for name, column in found.columns.items()})
     )
@@ -136,7 +136,7 @@ def train(root: Path, variant: str, settings: params.VariantSettings) -> None:
         "variant": variant, "config": settings.model_dump(mode="json"), "seeds": list(settings.train.seeds), "dataset": "digits",
         "training_id": variant, "data_digest": tasks.data_digest(settings.task, root / "data/arrays"),
     }  # fmt: skip
-    seeds.assemble(root / "runs" / variant, settings, parts, record)
+    seeds.assemble(stored(root, variant), settings, parts, record)
 
 
 def test_tables_are_whole(root: Path) -> None:

@@ -20,6 +20,7 @@ from pipeline.commands.profiles import write_settings
 from pipeline.errors import UserError
 from pipeline.study import load
 from tests.conftest import Repository, small_study
+from tests.helpers import stored
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CAPTIONER = {
@@ -69,7 +70,7 @@ def test_tables_hold_what_the_captions_are_worth(captioned: Repository, monkeypa
     with (captioned.path / "tables" / "seeds.csv").open() as file:
         rows = {(row["variant"], int(row["seed"])): row for row in csv.DictReader(file)}
     for variant in ("caption", "critical", "net"):
-        with np.load(captioned.path / "predictions" / f"{variant}.npz") as stored:
+        with np.load(captioned.path / "store/predictions" / f"{variant}.npz") as stored:
             arrays = dict(stored)
         assert ("attention" in arrays) == (variant != "net")
         if variant != "net":
@@ -148,11 +149,11 @@ def test_weights_of_another_vocabulary_or_training_are_refused(captioned: Reposi
     with pytest.raises(
         UserError, match=r"^The weights in runs/caption know 35 words, but the captions of digits have 37: train them anew\.$"
     ):
-        caption.describe(settings, Path("runs/caption"), 0, picture)
+        caption.describe(settings, stored(Path(), "caption"), 0, picture)
     with pytest.raises(
         UserError, match=r"^runs/critical was trained with other settings than params\.yaml has: run `dvc repro train@critical`\.$"
     ):
-        caption.describe(settings, Path("runs/critical"), 0, picture)
+        caption.describe(settings, stored(Path(), "critical"), 0, picture)
 
 
 @pytest.mark.parametrize(

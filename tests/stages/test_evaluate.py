@@ -24,13 +24,15 @@ from pipeline import params
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.evaluation import inference
+from pipeline.evaluation.evaluate import summarize_votes
 from pipeline.evaluation.records import Records
 from pipeline.measures import SHIFTS
 from pipeline.runner import replay, seeds
 from pipeline.stages import evaluate as stage
+from pipeline.study.files import FINISHED
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.records import EpochRow
-from tests.helpers import ROOT, finish, flip_bit, is_worker, wait_until, workers_of
+from tests.helpers import ROOT, finish, flip_bit, is_worker, rewrite, stored, wait_until, workers_of
 
 SEEDS = [4, 2, 7]
 ORIGIN = {
@@ -66,8 +68,8 @@ def make_params(raw_params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def train(directory: Path, settings: params.VariantSettings, arrays: Path) -> None:
-    """`runs/VARIANT`, as the train stage leaves it."""
+def train(path: Path, settings: params.VariantSettings, arrays: Path) -> None:
+    """The variant's file, as the train stage leaves it in a clone, with the first seed's weights; the others' beside it."""
     import torch
 
     parts = []
@@ -78,7 +80,10 @@ def train(directory: Path, settings: params.VariantSettings, arrays: Path) -> No
         finish(trainer)
         parts += seeds.of_trainer(trainer, ORIGIN, tables)
     config = settings.model_dump(mode="json")
-    seeds.assemble(directory, settings, parts, {"variant": directory.name, "config": config, "seeds": list(settings.train.seeds)})
+    record = {"variant": path.stem, "config": config, "seeds": list(settings.train.seeds), "data_digest": "d" * 64}
+    seeds.assemble(path, settings, parts, record)
+    for part in parts:
+        seeds.write(seeds.folder(path.parents[2] / FINISHED, settings, "d" * 64), part)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +95,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: 
     (directory / "data").mkdir()
     (directory / "data" / "arrays").symlink_to(arrays)
     for variant in VARIANTS:
-        train(directory / "runs" / variant, params.parse(raw).resolve(variant), arrays)
+        train(stored(directory, variant), params.parse(raw).resolve(variant), arrays)
     return directory
 
 
@@ -170,7 +175,7 @@ def table(root: Path, name: str, variant: str) -> list[dict[str, str]]:
 def files(directory: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(directory)): path.read_bytes()
-        for folder in ("tables", "predictions")
+        for folder in ("tables", "store/predictions")
         for path in sorted((directory / folder).rglob("*"))
         if path.is_file()
     }
@@ -178,7 +183,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 def test_what_it_writes_follows_from_the_predictions(evaluated: Path) -> None:
     for variant, width in (("tiny", (5, 32)), ("mean", (0, 0)), ("net", (0, 0))):
-        with np.load(evaluated / "predictions" / f"{variant}.npz") as file:
+        with np.load(evaluated / "store/predictions" / f"{variant}.npz") as file:
             labels, predictions, seeds, positions = (file[name] for name in ("labels", "predictions", "seeds", "positions"))
         assert (predictions.dtype, predictions.shape) == (np.uint8, (3, 360))
         assert list(seeds) == SEEDS
@@ -221,7 +226,7 @@ def test_one_process_and_two_write_the_same_bytes(project: Path, evaluated: Path
 
 
 def test_nothing_is_done_twice(done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
-    before = {path: path.stat().st_mtime_ns for path in done.rglob("*") if path.parts[-2] != "runs"}
+    before = {path: path.stat().st_mtime_ns for path in done.rglob("*")}
     stage.main([])
     assert capsys.readouterr().out == "The evaluation of 3 variants is up to date.\n"
     assert in_process == {}
@@ -246,9 +251,9 @@ def test_what_is_new_or_changed_is_evaluated_alone(done: Path, in_process: Count
     expected: list[tuple[Any, set[str]]] = [
         # A table by hand: no variant. The predictions: that variant.
         (lambda: (done / "tables" / "seeds.csv").write_text("seed\n"), set()),
-        (lambda: (done / "predictions" / "net.npz").unlink(), {"net"}),
-        (lambda: (done / "predictions" / "mean.npz").write_bytes(b"x"), {"mean"}),
-        (lambda: (done / "predictions" / "stray.txt").write_text("x"), set()),
+        (lambda: (done / "store/predictions" / "net.npz").unlink(), {"net"}),
+        (lambda: (done / "store/predictions" / "mean.npz").write_bytes(b"x"), {"mean"}),
+        (lambda: (done / "store/predictions" / "stray.txt").write_text("x"), set()),
     ]
     for change, names in expected:
         in_process.clear()
@@ -264,7 +269,7 @@ def test_what_is_new_or_changed_is_evaluated_alone(done: Path, in_process: Count
     stage.main([])
     assert in_process == {"tiny": 3}
     assert "attention_entropy" not in table(done, "seeds.csv", "tiny")[0]
-    with np.load(done / "predictions" / "tiny.npz") as file:
+    with np.load(done / "store/predictions" / "tiny.npz") as file:
         assert "maps" not in file
 
 
@@ -272,7 +277,14 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
     settings = params.load(evaluated / "params.yaml").resolve("tiny")
     data = load(arrays)
     task = inference.Task(
-        "tiny", settings, tuple(SEEDS), ("shifts", "attention"), "cpu", evaluated / "runs" / "tiny", evaluated / "data" / "arrays"
+        "tiny",
+        settings,
+        tuple(SEEDS),
+        ("shifts", "attention"),
+        "cpu",
+        stored(evaluated, "tiny"),
+        evaluated / "data/arrays",
+        evaluated / FINISHED,
     )
     found = inference.measure(task)  # as one stack, where the stage tested seed by seed
     rows = table(evaluated, "seeds.csv", "tiny")
@@ -281,7 +293,7 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
     for i, row in enumerate(rows):
         shifted = [found.columns[f"shift_{distance}"][i] for distance in SHIFTS]
         assert [float(row[f"shift_{distance}"]) for distance in SHIFTS] == pytest.approx(shifted, abs=2 / 360)
-    with np.load(evaluated / "predictions" / "tiny.npz") as file:
+    with np.load(evaluated / "store/predictions" / "tiny.npz") as file:
         content = dict(file)
     assert list(content["image_labels"]) == list(range(10))
     for digit in range(10):
@@ -293,68 +305,133 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
 
 
 def test_what_is_left_out_is_said(done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
-    (done / "runs" / "mean" / "run.json").unlink()
-    (done / "runs" / "net" / "model.safetensors").unlink()
+    stored(done, "mean").unlink()
     stage.main([])
     assert capsys.readouterr().out.splitlines() == [
-        "left out, without a finished training in runs/: mean",
-        "net: left out, runs/net/model.safetensors is not here; `dvc checkout` or `dvc pull` restores it",
+        "left out, without a finished training in store/trainings/: mean",
         "The evaluation of 2 variants is up to date.",
     ]
-    shutil.rmtree(done / "runs")
-    with pytest.raises(UserError, match=r"nothing to evaluate: runs/ holds no finished training .* run `dvc repro` first"):
+    shutil.rmtree(done / "store/trainings")
+    with pytest.raises(UserError, match=r"nothing to evaluate: store/trainings/ holds no finished training .* run `dvc repro` first"):
         stage.main([])
 
 
 def test_a_flipped_bit_in_the_weights(project: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
-    flip_bit(project / "runs" / "mean" / "model.safetensors", 0.99)
-    with pytest.raises(UserError, match=r"runs/mean/model.safetensors does not have the sha256 that run.json recorded.*train@mean"):
+    flip_bit(stored(project, "mean"), 0.99)
+    with pytest.raises(UserError, match=r"mean\.safetensors does not hold the weights and traces that its record has .*train@mean"):
         stage.main([])
     assert capsys.readouterr().out.count("mean: not evaluated.") == 1
     # The others were evaluated all the same, and are not again.
-    assert sorted(path.stem for path in (project / "predictions").iterdir()) == ["net", "tiny"]
+    assert sorted(path.stem for path in (project / "store/predictions").iterdir()) == ["net", "tiny"]
     in_process.clear()
-    (project / "runs" / "net" / "model.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match="mean, net were not evaluated, for the reasons above"):
+    stage_fails = pytest.raises(UserError, match="mean")
+    with stage_fails:
         stage.main([])
-    assert in_process == {"mean": 3, "net": 3}
+    assert not in_process
 
 
-def test_weights_of_another_training(done: Path, in_process: Counter[str]) -> None:
-    """Its evaluation does not outlive the training it was of, even when the new one cannot be made."""
-    directory = done / "runs" / "mean"
-    run = seeds.read_run(directory)
+def test_weights_of_another_training(project: Path, in_process: Counter[str]) -> None:
+    run = seeds.read_record(stored(project, "mean"))
     run["epochs"][1][EpochRow._fields.index("test_loss")] *= 1.01
-    seeds.write_run(directory, run)
-    records = Records(done / "data/arrays", done / "runs", done / "predictions", done / "tables")
-    found = records.read("mean")
-    assert found is not None
-    with np.load(done / "predictions" / "mean.npz") as stored:
-        arrays = {name: stored[name] for name in stored.files if name != "evaluation"}
-    records.write("mean", arrays, found._replace(inputs=found.inputs | {"weights": "0" * 64}))
+    rewrite(stored(project, "mean"), epochs=run["epochs"])
     with pytest.raises(UserError, match=r"variant mean, seed 2, test at loss .* but its training ended at"):
         stage.main([])
-    assert not table(done, "seeds.csv", "mean")
-    assert not (done / "predictions" / "mean.npz").exists()
+    assert not table(project, "seeds.csv", "mean")
+    assert not (project / "store/predictions/mean.npz").exists()
+
+
+def evaluation(project: Path, variant: str) -> Any:
+    return Records(project / "data/arrays", project / "store/trainings", project / "store/predictions", project / "tables").stored(variant)
+
+
+def by_other_code(project: Path, variant: str, **changes: Any) -> None:
+    """Has a variant's evaluation be of an earlier version of the code."""
+    found, arrays = evaluation(project, variant)
+    records = Records(project / "data/arrays", project / "store/trainings", project / "store/predictions", project / "tables")
+    records.write(variant, arrays, found._replace(inputs=found.inputs | {"code": "e" * 64} | changes))
+
+
+def test_a_further_seed_is_evaluated_alone(done: Path, in_process: Counter[str], arrays: Path) -> None:
+    """In a clone without the other seeds' weights: what it has of them stays, and the vote is of all."""
+    shutil.rmtree(done / FINISHED)
+    before, arrays_before = evaluation(done, "tiny")
+    edit(done, lambda raw: raw["variants"].update(tiny={"seeds": [4, 2, 7, 9]}))
+    train(stored(done, "tiny"), params.load().resolve("tiny"), arrays)
+    stage.main([])
+    assert in_process == {"tiny": 1}
+    after, arrays_after = evaluation(done, "tiny")
+    assert arrays_after["seeds"].tolist() == [4, 2, 7, 9]
+    for name in before.by_seed:
+        assert np.array_equal(arrays_after[name][:3], arrays_before[name])
+    assert {name: column[:3] for name, column in after.columns.items()} == before.columns
+    assert np.array_equal(arrays_after["maps"], arrays_before["maps"])
+    labels, predictions = arrays_after["labels"], arrays_after["predictions"]
+    assert after.metrics == summarize_votes(predictions, labels)
+
+    edit(done, lambda raw: raw["variants"].update(tiny={"seeds": [9, 4]}))  # and without some, in another order
+    train(stored(done, "tiny"), params.load().resolve("tiny"), arrays)
+    in_process.clear()
+    stage.main([])
+    assert not in_process
+    assert np.array_equal(evaluation(done, "tiny")[1]["predictions"], predictions[[3, 0]])
+
+
+def test_other_code_tests_what_is_here_and_keeps_the_rest_if_the_first_seed_agrees(
+    done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files(done)
+    by_other_code(done, "tiny")
+    stage.main([])
+    assert in_process == {"tiny": 3}  # all weights are here
+    assert files(done) == before
+
+    shutil.rmtree(done / FINISHED)
+    by_other_code(done, "tiny")
+    in_process.clear()
+    capsys.readouterr()
+    stage.main([])
+    assert in_process == {"tiny": 1}
+    assert "tiny: accuracy" in (said := capsys.readouterr().out)
+    assert "seed 2, 7 kept, whose weights are not here: the first seed gives what it gave before" in said
+    found, _ = evaluation(done, "tiny")
+    assert found.inputs["earlier"] == {"2": "e" * 64, "7": "e" * 64}
+    assert {name: text for name, text in files(done).items() if name.startswith("tables")} == {
+        name: text for name, text in before.items() if name.startswith("tables")
+    }
+
+    old = found._replace(columns=found.columns | {"shift_1": [found.columns["shift_1"][0] + 1e-9, *found.columns["shift_1"][1:]]})
+    records = Records(done / "data/arrays", done / "store/trainings", done / "store/predictions", done / "tables")
+    records.write("tiny", evaluation(done, "tiny")[1], old)
+    by_other_code(done, "tiny")
+    with pytest.raises(UserError, match=r"first seed has another `shift_1` .* weights of seed 2, 7 are not here: `REPLAY=0 dvc repro"):
+        stage.main([])
+    by_other_code(done, "tiny", device="Another (2 cores)")  # where that is rounding
+    stage.main([])
+
+    by_other_code(done, "tiny", probes=[])  # what was not measured of them cannot be kept
+    with pytest.raises(UserError, match=r"The weights of seed 2, 7 are not here"):
+        stage.main([])
 
 
 def test_a_diverged_variant(project: Path, in_process: Counter[str], arrays: Path) -> None:
     """One seed's weights are NaN: it predicts class 0, its loss is no number, and the means are of the others."""
     edit(project, lambda raw: raw["variants"].update(wild=VARIANTS["mean"] | {"divergence": "record"}))
     settings = params.load().resolve("wild")
-    train(project / "runs" / "wild", settings, arrays)
+    train(stored(project, "wild"), settings, arrays)
     zeros = float((load(arrays).test_labels == 0).mean())
-    parts = seeds.load(project / "runs" / "wild")
+    parts = seeds.load(stored(project, "wild"), project / FINISHED)
     assert parts[1].seed == 2
     tensors = {name: value * (np.nan if name.startswith("model.") else 1) for name, value in parts[1].tensors.items()}
     rows = tuple(row._replace(test_loss=math.nan, test_accuracy=zeros) for row in parts[1].rows)
-    parts[1] = seeds.Finished(2, tensors, rows, parts[1].origin)
-    seeds.assemble(project / "runs" / "wild", settings, parts, seeds.read_run(project / "runs" / "wild"))
+    weights = seeds.digest({name: value for name, value in tensors.items() if name.startswith("model.")})
+    parts[1] = seeds.Finished(2, tensors, rows, parts[1].origin | {"weights": weights})
+    seeds.write(seeds.folder(project / FINISHED, settings, "d" * 64), parts[1])
+    seeds.assemble(stored(project, "wild"), settings, parts, seeds.read_record(stored(project, "wild")))
     stage.main([])
     found = table(project, "seeds.csv", "wild")
     assert found[1]["test_loss"] == "nan"
     assert float(found[1]["test_accuracy"]) == zeros
-    with np.load(project / "predictions" / "wild.npz") as file:
+    with np.load(project / "store/predictions/wild.npz") as file:
         assert not file["predictions"][1].any()
         assert file["predictions"][0].any()
     metrics = json.loads((project / "tables" / "metrics.json").read_text())["wild"]

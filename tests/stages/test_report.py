@@ -383,7 +383,7 @@ def test_where_seeds_were_trained_and_replayed_is_told(small_study: Path) -> Non
         {"seeds": [0, 1], "git_commit": "a" * 40, "git_dirty": True, "device_name": "One", "replays": [replay, replay | {"exact": False}]},
         {"seeds": [2], "git_commit": "b" * 40, "device_name": "Another", "replays": []},
     ]
-    seeds.write_run(directory, seeds.read_run(directory) | {"trainings": trainings})
+    seeds.write_run(directory, seeds.read_record(directory) | {"trainings": trainings})
     write_tables(small_study)
     write_pages()
     first, second = (line for line in read(small_study, "hardware.md").splitlines() if "`aaaa" in line or "`bbbb" in line)

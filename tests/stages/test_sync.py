@@ -1,4 +1,4 @@
-"""A store from the files in runs/: which are logged, what they belong to, and what the views show of them."""
+"""A store from the files in store/: which are logged, what they belong to, and what the views show of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pipeline.stages.sync import sync
 from pipeline.study import load
 from pipeline.tracking.store import Store
 from pipeline.tracking.views import MAX_RUNS, STUDY, views_of
-from tests.helpers import commit_all, git
+from tests.helpers import commit_all, git, rewrite, stored
 from tests.tracking.trainings import (
     EPOCHS,
     ROOT,
@@ -33,10 +33,10 @@ from tests.tracking.trainings import (
 )
 
 
-def with_tables(directory: Path) -> None:
+def with_tables(path: Path) -> None:
     """The table that the evaluate stage leaves of this training."""
-    weights = seeds.read_run(directory)["outputs"][seeds.WEIGHTS]
-    records_of(directory).write_tables({directory.name: {"weights": weights}})
+    weights = seeds.read_record(path)["outputs"]["weights"]
+    records_of(path).write_tables({path.stem: {"weights": weights}})
 
 
 def shown(uri: str, where: str) -> set[str]:
@@ -47,7 +47,7 @@ def shown(uri: str, where: str) -> set[str]:
 
 def test_the_views_show_the_training_in_the_folder(project: Path, uri: str) -> None:
     """The store keeps the earlier ones; after a checkout of an earlier commit, that one's is shown."""
-    directory, study = project / "runs" / "base", views_of(None)[0].filter
+    directory, study = stored(project, "base"), views_of(None)[0].filter
     folders = {}
     for number in (1, 2):
         write_training(directory, make_run(training_id=f"{number}{number}" * 16) | {"started": f"2026-01-0{number}T00:00:00+00:00"})
@@ -63,7 +63,7 @@ def test_the_views_show_the_training_in_the_folder(project: Path, uri: str) -> N
 
 def test_a_seed_has_what_it_was_trained_with_itself(project: Path, uri: str) -> None:
     there = {"git_commit": "a" * 40, "git_dirty": False, "code_hash": "0" * 64, "device_name": "Another", "versions": {"torch": "2.11.0"}}
-    write_training(project / "runs" / "base", make_run() | {"trainings": [{"seeds": [3, 7], **there}, {"seeds": [0]}]})
+    write_training(stored(project, "base"), make_run() | {"trainings": [{"seeds": [3, 7], **there}, {"seeds": [0]}]})
     sync()
     tags = read_store(uri).tags
     names = ("git.commit", "git.dirty", "git.base", "commits", "code.hash", "device.name", "versions.torch")
@@ -75,13 +75,13 @@ def test_a_seed_has_what_it_was_trained_with_itself(project: Path, uri: str) -> 
 
 def test_damaged_files_are_named_and_the_others_logged(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     for number, variant in enumerate("abcd"):
-        write_training(project / "runs" / variant, make_run(variant, f"000{number}" * 8))
-    (project / "runs" / "a" / "run.json").write_text("{")
-    path = project / "runs" / "b" / "run.json"
-    path.write_text(path.read_text().replace("digits", "digit5"))
-    older = seeds.read_run(project / "runs" / "c")
-    seeds.write_run(project / "runs" / "c", {name: value for name, value in older.items() if name != "metrics"})
-    with pytest.raises(UserError, match="Damaged files in runs/a, runs/b, runs/c"):
+        write_training(stored(project, variant), make_run(variant, f"000{number}" * 8))
+    stored(project, "a").write_text("{")
+    path = stored(project, "b")
+    path.write_bytes(path.read_bytes().replace(b"digits", b"digit5"))
+    older = seeds.read_record(stored(project, "c"))
+    seeds.write_record(stored(project, "c"), {name: value for name, value in older.items() if name != "metrics"}, {})
+    with pytest.raises(UserError, match="Damaged files in " + ", ".join(f"store/trainings/{name}.safetensors" for name in "abc")):
         sync()
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()[:3]] == [f"{name}: left out" for name in "abc"]
     assert read_store(uri).points == expected_points("0003", "d")
@@ -92,7 +92,7 @@ def test_the_pictures_that_a_report_has_drawn_are_kept_with_the_parent(project: 
     folder = project / ".checkpoints" / "figures"
     folder.mkdir(parents=True)
     for variant, training in (("base", "0123456789abcdef" * 2), ("other", "fedc" * 8)):
-        drawn = (write_training(project / "runs" / variant, make_run(variant, training)) / "run.json").stat().st_mtime
+        drawn = write_training(stored(project, variant), make_run(variant, training)).stat().st_mtime
         (folder / f"{variant}.png").write_bytes(variant.encode())
         os.utime(folder / f"{variant}.png", (drawn, drawn + (5 if variant == "base" else -5)))
     command([])
@@ -114,11 +114,11 @@ def test_the_filters_of_the_document_and_of_the_views(project: Path, uri: str, s
         config = study.resolve(variant).model_dump(mode="json")
         config["train"] |= {"seeds": SEEDS, "epochs": 30 if variant == "sinusoidal" else EPOCHS}
         known = {"config": config, "git_commit": f"{number}" * 40, "git_dirty": False}
-        directory = write_training(project / "runs" / variant, make_run(variant, f"000{number}" * 8) | known)
+        directory = write_training(stored(project, variant), make_run(variant, f"000{number}" * 8) | known)
         if variant in ("sinusoidal", "no-position"):
-            run = seeds.read_run(directory)
+            run = seeds.read_record(directory)
             epochs = [row._replace(test_accuracy=0.98 - 0.01 * (row.seed == 7)) for row in seeds.epoch_rows(run)]
-            seeds.write_run(directory, run | {"epochs": epochs})
+            rewrite(directory, epochs=epochs)
     sync()
     text = (ROOT / "docs/mlflow.md").read_text(encoding="utf-8")
     filters = re.findall(r"```sql\n(.+)\n```", text.replace("%COMMIT%", "%4444444%"))
@@ -145,10 +145,10 @@ def test_the_filters_of_the_document_and_of_the_views(project: Path, uri: str, s
 
 
 def test_an_interval_of_a_share_ends_at_one(project: Path, uri: str) -> None:
-    directory = write_training(project / "runs" / "base", make_run())
-    run = seeds.read_run(directory)
+    directory = write_training(stored(project, "base"), make_run())
+    run = seeds.read_record(directory)
     rows = [row._replace(test_accuracy={3: 1.0, 0: 0.99, 7: 0.9}[row.seed]) for row in seeds.epoch_rows(run)]
-    seeds.write_run(directory, run | {"epochs": rows})
+    rewrite(directory, epochs=rows)
     sync()
     store = Store(uri)
     [parent] = store.runs([store.experiment("digits")], "tags.kind = 'parent'")
@@ -162,7 +162,7 @@ def test_the_report_stage_outlives_a_silent_server(
     """One line says what is wrong; the next report completes the store."""
     from pipeline.stages import report
 
-    with_tables(write_training(project / "runs" / "base", make_run()))
+    with_tables(write_training(stored(project, "base"), make_run()))
     trainings = load(".", "").trainings.values()
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with silent_server() as address:
@@ -179,11 +179,11 @@ def test_the_report_stage_outlives_a_silent_server(
 def test_what_an_experiment_has_from_its_commit_is_not_of_it(project: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """DVC runs queued experiments in copies, and tells a stage the experiment's name and the repository, whose store it is."""
     copy = project / ".dvc" / "tmp" / "exps" / "copy"
-    with_tables(write_training(copy / "runs" / "base", make_run()))
+    with_tables(write_training(stored(copy, "base"), make_run()))
     (copy / ".gitignore").write_text("/runs\n/predictions\n/.checkpoints\n")
     git(copy, "init", "--quiet")
     commit = commit_all(copy, "a study")
-    write_training(copy / "runs" / "wide", make_run("wide", "fedc" * 8))
+    write_training(stored(copy, "wide"), make_run("wide", "fedc" * 8))
     monkeypatch.chdir(copy)
     monkeypatch.setenv("DVC_ROOT", str(project))
     monkeypatch.setenv("DVC_EXP_NAME", "short")
@@ -196,4 +196,4 @@ def test_what_an_experiment_has_from_its_commit_is_not_of_it(project: Path, uri:
 
 def test_sync_without_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command([])
-    assert capsys.readouterr().out == "There is no finished training in runs/ yet: run `make demo` or `dvc repro` first.\n"
+    assert capsys.readouterr().out == "There is no finished training in store/trainings/ yet: run `make demo` or `dvc repro` first.\n"

@@ -21,22 +21,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 from safetensors.torch import load as from_bytes
-from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
-from pipeline.files import read_sealed, sha256, write_sealed
+from pipeline.files import read_sealed, write_sealed
 from pipeline.models import build
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings, load_variant
 from pipeline.runner import pool, replay, seeds
 from pipeline.runner.train import plan
 from pipeline.stages import train as stage
 from pipeline.stages.resolve import prune
-from pipeline.study.files import FINISHED, RUNS
+from pipeline.study.files import FINISHED
 from pipeline.training.engine import Trainer, set_reproducible
-from tests.helpers import flip_bit, is_worker, wait_until, workers_of
+from tests.helpers import flip_bit, is_worker, rewrite, stored, wait_until, workers_of
 
 SEEDS = (0, 1, 2)
 
@@ -116,11 +116,11 @@ def here(directory: Path, watch: Callable[[pool.Message], None] = lambda message
     return out.getvalue()
 
 
-def outcome(directory: Path) -> tuple[list[list[str]], dict[str, torch.Tensor]]:
-    """Everything that has to be equal: the table without its seconds, the weights."""
-    rows = seeds.epoch_rows(seeds.read_run(directory / "runs" / "tiny"))
-    table = [[repr(value) for value in row[:-1]] for row in rows]
-    return table, load_file(directory / "runs" / "tiny" / "model.safetensors")
+def outcome(directory: Path) -> tuple[list[list[str]], dict[str, str], dict[str, np.ndarray], dict[str, Any]]:
+    """Everything that has to be equal: the table without its seconds, the digests of all weights, traces and first weights, the summary."""
+    run = seeds.read_record(stored(directory, "tiny"))
+    table = [[repr(value) for value in row[:-1]] for row in seeds.epoch_rows(run)]
+    return table, run["outputs"]["weights"], load_file(stored(directory, "tiny")), run["metrics"]
 
 
 @pytest.fixture(scope="module")
@@ -139,50 +139,137 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, arrays: Path, study: Para
 def test_a_record_with_an_option_that_is_gone_is_not_trained_over(unbroken: Path, tmp_path: Path) -> None:
     directory = tmp_path / "copy"
     shutil.copytree(unbroken, directory, symlinks=True, ignore=shutil.ignore_patterns(".checkpoints"))
-    run = seeds.read_run(directory / "runs" / "tiny")
-    run["config"]["model"]["gone"] = 1
-    seeds.write_run(directory / "runs" / "tiny", run)
+    config = seeds.read_record(stored(directory, "tiny"))["config"]
+    config["model"]["gone"] = 1
+    rewrite(stored(directory, "tiny"), config=config)
     with pytest.raises(UserError, match=r"model\.gone"):
         here(directory)
     assert not [*(directory / FINISHED).glob("*/seed-*")]
 
 
 def continued(directory: Path, arrays: Path, study: Params, unbroken: Path, **settings: Any) -> Path:
-    """A working directory with the finished seeds of `unbroken`, and without its runs/."""
+    """A working directory with the finished seeds of `unbroken`, and without its store."""
     lay_out(directory, arrays, study, **settings)
     shutil.copytree(unbroken / ".checkpoints", directory / ".checkpoints")
     return directory
 
 
 def assert_same(directory: Path, unbroken: Path) -> None:
-    table, weights = outcome(directory)
-    expected_table, expected_weights = outcome(unbroken)
-    assert table == expected_table
-    assert weights.keys() == expected_weights.keys()
-    for name, value in expected_weights.items():
-        assert torch.equal(weights[name], value), name
+    np.testing.assert_equal(outcome(directory), outcome(unbroken))
 
 
-def test_files_of_a_run(unbroken: Path, study: Params) -> None:
-    directory = unbroken / "runs" / "tiny"
-    assert sorted(path.name for path in directory.iterdir()) == ["model.safetensors", "run.json", "steps.npz"]
-    metrics = seeds.read_run(directory)["metrics"]
-    last = [row for row in seeds.epoch_rows(seeds.read_run(directory)) if row.epoch == 6]
-    accuracies = [row.test_accuracy for row in last]
-    assert [row.seed for row in last] == list(SEEDS)
-    assert metrics["test_accuracy_mean"] == pytest.approx(np.mean(accuracies))
-    assert metrics["test_accuracy_sd"] == pytest.approx(np.std(accuracies, ddof=1))
-    assert metrics["n"] == 3
-    assert all(isinstance(value, int | float) for value in metrics.values())
-    run = seeds.read_run(directory)
-    assert run["outputs"] == {name: sha256(directory / name) for name in seeds.OUTPUTS}
-    assert run["seeds"] == list(SEEDS)
-    assert run["device"] == "cpu"
+def test_a_file_of_the_store(unbroken: Path) -> None:
+    """All seeds' records and traces, and the first one's weights, which are ordinary weights of an ordinary module."""
+    path = stored(unbroken, "tiny")
+    run, parts = seeds.read_record(path), seeds.load(path, unbroken / FINISHED)
+    last = [row.test_accuracy for row in seeds.epoch_rows(run) if row.epoch == 6]
+    assert run["metrics"]["test_accuracy_mean"] == pytest.approx(np.mean(last))
+    assert run["metrics"]["test_accuracy_sd"] == pytest.approx(np.std(last, ddof=1))
+    assert run["metrics"]["n"] == len(last) == 3
     assert run["started"] <= run["finished"]
-    settings = VariantSettings.model_validate_json((unbroken / "configs" / "tiny.json").read_text())
-    model = build(settings.model)
-    weights = seeds.load_weights(directory, settings)
-    model.load_state_dict({name: value[0] for name, value in weights.items()})  # ordinary weights of an ordinary module
+    assert [part.seed for part in parts] == run["seeds"] == list(SEEDS)
+    assert [part.has_weights for part in seeds.load(path)] == [True, False, False]
+    for part in parts:
+        weights = {f"model.{name}": value for name, value in part.weights.items()}
+        assert seeds.digest(weights) == run["outputs"]["weights"][str(part.seed)]
+    model = build(seeds.settings_of(run).model)
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in parts[0].weights.items()})
+    with pytest.raises(UserError, match=r"The weights of tiny's seed 1, 2 are not here: .*`REPLAY=0 dvc repro"):
+        seeds.load_weights(path, SEEDS, unbroken / "nowhere")
+
+
+def test_a_clone_keeps_seeds_without_their_weights_and_trains_what_is_new(
+    tmp_path: Path, arrays: Path, study: Params, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under any name of the variant, and by other code after a replay, which needs no weights. Then all seeds anew, to the same bits."""
+    directory = lay_out(tmp_path, arrays, study)
+    stored(directory, "formerly").parent.mkdir(parents=True)
+    shutil.copyfile(stored(unbroken, "tiny"), stored(directory, "formerly"))
+    assert epochs_trained(here(directory)) == 0
+    assert_same(directory, unbroken)
+    run = seeds.read_record(stored(directory, "tiny"))
+
+    shutil.rmtree(directory / ".checkpoints")
+    stored(directory, "formerly").unlink()
+    others = [group | {"code_hash": "f" * 64} for group in run["trainings"]]
+    rewrite(stored(directory, "tiny"), code_hash="f" * 64, trainings=others)
+    out = here(directory)
+    assert epochs_trained(out) == 0
+    assert "3 finished seeds kept, 3 of them after a replay" in out
+    assert_same(directory, unbroken)
+    after = seeds.read_record(stored(directory, "tiny"))
+    assert (after["training_id"], after["code_hash"]) == (run["training_id"], "f" * 64)
+
+    change(directory, seeds=(*SEEDS, 7))
+    assert epochs_trained(here(directory)) == 6
+    monkeypatch.setenv("REPLAY", "0")
+    change(directory, seeds=SEEDS)
+    assert epochs_trained(here(directory)) == 18  # nothing of the code before holds, and the weights are here then
+    assert_same(directory, unbroken)
+    assert all(part.has_weights for part in seeds.load(stored(directory, "tiny"), directory / FINISHED))
+
+
+def test_another_first_seed_trains_where_its_weights_are_not_here(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
+    directory = lay_out(tmp_path, arrays, study, seeds=(1, 0))
+    stored(directory, "tiny").parent.mkdir(parents=True)
+    shutil.copyfile(stored(unbroken, "tiny"), stored(directory, "tiny"))
+    assert epochs_trained(here(directory)) == 6
+    assert seeds.load(stored(directory, "tiny"))[0].has_weights
+    before, after = (seeds.read_record(stored(one, "tiny"))["outputs"]["weights"] for one in (unbroken, directory))
+    assert after == {seed: before[seed] for seed in ("1", "0")}
+
+
+def test_a_damaged_file_is_not_trained_over_but_written_from_finished_seeds(
+    tmp_path: Path, arrays: Path, study: Params, unbroken: Path
+) -> None:
+    directory = lay_out(tmp_path, arrays, study)
+    path = stored(directory, "tiny")
+    path.parent.mkdir(parents=True)
+    shutil.copyfile(stored(unbroken, "tiny"), path)
+    damaged = flip_bit(path, 0.99)
+    with pytest.raises(UserError, match=r"store/trainings/tiny\.safetensors does not hold .*`git checkout"):
+        here(directory)
+    assert path.read_bytes() == damaged
+    shutil.rmtree(directory / ".checkpoints")
+    shutil.copytree(unbroken / ".checkpoints", directory / ".checkpoints")
+    assert epochs_trained(here(directory)) == 0
+    assert_same(directory, unbroken)
+
+
+@pytest.mark.parametrize("place", [0.001, 0.3, 0.9, 0.999])
+def test_the_file_of_a_variant_that_is_gone_goes_when_its_seeds_are_kept(
+    tmp_path: Path, study: Params, unbroken: Path, monkeypatch: pytest.MonkeyPatch, place: float
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    former = stored(Path(), "formerly")
+    former.parent.mkdir(parents=True)
+    shutil.copyfile(stored(unbroken, "tiny"), former)
+    flip_bit(former, place)
+    (said,) = prune(former.parent, study)
+    assert said.startswith(f"{former} left, ")
+    assert not list(FINISHED.glob("*/*.done"))
+    shutil.copyfile(stored(unbroken, "tiny"), former)
+    assert prune(former.parent, study) == [f"{former} removed: params.yaml no longer names this variant"]
+    assert not former.exists()
+    assert len(list(FINISHED.glob("*/*.done"))) == 3
+
+
+def test_the_id_of_a_training(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
+    """Of code that trains, known before it does, though a clock be ahead: one seed comes from other code of the year 2100."""
+    directory = continued(tmp_path, arrays, study, unbroken)
+    (place,) = (directory / FINISHED).iterdir()
+    part = seeds.read(next(place.glob("seed-1.*.done")))
+    for path in place.iterdir():
+        path.unlink()
+    seeds.write(place, replace(part, origin={**part.origin, "code_hash": "f" * 64, "finished": "2100-01-01T00:00:00+00:00"}))
+    assert epochs_trained(here(directory)) == 12
+    run = seeds.read_record(stored(directory, "tiny"))
+    assert [training["seeds"] for training in run["trainings"]] == [[1], [0, 2]]
+    assert run["code_hash"] == run["trainings"][-1]["code_hash"] != "f" * 64
+    assert run["training_id"] == seeds.training_id(place, "tiny", SEEDS, run["code_hash"], run["device_name"])
+    assert run["training_id"] not in {seeds.training_id(place, "twin", SEEDS, run["code_hash"], run["device_name"]), ""}
+    assert epochs_trained(here(directory)) == 0
+    assert seeds.read_record(stored(directory, "tiny")) == run
 
 
 @pytest.mark.slow
@@ -203,8 +290,6 @@ def test_killed_and_run_again_two_processes_give_the_same_bits_as_one(tmp_path: 
     assert "goes on after epoch" in out
     assert "tiny  seed 2  epoch 6/6  train loss" in out
     assert_same(directory, unbroken)
-    (first_id,) = (json.loads(path.read_text())["training_id"] for path in (directory / ".checkpoints" / "seeds").glob("*/tiny.*.json"))
-    assert json.loads((directory / "runs" / "tiny" / "run.json").read_text())["training_id"] == first_id
 
 
 @pytest.mark.slow
@@ -232,13 +317,14 @@ def test_a_loss_that_is_not_finite_names_seed_and_epoch_and_leaves_what_was_fini
     tmp_path: Path, arrays: Path, study: Params, unbroken: Path
 ) -> None:
     directory = lay_out(tmp_path, arrays, study, epochs=3, seeds=(0, 1), learning_rate=1000.0, optimizer="sgd")
-    shutil.copytree(unbroken / "runs" / "tiny", directory / "runs" / "tiny")
-    before = files(directory)
+    stored(directory, "tiny").parent.mkdir(parents=True)
+    shutil.copyfile(stored(unbroken, "tiny"), stored(directory, "tiny"))
+    before = stored(directory, "tiny").read_bytes()
     with pytest.raises(UserError, match=r"^The loss of variant tiny was not finite: seed 0 in epoch \d; seed 1 in epoch \d\. ") as caught:
         here(directory)
     assert caught.value.status == 1
-    assert files(directory) == before
-    assert [path.name for path in (directory / "runs").iterdir()] == ["tiny"]
+    assert stored(directory, "tiny").read_bytes() == before
+    assert [path.stem for path in (directory / "store/trainings").iterdir()] == ["tiny"]
 
 
 @pytest.mark.slow
@@ -298,37 +384,29 @@ def epochs_trained(out: str) -> int:
     return out.count("  epoch ")
 
 
-def files(directory: Path) -> dict[str, bytes]:
-    """What has to be equal to the last byte: all but times and names."""
-    run = directory / "runs" / "tiny"
-    metrics = json.dumps(seeds.read_run(run)["metrics"]).encode()
-    return {name: (run / name).read_bytes() for name in ("model.safetensors", "steps.npz")} | {"metrics": metrics}
-
-
 def test_seeds_add_up(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
     """Three seeds, after one that was trained before, are bitwise those of one training; so is one after three; and back costs nothing."""
     directory = lay_out(tmp_path, arrays, study, seeds=(1,))
     out = here(directory)
     assert epochs_trained(out) == 6
-    one = files(directory)
+    one = outcome(directory)
     change(directory, seeds=SEEDS)
     out = here(directory)
     assert epochs_trained(out) == 12
     assert "1 finished seed kept" in out
     assert_same(directory, unbroken)
-    assert files(directory) == files(unbroken)
-    run = seeds.read_run(directory / "runs" / "tiny")
+    run = seeds.read_record(stored(directory, "tiny"))
     assert sorted(seed for training in run["trainings"] for seed in training["seeds"]) == [0, 1, 2]
 
     change(directory, seeds=(1,))
     assert epochs_trained(here(directory)) == 0
-    assert files(directory) == one
+    np.testing.assert_equal(outcome(directory), one)
 
     change(directory, seeds=SEEDS, epochs=2)  # other settings, and back to the first
     assert epochs_trained(here(directory)) == 6
     change(directory, epochs=6)
     assert epochs_trained(here(directory)) == 0
-    assert files(directory) == files(unbroken)
+    assert_same(directory, unbroken)
 
 
 @pytest.mark.parametrize("code", [None, "f" * 64], ids=["this code", "other code"])
@@ -348,7 +426,7 @@ def test_the_seeds_of_a_gpu_are_kept_on_the_cpu(tmp_path: Path, arrays: Path, st
     assert epochs_trained(out) == 0
     assert f"3 finished seeds kept{', 3 of them after a replay' if code else ''}" in out
     assert_same(directory, unbroken)
-    (training,) = seeds.read_run(directory / "runs" / "tiny")["trainings"]
+    (training,) = seeds.read_record(stored(directory, "tiny"))["trainings"]
     assert (training["device"], training["graphs"], training["seeds"]) == ("cuda", "captured", [0, 1, 2])
     assert [one["exact"] for one in training["replays"]] == ([False] if code else [])
 
@@ -362,117 +440,8 @@ def test_which_stack_of_a_gpu_is_replayed(study: Params) -> None:
         ("torch: dropout", [pool.Task([0, 1, 2, 3])]),
     ):
         origin = {"code_hash": "c" * 64, "engine": engine, "stack": [0, 1, 9], "replays": []}
-        found = {seed: seeds.Finished(seed, {}, (), origin) for seed in (0, 1)}
+        found = {seed: seeds.Finished(seed, {"model.a": np.zeros(1)}, (), origin) for seed in (0, 1)}
         assert plan(settings, found, "d" * 64, "cuda") == expected
-
-
-def test_what_lies_in_runs_is_found_under_any_name(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
-    """A fresh clone has no finished seeds but those in runs/; a variant renamed there trains nothing."""
-    directory = lay_out(tmp_path, arrays, study)
-    shutil.copytree(unbroken / "runs" / "tiny", directory / "runs" / "formerly")
-    assert epochs_trained(here(directory)) == 0
-    assert files(directory) == files(unbroken)
-
-
-def test_damaged_results_of_a_variant_that_is_gone_stay(
-    tmp_path: Path, arrays: Path, study: Params, unbroken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its seeds cannot be kept before its folder goes."""
-    directory = lay_out(tmp_path, arrays, study)
-    monkeypatch.chdir(directory)
-    former = Path("runs", "formerly")
-    shutil.copytree(unbroken / "runs" / "tiny", former)
-    flip_bit(former / "model.safetensors")
-    (said,) = prune(RUNS, study)
-    assert former.is_dir()
-    assert str(former) in said
-    assert not list(FINISHED.glob("*/*.done"))
-    shutil.copyfile(unbroken / "runs" / "tiny" / "model.safetensors", former / "model.safetensors")
-    prune(RUNS, study)
-    assert not former.exists()
-    assert len(list(FINISHED.glob("*/*.done"))) == 3
-
-
-def test_a_training_keeps_its_id_through_a_kill_and_beside_a_variant_with_its_settings(
-    tmp_path: Path, arrays: Path, study: Params, unbroken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the id MLflow knows a training. The kill comes when all seeds are kept; the variant is found when they are there already."""
-    directory = lay_out(tmp_path, arrays, study)
-    shutil.copytree(unbroken / "runs" / "tiny", directory / "runs" / "tiny")
-    run = seeds.read_run(directory / "runs" / "tiny")
-    code = """
-import os, signal
-from pathlib import Path
-from pipeline.runner import seeds
-left, write = [1, 2, 3], seeds.write
-def killed(*arguments):
-    write(*arguments)
-    left.pop()
-    left or os.kill(os.getpid(), signal.SIGKILL)
-seeds.write = killed
-seeds.keep(Path("runs/tiny"), Path(".checkpoints/seeds"))
-"""
-    assert subprocess.run([sys.executable, "-c", code], cwd=directory).returncode == -signal.SIGKILL
-    monkeypatch.chdir(directory)
-    (place,) = Path(".checkpoints/seeds").iterdir()
-    assert len(list(place.glob("*.done"))) == 3
-    shutil.copytree("runs/tiny", "runs/twin")
-    seeds.write_run(Path("runs/twin"), run | {"variant": "twin", "training_id": "f" * 32})
-    for name, id in (("tiny", run["training_id"]), ("twin", "f" * 32)):
-        seeds.keep(Path("runs", name), place.parent)
-        assert seeds.training_id(place, name, SEEDS, run["code_hash"]) == id
-    assert epochs_trained(here(directory)) == 0
-    assert seeds.read_run(directory / "runs" / "tiny")["training_id"] == run["training_id"]
-
-
-def test_a_clock_that_is_ahead_gives_a_training_no_second_id(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
-    """One seed comes from another version of the code, on a machine whose clock is ahead; this code trains the other two."""
-    directory = continued(tmp_path, arrays, study, unbroken)
-    (place,) = (directory / ".checkpoints" / "seeds").iterdir()
-    part = seeds.read(next(place.glob("seed-1.*.done")))
-    for path in place.iterdir():
-        path.unlink()
-    seeds.write(place, replace(part, origin={**part.origin, "code_hash": "f" * 64, "finished": "2100-01-01T00:00:00+00:00"}))
-    assert epochs_trained(here(directory)) == 12
-    run = seeds.read_run(directory / "runs" / "tiny")
-    assert [training["seeds"] for training in run["trainings"]] == [[1], [0, 2]]
-    assert run["code_hash"] == run["trainings"][-1]["code_hash"] != "f" * 64
-    assert len(list(place.glob("tiny.*.json"))) == 1
-    assert epochs_trained(here(directory)) == 0  # as after `make train`, which leaves runs/ to a process that trains nothing
-    assert seeds.read_run(directory / "runs" / "tiny") == run
-    assert len(list(place.glob("tiny.*.json"))) == 1
-
-
-def test_damaged_outputs_come_back_from_the_finished_seeds(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
-    directory = continued(tmp_path, arrays, study, unbroken)
-    shutil.copytree(unbroken / "runs", directory / "runs")
-    for name in (*seeds.OUTPUTS, seeds.RUN):
-        path = directory / "runs" / "tiny" / name
-        path.write_bytes(path.read_bytes()[:-20])
-    assert epochs_trained(here(directory)) == 0
-    assert files(directory) == files(unbroken)
-    seeds.read_run(directory / "runs" / "tiny")
-
-
-@pytest.mark.parametrize("name", ["run.json", "model.safetensors"])
-def test_results_that_cannot_be_read_are_not_trained_over(
-    tmp_path: Path, arrays: Path, study: Params, unbroken: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a clone whose weights are nowhere, or whose record was edited: a sentence, and nothing is lost. What it names trains."""
-    directory = lay_out(tmp_path, arrays, study)
-    shutil.copytree(unbroken / "runs" / "tiny", directory / "runs" / "tiny")
-    path = directory / "runs" / "tiny" / name
-    path.unlink() if name == "model.safetensors" else path.write_bytes(path.read_bytes()[:-20])
-    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
-    messages: list[pool.Message] = []
-    with pytest.raises(UserError, match=f"^runs/tiny/{name} .* or train anew with `REPLAY=0 dvc repro train@tiny`.$") as caught:
-        here(directory, messages.append)
-    assert caught.value.status == 2
-    assert messages == []
-    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
-    monkeypatch.setenv("REPLAY", "0")
-    assert epochs_trained(here(directory)) == 18
-    assert files(directory) == files(unbroken)
 
 
 @pytest.mark.parametrize("damage", ["finished", "part"])
@@ -496,12 +465,12 @@ def test_a_checkpoint_of_another_processor_is_not_gone_on_from(tmp_path: Path, a
     directory = continued(tmp_path, arrays, study, unbroken)
     path = next((directory / ".checkpoints" / "seeds").glob("*/seed-0.*.done"))
     path.unlink()
-    stored = read_sealed(unbroken / "first-epoch.part")
-    content = seeds._metadata(stored) | {"device_name": "Another (2 cores)"}
-    write_sealed(path.with_suffix(".part"), to_bytes(from_bytes(stored), {"content": json.dumps(content)}))
+    first = read_sealed(unbroken / "first-epoch.part")
+    content = seeds._metadata(first) | {"device_name": "Another (2 cores)"}
+    write_sealed(path.with_suffix(".part"), to_bytes(from_bytes(first), {"content": json.dumps(content)}))
     out = here(directory)
     assert len([line for line in out.splitlines() if ".part is of " in line]) == 1
     assert epochs_trained(out) == 6
     assert_same(directory, unbroken)
     origin = {name: seeds._metadata(read_sealed(unbroken / "first-epoch.part"))[name] for name in ("device_name", "versions")}
-    assert {name: seeds.read_run(directory / "runs" / "tiny")[name] for name in origin} == origin
+    assert {name: seeds.read_record(stored(directory, "tiny"))[name] for name in origin} == origin

@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 
 from pipeline.errors import UserError
+from pipeline.runner.seeds import read_record
 from pipeline.study import Study, load
 from pipeline.study.files import ARRAYS, FolderFiles
 from pipeline.study.results import load_dataset
 from pipeline.training.records import EpochRow
-from tests.helpers import git
+from tests.helpers import git, stored
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
@@ -30,7 +31,7 @@ def read_csv(path: Path) -> pd.DataFrame:
 def test_frames_hold_the_numbers_of_the_files(trained: Repository) -> None:
     study = load(trained.path)
     for variant in ("base", "wide"):
-        run = json.loads((trained.path / "runs" / variant / "run.json").read_text())
+        run = read_record(stored(trained.path, variant))
         found = study.epochs[study.epochs.variant == variant].drop(columns="variant")
         assert found[list(EpochRow._fields)].values.tolist() == run["epochs"]
         evaluated = read_csv(trained.path / "tables" / "seeds.csv").query("variant == @variant")

@@ -10,7 +10,7 @@ import pytest
 from pipeline.stages.sync import sync
 from pipeline.tracking import live
 from pipeline.tracking.live import Live
-from tests.helpers import wait_until
+from tests.helpers import stored, wait_until
 from tests.tracking.trainings import EPOCHS, KEYS, SEEDS, assert_complete, free_port, make_rows, make_run, read_store, write_training
 
 NAMES = ["0123 base", *(f"0123 base, seed {seed}" for seed in SEEDS)]
@@ -33,7 +33,7 @@ def test_curves_are_there_before_the_end_and_the_finished_training_replaces_them
     log.close("SCHEDULED")
     content = read_store(uri)
     assert content.statuses == dict.fromkeys(NAMES, "SCHEDULED")  # FINISHED is only what was recorded whole
-    write_training(project / "runs" / "base", make_run())
+    write_training(stored(project, "base"), make_run())
     sync()
     after = assert_complete(uri)
     assert {point for point in content.points if point[0] != NAMES[0]} <= set(after.points)
@@ -77,7 +77,7 @@ def test_a_fault_is_said_once_and_costs_the_curves_alone(
 
 def test_what_a_kill_left_is_killed_once_no_process_holds_it(project: Path, uri: str) -> None:
     """A training that runs now stays as it is, and is shown beside the finished one."""
-    write_training(project / "runs" / "base", make_run() | {"started": "2026-01-01T00:00:00+00:00"})
+    write_training(stored(project, "base"), make_run() | {"started": "2026-01-01T00:00:00+00:00"})
     running = make_run(training_id="fedc" * 8)
     log = Live(running, start_after=0.0)
     log.epoch(make_rows()[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -16,10 +17,11 @@ import pytest
 
 from docs.mlflow_pictures import Browser, find_chromium
 from pipeline.errors import UserError
+from pipeline.runner import seeds
 from pipeline.stages.sync import sync
 from pipeline.tracking import ui
 from pipeline.tracking.store import Store
-from tests.helpers import wait_until
+from tests.helpers import stored, wait_until
 from tests.tracking.trainings import (
     ROOT,
     SEEDS,
@@ -42,7 +44,7 @@ def runs_in(uri: str, where: str = "") -> list[Any]:
 
 
 def test_a_training_is_logged_whole_and_once(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = write_training(project / "runs" / "base", make_run())
+    path = write_training(stored(project, "base"), make_run())
     sync()
     content = assert_complete(uri)
     ids = {run.info.run_id for run in runs_in(uri)}
@@ -61,21 +63,21 @@ def test_a_training_is_logged_whole_and_once(project: Path, uri: str, capsys: py
     assert content.tags[parent].items() >= (shared | {"kind": "parent", "current": "true"}).items()
     assert content.tags[child].items() >= (shared | {"kind": "seed", "seed": "7", "mlflow.parentRunId": parent}).items()
     assert content.datasets[parent] == [("digits", "e" * 32, "training")]
-    assert content.artifacts == {name: {} for name in content.artifacts} | {parent: {"run.json": (directory / "run.json").read_bytes()}}
+    assert content.artifacts == {name: {} for name in content.artifacts} | {parent: {"run.json": record_text(path)}}
     capsys.readouterr()
     sync()
-    assert capsys.readouterr().out == "1 training of runs/ are in the MLflow store mlflow.db.\n"
+    assert capsys.readouterr().out == "1 training of store/trainings/ are in the MLflow store mlflow.db.\n"
     assert {run.info.run_id for run in runs_in(uri)} == ids
     assert read_store(uri) == content
 
 
 def test_what_is_half_or_different_is_logged_anew(project: Path, uri: str) -> None:
     """A later evaluation, a seed deleted by hand, a parent deleted by hand, and a parent that a kill left running."""
-    directory = write_training(project / "runs" / "base", make_run())
-    write_evaluation(directory, "b" * 64)  # of an earlier training
+    path = write_training(stored(project, "base"), make_run())
+    write_evaluation(path, {"3": "b" * 32})  # of an earlier training
     sync()
     assert not any(key.startswith("evaluation.") for _, key, _, _ in read_store(uri).points)
-    write_evaluation(directory)
+    write_evaluation(path)
     sync()
     assert_complete(uri)
     for kind in ("seed", "parent"):
@@ -90,10 +92,10 @@ def test_what_is_half_or_different_is_logged_anew(project: Path, uri: str) -> No
 
 def test_an_experiment_that_comes_back_brings_no_doubles(project: Path, uri: str) -> None:
     """MLflow brings back every run of it, those that were deleted before, too. None of them counts as complete."""
-    directory = write_training(project / "runs" / "base", make_run())
-    write_evaluation(directory, "b" * 64)
+    path = write_training(stored(project, "base"), make_run())
+    write_evaluation(path, {"3": "b" * 32})
     sync()
-    write_evaluation(directory)
+    write_evaluation(path)
     sync()
     store = Store(uri)
     number = store.experiment("digits")
@@ -113,7 +115,7 @@ def test_nothing_goes_where_another_project_keeps_its_models(
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("another")
     monkeypatch.setenv("MLFLOW_REGISTRY_URI", f"sqlite:///{elsewhere / 'mlflow.db'}")
-    write_training(project / "runs" / "base", make_run())
+    write_training(stored(project, "base"), make_run())
     sync()
     Store(uri).call("create_registered_model", "of-this-study")
     monkeypatch.delenv("MLFLOW_REGISTRY_URI")
@@ -123,7 +125,7 @@ def test_nothing_goes_where_another_project_keeps_its_models(
 
 def test_a_training_that_diverged(project: Path, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Infinity and NaN are logged, and are no difference the next time."""
-    write_diverged(project / "runs" / "base", make_run())
+    write_diverged(stored(project, "base"), make_run())
     sync()
     ids = {run.info.run_id for run in runs_in(uri)}
     points = {(name, key, step): value for name, key, step, value in read_store(uri).points}
@@ -137,7 +139,7 @@ def test_a_training_that_diverged(project: Path, uri: str, capsys: pytest.Captur
 
 def test_a_disk_without_room(project: Path, uri: str) -> None:
     """The kernel refuses to let any file grow beyond what the database has."""
-    write_training(project / "runs" / "base", make_run())
+    write_training(stored(project, "base"), make_run())
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, ((project / "mlflow.db").stat().st_size, limits[1]))
     try:
@@ -152,7 +154,7 @@ def test_a_disk_without_room(project: Path, uri: str) -> None:
 @pytest.mark.slow
 def test_kill_9_in_the_middle(project: Path, uri: str) -> None:
     for number in range(40):
-        write_training(project / "runs" / f"v{number:02}", make_run(f"v{number:02}", f"{number:04}" * 8))
+        write_training(stored(project, f"v{number:02}"), make_run(f"v{number:02}", f"{number:04}" * 8))
     command = [sys.executable, "-m", "pipeline.stages.sync"]
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL) as killed:
         wait_until(lambda: killed.poll() is not None or counted(project / "mlflow.db") >= 5)
@@ -170,7 +172,7 @@ def counted(database: Path) -> int:
 
 
 def test_a_server_that_does_not_answer(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_training(project / "runs" / "base", make_run())
+    write_training(stored(project, "base"), make_run())
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     with silent_server() as silent:
         for address in (silent, f"http://user:secret@127.0.0.1:{free_port()}"):
@@ -190,14 +192,14 @@ def test_a_server_that_dies_and_comes_back(project: Path, monkeypatch: pytest.Mo
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    directory = write_training(project / "runs" / "base", make_run())
+    path = write_training(stored(project, "base"), make_run())
     options = ("--backend-store-uri", "sqlite:///mlflow.db", "--artifacts-destination", "./mlartifacts", "--workers", "1")
     with serving(folder, port, "mlflow", "server", *options) as server:
         sync()
-        assert assert_complete(address).artifacts["0123 base"] == {"run.json": (directory / "run.json").read_bytes()}
+        assert assert_complete(address).artifacts["0123 base"] == {"run.json": record_text(path)}
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
-        write_diverged(project / "runs" / "wild", make_run("wild", "abcd" * 8))
+        write_diverged(stored(project, "wild"), make_run("wild", "abcd" * 8))
         with pytest.raises(UserError, match="does not answer"):
             sync()
     with serving(folder, port, "mlflow", "server", *options):
@@ -225,3 +227,8 @@ def assert_view(link: str) -> None:
         assert [name for name in dict.fromkeys(names) if name in columns] == columns
     finally:
         browser.close()
+
+
+def record_text(path: Path) -> bytes:
+    """What MLflow keeps of a training's record."""
+    return (json.dumps(seeds.read_record(path), indent=2) + "\n").encode()

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from pipeline.models import build
 from pipeline.runner import seeds
 from pipeline.stages.sync import sync
 from pipeline.tracking.store import Store
 from tests.conftest import Repository
+from tests.helpers import stored
 from tests.tracking.trainings import ROOT, free_port, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*type hint:UserWarning")]  # in MLflow's own modules
@@ -49,14 +49,16 @@ def test_a_study_registers_its_baseline_alone(trained: Repository, tmp_path: Pat
     sync()
     version = store.call("get_model_version_by_alias", "vit-ablations", "base-digits")
     assert version.version != other.version
-    run = seeds.read_run(trained.path / "runs" / "base")
+    run = seeds.read_record(stored(trained.path, "base"))
     expected = {"variant": "base", "dataset": "digits", "seed": "0", "weights": run["outputs"]["model.safetensors"]}
     assert version.tags.items() >= expected.items()
     assert float(version.tags["late_test_error"]) == parent.data.metrics["late_test_error"]
 
     settings = seeds.settings_of(run)
     network = build(settings.model)
-    network.load_state_dict({name: value[0] for name, value in seeds.load_weights(trained.path / "runs" / "base", settings).items()})
+    network.load_state_dict(
+        {name: value[0] for name, value in seeds.load_weights(stored(trained.path, "base"), settings.train.seeds[:1]).items()}
+    )
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.delenv("MLFLOW_REGISTRY_URI")
     loaded = mlflow.pytorch.load_model("models:/vit-ablations@base-digits")
@@ -71,7 +73,10 @@ def test_a_real_digit_over_http(project: Path, capsys: pytest.CaptureFixture[str
     mirror = Path(os.environ.get("MNIST_MIRROR", ""))
     if not (mirror / "t10k-images-idx3-ubyte.gz").is_file():
         pytest.skip("MNIST_MIRROR names no directory")
-    bring_committed(project / "runs" / "base")
+    if not stored(ROOT, "base").exists():
+        pytest.skip("the study is not in store/ yet")
+    (project / "store/trainings").mkdir(parents=True)
+    shutil.copyfile(stored(ROOT, "base"), stored(project, "base"))
     sync()
     sync()
     first, second = capsys.readouterr().out.splitlines()
@@ -91,12 +96,3 @@ def test_a_real_digit_over_http(project: Path, capsys: pytest.CaptureFixture[str
         with urllib.request.urlopen(request, timeout=60) as answer:
             logits = np.array(json.load(answer)["predictions"])
     assert (logits.argmax(axis=1) == np.frombuffer(labels, np.uint8, 20, offset=8)).mean() >= 0.9
-
-
-def bring_committed(directory: Path) -> None:
-    """The baseline's files as dvc.lock names them, out of results/."""
-    with (ROOT / "dvc.lock").open() as lock:
-        outs = yaml.load(lock, yaml.CSafeLoader)["stages"][f"train@{directory.name}"]["outs"]
-    directory.mkdir(parents=True)
-    for out in outs:
-        shutil.copyfile(ROOT / "results/files/md5" / out["md5"][:2] / out["md5"][2:], directory / Path(out["path"]).name)

@@ -16,6 +16,7 @@ from pipeline.stages.sync import sync
 from pipeline.tracking import store as stores
 from pipeline.tracking.store import display_name, store_uri
 from pipeline.tracking.ui import main as ui_command
+from tests.helpers import stored
 from tests.tracking.trainings import assert_complete, free_port, make_run, write_training
 
 
@@ -28,7 +29,7 @@ def test_a_kill_while_it_is_made_leaves_nothing_half(empty_database: Path) -> No
 
 @pytest.mark.parametrize("content", [os.urandom(5000), b"SQLite format 3\0" + bytes(5000)])
 def test_a_file_that_cannot_be_read_says_how_to_make_it_anew(content: bytes, project: Path) -> None:
-    write_training(project / "runs" / "base", make_run())
+    write_training(stored(project, "base"), make_run())
     (project / "mlflow.db").write_bytes(content)
     with pytest.raises(UserError, match=r"^The MLflow store mlflow.db cannot be used .*`rm mlflow.db` and `make sync` make it anew"):
         sync()
@@ -38,7 +39,7 @@ def test_a_file_that_cannot_be_read_says_how_to_make_it_anew(content: bytes, pro
 @pytest.mark.parametrize("uri", ["postgresql://lab:secret@host/mlflow", "file:///a/folder", "sqlite://", "sqlite:///:memory:"])
 def test_a_store_is_a_sqlite_file_or_a_server(uri: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A database alone has no place for files: on a second machine it would lead to folders of the first."""
-    write_training(project / "runs" / "base", make_run())
+    write_training(stored(project, "base"), make_run())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     with pytest.raises(UserError, match=r"^MLflow at .* is neither a SQLite file nor a server: start `mlflow server` on it, ") as caught:
         sync()
@@ -53,7 +54,7 @@ def test_an_address_is_named_without_its_password() -> None:
 
 def test_another_program_that_writes_is_waited_for_and_then_named(project: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "_PATIENCE", 0.5)
-    write_training(project / "runs" / "base", make_run())
+    write_training(stored(project, "base"), make_run())
     with closing(sqlite3.connect(project / "mlflow.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UserError, match=r"^The MLflow store mlflow.db is locked by another program"):
@@ -65,7 +66,7 @@ def test_another_program_that_writes_is_waited_for_and_then_named(project: Path,
 
 def test_a_copied_store_does_not_write_into_the_original(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MLflow wrote the place of the runs' files into it, in full."""
-    write_training(project / "runs" / "base", make_run())
+    write_training(stored(project, "base"), make_run())
     sync()
     copy = project / "copy"
     shutil.copytree(project / "runs", copy / "runs")
@@ -83,7 +84,7 @@ def test_unusual_folder_names(name: str, project: Path, monkeypatch: pytest.Monk
     folder.mkdir()
     shutil.move(project / "mlflow.db", folder)
     monkeypatch.chdir(folder)
-    write_training(folder / "runs" / "base", make_run())
+    write_training(stored(folder, "base"), make_run())
     sync()
     assert_complete(store_uri())
     assert len(list((folder / "mlartifacts").rglob("run.json"))) == 1

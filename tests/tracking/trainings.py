@@ -11,19 +11,19 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.evaluation.records import Evaluation, Records
-from pipeline.files import sha256
 from pipeline.runner import seeds
 from pipeline.training.records import EpochRow
-from tests.helpers import ROOT
+from tests.helpers import ROOT, rewrite
 
 SEEDS, EPOCHS = [3, 0, 7], 4
+WEIGHTS = {str(seed): f"{seed:032x}" for seed in SEEDS}  # digests
 KEYS = ("train_loss", "test_loss", "test_accuracy", "gradient_norm", "epoch_seconds")
 COUNTS = {"n": 3, "diverged": 0, "parameters": 26_000, "flops": 4_000_000}
 METRICS = COUNTS | {"test_accuracy_mean": 0.91, "test_accuracy_sd": 0.0125, "test_loss_mean": 0.3}
@@ -89,26 +89,25 @@ def make_rows() -> list[EpochRow]:
     ]
 
 
-def write_training(directory: Path, run: dict[str, Any]) -> Path:
-    """The files of a finished and evaluated training, as the stages leave them."""
-    directory.mkdir(parents=True)
-    (directory / seeds.WEIGHTS).write_text("weights")
+def write_training(path: Path, run: dict[str, Any]) -> Path:
+    """The files of a finished and evaluated training, as the stages leave them. `path`: of the variant's file in the store."""
     rows = sorted(make_rows(), key=lambda row: (SEEDS.index(row.seed), row.epoch))
-    seeds.write_run(directory, run | {"finished": "2026-01-02T04:04:05+00:00", "epochs": rows, "metrics": METRICS})
-    write_evaluation(directory)
-    return directory
+    record = {"finished": "2026-01-02T04:04:05+00:00", "epochs": rows, "metrics": METRICS, "outputs": {"weights": WEIGHTS}}
+    seeds.write_record(path, run | record, {})
+    write_evaluation(path)
+    return path
 
 
-def write_evaluation(directory: Path, weights: str | None = None, metrics: dict[str, Any] = EVALUATION) -> None:
-    """What the evaluate stage leaves of a training's weights, or of others with that sha256."""
+def write_evaluation(path: Path, weights: Mapping[str, str] = WEIGHTS, metrics: dict[str, Any] = EVALUATION) -> None:
+    """What the evaluate stage leaves of a training's weights, or of others with these digests."""
     columns = {name: values for name, values in SEED_EVALUATION.items() if name not in EVALUATION}
-    records_of(directory).write(directory.name, {}, Evaluation({"weights": weights or sha256(directory / seeds.WEIGHTS)}, columns, metrics))
+    records_of(path).write(path.stem, {}, Evaluation({"weights": dict(weights)}, columns, metrics))
 
 
-def records_of(directory: Path) -> Records:
-    """Where the evaluations of the study of a folder of runs/ lie."""
-    root = directory.parents[1]
-    return Records(root / "data/arrays", directory.parent, root / "predictions", root / "tables")
+def records_of(path: Path) -> Records:
+    """Where the evaluations of the study of a training lie."""
+    root = path.parents[2]
+    return Records(root / "data/arrays", path.parent, root / "store/predictions", root / "tables")
 
 
 class Content(NamedTuple):
@@ -185,9 +184,9 @@ def assert_complete(uri: str) -> Content:
     return content
 
 
-def write_diverged(directory: Path, run: dict[str, Any]) -> None:
+def write_diverged(path: Path, run: dict[str, Any]) -> None:
     """A training whose second seed diverges to infinity in epoch 2, and is no number from then on."""
-    write_training(directory, run)
+    write_training(path, run)
     rows = []
     for row in make_rows():
         if row.seed == SEEDS[1] and row.epoch >= 2:
@@ -196,8 +195,8 @@ def write_diverged(directory: Path, run: dict[str, Any]) -> None:
         rows.append(row)
     epochs = sorted(rows, key=lambda row: (SEEDS.index(row.seed), row.epoch))
     metrics = METRICS | {"diverged": 1, "test_loss_mean": None}
-    seeds.write_run(directory, seeds.read_run(directory) | {"epochs": epochs, "metrics": metrics})
-    write_evaluation(directory, metrics=EVALUATION | {"test_loss": None})
+    rewrite(path, epochs=epochs, metrics=metrics)
+    write_evaluation(path, metrics=EVALUATION | {"test_loss": None})
 
 
 @contextmanager
