@@ -86,7 +86,7 @@ compare: $(STAMP) ## what changed between two commits or DVC experiments: BASE=r
 ui: $(STAMP) ## MLflow's pages on the root's store; on a profile's with IN=build/demo
 	@$(IN_FOLDER); python -m pipeline.tracking.ui
 
-sync: $(STAMP) ## bring the MLflow store up to date from runs/, without doubles; a profile's with IN=build/preview
+sync: $(STAMP) ## bring the MLflow store up to date from store/, without doubles; a profile's with IN=build/preview
 	@$(IN_FOLDER); python -m pipeline.stages.sync
 
 test: $(STAMP) ## all tests but the long ones

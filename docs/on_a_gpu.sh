@@ -5,7 +5,7 @@
 #     OUT=/a/folder MINUTES=9 STEPS=seeds bash docs/on_a_gpu.sh    # a part of it, where one command may not take so long
 #
 # It needs no network, no DVC and no MLflow, but torch, numpy, numba, pandas, pydantic, pyyaml, safetensors, rich, scipy, pillow, cuda-core,
-# pytest with timeout and xdist, hypothesis, and timm for the benchmark; of the checkout everything but results/ and reports/, and data/raw as
+# pytest with timeout and xdist, hypothesis, and timm for the benchmark; of the checkout everything but store/ and reports/, and data/raw as
 # `dvc repro fetch` leaves it. COMMIT names the commit where .git is missing. At most 8 files of 16 MiB come to OUT.
 # Afterwards, in a full clone: `cat OUT/seeds-*.tar.gz | tar -xzif - -C .`, the new seeds in params.yaml, `make repro`: it trains none of them.
 set -u

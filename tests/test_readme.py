@@ -42,11 +42,3 @@ def test_its_code_blocks_are_narrow_enough_for_a_page() -> None:
     lines = [line for block in re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE) for line in block.splitlines()]
     assert len(lines) > 20
     assert [line for line in lines if len(line) > 100] == []
-
-
-def test_its_remote_can_be_used_in_the_locked_environment() -> None:
-    """DVC reaches most clouds by packages that no lock names."""
-    from dvc_objects.fs import get_fs_cls
-
-    (address,) = re.findall(r"`dvc remote add --default \w+ ([^`]+)`", (ROOT / "README.md").read_text(encoding="utf-8"))
-    get_fs_cls({"url": address})

@@ -16,9 +16,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from pipeline.params import Params, VariantSettings
+from pipeline.params import Params
 from pipeline.params import load as load_params
 from pipeline.report import pages
+from pipeline.runner import seeds
 from pipeline.study import Training, load, tables
 from pipeline.study.claims import judge
 from pipeline.study.results import load_current
@@ -31,12 +32,15 @@ BLOBS = ROOT / "results/files/md5"  # by md5, as DVC's remote keeps them
 
 
 @pytest.fixture(scope="module")
-def outputs() -> dict[str, str]:
-    """The md5 of every output, and of every file of predictions/, that dvc.lock names."""
+def files() -> dict[str, Path]:
+    """By the places at which they lie, the files of the store; of the earlier form, those that dvc.lock names in its remote."""
+    if (ROOT / "store").exists():
+        return {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "store").rglob("*") if path.is_file()}
     stages = yaml.load((ROOT / "dvc.lock").read_text(), Loader=yaml.CSafeLoader)["stages"]
     found = {out["path"]: out["md5"] for stage in stages.values() for out in stage.get("outs", ())}
     listing = json.loads(blob(found["predictions"]).read_text())
-    return found | {f"predictions/{entry['relpath']}": entry["md5"] for entry in listing}
+    found |= {f"store/predictions/{entry['relpath']}": entry["md5"] for entry in listing}
+    return {path: blob(md5) for path, md5 in found.items()}
 
 
 def blob(md5: str) -> Path:
@@ -44,19 +48,19 @@ def blob(md5: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(outputs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study's folder after `dvc pull`, of the data their description alone: links to the committed files."""
+def folder(files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study's folder as a clone has it, of the data their description alone: links to the committed files."""
     root = tmp_path_factory.mktemp("study")
     for name in ("params.yaml", "claims.yaml", "tables", "timing"):
         (root / name).symlink_to(ROOT / name)
-    for name in ("predictions", "reports"):
-        (root / name).mkdir()
+    (root / "store/predictions").mkdir(parents=True)
+    (root / "reports").mkdir()
     (root / "reports/data").symlink_to(ROOT / "reports/data")
     (root / "data/arrays").mkdir(parents=True)
     (root / "data/arrays/dataset.json").symlink_to(ROOT / "reports/data/dataset.json")
-    for path, md5 in outputs.items():
-        if path.startswith("predictions/"):
-            (root / path).symlink_to(blob(md5))
+    for path, file in files.items():
+        if path.startswith("store/predictions/"):
+            (root / path).symlink_to(file)
     return root
 
 
@@ -105,12 +109,12 @@ def test_pages_come_out_as_committed(committed: tuple[Params, dict[str, Training
     assert written - files.keys() == {"data/dataset.json", "data/samples.png"}
 
 
-def test_stored_settings_keep_their_key(outputs: dict[str, str]) -> None:
+def test_stored_settings_keep_their_key(files: dict[str, Path]) -> None:
     """A seed is found again by the hash of its settings: an option with another name or default would train all of them anew."""
     expected = dict(line.split() for line in (GOLDEN / "training_hashes.txt").read_text().splitlines())
-    stored = {path.split("/")[1]: json.loads(blob(md5).read_text()) for path, md5 in outputs.items() if path.endswith("/run.json")}
-    found = {variant: VariantSettings.model_validate_json(json.dumps(record["config"])).training_hash for variant, record in stored.items()}
-    assert found == expected
+    stored = {file.stem: seeds.read_record(file) for path, file in files.items() if path.startswith("store/trainings/")}
+    stored |= {path.split("/")[1]: json.loads(file.read_text()) for path, file in files.items() if path.endswith("/run.json")}
+    assert {variant: seeds.settings_of(record).training_hash for variant, record in stored.items()} == expected
 
 
 @pytest.mark.usefixtures("drawn_once")

@@ -62,7 +62,6 @@ STEPS = (
             "cp docs/walk/*.yaml .",
             "make list",
             "make repro",
-            "dvc push",
             "git add --all",
             'git commit --quiet -m "A small study"',
         ),
@@ -76,7 +75,6 @@ STEPS = (
             "s/\\[base, no-position\\]/[base, no-position, wide]/' params.yaml claims.yaml",
             "make repro",
             "make compare BASE=HEAD",
-            "dvc push",
             "git add --all",
             'git commit --quiet -m "Is a wider MLP better?"',
         ),
@@ -115,7 +113,6 @@ STEPS = (
         (
             "dvc exp apply fast",
             "make repro",
-            "dvc push",
             "git add --all",
             'git commit --quiet -m "A rate of 0.02"',
             "make compare BASE=HEAD~1 HEAD=HEAD",

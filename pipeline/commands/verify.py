@@ -14,7 +14,6 @@ import functools
 import io
 import tempfile
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -117,20 +116,19 @@ def retest(params: Params, records: Records, chosen: Mapping[str, int]) -> list[
             tasks.append(inference.Task(variant, params.resolve(variant), (seed,), (), device, place, ARRAYS, FINISHED))
         except UserError as error:
             said[variant] = f"not verified: {error}"
-    with closing(inference.run(tasks, len(pool.choose_cards(device)))) as outcomes:
-        for task, outcome in outcomes:
-            part, variant = stored[task.variant], task.variant
-            if isinstance(outcome, UserError):
-                said[variant] = f"not verified: {outcome}"
-                continue
-            tested = float(outcome.losses[0]), float(outcome.accuracies[0]), outcome.num_tests
-            # Torch's engine has no other bits than in the same stack; a fused training is tested by torch's operations.
-            exact = same_processor(part.origin["device_name"], here) and part.origin["stack"] == [part.seed] and not part.is_fused
-            if clause := test_difference(part, *tested, exact=exact):
-                said[variant] = f"not verified: the test of seed {part.seed}: {clause}{_elsewhere(part, here)}"
-            else:
-                same = test_difference(part, *tested, exact=True) is None
-                said[variant] = f"seed {part.seed}  same {'bits' if same else 'up to rounding'}"
+    for task, outcome in inference.run(tasks, len(pool.choose_cards(device))) if tasks else ():
+        part, variant = stored[task.variant], task.variant
+        if isinstance(outcome, UserError):
+            said[variant] = f"not verified: {outcome}"
+            continue
+        tested = float(outcome.losses[0]), float(outcome.accuracies[0]), outcome.num_tests
+        # Torch's engine has no other bits than in the same stack; a fused training is tested by torch's operations.
+        exact = same_processor(part.origin["device_name"], here) and part.origin["stack"] == [part.seed] and not part.is_fused
+        if clause := test_difference(part, *tested, exact=exact):
+            said[variant] = f"not verified: the test of seed {part.seed}: {clause}{_elsewhere(part, here)}"
+        else:
+            same = test_difference(part, *tested, exact=True) is None
+            said[variant] = f"seed {part.seed}  same {'bits' if same else 'up to rounding'}"
     for variant in chosen:
         _say(f"{variant}  {said[variant]}")
     return [variant for variant in chosen if said[variant].startswith("not verified")]

@@ -218,7 +218,7 @@ def elsewhere(run: Mapping[str, Any], here: Mapping[str, str]) -> str | None:
     """How the devices, kernels and torch versions of a training differ from those here, as a clause; None if they do not.
 
     Args:
-        run: the content of run.json. A version of torch that it lacks counts as the same.
+        run: a training's record. A version of torch that it lacks counts as the same.
         here: `device`, its name; `attention`, the kernel; `torch`, its version.
     """
     clauses = []

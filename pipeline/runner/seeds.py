@@ -76,7 +76,7 @@ class Finished:
     @property
     def weights(self) -> dict[str, np.ndarray]:
         """By their names in the network."""
-        return {name.removeprefix("model."): value for name, value in self.tensors.items() if name.startswith("model.")}
+        return {name.removeprefix("model."): np.asarray(value) for name, value in self.tensors.items() if name.startswith("model.")}
 
     @property
     def is_fused(self) -> bool:

@@ -1,6 +1,6 @@
 """DVC stage `evaluate`: tests the stored weights of every variant anew.
 
-One stage for all variants. It keeps the evaluation of a variant while everything that decides it is the same; `predictions/VARIANT.npz`
+One stage for all variants. It keeps what it has while all that decides it is the same; `store/predictions/VARIANT.npz`
 says what that was.
 """
 

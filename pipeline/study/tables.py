@@ -30,7 +30,7 @@ _LEFT_OUT = ("digest", "epochs", "metrics", "outputs", "stacks", "tables")
 
 
 def training(run: Mapping[str, Any], columns: Mapping[str, Sequence[float]] | None) -> Training:
-    """A training from the content of run.json.
+    """A training from its record.
 
     Args:
         columns: (seeds,) each, of its evaluation; None where it was not evaluated.

@@ -17,7 +17,7 @@ from pipeline.measures.definitions import FloatArray, is_diverged
 from pipeline.params import ModelSettings, VariantSettings, flatten, recorded
 from pipeline.study.files import PREDICTIONS, mend
 
-# Entries of run.json that decide a result, besides settings and versions.
+# Entries of a record that decide a result, besides settings and versions.
 CAUSES = ("code_hash", "data_digest", "device", "device_name", "attention")
 ROUNDED = 2  # images of a test that an evaluation on another kind of processor may decide otherwise, as `runner.seeds` has it
 Arrays = dict[str, npt.NDArray[Any]]
@@ -75,7 +75,7 @@ class Training:
     """One trained variant, and what the evaluation left of it.
 
     Attributes:
-        record: what run.json says, as far as it is recorded.
+        record: what the store's file says, as far as it is recorded.
         curves: (seeds, epochs) each, by the columns of epochs.csv: losses in nats, accuracy a fraction, seconds of one epoch.
         parameters, flops: of one seed's model, of one image's forward pass; None where not recorded.
         evaluation: the columns of seeds.csv, (seeds,) each; None where the variant was not evaluated.

@@ -26,7 +26,7 @@ NO_PICTURE = "is not a picture that can be read"
 
 VALUES = [
     (verify.main, ["--variant=bse"], "There is no variant 'bse'; the nearest is 'base'."),
-    (verify.main, ["--variant=../runs/base"], "There is no variant '../runs/base'"),
+    (verify.main, ["--variant=../store/base"], "There is no variant '../store/base'"),
     (verify.main, ["--seed=77"], "No variant has a seed '77'"),
     (verify.main, ["--variant=base", "--seed=-0"], "Variant base has no seed '-0'"),
     (verify.main, ["--variant=base", "--seed=1", "--train=yes"], "TRAIN is 'yes'"),

@@ -46,9 +46,11 @@ def changed(path: Path, content: bytes | None = None, place: float | None = 0.5)
         path.write_bytes(content)
     elif place is not None:
         flip_bit(path, place)
-    yield
-    path.write_bytes(before)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from pipeline.captioning.grammar import PHRASINGS, grammar_of
 from pipeline.commands import caption, plan, verify
 from pipeline.commands.profiles import write_settings
 from pipeline.errors import UserError
+from pipeline.runner import seeds
 from pipeline.study import load
 from tests.conftest import Repository, small_study
 from tests.helpers import stored
@@ -95,7 +96,7 @@ def load_metrics() -> dict[str, Any]:
 
 def test_a_captioner_is_a_training_as_any_other(inside: Repository, capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(inside.stages_run(inside.output)) == ["evaluate", "resolve", "train@caption", "train@critical", "train@net"]
-    run = json.loads(Path("runs/caption/run.json").read_text())
+    run = seeds.read_record(stored(Path(), "caption"))
     scenes = json.loads(Path("data/scenes/scenes.json").read_text())
     assert run["data_digest"] == scenes["digest"]
     assert run["config"]["scenes"] == {"train": 300, "validation": 40, "test": 60, "repeat": 0.25}
@@ -146,13 +147,9 @@ def test_weights_of_another_vocabulary_or_training_are_refused(captioned: Reposi
     settings = params.load().resolve("caption")
     picture = np.full((56, 56), 255, np.uint8)
     object.__setattr__(settings.model, "_shape", settings.model.shape._replace(words=37))
-    with pytest.raises(
-        UserError, match=r"^The weights in runs/caption know 35 words, but the captions of digits have 37: train them anew\.$"
-    ):
+    with pytest.raises(UserError, match=r"^The weights in .*caption\.safetensors know 35 words, but the captions of digits have 37: "):
         caption.describe(settings, stored(Path(), "caption"), 0, picture)
-    with pytest.raises(
-        UserError, match=r"^runs/critical was trained with other settings than params\.yaml has: run `dvc repro train@critical`\.$"
-    ):
+    with pytest.raises(UserError, match=r"critical\.safetensors was trained with other settings .*: run `dvc repro train@critical`\.$"):
         caption.describe(settings, stored(Path(), "critical"), 0, picture)
 
 

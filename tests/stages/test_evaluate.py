@@ -215,7 +215,7 @@ def test_progress_lines(evaluated: Path) -> None:
 def test_only_what_is_asked_for_is_probed(evaluated: Path) -> None:
     columns = {variant: list(table(evaluated, "seeds.csv", variant)[0]) for variant in VARIANTS}
     plain, shifts = ["variant", "seed", "test_accuracy", "test_loss"], ["shift_1", "shift_2", "shift_3", "shift_4"]
-    attention = ["attention_entropy", "ink_correlation", "own_ink_correlation", "deletion", "own_deletion"]
+    attention = ["attention_entropy", "ink_correlation", "own_ink_correlation", "deletion", "own_deletion", "attention_distance_1"]
     assert columns == {"tiny": [*plain, *shifts, *attention], "mean": plain, "net": [*plain, *shifts]}
 
 

@@ -21,11 +21,10 @@ from pipeline.measures import MEASURES
 from pipeline.params import load, read_both
 from pipeline.report import pages
 from pipeline.report.figures import base
-from pipeline.runner import seeds
 from pipeline.stages import report
 from pipeline.study.effects import look_level
 from pipeline.study.results import load_current
-from tests.helpers import ROOT, flip_bit
+from tests.helpers import ROOT, flip_bit, rewrite, stored
 from tests.made_up import (
     IMAGES,
     check_links,
@@ -151,7 +150,7 @@ def test_patches_are_told_from_the_class_token(full_study: Path, monkeypatch: py
     monkeypatch.chdir(full_study)
     run = load_current(load()).trainings["base"]  # three blocks of eight heads, 49 patches after the class token
     assert run.attention is not None
-    with np.load("predictions/base.npz") as stored:
+    with np.load("store/predictions/base.npz") as stored:
         assert np.array_equal(run.patch_positions, stored["positions"][:, 1:])
         assert np.array_equal(run.attention.maps.reshape(10, 3, 8, 49), stored["maps"][..., 1:50])
         assert np.array_equal(run.attention.rollout.reshape(10, 10, 49), stored["rollout"][..., 1:50])
@@ -241,7 +240,7 @@ def test_what_was_not_run_is_said_and_stops_nothing(full_study: Path) -> None:
 
 
 def test_without_its_baseline_an_experiment_shows_what_there_is(small_study: Path) -> None:
-    shutil.rmtree(small_study / "runs/base")
+    stored(small_study, "base").unlink()
     write_tables(small_study)
     write_pages()
     page = read(small_study, "experiments/one.md")
@@ -250,7 +249,7 @@ def test_without_its_baseline_an_experiment_shows_what_there_is(small_study: Pat
     assert "one-position-similarity.png" in page
     assert "### T1a: not run" in page
     check_tables(small_study)
-    shutil.rmtree(small_study / "runs/sinusoidal")
+    stored(small_study, "sinusoidal").unlink()
     write_tables(small_study)
     write_pages()
     page = read(small_study, "experiments/one.md")
@@ -315,14 +314,14 @@ def test_a_claim_follows_the_files(full_study: Path) -> None:
 
 
 def test_a_new_bound_is_judged_without_a_training(small_study: Path) -> None:
-    before = {path: path.read_bytes() for path in (small_study / "runs").rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in (small_study / "store").rglob("*") if path.is_file()}
     edit(small_study, lambda raw: raw.update(images_shown=1, looks=[]))
     for bound, verdict in ((50.0, "supported"), (1.0001, "not settled")):
         edit(small_study, lambda raw, bound=bound: raw["claims"]["T3"]["comparisons"][0].update(variant="sinusoidal", bound=bound))
         write_pages()
         assert f"### T3: {verdict}" in read(small_study, "README.md")  # no experiment of this study has it
         check_links(small_study)
-    assert before == {path: path.read_bytes() for path in (small_study / "runs").rglob("*") if path.is_file()}
+    assert before == {path: path.read_bytes() for path in (small_study / "store").rglob("*") if path.is_file()}
 
 
 def test_a_short_run_is_observed_and_not_judged(small_study: Path) -> None:
@@ -377,13 +376,12 @@ def test_provenance_and_hardware_name_commit_digest_device_and_kernel(full_study
 
 
 def test_where_seeds_were_trained_and_replayed_is_told(small_study: Path) -> None:
-    directory = small_study / "runs/sinusoidal"
     replay = {"git_commit": "b" * 40, "date": "2026-03-04T05:06:07+00:00", "exact": True}
     trainings = [
         {"seeds": [0, 1], "git_commit": "a" * 40, "git_dirty": True, "device_name": "One", "replays": [replay, replay | {"exact": False}]},
         {"seeds": [2], "git_commit": "b" * 40, "device_name": "Another", "replays": []},
     ]
-    seeds.write_run(directory, seeds.read_record(directory) | {"trainings": trainings})
+    rewrite(stored(small_study, "sinusoidal"), trainings=trainings)
     write_tables(small_study)
     write_pages()
     first, second = (line for line in read(small_study, "hardware.md").splitlines() if "`aaaa" in line or "`bbbb" in line)
@@ -422,7 +420,7 @@ def test_removed_experiment_and_variant_vanish(small_study: Path) -> None:
     def remove(raw: dict[str, Any]) -> None:
         del raw["experiments"]["two"], raw["variants"]["patch-7"]
 
-    edit(small_study, remove)  # runs/patch-7 is still there: the report reads what params.yaml names
+    edit(small_study, remove)  # its training is still there: the report reads what params.yaml names
     write_pages()
     after = contents(small_study)
     pages = ("README.md", "thesis.md", "method.md", "hardware.md", "glossary.md", "claims.csv", "curves.csv")
@@ -451,7 +449,7 @@ def test_preview_stands_at_the_top_of_every_page(small_study: Path) -> None:
 
 def _arrays(**changes: Any) -> Callable[[Path], None]:
     def change(root: Path) -> None:
-        path = root / "predictions/sinusoidal.npz"
+        path = root / "store/predictions/sinusoidal.npz"
         with np.load(path) as stored:
             arrays = {name: stored[name] for name in stored.files}
         arrays |= changes
@@ -467,7 +465,7 @@ def _arrays(**changes: Any) -> Callable[[Path], None]:
         (lambda root: edit(root, lambda raw: raw.update(SMALL_OTHER)), "tables/ has no results of any variant that params.yaml names"),
         (lambda root: (root / "tables/epochs.csv").unlink(), "tables/ is damaged, epochs.csv is missing: run `dvc repro --force"),
         (
-            lambda root: flip_bit(root / "predictions/sinusoidal.npz"),
+            lambda root: flip_bit(root / "store/predictions/sinusoidal.npz"),
             "sinusoidal.npz is damaged: run `dvc repro --force --single-item evaluate`.",
         ),
         (
@@ -477,10 +475,10 @@ def _arrays(**changes: Any) -> Callable[[Path], None]:
         (_arrays(predictions=None), "it lacks predictions: run `dvc repro --force --single-item evaluate`"),
         (_arrays(positions=np.zeros((3, 7, 5), np.float32)), "`positions` has the shape (3, 7, 5)"),
         (_arrays(seeds=np.array([4, 5, 6])), "do not fit the seeds of the training"),
-        (_arrays(labels=np.full(IMAGES, 9, np.uint8)), "is of another training than runs/sinusoidal: run `dvc repro evaluate`."),
+        (_arrays(labels=np.full(IMAGES, 9, np.uint8)), "is of another training than the record: run `dvc repro evaluate`."),
         (
             lambda root: edit(root, lambda raw: raw["train"].update(epochs=9)),
-            "runs/base was trained with other settings than params.yaml now has: run `dvc repro`.",
+            "base was trained with other settings than params.yaml now has: run `dvc repro`.",
         ),
         (lambda root: edit(root, lambda raw: raw["experiments"]["one"].update(claims=["T99"])), "there is no 'T99'"),
     ],
@@ -499,7 +497,7 @@ def test_stale_or_damaged_inputs_are_one_sentence_and_lose_nothing(
 
 
 def test_pictures_for_tracking_are_of_the_variants_that_ran(small_study: Path) -> None:
-    shutil.rmtree(small_study / "runs/patch-7")
+    stored(small_study, "patch-7").unlink()
     write_tables(small_study)
     report.main([])
     assert (small_study / "reports/README.md").exists()

@@ -50,15 +50,14 @@ def test_a_study_registers_its_baseline_alone(trained: Repository, tmp_path: Pat
     version = store.call("get_model_version_by_alias", "vit-ablations", "base-digits")
     assert version.version != other.version
     run = seeds.read_record(stored(trained.path, "base"))
-    expected = {"variant": "base", "dataset": "digits", "seed": "0", "weights": run["outputs"]["model.safetensors"]}
+    expected = {"variant": "base", "dataset": "digits", "seed": "0", "weights": run["outputs"]["weights"]["0"]}
     assert version.tags.items() >= expected.items()
     assert float(version.tags["late_test_error"]) == parent.data.metrics["late_test_error"]
 
     settings = seeds.settings_of(run)
     network = build(settings.model)
-    network.load_state_dict(
-        {name: value[0] for name, value in seeds.load_weights(stored(trained.path, "base"), settings.train.seeds[:1]).items()}
-    )
+    weights = seeds.load_weights(stored(trained.path, "base"), settings.train.seeds[:1])
+    network.load_state_dict({name: value[0] for name, value in weights.items()})
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.delenv("MLFLOW_REGISTRY_URI")
     loaded = mlflow.pytorch.load_model("models:/vit-ablations@base-digits")

@@ -69,7 +69,7 @@ def test_a_copied_store_does_not_write_into_the_original(project: Path, monkeypa
     write_training(stored(project, "base"), make_run())
     sync()
     copy = project / "copy"
-    shutil.copytree(project / "runs", copy / "runs")
+    shutil.copytree(project / "store", copy / "store")
     shutil.copyfile(project / "mlflow.db", copy / "mlflow.db")
     monkeypatch.chdir(copy)
     before = sorted((project / "mlartifacts").rglob("*"))
