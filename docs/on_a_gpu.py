@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pipeline import provenance
 from pipeline.errors import UserError, run_command
-from pipeline.params import Params, VariantSettings, load
+from pipeline.params import DataSettings, Params, VariantSettings, load
 from pipeline.runner import pool
 from pipeline.runner.seeds import folder, is_there, read
 from pipeline.training import tasks
@@ -50,7 +50,7 @@ def prepare() -> None:
     from pipeline.data.datasets import prepare as make
 
     if not (ARRAYS / "dataset.json").exists():
-        make("mnist", Path("data/raw"), ARRAYS)
+        make(DataSettings(dataset="mnist"), Path("data/raw"), ARRAYS)
     device = pool.choose_device()
     print(f"{provenance.device_name(device)}, {provenance.versions(device)}", flush=True)
 

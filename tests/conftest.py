@@ -155,10 +155,11 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`data/arrays` of scikit-learn's digits."""
     from pipeline.data.datasets import prepare
     from pipeline.data.fetch import fetch, source
+    from pipeline.params import DataSettings
 
     directory = tmp_path_factory.mktemp("digits")
     fetch(source("digits"), directory / "raw")
-    prepare("digits", directory / "raw", directory / "arrays")
+    prepare(DataSettings(dataset="digits"), directory / "raw", directory / "arrays")
     data.COUNTED = (*data.COUNTED, directory / "arrays" / "dataset.json")  # for settings that no folder with arrays goes with
     return directory / "arrays"
 

@@ -113,7 +113,7 @@ class TestVariants:
         study = params.parse(raw)
         assert study.resolve("cnn-100").model == params.BaselineSettings(architecture="cnn", widths=(2, 3))
         captioner = study.resolve("caption-m2").model
-        assert captioner.model_dump() == raw["variants"]["caption"] | {"memory": 2, "meshed": True}
+        assert captioner.model_dump() == raw["variants"]["caption"] | {"memory": 2, "meshed": True, "normalize": "none"}
         assert [study.resolve(name).stackable for name in ("base", "cnn", "caption")] == [True, False, False]
         assert [study.resolve(name).task for name in ("base", "caption")] == ["classification", "captioning"]
 
@@ -238,7 +238,11 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("base/dim", True, "base.dim"),
     ("base/dim", 32.0, "base.dim"),
     ("base/architecture", "cnn", "base.architecture"),
-    ("data/dataset", "mnst", "data.dataset: there is no data set 'mnst'; the nearest is 'mnist'."),
+    ("data", {"dataset": "npz", "path": "x.npz", "channels": 1, "classes": 3}, "data.size: npz needs it"),
+    ("data", {"dataset": "npz", "size": 28, "channels": 1, "classes": 3}, "data.path: npz needs one"),
+    ("data/classes", 11, "data.classes: mnist has its own"),
+    ("data", {"dataset": "digits", "path": "x"}, "data.path: digits reads no files"),
+    ("data/dataset", "mnst", "data.dataset: there is no 'mnst'; the nearest is 'mnist'."),
     ("train/seeds", [1, 2, 1], "train.seeds: seed 1"),
     ("train/seeds", 5000, "train.seeds"),
     ("train/seeds", True, "train.seeds"),

@@ -8,8 +8,10 @@ import io
 import json
 import math
 import os
+import pickle
 import shutil
 import struct
+import tarfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import UserError
-from pipeline.params import DATASETS
+from pipeline.params import DataSettings
 
 ARRAYS = {
     "train_images": "train-images-idx3-ubyte.gz",
@@ -29,8 +31,8 @@ ARRAYS = {
     "test_labels": "t10k-labels-idx1-ubyte.gz",
 }
 _DESCRIPTION = "dataset.json"
-_DIGITS_TEST_FRACTION = 0.2
-_DIGITS_SPLIT_SEED = 0
+_TEST_SHARE = 0.2  # of a data set that comes without a split
+_SPLIT_SEED = 0
 
 Array = NDArray[np.uint8]
 
@@ -82,12 +84,13 @@ def data_digest(directory: Path = Path("data/arrays")) -> str:
     return digest
 
 
-def prepare(dataset: str, raw: Path, out: Path) -> dict[str, Any]:
+def prepare(data: DataSettings, raw: Path, out: Path) -> dict[str, Any]:
     """Writes the data set's arrays and `dataset.json` to `out`, which is replaced as a whole.
 
     Args:
-        dataset: a name in `DATASETS`, whose `reader` is called with `raw` and the archives' md5 and returns the four arrays.
-        raw: the archives and their manifest, as `fetch` wrote them.
+        data: names the `reader`, which is called with the folder of the files, the md5 of each by name, and `data`; it returns the four
+            arrays.
+        raw: the manifest, as `fetch` wrote it, and the archives.
         out: gets train_images.npy, train_labels.npy, test_images.npy, test_labels.npy and dataset.json.
 
     Returns:
@@ -97,22 +100,22 @@ def prepare(dataset: str, raw: Path, out: Path) -> dict[str, Any]:
     Raises:
         UserError: an archive is missing, damaged or does not fit the data set, or `out` cannot be written.
     """
-    checksums = _manifest(raw, dataset)
-    if not (reader := DATASETS[dataset].reader).startswith("pipeline.data."):
-        raise UserError(f"{reader} is not in pipeline/data, so no stage would notice an edit of it: move its module there.")
-    arrays: dict[str, Array] = resolve_name(reader)(raw, checksums)
-    _check(dataset, arrays)
+    if not data.source.reader.startswith("pipeline.data."):
+        raise UserError(f"{data.source.reader} is not in pipeline/data, so no stage would notice an edit of it: move its module there.")
+    folder, checksums = _manifest(raw, data.dataset)
+    arrays: dict[str, Array] = resolve_name(data.source.reader)(folder, checksums, data)
+    _check(data, arrays)
     contents = {name: _npy(array) for name, array in arrays.items()}
     described = {
         name: {"shape": list(array.shape), "dtype": str(array.dtype), "sha256": hashlib.sha256(contents[name]).hexdigest()}
         for name, array in arrays.items()
     }
-    mean, std = _pixel_statistics(arrays["train_images"])
+    mean, std = _statistics(arrays["train_images"])
     description = {
-        "name": dataset,
+        "name": data.dataset,
         "arrays": described,
         "class_counts": {
-            split: np.bincount(arrays[f"{split}_labels"], minlength=DATASETS[dataset].shape.classes).tolist() for split in ("train", "test")
+            split: np.bincount(arrays[f"{split}_labels"], minlength=data.shape.classes).tolist() for split in ("train", "test")
         },
         "pixel_mean": mean,
         "pixel_std": std,
@@ -125,17 +128,15 @@ def prepare(dataset: str, raw: Path, out: Path) -> dict[str, Any]:
     return description
 
 
-def _check(dataset: str, arrays: dict[str, Any]) -> None:
+def _check(data: DataSettings, arrays: dict[str, Any]) -> None:
     """Raises UserError where a reader's arrays are not as `Dataset` has them; the sentence says what was found and what is expected."""
-    of = DATASETS[dataset]
-    size, channels, classes, words = of.shape
+    of, (size, channels, classes, words) = data.source, data.shape
+    own = (data.label, "the file", "`data` in params.yaml")
+    who = own if of.shape is None else (of.reader, "the reader", "the entry in pipeline/params/data.py")
 
     def expect(right: bool, expected: str, found: object) -> None:
         if not right:
-            raise UserError(
-                f"{of.reader} gives {found} for {dataset}, but {expected} is expected: mend the reader, the files that it reads,"
-                " or the entry in pipeline/params/data.py."
-            )
+            raise UserError(f"{who[0]} gives {found} for {data.dataset}, but {expected} is expected: mend {who[1]}, or {who[2]}.")
 
     expect(not of.nouns or (classes < 128 and words < 256), "at most 127 classes and 255 words of captions", f"{classes} and {words}")
     expect(
@@ -157,18 +158,18 @@ def _check(dataset: str, arrays: dict[str, Any]) -> None:
         expect(most < classes and (split == "test" or not least), f"{split}_labels from 0 to {classes - 1}", f"{least} to {most}")
 
 
-def read_idx(path: Path, num_dimensions: int) -> Array:
-    """Decodes a gzipped idx file of unsigned bytes into an array of `num_dimensions` dimensions.
+def read_idx(packed: bytes, num_dimensions: int, path: Path) -> Array:
+    """Decodes a gzipped idx file of unsigned bytes into an array of `num_dimensions` dimensions; `path` names it.
 
     The format is that of Y. LeCun's MNIST page: two zero bytes, the type (8: unsigned byte), the number of dimensions, each
     dimension's size as four big-endian bytes, then the values in row-major order.
 
     Raises:
-        UserError: the file is missing, damaged or of another kind.
+        UserError: it is damaged or of another kind.
     """
     header = 4 + 4 * num_dimensions
     try:
-        content = gzip.decompress(_read(path))
+        content = gzip.decompress(packed)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} is no intact gzip file ({error}): run `dvc repro --force fetch`.") from None
     if len(content) < header or content[:4] != bytes([0, 0, 8, num_dimensions]):
@@ -179,56 +180,80 @@ def read_idx(path: Path, num_dimensions: int) -> Array:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
-def _manifest(raw: Path, dataset: str) -> dict[str, str]:
-    """The md5 of each archive, as `fetch` verified it."""
+def _manifest(raw: Path, dataset: str) -> tuple[Path, dict[str, str]]:
+    """The folder of a data set's files, and the md5 of each, as `fetch` has seen them."""
     path = raw / "manifest.json"
     again = "run `dvc repro --force fetch`, then `dvc repro`"
     try:
         manifest = json.loads(path.read_bytes())
         if manifest["dataset"] != dataset:
             raise UserError(f"{raw} holds the data set {manifest['dataset']!r}, not {dataset!r}: {again}.")
-        if DATASETS[dataset].torchvision is None:
-            return {}
-        return {file: str(manifest["files"][file]["md5"]) for file in ARRAYS.values()}
+        return Path(manifest.get("folder", raw)), {str(file): str(of["md5"]) for file, of in manifest["files"].items()}
     except FileNotFoundError:
         raise UserError(f"{path} is missing: {again}.") from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is damaged: {again}.") from None
 
 
-def _decode(path: Path, md5: str) -> Array:
-    """One archive as an array. Raises UserError if its md5 is not that of the manifest."""
-    if hashlib.md5(_read(path), usedforsecurity=False).hexdigest() != md5:
-        raise UserError(
-            f"{path} is damaged (its md5 is not the manifest's): run `dvc repro --force fetch` to get it again, then `dvc repro`."
-        )
-    return read_idx(path, 3 if "idx3" in path.name else 1)
+def verified(path: Path, md5: str | None) -> bytes:
+    """A file's content. Raises UserError if its md5 is not that of the manifest."""
+    content = _read(path)
+    if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
+        raise UserError(f"{path} is damaged or another (its md5 is not the manifest's): run `dvc repro --force fetch`, then `dvc repro`.")
+    return content
 
 
-def read_archives(raw: Path, checksums: dict[str, str]) -> dict[str, Array]:
+def read_archives(folder: Path, checksums: dict[str, str], data: DataSettings) -> dict[str, Array]:
     """The four arrays of MNIST's format."""
-    return {name: _decode(raw / file, checksums[file]) for name, file in ARRAYS.items()}
+    return {
+        name: read_idx(verified(folder / file, checksums.get(file)), 3 if "images" in name else 1, folder / file)
+        for name, file in ARRAYS.items()
+    }
 
 
-def read_digits(raw: Path, checksums: dict[str, str]) -> dict[str, Array]:
+def read_cifar10(folder: Path, checksums: dict[str, str], data: DataSettings) -> dict[str, Array]:
+    """CIFAR-10's archive: six pickled batches, whose images are rows of 3 x 32 x 32 bytes."""
+    (name,) = checksums
+    content = verified(folder / name, checksums[name])  # unpickled as it was published
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        parts = {Path(one.name).name: archive.extractfile(one) for one in archive if one.isfile() and "_batch" in one.name}
+        batches = {name: pickle.load(part, encoding="latin1") for name, part in parts.items() if part}
+    splits = {"train": [f"data_batch_{number}" for number in range(1, 6)], "test": ["test_batch"]}
+    arrays = {}
+    for split, names in splits.items():
+        arrays[f"{split}_images"] = np.concatenate([batches[name]["data"] for name in names]).reshape(-1, 3, 32, 32)
+        arrays[f"{split}_labels"] = np.concatenate([batches[name]["labels"] for name in names]).astype(np.uint8)
+    return arrays
+
+
+def read_digits(folder: Path, checksums: dict[str, str], data: DataSettings) -> dict[str, Array]:
     """scikit-learn's 1,797 digits, 8 x 8 pixels of 0 to 16, as 28 x 28 pixels of 0 to 255, with a fixed stratified split."""
     from PIL import Image
     from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
 
     bunch = load_digits()
     small = np.rint(bunch.images * (255 / 16)).astype(np.uint8)  # (image, 8, 8)
     # Pillow resamples bytes in integer arithmetic, so the result is the same on every machine.
-    side = DATASETS["digits"].shape.size
+    side = data.shape.size
     images = np.stack([np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BICUBIC)) for image in small])
-    labels = bunch.target.astype(np.uint8)
-    train, test = train_test_split(
-        np.arange(len(labels)), test_size=_DIGITS_TEST_FRACTION, stratify=labels, random_state=_DIGITS_SPLIT_SEED
-    )
+    return split(images, bunch.target.astype(np.uint8))
+
+
+def split(images: Array, labels: Array) -> dict[str, Array]:
+    """A fixed fifth of each class as test images. Raises ValueError where a class has too few."""
+    from sklearn.model_selection import train_test_split
+
+    train, test = train_test_split(np.arange(len(labels)), test_size=_TEST_SHARE, stratify=labels, random_state=_SPLIT_SEED)
     return {"train_images": images[train], "train_labels": labels[train], "test_images": images[test], "test_labels": labels[test]}
 
 
-def _pixel_statistics(images: Array) -> tuple[float, float]:
+def pixel_statistics(images: Array) -> tuple[list[float], list[float]]:
+    """Mean and population standard deviation of each channel in [0, 1]; images as `Dataset` has them."""
+    mean, std = zip(*(_statistics(channel) for channel in ([images] if images.ndim == 3 else images.swapaxes(0, 1))), strict=True)
+    return list(mean), list(std)
+
+
+def _statistics(images: Array) -> tuple[float, float]:
     """Mean and population standard deviation in [0, 1], from exact integer sums."""
     counts = np.bincount(images.reshape(-1), minlength=256)
     values = np.arange(256)

@@ -1,4 +1,7 @@
-"""Fetches a data set's archives into `data/raw` and verifies their md5. torchvision knows mirrors and checksums, pooch downloads."""
+"""Fetches a data set's archives into `data/raw` and verifies their md5. torchvision knows places and checksums, pooch downloads.
+
+Of data of one's own it writes down what is there.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ from urllib.parse import urlsplit
 
 import pooch
 
+from pipeline.data import own
 from pipeline.errors import UserError, first_line
 from pipeline.files import replacing, write_json
-from pipeline.params import DATASETS
+from pipeline.params import DATASETS, DataSettings
 
 MANIFEST = "manifest.json"
 _TIMEOUT = 10.0  # seconds without a byte, after which the next mirror is asked
@@ -44,10 +48,11 @@ class Source:
     archives: tuple[tuple[str, str], ...]
 
 
-def source(dataset: str) -> Source:
+def source(dataset: str, path: str | None = None) -> Source:
     """The source of a data set: torchvision's mirrors and checksums, or no files.
 
-    The environment variable `MNIST_MIRROR`, a directory or an address, is tried before the public mirrors.
+    Args:
+        path: a directory or an address, tried before the public mirrors. None: the environment variable `MNIST_MIRROR`.
     """
     name = DATASETS[dataset].torchvision
     if name is None:
@@ -55,9 +60,29 @@ def source(dataset: str) -> Source:
     import torchvision.datasets
 
     published = getattr(torchvision.datasets, name)
-    own = os.environ.get("MNIST_MIRROR", "").strip()
-    inside = [f"{own}/{name}/raw"] if os.path.isdir(os.path.expanduser(f"{own}/{name}/raw")) else []  # as torchvision keeps them
-    return Source(dataset, (*([own] if own else []), *inside, *published.mirrors), tuple(published.resources))
+    first = path or os.environ.get("MNIST_MIRROR", "").strip()
+    inside = f"{first}/{name}/raw"  # as torchvision keeps them
+    places = [place for place in (first, inside) if place and (place == first or os.path.isdir(os.path.expanduser(place)))]
+    if not hasattr(published, "mirrors"):  # one archive at one address
+        return Source(dataset, (*places, published.url.rpartition("/")[0]), ((published.filename, published.tgz_md5),))
+    return Source(dataset, (*places, *published.mirrors), tuple(published.resources))
+
+
+def note(data: DataSettings, raw: Path) -> dict[str, Any]:
+    """Writes the manifest of one's own data, which stay where they are, to the directory `raw`.
+
+    Returns:
+        The manifest, see `fetch`, with "folder", in which the files lie.
+
+    Raises:
+        UserError: there are none.
+    """
+    folder, names = own.files(data)
+    files = {name: {"md5": pooch.file_hash(folder / name, alg="md5"), "size": (folder / name).stat().st_size} for name in names}
+    manifest = {"dataset": data.dataset, "folder": str(folder), "files": files}
+    write_json(raw / MANIFEST, manifest)
+    print(f"{folder}: {len(files):,} file{'s' * (len(files) > 1)}", flush=True)
+    return manifest
 
 
 def fetch(source: Source, raw: Path) -> dict[str, Any]:

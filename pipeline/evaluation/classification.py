@@ -18,7 +18,7 @@ from pipeline.measures.definitions import EMPTY_ROWS, SHIFTS, SIZES, FloatArray
 from pipeline.measures.positions import table_correlation
 from pipeline.models.positions import interpolated, sincos2d_table, sinusoidal_table
 from pipeline.params import ModelSettings
-from pipeline.training.classification import evaluate
+from pipeline.training.classification import evaluate, fit_pixels
 from pipeline.training.stack import Stack, initial_model
 
 _DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left and right, as (rows, columns)
@@ -97,7 +97,7 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
     if "saturation" in task.probes:
         model, chosen = task.settings.model, slice(saturation.NUM_IMAGES)
         assert isinstance(model, ModelSettings)
-        for end, modules in _ends(task, make_stack, device).items():
+        for end, modules in _ends(task, dataset, make_stack, device).items():
             found = [saturation.measure(module, model, dataset.test_images[chosen], dataset.test_labels[chosen]) for module in modules]
             columns[f"saturated_attention{end}"] = np.array([one.share for one in found])
             columns[f"score_gradient{end}"] = np.array([one.gradient_ratio for one in found])
@@ -106,7 +106,7 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
         columns |= position_columns(task.settings.model, task.seeds, arrays["positions"].astype(np.float64))
     if "recurrence" in task.probes:
         chosen = slice(recurrence.NUM_IMAGES)
-        for end, modules in _ends(task, make_stack, device).items():
+        for end, modules in _ends(task, dataset, make_stack, device).items():
             norms = [recurrence.state_gradients(one, dataset.test_images[chosen], dataset.test_labels[chosen]) for one in modules]
             columns[f"state_gradient{end}"] = np.array([recurrence.log_ratio(one) for one in norms])
     accuracies = (arrays["predictions"] == dataset.test_labels).mean(1)
@@ -149,12 +149,12 @@ def patch_filters(module: nn.Module) -> FloatArray:
     return filters
 
 
-def _ends(task: Task, make_stack: Callable[..., Stack], device: torch.device) -> dict[str, list[nn.Module]]:
+def _ends(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], device: torch.device) -> dict[str, list[nn.Module]]:
     """The plain modules of the task's seeds, untrained and trained, by the ending of their columns' names."""
-    return {
-        "_start": [initial_model(task.settings.model, seed).to(device) for seed in task.seeds],
-        "": [make_stack(seed).module for seed in task.seeds],
-    }
+    untrained = [initial_model(task.settings.model, seed).to(device) for seed in task.seeds]
+    for module in untrained:
+        fit_pixels(task.settings, dataset, module.state_dict())
+    return {"_start": untrained, "": [make_stack(seed).module for seed in task.seeds]}
 
 
 def shift(images: Tensor, down: int, right: int) -> Tensor:

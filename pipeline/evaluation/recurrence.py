@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from pipeline.measures.definitions import FloatArray
 from pipeline.models.baselines import RowReader
+from pipeline.models.pixels import scaled
 from pipeline.training.classification import pixels
 
 NUM_IMAGES = 256  # the first test images
@@ -61,7 +62,8 @@ def state_gradients(module: nn.Module, images: npt.NDArray[np.uint8], labels: np
     assert isinstance(module, RowReader)
     model = copy.deepcopy(module).double()
     device = next(model.parameters()).device
-    rows = pixels(torch.from_numpy(images).to(device), 1).double().transpose(1, 2).flatten(2)  # as in the network's forward
+    read = scaled(model, pixels(torch.from_numpy(images).to(device), 1).double())
+    rows = read.transpose(1, 2).flatten(2)  # as in the network's forward
     found = states(model.recurrent, rows)
     loss = F.cross_entropy(model.head(found[-1][:, : model.recurrent.hidden_size]), torch.from_numpy(labels).long().to(device))
     norms: FloatArray = torch.stack([gradient.norm() for gradient in torch.autograd.grad(loss, found)]).cpu().numpy()

@@ -8,6 +8,7 @@ from torch import nn
 
 from pipeline.errors import UserError
 from pipeline.models.attention import attention_kernel
+from pipeline.models.pixels import standardize
 from pipeline.models.vit import VisionTransformer, attention_maps
 from pipeline.params import ARCHITECTURES, AnyModelSettings
 
@@ -28,6 +29,8 @@ def build(settings: AnyModelSettings) -> nn.Module:
     if not builder.startswith(("pipeline.models.", "pipeline.captioning.")):
         raise UserError(f"{builder} is not in pipeline/models, so no stage would notice an edit of it: move its module there.")
     model: nn.Module = resolve_name(builder)(settings)
+    if settings.normalize == "standard":
+        standardize(model, settings.shape.channels)
     return model
 
 

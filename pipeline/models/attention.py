@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from pipeline.kernels import attention, attention_path, fuses_slices, sliced_attention, small_head_attention, why_not_fused
 from pipeline.models.dropout import Dropout
-from pipeline.params import AnyModelSettings, BaselineSettings, ModelSettings
+from pipeline.params import AnyModelSettings, CaptionerSettings, ModelSettings
 
 
 class SoftmaxAttention(nn.Module, ABC):
@@ -164,7 +164,9 @@ def attention_kernel(settings: AnyModelSettings, device: torch.device | str) -> 
         "sdpa: WHY" where the fused kernel would be chosen but cannot run on this machine; "explicit: attention
         dropout", because no fused kernel draws our masks; "none" for a model without attention weights.
     """
-    if isinstance(settings, BaselineSettings) or (isinstance(settings, ModelSettings) and not settings.has_attention_weights):
+    if not isinstance(settings, ModelSettings | CaptionerSettings):
+        return "none"
+    if isinstance(settings, ModelSettings) and not settings.has_attention_weights:
         return "none"
     if isinstance(settings, ModelSettings) and settings.attention_dropout:
         return "explicit: attention dropout"

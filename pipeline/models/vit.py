@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from pipeline.models.dropout import Dropout
 from pipeline.models.encoder import EncoderBlock, make_norm
+from pipeline.models.pixels import scaled
 from pipeline.models.positions import sincos2d_table, sinusoidal_table
 from pipeline.params import ModelSettings
 
@@ -133,7 +134,7 @@ def attention_maps(module: nn.Module, images: Tensor) -> Tensor:
     training = module.training
     module.eval()
     try:
-        tokens = module.embed(images)
+        tokens = module.embed(scaled(module, images))
         maps = []
         for block in module.blocks:
             assert isinstance(block, EncoderBlock)

@@ -5,7 +5,7 @@ Nothing here knows of DVC, MLflow or torch. Every fault becomes one sentence tha
 
 from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import DATASETS, DataSettings, DataSource, ScenesSettings, Shape
-from pipeline.params.model import AnyModelSettings, BaselineSettings, CaptionerSettings, ModelSettings
+from pipeline.params.model import AnyModelSettings, BaselineSettings, CaptionerSettings, ModelSettings, NetworkSettings, settings_class
 from pipeline.params.reading import nearest, read, shown
 from pipeline.params.study import (
     ClaimSettings,
@@ -39,6 +39,7 @@ __all__ = [
     "Figure",
     "Measure",
     "ModelSettings",
+    "NetworkSettings",
     "Params",
     "ScenesSettings",
     "Shape",
@@ -53,5 +54,6 @@ __all__ = [
     "read",
     "read_both",
     "recorded",
+    "settings_class",
     "shown",
 ]  # fmt: skip

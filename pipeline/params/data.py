@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.errors import UserError
 from pipeline.params.reading import nearest
@@ -48,14 +48,15 @@ class DataSource:
     """The description of a data set that params.yaml can name.
 
     Attributes:
-        label: its name on pages.
-        reader: `module:function`, which makes the arrays from data/raw; see `pipeline.data.datasets.prepare`.
-        torchvision: the class of torchvision.datasets that has mirrors and checksums of its archives; None if nothing is fetched.
+        label: its name on pages; None where it is the name of what `data.path` names.
+        shape: None where `data` says it.
+        reader: `module:function`, which makes the arrays from the files; see `pipeline.data.datasets.prepare`.
+        torchvision: the class of torchvision.datasets that knows places and checksums of its archives; None if nothing is downloaded.
         nouns: the words for an image of each class in captions, (singular, plural), single words; empty if there are no captions.
     """
 
-    label: str
-    shape: Shape = MNIST_SHAPE
+    label: str | None
+    shape: Shape | None = MNIST_SHAPE
     reader: str = "pipeline.data.datasets:read_archives"
     torchvision: str | None = None
     nouns: Nouns = ()
@@ -66,6 +67,9 @@ DATASETS = {
     "fashion_mnist": DataSource("Fashion-MNIST", Shape(words=37), torchvision="FashionMNIST", nouns=_CLOTHES),
     "kmnist": DataSource("Kuzushiji-MNIST", Shape(words=28), torchvision="KMNIST", nouns=_HIRAGANA),
     "digits": DataSource("scikit-learn's digits", reader="pipeline.data.datasets:read_digits", nouns=_DIGITS),
+    "cifar10": DataSource("CIFAR-10", Shape(32, 3), reader="pipeline.data.datasets:read_cifar10", torchvision="CIFAR10"),
+    "folder": DataSource(None, None, reader="pipeline.data.own:read_folder"),
+    "npz": DataSource(None, None, reader="pipeline.data.own:read_npz"),
 }
 
 
@@ -79,18 +83,44 @@ class Settings(BaseModel):
 
 
 class DataSettings(Settings):
-    dataset: str
+    """What all variants train on.
 
-    @field_validator("dataset")
-    @classmethod
-    def _known(cls, dataset: str) -> str:
-        if dataset not in DATASETS:
-            raise ValueError(f"there is no data set {dataset!r}{nearest(dataset, DATASETS)}")
-        return dataset
+    Attributes:
+        path: the file of `npz` or the folder of `folder`; for data sets with archives, a folder or an address that is asked for them
+            first. What lies there has a digest of its own, so the settings of a variant do not have it.
+        size, channels, classes: of `npz` and `folder`: the side of an image in pixels, 1 for grey or 3 for colours, and the classes.
+    """
+
+    dataset: str
+    path: Annotated[str, Field(min_length=1)] | None = Field(default=None, exclude=True)
+    size: Annotated[int, Field(ge=1, le=1024)] | None = None
+    channels: Literal[1, 3] | None = None
+    classes: Annotated[int, Field(ge=2, le=1000)] | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> DataSettings:
+        if self.dataset not in DATASETS:
+            raise ValueError(f"dataset: there is no {self.dataset!r}{nearest(self.dataset, DATASETS)}")
+        for name in ("size", "channels", "classes"):
+            if self.source.shape is not None and getattr(self, name) is not None:
+                raise ValueError(f"{name}: {self.dataset} has its own; leave it out")
+            if self.source.shape is None and getattr(self, name) is None:
+                raise ValueError(f"{name}: {self.dataset} needs it, a number")
+        return self
 
     @property
     def source(self) -> DataSource:
         return DATASETS[self.dataset]
+
+    @property
+    def shape(self) -> Shape:
+        """Of its images and classes."""
+        return self.source.shape or Shape(self.size or 0, self.channels or 0, self.classes or 0, 0)
+
+    @property
+    def label(self) -> str:
+        """Its name on pages."""
+        return self.source.label or Path(self.path or self.dataset).stem
 
     def count(self, split: Literal["train", "test"]) -> int:
         """Images of a split, as the prepare stage has counted them. Raises UserError where it has not yet."""
@@ -118,5 +148,7 @@ class ScenesSettings(Settings):
 
 def shape_context(data: Any) -> dict[str, Shape]:
     """The context for validating network settings: the shape of the data set that `data` (validated or not) names."""
-    name = data.get("dataset") if isinstance(data, Mapping) else getattr(data, "dataset", None)
-    return {"shape": DATASETS[name].shape} if isinstance(name, str) and name in DATASETS else {}
+    try:
+        return {"shape": (DataSettings.model_validate(data) if isinstance(data, Mapping) else data).shape}
+    except (ValidationError, AttributeError):  # the fault is found where the data themselves are validated
+        return {}

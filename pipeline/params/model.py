@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 
 from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import Settings, Shape
 
 
 class NetworkSettings(Settings):
-    """Settings of any network. `shape` is not an option: it follows from the data set and is passed in the validation's context."""
+    """Settings of any network. `shape` is not an option: it follows from the data set and is passed in the validation's context.
 
+    normalize: what a network reads: pixels in [0, 1] (none), or each channel less its mean over its standard deviation, both of all
+    training images (standard).
+    frozen: of an own model's options that came after its first training, the value that its earlier trainings had.
+    """
+
+    frozen: ClassVar[Mapping[str, Any]] = {}
+
+    architecture: str
+    normalize: Literal["none", "standard"] = "none"
     _shape: Shape = PrivateAttr(default=Shape())
 
     def model_post_init(self, context: Any) -> None:
@@ -182,7 +192,7 @@ def _check_position(dim: int, position: str) -> None:
 if TYPE_CHECKING:
     Baseline = str
 else:
-    Baseline = Literal[tuple(name for name in ARCHITECTURES if name not in ("vit", "captioner"))]
+    Baseline = Literal[tuple(name for name, of in ARCHITECTURES.items() if of.settings.endswith(":BaselineSettings"))]
 
 
 class BaselineSettings(NetworkSettings):
@@ -204,4 +214,10 @@ class BaselineSettings(NetworkSettings):
         return self
 
 
-AnyModelSettings = Annotated[ModelSettings | CaptionerSettings | BaselineSettings, Field(discriminator="architecture")]
+AnyModelSettings = SerializeAsAny[NetworkSettings]
+
+
+def settings_class(architecture: str) -> type[NetworkSettings]:
+    """The class of an architecture's options."""
+    found: type[NetworkSettings] = resolve_name(ARCHITECTURES[architecture].settings)
+    return found

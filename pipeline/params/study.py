@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from pipeline.errors import UserError
 from pipeline.measures import MEASURES, TIMING_RULES, Probe
 from pipeline.measures.definitions import SIZES
 from pipeline.params.architectures import ARCHITECTURES
-from pipeline.params.data import DataSettings, ScenesSettings, Settings, shape_context
-from pipeline.params.model import AnyModelSettings, BaselineSettings, CaptionerSettings, ModelSettings, NetworkSettings
+from pipeline.params.data import MNIST_SHAPE, DataSettings, ScenesSettings, Settings, shape_context
+from pipeline.params.model import AnyModelSettings, ModelSettings, NetworkSettings, settings_class
 from pipeline.params.reading import nearest, read, sentence, shown
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
@@ -25,8 +25,6 @@ from pipeline.params.train import TrainSettings
 _NAME = re.compile(r"[A-Za-z0-9_][\w-]{0,99}", re.ASCII)  # files are called so
 _MISSING = {"NA", "NULL", "null", "NaN", "nan", "None"}  # to pandas, which reads the tables
 _OVERRIDES = TrainSettings.model_fields.keys()
-_NETWORK: TypeAdapter[AnyModelSettings] = TypeAdapter(AnyModelSettings)
-_SETTINGS: dict[str, type[ModelSettings | CaptionerSettings | BaselineSettings]] = {"vit": ModelSettings, "captioner": CaptionerSettings}
 
 
 class VariantSettings(Settings):
@@ -40,11 +38,15 @@ class VariantSettings(Settings):
     @field_validator("model", mode="before")
     @classmethod
     def _fits_the_data(cls, model: Any, info: ValidationInfo) -> Any:
-        """Gives the network's settings the shape of the data set, which is not part of their JSON."""
+        """The options of the architecture, with the shape of the data set, which is not part of their JSON."""
         context = shape_context(info.data.get("data"))
         if isinstance(model, NetworkSettings) and context.get("shape", model.shape) != model.shape:
             model = model.model_dump()
-        return _NETWORK.validate_python(model, context=context) if isinstance(model, Mapping) else model
+        if not isinstance(model, Mapping):
+            return model
+        if (architecture := model.get("architecture")) not in ARCHITECTURES:
+            raise ValueError(f"architecture: there is no {shown(architecture)}")
+        return settings_class(architecture).model_validate(model, context=context)
 
     def to_json(self) -> str:
         """Canonical JSON with sorted keys and one trailing newline; equal for equal settings."""
@@ -112,8 +114,10 @@ class VariantSettings(Settings):
 
         Options at their frozen value do not count: a new option keeps the hashes of earlier trainings, another default changes them.
         """
-        parts = {name: _counted(part) for name in type(self).model_fields if (part := getattr(self, name)) is not None}
+        parts: dict[str, Any] = {name: _counted(part) for name in type(self).model_fields if (part := getattr(self, name)) is not None}
         del parts["train"]["seeds"]
+        if self.model.shape[:3] != MNIST_SHAPE[:3]:
+            parts["shape"] = self.model.shape[:3]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def trained_as(self, config: Mapping[str, Any], *, seeds: bool = False) -> bool:
@@ -129,17 +133,27 @@ class VariantSettings(Settings):
 # What an option was when it came, of each that settings files or older records may leave out. It never changes: trainings with this
 # value have keys without the option, and any other default gives another key. A new option with a default needs a line here.
 FROZEN: dict[type[Settings], dict[str, Any]] = {
-    TrainSettings: {"beta2": 0.999, "validation": 0, "self_critical_epochs": 0, "self_critical_rate": 2e-4},
+    DataSettings: {"size": None, "channels": None, "classes": None},
+    TrainSettings: {
+        "beta2": 0.999, "validation": 0, "crop": 0, "flip": False, "self_critical_epochs": 0, "self_critical_rate": 2e-4,
+    },
+    NetworkSettings: {"normalize": "none"},
     ModelSettings: {"position_std": 1.0, "norm_kind": "layer", "mlp": "full"},
     ScenesSettings: {"train": 30_000, "validation": 2_000, "test": 5_000, "repeat": 0.25},
-}
+}  # fmt: skip
 # Options that are gone, with the value at which the code still computes the same: keys still have it, and records with it are read.
 REMOVED: dict[type[Settings], dict[str, Any]] = {}
 
 
+def _frozen(kind: type[Settings]) -> dict[str, Any]:
+    """A class's own options of `FROZEN`, and those that it inherits; an own model's class has them itself."""
+    own = dict(kind.frozen) if issubclass(kind, NetworkSettings) else {}
+    return own | {name: value for one in kind.__mro__ if issubclass(one, Settings) for name, value in FROZEN.get(one, {}).items()}
+
+
 def _counted(settings: Settings) -> dict[str, Any]:
     """The options that count in a training's key."""
-    frozen = FROZEN.get(type(settings), {})
+    frozen = _frozen(type(settings))
     values = REMOVED.get(type(settings), {}) | settings.model_dump(mode="json")
     return {name: value for name, value in values.items() if name not in frozen or value != frozen[name]}
 
@@ -147,10 +161,12 @@ def _counted(settings: Settings) -> dict[str, Any]:
 def _completed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Recorded settings with the options that came later, and without those that are gone."""
     completed = dict(config)
-    network = _SETTINGS.get(config.get("model", {}).get("architecture", ""), BaselineSettings)
-    for name, kind in {"train": TrainSettings, "model": network, "scenes": ScenesSettings}.items():
+    architecture = config.get("model", {}).get("architecture")
+    network = settings_class(architecture) if architecture in ARCHITECTURES else NetworkSettings
+    kinds: dict[str, type[Settings]] = {"data": DataSettings, "train": TrainSettings, "model": network, "scenes": ScenesSettings}
+    for name, kind in kinds.items():
         if (part := config.get(name)) is not None:
-            later = {option: value for option, value in FROZEN.get(kind, {}).items() if option in kind.model_fields}
+            later = {option: value for option, value in _frozen(kind).items() if option in kind.model_fields}
             gone = REMOVED.get(kind, {}).items()
             completed[name] = later | {option: value for option, value in part.items() if (option, value) not in gone}
     return completed
@@ -406,19 +422,19 @@ class Params(Settings):
         architecture = difference.get("architecture", "vit")
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             raise UserError(f"{key}.architecture: there is no {shown(architecture)}{nearest(architecture, ARCHITECTURES)}.")
-        model = _SETTINGS.get(architecture, BaselineSettings)
+        model, captions = settings_class(architecture), ARCHITECTURES[architecture].task == "captioning"
         for name in difference.keys() - model.model_fields.keys() - _OVERRIDES:
             options = ["from", *model.model_fields, *sorted(_OVERRIDES)]
             raise UserError(f"{key}.{name}: {architecture} has no such option{nearest(name, options)}.")
         own = {name: value for name, value in difference.items() if name in model.model_fields}
-        own = self.base.model_dump() | own if model is ModelSettings else own
+        shared = self.base.model_dump() if model is ModelSettings else {} if captions else {"normalize": self.base.normalize}
+        own = shared | own
         try:
             settings = model.model_validate(own, context=shape_context(self.data))
             changed = {name: value for name, value in difference.items() if name in _OVERRIDES}
             train = TrainSettings.model_validate(self.train.model_dump() | changed)
         except ValidationError as error:
             raise UserError(sentence(error, key, model)) from None
-        captions = ARCHITECTURES[architecture].task == "captioning"
         try:
             available = self.scenes.train if captions else self.data.count("train") - train.validation
         except UserError:  # the trainer, which has the images, looks again
@@ -431,12 +447,14 @@ class Params(Settings):
             ((train.train_images or 0) > available, f"train_images: {self.data.dataset} has {available:,} of them{besides}"),
             (train.validation and captions, f"validation: {architecture} has validation scenes already; set it to 0"),
             (train.self_critical_epochs and not captions, f"self_critical_epochs: {architecture} writes no captions; set it to 0"),
-            (train.augment != "none" and captions, f"augment: {train.augment} is for single images; set it to none"),
+            (train.augments and captions, "augment, crop and flip are for single images; leave them out"),
+            (settings.normalize != "none" and captions, "normalize: captioners read pixels in [0, 1]; set it to none"),
             (one_token and last_batch == 1, "norm_kind: batch needs two tokens, and the last batch has one; change patch or batch_size"),
         ):
             if fault:
                 raise UserError(f"{key}.{said}.")
-        return VariantSettings(data=self.data, train=train, model=settings, scenes=self.scenes if captions else None)
+        data = DataSettings(**self.data.model_dump())  # without the path
+        return VariantSettings(data=data, train=train, model=settings, scenes=self.scenes if captions else None)
 
     def claims_of(self, variant: str) -> tuple[str, ...]:
         """Digests of the claims that compare the variant, each once, in order of the alphabet."""
@@ -522,6 +540,11 @@ def _misnamed(params: Params) -> Iterator[str]:
                 yield f"{kind}: {shown(name)} is no name: up to 100 letters, digits, '-' and '_'"
             if name in _MISSING:
                 yield f"{kind}: pandas reads {name!r} as a missing value; take another name"
+    wants, has = params.data.source.shape is None, params.data.path is not None
+    if wants and not has:
+        yield f"data.path: {params.data.dataset} needs one: where it lies"
+    if has and not wants and params.data.source.torchvision is None:
+        yield f"data.path: {params.data.dataset} reads no files; leave it out"
     if not params.variants:
         yield "variants: name at least one, for example `base: {}`"
     for name, own in params.experiments.items():

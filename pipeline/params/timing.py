@@ -64,7 +64,7 @@ class TimingSettings(Settings):
         """The settings of the subject's network. Raises UserError if they are invalid, or if it cannot be computed as published."""
         difference = {name: value for name, value in self.subjects[subject].items() if name != "loops"}
         try:
-            model = base.changed(difference)
+            model = base.changed({"normalize": "none"} | difference)  # as published
         except ValidationError as error:
             raise UserError(sentence(error, f"timing.subjects.{subject}", ModelSettings)) from None
         if model.attention not in ("full", "sliced") or model.mlp == "none":

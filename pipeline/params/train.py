@@ -23,6 +23,8 @@ class TrainSettings(Settings):
         train_images: size of the random subset of the training images that a seed sees; None means all images.
         epoch_images: images shown in an epoch, the subset repeated or cut; None means as many as the training set has.
         validation: images at the end of the training set that no training sees; the evaluation tests the trained networks on them.
+        crop: every training image is moved by up to so many pixels across and down, and filled with zeros: a random crop of the padded one.
+        flip: whether half of the training images, at random, are mirrored.
         divergence: whether a loss that is not finite ends the training with an error, or is recorded as a result.
         self_critical_epochs: the last epochs, in which a captioner learns from the CIDEr-D of its own captions.
         self_critical_rate: the learning rate in these epochs; the schedule ends before them.
@@ -43,6 +45,8 @@ class TrainSettings(Settings):
     epoch_images: Annotated[int, Field(ge=1, le=10**9)] | None
     validation: Annotated[int, Field(ge=0, le=10**9)] = 0
     augment: Literal["none", "affine"]
+    crop: Annotated[int, Field(ge=0, le=512)] = 0
+    flip: bool = False
     divergence: Literal["stop", "record"]
     self_critical_epochs: Annotated[int, Field(ge=0, le=10_000)] = 0
     self_critical_rate: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 2e-4
@@ -61,6 +65,11 @@ class TrainSettings(Settings):
                 f" the largest is {self.epochs - 1}"
             )
         return self
+
+    @property
+    def augments(self) -> bool:
+        """Whether training images are changed at random."""
+        return self.augment != "none" or bool(self.crop) or self.flip
 
     @property
     def ends_at_zero(self) -> bool:

@@ -132,7 +132,7 @@ def _first(
         "README.md.j2",
         preview=params.preview,
         profile=params.profile,
-        dataset=params.data.source.label,
+        dataset=params.data.label,
         runs=runs,
         train=params.train,
         base=_base(params),
@@ -204,7 +204,7 @@ def _thesis(
     page = text.page(
         "thesis.md.j2",
         preview=params.preview,
-        dataset=params.data.source.label,
+        dataset=params.data.label,
         claims=own,
         chapter4=fourth,
         verdicts=verdicts,
@@ -282,7 +282,7 @@ def _data(runs: Mapping[str, Training]) -> list[tuple[str, str, list[str]]]:
     found: dict[tuple[str, str], list[str]] = {}
     for name, run in runs.items():
         source = str(run.record.get("dataset"))
-        label = DATASETS[source].label if source in DATASETS else source
+        label = (DATASETS[source].label or source) if source in DATASETS else source
         label = f"scenes of {label}" if run.settings.task == "captioning" else label
         found.setdefault((label, str(run.record.get("data_digest"))), []).append(name)
     return [(label, digest, variants) for (label, digest), variants in found.items()]

@@ -1,4 +1,4 @@
-"""Stage `fetch`: the data set's verified archives into data/raw."""
+"""Stage `fetch`: the data set's verified archives into data/raw, or a list of one's own files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import argparse
 from pathlib import Path
 
 from pipeline import params
-from pipeline.data.fetch import fetch, source
+from pipeline.data.fetch import fetch, note, source
 from pipeline.errors import run_command
 
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.fetch", description=__doc__).parse_args(argv)
-    fetch(source(params.load().data.dataset), Path("data/raw"))
+    data = params.load().data
+    if data.source.shape is None:
+        note(data, Path("data/raw"))
+    else:
+        fetch(source(data.dataset, data.path), Path("data/raw"))
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ _LABEL = 20  # pixels for the class's number
 _GREY = 128  # a label that a white and a black page show alike
 
 
-def write_samples(dataset: Dataset, path: Path) -> None:
+def write_samples(dataset: Dataset, shape: params.Shape, path: Path) -> None:
     """Draws the first 16 training images of each class, a row a class with its number, as a PNG on a transparent page."""
     from PIL import Image, ImageDraw, ImageFont
 
-    size, channels, classes = params.DATASETS[dataset.name].shape[:3]
+    size, channels, classes = shape[:3]
     step = size + _GAP
     mode, grey = ("LA", (_GREY,)) if channels == 1 else ("RGBA", (_GREY, _GREY, _GREY))
     picture = Image.new(mode, (_LABEL + _COLUMNS * step - _GAP, classes * step - _GAP), (*grey, 0))
@@ -41,12 +41,12 @@ def write_samples(dataset: Dataset, path: Path) -> None:
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.prepare", description=__doc__).parse_args(argv)
-    arrays = Path("data/arrays")
-    description = prepare(params.load().data.dataset, Path("data/raw"), arrays)
+    arrays, data = Path("data/arrays"), params.load().data
+    description = prepare(data, Path("data/raw"), arrays)
     samples = Path("reports/data/samples.png")
     try:
         write_json(RECORD, description)
-        write_samples(load(arrays), samples)
+        write_samples(load(arrays), data.shape, samples)
     except OSError as error:
         raise UserError(f"{samples} cannot be written ({error.strerror}): mend that, then run the command again.") from None
     train, test = (sum(description["class_counts"][split]) for split in ("train", "test"))

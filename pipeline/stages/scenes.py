@@ -20,7 +20,7 @@ def main(argv: list[str]) -> None:
         print(f"{numbers} scenes, digest {scenes.digest[:12]}")
     else:
         SCENES.mkdir(parents=True, exist_ok=True)  # DVC asks for it
-        print(f"{settings.data.source.label} has no captions: its classes have no nouns")
+        print(f"{settings.data.label} has no captions: its classes have no nouns")
 
 
 if __name__ == "__main__":

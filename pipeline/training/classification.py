@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.data.datasets import Dataset
+from pipeline.data.datasets import Dataset, pixel_statistics
+from pipeline.models.pixels import fit
 from pipeline.params import VariantSettings
 from pipeline.training import augment
-from pipeline.training.stack import Stack, derive_seed
+from pipeline.training.stack import Stack
 from pipeline.training.step import Driver, batch_sizes
 
 EVALUATION_BATCH = 500
@@ -27,8 +28,9 @@ class Classification:
         self._images = torch.from_numpy(dataset.train_images).to(device)
         self._labels = torch.from_numpy(dataset.train_labels).long().to(device)
         self.num_examples, self.num_tests = len(dataset.train_labels) - settings.train.validation, len(dataset.test_labels)
-        keys = torch.tensor([derive_seed(seed, "augment") for seed in seeds], device=device)
-        self._augment_key = keys if settings.train.augment == "affine" else None
+        self._augmentation = augment.Augmentation(settings.train, seeds, device)
+        if settings.model.normalize != "none":
+            fit_pixels(settings, dataset, stack.state())
         self._test_images = torch.from_numpy(dataset.test_images).to(device)
         self._test_labels = torch.from_numpy(dataset.test_labels).long().to(device)
         self._evaluator = Evaluator(stack, self._test_images, self._test_labels, num_seeds=len(seeds), driver=driver)
@@ -37,9 +39,7 @@ class Classification:
         self._stack.train(True)
 
     def losses(self, index: Tensor, step: Tensor) -> Tensor:
-        images = pixels(self._images[index], 2)
-        if self._augment_key is not None:
-            images = augment.affine(images, self._augment_key, step)
+        images = self._augmentation(pixels(self._images[index], 2), step)
         return _cross_entropy(self._stack(images), self._labels[index])
 
     def test(self) -> tuple[Tensor, Tensor]:
@@ -47,9 +47,8 @@ class Classification:
         return losses, (predictions == self._test_labels).double().mean(1)
 
     def draws(self, place: int, num_steps: int) -> Iterator[Tensor]:
-        if self._augment_key is not None:
-            for step in range(num_steps):
-                yield augment.draw(self._augment_key[[place]], torch.tensor(step), self._batch_size).cpu()
+        for step in range(num_steps):
+            yield from self._augmentation.draws(place, torch.tensor(step), self._batch_size)
 
 
 class EvaluationStep:
@@ -121,6 +120,14 @@ class Evaluator:
 def evaluate(stack: Stack, images: Tensor, labels: Tensor, *, num_seeds: int) -> tuple[Tensor, Tensor]:
     """Runs an `Evaluator` once and returns its result."""
     return Evaluator(stack, images, labels, num_seeds=num_seeds, driver=Driver())()
+
+
+def fit_pixels(settings: VariantSettings, dataset: Dataset, state: Mapping[str, Tensor]) -> None:
+    """Has models whose pixels are standardised do it by the training images; `state` is theirs, of one or of a stack."""
+    if settings.model.normalize != "none":
+        seen = dataset.train_images[: len(dataset.train_images) - settings.train.validation]
+        mean, std = (torch.tensor(values, dtype=torch.float32) for values in pixel_statistics(seen))
+        fit(state, mean, torch.where(std > 0, std, 1))
 
 
 def pixels(images: Tensor, leading: int) -> Tensor:

@@ -40,8 +40,10 @@ def why_not(settings: VariantSettings, device: torch.device) -> str | None:
         return "LAB_ATTENTION is sdpa"
     if not isinstance(settings.model, ModelSettings):
         return f"no vision transformer but {settings.model.architecture}"
-    if settings.train.augment != "none":
+    if settings.train.augments:
         return "augmentation"
+    if settings.model.normalize != "none":
+        return "standardised pixels"
     return fused_vit.why_not(settings.model)
 
 

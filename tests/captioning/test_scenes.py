@@ -20,7 +20,7 @@ from pipeline.data import datasets
 from pipeline.data.datasets import Dataset
 from pipeline.data.fetch import fetch, source
 from pipeline.errors import UserError
-from pipeline.params import ScenesSettings
+from pipeline.params import DataSettings, ScenesSettings
 
 SETTINGS = ScenesSettings(train=20_000, validation=500, test=800)
 
@@ -159,7 +159,7 @@ def test_the_scenes_of_real_mnist(tmp_path: Path) -> None:
     if not place or not Path(place).is_dir():
         pytest.skip("MNIST_MIRROR names no directory; the draw is tested with noise above")
     fetch(source("mnist"), tmp_path / "raw")
-    datasets.prepare("mnist", tmp_path / "raw", tmp_path / "arrays")
+    datasets.prepare(DataSettings(dataset="mnist"), tmp_path / "raw", tmp_path / "arrays")
     drawn = draw(datasets.load(tmp_path / "arrays"), ScenesSettings())
     assert drawn.digest == "66f3037e9f244f26a51fff5e40991ef504d4b1cbaa4ef7031226335abc2c1d4a"
     assert np.bincount(sizes(drawn.test)).tolist() == [0, 1277, 1255, 1189, 1279]

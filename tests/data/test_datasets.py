@@ -47,7 +47,7 @@ def same(dataset: Dataset, arrays: dict[str, np.ndarray]) -> bool:
 
 
 def test_arrays_are_what_the_archives_hold(raw, synthetic, tmp_path):
-    description = prepare("mnist", raw, tmp_path / "arrays")
+    description = prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
     dataset = load(tmp_path / "arrays")
     assert same(dataset, synthetic)
     assert dataset.name == "mnist"
@@ -65,29 +65,30 @@ def test_arrays_are_what_the_archives_hold(raw, synthetic, tmp_path):
 
 def test_the_same_archives_give_the_same_bytes(raw, tmp_path):
     for name in ("a", "b"):
-        prepare("mnist", raw, tmp_path / name)
+        prepare(DataSettings(dataset="mnist"), raw, tmp_path / name)
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 
 
 def test_what_stood_there_is_replaced_as_a_whole(raw, tmp_path):
     out = tmp_path / "arrays"
-    prepare("mnist", raw, out)
+    prepare(DataSettings(dataset="mnist"), raw, out)
     (out / "stray.npy").write_bytes(b"of an older layout")
     (tmp_path / "arrays.part").mkdir()
     (tmp_path / "arrays.part" / "half.npy").write_bytes(b"of a killed run")
-    prepare("mnist", raw, out)
+    prepare(DataSettings(dataset="mnist"), raw, out)
     assert sorted(path.name for path in out.iterdir()) == sorted([*(f"{name}.npy" for name in ARRAYS), "dataset.json"])
     assert not (tmp_path / "arrays.part").exists()
 
 
 def test_a_write_that_fails_leaves_the_old_arrays(raw, tmp_path):
     out = tmp_path / "arrays"
-    digest = prepare("mnist", raw, out)["digest"]
+    digest = prepare(DataSettings(dataset="mnist"), raw, out)["digest"]
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "from pathlib import Path\nfrom pipeline.data.datasets import prepare\nfrom pipeline.errors import run_command\n"
-        f"run_command(lambda _: (prepare('mnist', Path({str(raw)!r}), Path({str(out)!r})), 0)[1])"
+        "from pipeline.params import DataSettings\n"
+        f"run_command(lambda _: (prepare(DataSettings(dataset='mnist'), Path({str(raw)!r}), Path({str(out)!r})), 0)[1])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
@@ -106,7 +107,7 @@ def test_real_mnist(real_mirror, tmp_path, monkeypatch):
 
     monkeypatch.setenv("MNIST_MIRROR", str(real_mirror))
     fetch(source("mnist"), tmp_path / "raw")
-    description = prepare("mnist", tmp_path / "raw", tmp_path / "arrays")
+    description = prepare(DataSettings(dataset="mnist"), tmp_path / "raw", tmp_path / "arrays")
     assert description["class_counts"] == {"train": MNIST_TRAIN_COUNTS, "test": MNIST_TEST_COUNTS}
     assert round(description["pixel_mean"], 4) == 0.1307
     assert round(description["pixel_std"], 4) == 0.3081
@@ -128,7 +129,7 @@ def test_decoder_agrees_with_torchvisions(archives, tmp_path):
         (tmp_path / name).write_bytes(content)
         (tmp_path / "plain").write_bytes(gzip.decompress(content))
         dimensions, theirs = (3, read_image_file) if "images" in name else (1, read_label_file)
-        ours = read_idx(tmp_path / name, dimensions)
+        ours = read_idx(content, dimensions, tmp_path / name)
         assert ours.dtype == np.uint8
         assert np.array_equal(ours, theirs(str(tmp_path / "plain")).numpy())
 
@@ -153,23 +154,23 @@ def test_decoder_refuses_what_is_no_label_file(content, tmp_path):
     path = tmp_path / "labels.gz"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"labels\.gz .*dvc repro --force fetch"):
-        read_idx(path, 1)
+        read_idx(content, 1, path)
 
 
 def test_decoder_reads_the_format_as_published(tmp_path):
     # The format's own layout, byte by byte: 2 x 3 values, the last dimension fastest.
     (tmp_path / "a.gz").write_bytes(gzip.compress(bytes([0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 255])))
-    assert read_idx(tmp_path / "a.gz", 2).tolist() == [[1, 2, 3], [4, 5, 255]]
+    assert read_idx((tmp_path / "a.gz").read_bytes(), 2, tmp_path).tolist() == [[1, 2, 3], [4, 5, 255]]
 
 
 @pytest.mark.parametrize("file", ARRAYS.values())
 def test_a_flipped_bit_in_an_archive_is_noticed_and_fetch_mends_it(raw, archives, source_of, file, tmp_path):
     flip_bit(raw / file)
     with pytest.raises(UserError, match=rf"{file} is damaged .*dvc repro --force fetch"):
-        prepare("mnist", raw, tmp_path / "arrays")
+        prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
     assert not (tmp_path / "arrays").exists()
     fetch(source_of(archives, str(tmp_path / "mirror")), raw)
-    prepare("mnist", raw, tmp_path / "arrays")
+    prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
 
 
 def test_archives_that_do_not_belong_together(raw, archives, tmp_path):
@@ -180,7 +181,7 @@ def test_archives_that_do_not_belong_together(raw, archives, tmp_path):
     manifest["files"][train] = manifest["files"][test]
     (raw / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="label"):
-        prepare("mnist", raw, tmp_path / "arrays")
+        prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
 
 
 @pytest.mark.parametrize(
@@ -222,10 +223,10 @@ def test_archives_that_do_not_belong_together(raw, archives, tmp_path):
 )
 def test_arrays_that_no_reader_may_give(change, synthetic, monkeypatch, tmp_path):
     monkeypatch.setitem(DATASETS, "own", DataSource("Own", reader="pipeline.data.datasets:read_own"))
-    monkeypatch.setattr(datasets, "read_own", lambda raw, checksums: change(synthetic), raising=False)
-    (tmp_path / MANIFEST).write_text(json.dumps({"dataset": "own"}))
+    monkeypatch.setattr(datasets, "read_own", lambda *_: change(synthetic), raising=False)
+    (tmp_path / MANIFEST).write_text(json.dumps({"dataset": "own", "files": {}}))
     with pytest.raises(UserError, match=r"read_own gives .* for own, but .* is expected"):
-        prepare("own", tmp_path, tmp_path / "arrays")
+        prepare(DataSettings(dataset="own"), tmp_path, tmp_path / "arrays")
     assert not (tmp_path / "arrays").exists()
 
 
@@ -236,9 +237,9 @@ def test_labels_have_one_type_from_the_reader_to_the_predictions(classes, kind, 
     labels = (np.arange(2 * classes) % classes).astype(kind)
     arrays = {f"{split}_{name}": of for split in ("train", "test") for name, of in (("images", images), ("labels", labels))}
     monkeypatch.setitem(DATASETS, "own", DataSource("Own", Shape(4, 1, classes), reader="pipeline.data.datasets:read_own"))
-    monkeypatch.setattr(datasets, "read_own", lambda raw, checksums: arrays, raising=False)
-    (tmp_path / MANIFEST).write_text(json.dumps({"dataset": "own"}))
-    prepare("own", tmp_path, tmp_path / "arrays")
+    monkeypatch.setattr(datasets, "read_own", lambda *_: arrays, raising=False)
+    (tmp_path / MANIFEST).write_text(json.dumps({"dataset": "own", "files": {}}))
+    prepare(DataSettings(dataset="own"), tmp_path, tmp_path / "arrays")
     model = BaselineSettings.model_validate({"architecture": "mlp", "widths": (2,)}, context={"shape": DATASETS["own"].shape})
     settings = VariantSettings(data=DataSettings(dataset="own"), train=study.train.model_copy(update={"seeds": (0,)}), model=model)
     stack = Stack(model, [0], torch.device("cpu"))
@@ -259,7 +260,7 @@ def test_a_label_beyond_the_classes(raw, synthetic, tmp_path):
     manifest["files"][ARRAYS["train_labels"]] = {"md5": hashlib.md5(archive).hexdigest(), "size": len(archive)}
     (raw / MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="label"):
-        prepare("mnist", raw, tmp_path / "arrays")
+        prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
 
 
 @pytest.mark.parametrize(
@@ -277,17 +278,17 @@ def test_manifest_faults(raw, tmp_path, text, complaint):
     if text is not None:
         (raw / MANIFEST).write_text(text)
     with pytest.raises(UserError, match=complaint):
-        prepare("mnist", raw, tmp_path / "arrays")
+        prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
 
 
 def test_another_data_set_in_raw(raw, tmp_path):
     with pytest.raises(UserError, match="holds the data set 'mnist', not 'digits'"):
-        prepare("digits", raw, tmp_path / "arrays")
+        prepare(DataSettings(dataset="digits"), raw, tmp_path / "arrays")
     with pytest.raises(UserError, match="holds the data set 'mnist', not 'kmnist'"):
-        prepare("kmnist", raw, tmp_path / "arrays")
+        prepare(DataSettings(dataset="kmnist"), raw, tmp_path / "arrays")
     fetch(source("digits"), raw)
     with pytest.raises(UserError, match="holds the data set 'digits', not 'mnist'"):
-        prepare("mnist", raw, tmp_path / "arrays")
+        prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
 
 
 def test_digits(arrays):

@@ -161,7 +161,7 @@ def test_eight_variants_on_mnist_have_the_bits_of_one_process(raw_params: dict[s
     from pipeline.data.fetch import fetch, source
 
     fetch(source("mnist"), tmp_path / "raw")
-    prepare("mnist", tmp_path / "raw", tmp_path / "arrays")
+    prepare(params.DataSettings(dataset="mnist"), tmp_path / "raw", tmp_path / "arrays")
     variants: dict[str, Any] = {
         "base": {}, "deep": {"blocks": 2}, "wide": {"dim": 16}, "heads": {"heads": 4}, "drop": {"dropout": 0.1}, "mlp": {"mlp_dim": 48},
         "batch": {"batch_size": 64}, "sgd": {"optimizer": "sgd"},

@@ -13,13 +13,13 @@ from PIL import Image
 
 from pipeline.data import datasets
 from pipeline.errors import UserError
-from pipeline.params import DATASETS, DataSource, Shape, load_variant, parse
+from pipeline.params import DATASETS, DataSettings, DataSource, Shape, load_variant, parse
 from pipeline.stages import evaluate, fetch, prepare, report, resolve, timing, train
 
 RANDOM = DataSource("Random colours", Shape(32, 3, 7), reader="pipeline.data.datasets:read_random")
 
 
-def read_random(raw: Path, checksums: dict[str, str]) -> dict[str, np.ndarray]:
+def read_random(raw: Path, checksums: dict[str, str], data: DataSettings) -> dict[str, np.ndarray]:
     """Noise, in each class brighter in one channel."""
     rng = np.random.default_rng(0)
     arrays: dict[str, np.ndarray] = {}

@@ -11,6 +11,7 @@ import yaml
 from pipeline.commands import profiles
 from pipeline.data.datasets import Dataset, data_digest, load
 from pipeline.errors import UserError
+from pipeline.params.data import MNIST_SHAPE
 from pipeline.stages import fetch, prepare
 from tests.helpers import flip_bit
 
@@ -50,7 +51,7 @@ def test_picture_shows_each_class_in_file_order(tmp_path):
     from PIL import Image
 
     dataset = noise(400)
-    prepare.write_samples(dataset, tmp_path / "samples.png")
+    prepare.write_samples(dataset, MNIST_SHAPE, tmp_path / "samples.png")
     with Image.open(tmp_path / "samples.png") as picture:
         grey, alpha = (np.asarray(band) for band in picture.split())
     step, left = 28 + 3, 20

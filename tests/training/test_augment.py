@@ -10,7 +10,7 @@ import torch
 from scipy import ndimage, stats
 from torch import Tensor
 
-from pipeline.training.augment import MAX_ROTATION, MAX_SCALE, MAX_SHIFT, affine, draw, warp
+from pipeline.training.augment import MAX_ROTATION, MAX_SCALE, MAX_SHIFT, affine, draw, mirrored, move, offsets, warp
 
 KEYS = torch.tensor([5, 2**31 - 1, 2**62 + 12345])
 STEP = torch.tensor(17)
@@ -119,3 +119,26 @@ def test_pixels_stay_in_range_and_ink_in_the_image() -> None:
     ink = result.sum((2, 3)) / 14**2
     assert float(ink.min()) > (1 - MAX_SCALE) ** 2 - 0.02
     assert float(ink.max()) < (1 + MAX_SCALE) ** 2 + 0.02
+
+
+def test_a_crop_is_the_padded_image_s() -> None:
+    images, moved_by = torch.rand(2, 3, 3, 7, 7), torch.tensor([[[2, -1], [0, 0], [-2, 2]], [[1, 1], [-1, 0], [0, -2]]])
+    moved = move(images, moved_by, 2)
+    for seed in range(2):
+        for image in range(3):
+            down, right = moved_by[seed, image].tolist()
+            for channel in range(3):
+                expected = ndimage.shift(images[seed, image, channel].numpy(), (down, right), order=0)
+                assert np.array_equal(moved[seed, image, channel].numpy(), expected)
+
+
+def test_crops_and_mirrors_are_uniform_and_of_a_seed_alone() -> None:
+    moved_by, flipped = offsets(KEYS, STEP, 20_000, 3), mirrored(KEYS, STEP, 20_000)
+    for seed in range(3):
+        for side in range(2):
+            counts = torch.bincount(moved_by[seed, :, side] + 3, minlength=7)
+            assert len(counts) == 7
+            assert stats.chisquare(counts.numpy()).pvalue > 1e-4
+        assert stats.binomtest(int(flipped[seed].sum()), 20_000).pvalue > 1e-4
+        assert torch.equal(offsets(KEYS[[seed]], STEP, 20_000, 3)[0], moved_by[seed])
+    assert not torch.equal(mirrored(KEYS, STEP + 1, 20_000), flipped)

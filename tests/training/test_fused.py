@@ -202,7 +202,7 @@ def mnist(folder: Path) -> Dataset:
     from pipeline.data.fetch import fetch, source
 
     fetch(source("mnist"), folder / "raw")
-    datasets.prepare("mnist", folder / "raw", folder / "arrays")
+    datasets.prepare(DataSettings(dataset="mnist"), folder / "raw", folder / "arrays")
     whole = datasets.load(folder / "arrays")
     return replace(
         whole,

@@ -1,0 +1,103 @@
+"""Data of one's own: a folder of images, and a file of arrays. What they give is checked as every reader's (`datasets.prepare`)."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.data.datasets import ARRAYS, Array, split, verified
+from pipeline.errors import UserError
+from pipeline.params import DataSettings
+
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_TEST = ("test", "val", "valid", "validation")
+
+
+def files(data: DataSettings) -> tuple[Path, list[str]]:
+    """The folder of a data set's files, and their names in it, in order. Raises UserError if there are none."""
+    path = Path(data.path or "").expanduser().resolve()
+    if data.dataset == "npz":
+        if not path.is_file():
+            raise UserError(f"data.path: there is no file {path}.")
+        return path.parent, [path.name]
+    names = sorted(file.relative_to(path).as_posix() for file in path.glob("*/**/*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    if not names:
+        raise UserError(f"data.path: {path} has no folder of images for each class ({', '.join(SUFFIXES)}).")
+    return path, names
+
+
+def read_folder(folder: Path, checksums: dict[str, str], data: DataSettings) -> dict[str, Array]:
+    """The images of CLASS/NAME, or of train/CLASS/NAME and test/CLASS/NAME, as torchvision's ImageFolder has them.
+
+    The middle square of each is scaled to the side that `data` names. The classes are the folders' names in order. Without a folder for
+    the test a fixed fifth of each class is it.
+    """
+    tops = sorted({name.split("/")[0] for name in checksums})
+    test = next((top for top in _TEST if top in tops), None)
+    parts = ["train", test] if test and tops == sorted(["train", test]) else [""]
+    depth = len(parts) - 1
+    classes = sorted({name.split("/")[depth] for name in checksums})
+    if len(classes) != data.shape.classes:
+        raise UserError(f"data.classes: {folder} has {len(classes)} folders of classes; write {len(classes)}.")
+    kind = np.min_scalar_type(len(classes) - 1)
+    found: dict[str, Array] = {}
+    for part in parts:
+        names = [name for name in checksums if not depth or name.startswith(f"{part}/")]
+        images = np.stack([_image(folder / name, verified(folder / name, checksums[name]), data) for name in names])
+        labels = np.array([classes.index(name.split("/")[depth]) for name in names], kind)
+        if not depth:
+            try:
+                return split(images, labels)
+            except ValueError:
+                raise UserError(f"A class in {folder} has one image, and none is left to test it: add one, or remove the class.") from None
+        found |= {f"{'train' if part == 'train' else 'test'}_{what}": of for what, of in (("images", images), ("labels", labels))}
+    return found
+
+
+def _image(path: Path, content: bytes, data: DataSettings) -> Array:
+    """(size, size) uint8, of colours (3, size, size)."""
+    from PIL import Image, ImageOps
+
+    size, channels = data.shape[:2]
+    try:
+        with Image.open(io.BytesIO(content)) as picture:
+            square = ImageOps.fit(picture.convert("L" if channels == 1 else "RGB"), (size, size), Image.Resampling.BICUBIC)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        raise UserError(f"{path} is no picture that can be read: mend it, or take it out of the folder.") from None
+    pixels = np.asarray(square)
+    return pixels if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def read_npz(folder: Path, checksums: dict[str, str], data: DataSettings) -> dict[str, Array]:
+    """The arrays train_images, train_labels, test_images and test_labels, or x_train, y_train, x_test and y_test.
+
+    Images are (image, height, width), with channels before or after the two sides; labels may be of any type of whole numbers.
+    """
+    (name,) = checksums
+    try:
+        with np.load(io.BytesIO(verified(folder / name, checksums[name])), allow_pickle=False) as file:
+            there = dict(file)
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise UserError(f"{folder / name} cannot be read ({error}): write it with numpy.savez, without objects.") from None
+    other = {"x_train": "train_images", "y_train": "train_labels", "x_test": "test_images", "y_test": "test_labels"}
+    there = {other.get(name, name): array for name, array in there.items()}
+    change: dict[str, Callable[[Array, DataSettings], Array]] = {"images": _images, "labels": _labels}
+    return {name: change[name.split("_")[1]](array, data) if name in ARRAYS else array for name, array in there.items()}
+
+
+def _images(images: Array, data: DataSettings) -> Array:
+    size, channels = data.shape[:2]
+    if images.shape[1:] == (size, size, channels):
+        images = np.moveaxis(images, 3, 1)
+    return images[:, 0] if images.shape[1:] == (1, size, size) else images
+
+
+def _labels(labels: Array, data: DataSettings) -> Array:
+    """Of the type that labels have here, where they fit it; what does not fit stays, to be refused."""
+    kind = np.min_scalar_type(data.shape.classes - 1)
+    fits = labels.dtype.kind in "iu" and labels.size and labels.min() >= 0 and labels.max() <= np.iinfo(kind).max
+    return labels.astype(kind) if fits else labels

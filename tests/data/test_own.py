@@ -1,0 +1,182 @@
+"""Data of one's own, and CIFAR-10: what the files have is what networks get, and what does not fit is refused in one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from torchvision.datasets import CIFAR10, ImageFolder
+
+from pipeline.data.datasets import Dataset, load, prepare
+from pipeline.data.fetch import fetch, note, source
+from pipeline.errors import UserError
+from pipeline.params import DataSettings, parse
+
+RNG = np.random.default_rng(0)
+NPZ = DataSettings(dataset="npz", path="own.npz", size=12, channels=1, classes=3)
+
+
+def arrays(channels: int = 1) -> dict[str, Any]:
+    """An own data set of images of 12 x 12."""
+    shape = (12, 12) if channels == 1 else (channels, 12, 12)
+    return {
+        f"{split}_{what}": RNG.integers(256, size=(count, *shape), dtype=np.uint8) if what == "images" else np.arange(count) % 3
+        for split, count in (("train", 9), ("test", 6))
+        for what in ("images", "labels")
+    }
+
+
+def read(data: DataSettings, folder: Path) -> Dataset:
+    note(data, folder / "raw")
+    prepare(data, folder / "raw", folder / "arrays")
+    return load(folder / "arrays")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    "names", [{}, {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}]
+)
+def test_the_arrays_of_an_npz(here: Path, names: dict[str, str], channels: int, last: bool) -> None:
+    given = arrays(channels)
+    stored = {name: np.moveaxis(of.reshape(-1, channels, 12, 12), 1, 3) if last and of.ndim > 1 else of for name, of in given.items()}
+    np.savez("own.npz", **{names.get(name, name): of for name, of in stored.items()})
+    found = read(NPZ.model_copy(update={"channels": channels}), here)
+    for name, of in given.items():
+        assert np.array_equal(getattr(found, name), of)
+        assert getattr(found, name).dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train_images": lambda images: images / 255},
+        {"train_images": lambda images: images.astype(np.uint16) * 4},
+        {"test_images": lambda images: images[:, :11]},
+        {"test_images": lambda images: images[:-1]},
+        {"train_labels": lambda labels: labels - 1},
+        {"test_labels": lambda labels: labels + 1},
+        {"train_labels": lambda labels: np.eye(3, dtype=np.uint8)[labels]},
+        {"train_labels": lambda labels: labels.astype(str)},
+        {"train_labels": lambda labels: labels.astype(float)},
+        {"train_labels": lambda labels: labels * 1000},
+        {"test_labels": lambda _: np.array(3)},
+        {"test_labels": lambda _: np.array([object()])},
+        {"test_labels": None},
+    ],
+)
+def test_an_npz_that_does_not_fit(here: Path, change: dict[str, Callable[[Any], Any] | None]) -> None:
+    given = arrays()
+    ((name, of),) = change.items()
+    given[name] = of(given[name]) if of else None
+    np.savez("own.npz", **{name: of for name, of in given.items() if of is not None})
+    with pytest.raises(UserError, match=r"own gives .* is expected|own\.npz cannot be read"):
+        read(NPZ, here)
+
+
+def test_a_file_that_is_no_npz_or_has_changed(here: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no file .*own\.npz"):
+        read(NPZ, here)
+    Path("own.npz").write_bytes(b"PK\3\4 and no more")
+    with pytest.raises(UserError, match=r"own\.npz cannot be read"):
+        read(NPZ, here)
+    Path("own.npz").write_bytes(b"another")
+    with pytest.raises(UserError, match="dvc repro --force fetch"):
+        prepare(NPZ, here / "raw", here / "arrays")
+
+
+def picture(path: Path, size: tuple[int, int], mode: str = "RGB") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(RNG.integers(256, size=(*size, 3), dtype=np.uint8)).convert(mode).save(path)
+
+
+@pytest.mark.parametrize(("channels", "mode"), [(3, "RGB"), (1, "L")])
+def test_a_folder_with_a_test_is_what_torchvision_reads(here: Path, channels: int, mode: str) -> None:
+    for part, count in (("train", 3), ("test", 2)):
+        for kind in ("cat", "dog", "emu"):
+            for number in range(count):
+                picture(here / "animals" / part / kind / f"{number}.png", (16, 16))
+    data = DataSettings(dataset="folder", path="animals", size=16, channels=channels, classes=3)
+    found = read(data, here)
+    for part in ("train", "test"):
+        theirs = ImageFolder(str(here / "animals" / part), loader=lambda path: Image.open(path).convert(mode))
+        ours = np.asarray(getattr(found, f"{part}_images"))
+        expected = np.stack([np.asarray(image).reshape(16, 16, channels).transpose(2, 0, 1) for image, _ in theirs])
+        assert np.array_equal(ours.reshape(expected.shape), expected)
+        assert getattr(found, f"{part}_labels").tolist() == theirs.targets
+
+
+def test_a_folder_without_a_test_keeps_a_fifth_of_each_class(here: Path) -> None:
+    for kind, count in (("cat", 10), ("dog", 5)):
+        for number in range(count):
+            picture(here / "animals" / kind / f"{number}.jpg", (24, 40))  # the middle square is read
+    data = DataSettings(dataset="folder", path="animals", size=8, channels=3, classes=2)
+    found = read(data, here)
+    assert (found.train_images.shape, found.test_images.shape) == ((12, 3, 8, 8), (3, 3, 8, 8))
+    assert np.bincount(found.test_labels).tolist() == [2, 1]
+    with pytest.raises(UserError, match=r"data\.classes: .* has 2 folders of classes; write 2\."):
+        read(data.model_copy(update={"classes": 5}), here)
+    (here / "animals/dog/0.jpg").write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"dog/0\.jpg is no picture"):
+        read(data, here)
+    with pytest.raises(UserError, match="has no folder of images"):
+        read(data.model_copy(update={"path": "nowhere"}), here)
+
+
+def test_cifar10_as_torchvision_reads_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive has few images; its md5 and those of its members take the place of the published ones in torchvision's own class."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+
+        def add(name: str, value: object) -> list[str]:
+            packed = pickle.dumps(value)
+            member = tarfile.TarInfo(f"{CIFAR10.base_folder}/{name}")
+            member.size = len(packed)
+            archive.addfile(member, io.BytesIO(packed))
+            return [name, hashlib.md5(packed).hexdigest()]
+
+        def batch(name: str) -> list[str]:
+            return add(name, {"data": RNG.integers(256, size=(4, 3072), dtype=np.uint8), "labels": RNG.permutation(10)[:4].tolist()})
+
+        train = [batch(f"data_batch_{number}") for number in (1, 2, 3, 4, 5)]
+        monkeypatch.setattr(CIFAR10, "test_list", [batch("test_batch")])
+        meta = add("batches.meta", {"label_names": list("abcdefghij")})
+    (here / "place").mkdir()
+    (here / "place" / CIFAR10.filename).write_bytes(content.getvalue())
+    monkeypatch.setattr(CIFAR10, "train_list", train)
+    monkeypatch.setattr(CIFAR10, "meta", {"filename": meta[0], "key": "label_names", "md5": meta[1]})
+    monkeypatch.setattr(CIFAR10, "tgz_md5", hashlib.md5(content.getvalue()).hexdigest())
+    fetch(source("cifar10", str(here / "place")), here / "raw")
+    prepare(DataSettings(dataset="cifar10"), here / "raw", here / "arrays")
+    found = load(here / "arrays")
+    with tarfile.open(here / "place" / CIFAR10.filename) as packed:
+        packed.extractall(here / "place", filter="data")
+    for split in ("train", "test"):
+        theirs = CIFAR10(here / "place", train=split == "train")
+        assert np.array_equal(getattr(found, f"{split}_images"), theirs.data.transpose(0, 3, 1, 2))
+        assert getattr(found, f"{split}_labels").tolist() == theirs.targets
+
+
+def test_size_and_classes_of_own_data_reach_the_key_and_their_place_does_not(raw_params: dict[str, Any]) -> None:
+    def key(**change: Any) -> str:
+        data = {"dataset": "npz", "path": "a.npz", "size": 28, "channels": 1, "classes": 10, **change}
+        raw = raw_params | {"data": data, "variants": {"base": {}}, "experiments": {}, "timing": raw_params["timing"] | {"tokens": [1, 4]}}
+        return parse(raw).resolve("base").training_hash
+
+    keys = [key(), key(classes=11), key(channels=3), key(size=56)]
+    assert len(set(keys)) == 4
+    assert key(path="elsewhere/b.npz") == keys[0]
