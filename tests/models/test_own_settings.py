@@ -48,9 +48,8 @@ def raw(raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str
     module = types.ModuleType("pipeline.models.own_mixer")
     vars(module).update(Mixer=Mixer, MixerSettings=MixerSettings, multiply_adds=multiply_adds)
     monkeypatch.setitem(sys.modules, "pipeline.models.own_mixer", module)
-    entry = Architecture(
-        "Mixer", f"{own}:Mixer", f"{own}:multiply_adds", f"{own}:MixerSettings"
-    )
+    own = "pipeline.models.own_mixer"
+    entry = Architecture("Mixer", f"{own}:Mixer", f"{own}:multiply_adds", f"{own}:MixerSettings")
     monkeypatch.setitem(ARCHITECTURES, "mixer", entry)
     variants = {"base": {}, "mixer": {"architecture": "mixer", "hidden": 6}, "deep": {"from": "mixer", "depth": 3}}
     return raw_params | {"variants": variants, "experiments": {}}
