@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,27 +27,27 @@ from pipeline.training.records import EpochRow
 # What rounding may change in an evaluation on another kind of processor: the share of predictions or words, and a number.
 _OTHER, _RELATIVE, _ABSOLUTE = 0.01, 0.05, 0.002
 
-Arrays = dict[str, np.ndarray]
+Outcome = tuple[Task, Result]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Variant:
     """A variant whose evaluation is not up to date.
 
     Attributes:
         inputs: what it is to be made from.
-        stored: what there is, with its arrays.
+        kept, arrays: what there is.
         tested: the seeds to test; the others keep what they have.
-        earlier: of these, by seed the code that tested those whose weights are not here. The first seed has to give the same as before.
+        earlier: of these, the code that tested those whose weights are not here. The first seed has to give the same as before.
     """
 
     name: str
     settings: VariantSettings
     inputs: Mapping[str, Any]
-    stored: tuple[Evaluation, Arrays] | None
-    tested: list[int] = field(default_factory=list)
-    earlier: dict[str, str] = field(default_factory=dict)
-    results: list[tuple[Task, Result]] = field(default_factory=list)
+    kept: Evaluation
+    arrays: Mapping[str, np.ndarray]
+    tested: Sequence[int]
+    earlier: Mapping[str, str]
 
 
 def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, Any]]) -> dict[str, UserError]:
@@ -67,149 +66,130 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
         UserError: a process died; finished evaluations are kept.
     """
     device = pool.choose_device()
-    faults: dict[str, UserError] = {}
-    variants: dict[str, _Variant] = {}
+    faults, variants, results = dict[str, UserError](), dict[str, _Variant](), defaultdict[str, list[Outcome]](list)
+
+    def fail(name: str, error: UserError) -> None:
+        if name not in faults:
+            faults[name] = error
+            print(f"{name}: not evaluated. {error}", flush=True)
+
+    def finish(name: str) -> None:
+        if name not in faults:
+            try:
+                said = _finish(records, variants[name], results.pop(name, []), device)
+                finished.append(name)
+                print(f"{name}: {said} ({len(finished)} of {len(wanted)})", flush=True)
+            except UserError as error:
+                fail(name, error)
+
     for name, inputs in wanted.items():
         try:
-            variants[name] = _divided(records, _Variant(name, params.resolve(name), inputs, records.stored(name)))
+            variants[name] = _divided(records, name, params.resolve(name), inputs)
         except UserError as error:
-            faults[name] = error
+            fail(name, error)
     tasks = [
         Task(
-            one.name, one.settings, tuple(group), tuple(one.inputs["probes"]), device, records.training(one.name), records.arrays,
-            records.finished,
+            name, one.settings, tuple(group), tuple(one.inputs["probes"]), device, records.training(name), records.arrays, records.finished
         )
-        for one in variants.values()
+        for name, one in variants.items()
         for group in pool.make_groups(one.tested, device, stackable=one.settings.stackable)
         if group
-    ]  # fmt: skip
-    left = defaultdict[str, int](int)
-    for task in tasks:
-        left[task.variant] += 1
-    finished = 0
-
-    def finish(one: _Variant) -> None:
-        nonlocal finished
-        try:
-            said = _finish(records, one, device)
-        except UserError as error:
-            faults[one.name] = error
-            say(f"{one.name}: not evaluated. {error}")
-            return
-        finished += 1
-        say(f"{one.name}: {said} ({finished} of {len(wanted)})")
-
-    with _progress(len(tasks)) as (advance, say):
-        for name, fault in faults.items():
-            say(f"{name}: not evaluated. {fault}")
-        for one in variants.values():
-            if not one.tested:
-                finish(one)
-        if not tasks:
-            return faults
-        processes = pool.choose_processes() if device == "cpu" else 1
-        with closing(inference.run(tasks, min(processes, len(tasks)))) as outcomes:
-            for task, outcome in outcomes:
-                advance()
-                one = variants[task.variant]
-                left[one.name] -= 1
-                if isinstance(outcome, UserError) and one.name not in faults:
-                    faults[one.name] = outcome
-                    say(f"{one.name}: not evaluated. {outcome}")
-                elif isinstance(outcome, Result):
-                    one.results.append((task, outcome))
-                    if not left[one.name] and one.name not in faults:
-                        finish(one)
+    ]
+    left, finished = {name: sum(task.variant == name for task in tasks) for name in variants}, list[str]()
+    for name in [name for name, count in left.items() if not count]:
+        finish(name)
+    processes = pool.choose_processes() if device == "cpu" else 1
+    for task, outcome in inference.run(tasks, min(processes, len(tasks))) if tasks else ():
+        if isinstance(outcome, UserError):
+            fail(task.variant, outcome)
+        else:
+            results[task.variant].append((task, outcome))
+        left[task.variant] -= 1
+        if not left[task.variant]:
+            finish(task.variant)
     return faults
 
 
-def _divided(records: Records, one: _Variant) -> _Variant:
-    """With what is to be tested. Raises UserError where that needs weights that are not here."""
-    weights = {str(part.seed): part.has_weights for part in seeds.load(records.training(one.name), records.finished)}
-    old = None if one.stored is None else one.stored[0]
-    same = {seed for seed, digest in one.inputs["weights"].items() if old is not None and old.inputs["weights"].get(seed) == digest}
-    if old is not None and old.is_of(one.inputs):
-        one.tested = [int(seed) for seed in weights if seed not in same]
-        one.earlier = {seed: code for seed, code in old.inputs.get("earlier", {}).items() if seed in same}
-        gone = [seed for seed in weights if seed not in same and not weights[seed]]
+def _divided(records: Records, name: str, settings: VariantSettings, inputs: Mapping[str, Any]) -> _Variant:
+    """What is to be tested of a variant. Raises UserError where that needs weights that are not here."""
+    here = {str(part.seed): part.has_weights for part in seeds.load(records.training(name), records.finished)}
+    old, arrays = records.stored(name) or (Evaluation({}, {}, {}), {})
+    same = [seed for seed, digest in inputs["weights"].items() if old.inputs.get("weights", {}).get(seed) == digest]
+    before = {seed: code for seed, code in old.inputs.get("earlier", {}).items() if seed in same}
+    if old.is_of(inputs):
+        tested, earlier = [seed for seed in here if seed not in same], before
+        gone = [seed for seed in tested if not here[seed]]
     else:
-        one.tested = [int(seed) for seed in weights if weights[seed]]
-        gone = [seed for seed in weights if not weights[seed]]
-        alike = old is not None and all(old.inputs.get(name) == one.inputs[name] for name in ("config", "data"))
-        if old is not None and alike and next(iter(weights)) in same and {*one.inputs["probes"]} <= {*old.inputs["probes"]}:
-            before = old.inputs.get("earlier", {})
-            one.earlier = {seed: before.get(seed, old.inputs["code"]) for seed in gone if seed in same}
+        tested, earlier = [seed for seed in here if here[seed]], {}
+        gone = [seed for seed in here if not here[seed]]
+        alike = all(old.inputs.get(one) == inputs[one] for one in ("config", "data")) and {*inputs["probes"]} <= {*old.inputs["probes"]}
+        if alike and tested[0] in same:
+            earlier = {seed: before.get(seed, old.inputs["code"]) for seed in gone if seed in same}
             gone = [seed for seed in gone if seed not in same]
     if gone:
         raise UserError(
             f"The weights of seed {', '.join(gone)} are not here, and what an earlier evaluation found of them does not hold or does not"
-            f" suffice: `REPLAY=0 dvc repro --force --single-item train@{one.name}` trains the variant's seeds again."
+            f" suffice: {_train_again(name)}."
         )
-    return one
+    return _Variant(name, settings, inputs, old, arrays, [int(seed) for seed in tested], earlier)
 
 
-def _finish(records: Records, one: _Variant, device: str) -> str:
-    """Checks and writes one variant's evaluation. Returns what there is to say of it."""
-    run, all_seeds = seeds.read_record(records.training(one.name)), list(one.settings.train.seeds)
-    order = [seed for task, _ in one.results for seed in task.seeds]
-    fresh, columns = Arrays(), Arrays()
-    notes = []
-    if one.results:
-        results = [result for _, result in one.results]
-        first = results[0]
-        losses, accuracies = (np.concatenate([getattr(result, name) for result in results]) for name in ("losses", "accuracies"))
-        fresh, columns = (
-            {name: np.concatenate([getattr(result, kind)[name] for result in results]) for name in getattr(first, kind)}
-            for kind in ("arrays", "columns")
-        )
+def _finish(records: Records, one: _Variant, results: Sequence[Outcome], device: str) -> str:
+    """Checks and writes a variant's evaluation. Returns what there is to say of it."""
+    run, order, notes = seeds.read_record(records.training(one.name)), one.settings.train.seeds, []
+    fresh = {
+        seed: {name: value[i] for part in (result.arrays, result.columns) for name, value in part.items()}
+        for task, result in results
+        for i, seed in enumerate(task.seeds)
+    }
+    stored = {name: one.arrays[name] for name in one.kept.by_seed} | one.kept.columns
+    old = {
+        seed: {name: value[i] for name, value in stored.items()} for i, seed in enumerate(one.arrays.get("seeds", np.array([])).tolist())
+    }
+    here = device_name(device)
+    if results:
+        result = results[0][1]
         rows = {row.seed: row for row in seeds.epoch_rows(run) if row.epoch == one.settings.train.epochs}
-        here = {"device": device_name(device), "attention": first.attention, "torch": versions()["torch"]}
-        clause = elsewhere(run, here)
-        note = check_reproduced(one.name, [rows[seed] for seed in order], losses, accuracies, num_tests=first.num_tests, elsewhere=clause)
+        losses, accuracies = (np.concatenate([getattr(result, name) for _, result in results]) for name in ("losses", "accuracies"))
+        other = elsewhere(run, {"device": here, "attention": result.attention, "torch": versions()["torch"]})
+        last = [rows[seed] for seed in fresh]
+        note = check_reproduced(one.name, last, losses, accuracies, num_tests=result.num_tests, elsewhere=other)
         notes += [note] if note else []
-    kept, before = one.stored or (Evaluation({}, {}, {}), Arrays())
-    names = tuple(fresh) or kept.by_seed
-    places = {seed: i for i, seed in enumerate(before["seeds"].tolist())} if one.stored else {}
-    taken = [seed for seed in all_seeds if seed not in order]
-    old_columns = {name: np.array(column) for name, column in kept.columns.items()}
-    if one.earlier and order:
-        exact = kept.inputs.get("torch") == versions()["torch"] and same_processor(kept.inputs.get("device") or "", device_name(device))
-        i, j = order.index(all_seeds[0]), places[all_seeds[0]]
-        for name, value in (fresh | columns).items():
-            was = (before | old_columns).get(name)
-            if was is None or not _alike(value[i], was[j], exact=exact):
+        if one.earlier:
+            exact = one.kept.inputs["torch"] == versions()["torch"] and same_processor(one.kept.inputs.get("device") or "", here)
+            new, was = fresh[order[0]], old[order[0]]
+            if unlike := [name for name, value in new.items() if name not in was or not _alike(value, was[name], exact=exact)]:
                 raise UserError(
-                    f"Its first seed has another `{name}` than by the code before, and the weights of seed {', '.join(one.earlier)} are not"
-                    f" here: `REPLAY=0 dvc repro --force --single-item train@{one.name}` trains the variant's seeds again.",
+                    f"Its first seed has another `{unlike[0]}` than by the code before, and the weights of seed"
+                    f" {', '.join(one.earlier)} are not here: {_train_again(one.name)}.",
                     status=1,
                 )
-        notes.append(f"seed {', '.join(one.earlier)} kept, whose weights are not here: the first seed gives what it gave before")
-
-    def joined(new: Arrays, old: Arrays, names: Sequence[str]) -> Arrays:
-        """Of all seeds, in the order of the settings."""
-        by_seed = {name: [new[name][order.index(s)] if s in order else old[name][places[s]] for s in all_seeds] for name in names}
-        return {name: np.array(values) for name, values in by_seed.items()}
-
-    found = joined(columns, old_columns, tuple(columns) or tuple(old_columns))
-    shared = next((result.shared for task, result in one.results if all_seeds[0] in task.seeds), None)
-    if shared is None:  # the first seed's were kept
-        shared = {name: value for name, value in before.items() if name not in (*names, "seeds")}
-    arrays = joined(fresh, before, names) | {"seeds": np.array(all_seeds), **shared}
+            notes.append(f"seed {', '.join(one.earlier)} kept, whose weights are not here: the first seed gives what it gave before")
+    names, columns = (results[0][1].arrays, results[0][1].columns) if results else (one.kept.by_seed, one.kept.columns)
+    found = old | fresh
+    arrays = {name: np.array([found[seed][name] for seed in order]) for name in names} | {"seeds": np.array(order)}
+    # What is stored only once is the first seed's.
+    shared = [result.shared for task, result in results if order[0] in task.seeds]
+    arrays |= shared[0] if shared else {name: value for name, value in one.arrays.items() if name not in arrays}
     votes = summarize_votes(arrays["predictions"], arrays["labels"]) if one.settings.task == "classification" else {}
-    inputs = {**one.inputs, "device": device_name(device) if order else kept.inputs.get("device"), "earlier": one.earlier}
-    records.write(one.name, arrays, Evaluation(inputs, {name: column.tolist() for name, column in found.items()}, votes, names))
-    vote = f", of the vote of {len(all_seeds)} seeds {votes['ensemble_accuracy']:.2%}" if votes and len(all_seeds) > 1 else ""
-    said = f"accuracy {run['metrics']['test_accuracy_mean']:.2%}{vote}{f', {len(taken)} seeds kept' if taken else ''}"
-    return "; ".join([said, *notes])
+    inputs = {**one.inputs, "device": here if results else one.kept.inputs.get("device"), "earlier": dict(one.earlier)}
+    by_column = {name: [float(found[seed][name]) for seed in order] for name in columns}
+    records.write(one.name, arrays, Evaluation(inputs, by_column, votes, list(names)))
+    vote = f", of the vote of {len(order)} seeds {votes['ensemble_accuracy']:.2%}" if votes and len(order) > 1 else ""
+    return "; ".join([f"accuracy {run['metrics']['test_accuracy_mean']:.2%}{vote}", *notes])
 
 
-def _alike(new: np.ndarray, old: np.ndarray, *, exact: bool) -> bool:
+def _train_again(name: str) -> str:
+    return f"`REPLAY=0 dvc repro --force --single-item train@{name}` trains the variant's seeds again"
+
+
+def _alike(new: Any, old: Any, *, exact: bool) -> bool:
     """Whether two evaluations of the same weights found the same, on another kind of processor up to rounding."""
     new, old = np.asarray(new), np.asarray(old)
     if new.shape != old.shape:
         return False
     if new.dtype.kind != "f":
-        return bool((new != old).mean() <= (0 if exact else _OTHER)) if new.size else True
+        return not new.size or bool((new != old).mean() <= (0 if exact else _OTHER))
     tolerances = (0.0, 0.0) if exact else (_RELATIVE, _ABSOLUTE)
     return bool(np.isclose(new.astype(np.float64), old.astype(np.float64), *tolerances, equal_nan=True).all())
 
@@ -280,23 +260,3 @@ def summarize_votes(predictions: np.ndarray, labels: np.ndarray) -> dict[str, An
         "ensemble_accuracy": float((vote(predictions) == labels).mean()),
         "per_class_accuracy": {str(digit): float(correct[:, labels == digit].mean()) for digit in np.unique(labels).tolist()},
     }
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
-    """A progress bar on a terminal, plain lines elsewhere. Yields a function that advances the bar by one, and one that prints a line."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console()
-    columns = (TextColumn("evaluate"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("seeds"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        work = bar.add_task("evaluate", total=total)
-
-        def say(line: str) -> None:
-            if console.is_terminal:
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
-            else:
-                print(line, flush=True)
-
-        yield lambda: bar.advance(work), say

@@ -26,7 +26,9 @@ from pipeline.training.optimizers import make_optimizer
 
 # Fifty steps enlarge the rounding of another kind of processor. Between the AVX-512, AVX2 and SSE4.2 code of one processor, the base's
 # losses differ by 1e-7 of their size and its gradient norms by 1e-6; the CNN's by 0.007 and 0.09, the most, because of its batch norm.
+# In single steps it is farther off: between two kinds of AVX-512 its norms differ by 0.40 in three steps of fifty.
 TOLERANCES = {"loss": 0.02, "gradient_norm": 0.2}
+_FAR_OFF = 0.1  # of the steps, which may lie three times as far off
 _TABLES = {
     "weights": "the initial weights of seed {seed} are others",
     "order": "the order of the images of seed {seed} is another",
@@ -91,7 +93,7 @@ def first_difference(trainer: Trainer, parts: Sequence[Finished], *, exact: bool
     for name, what in (("loss", ""), ("gradient_norm", "the gradient norm of ")):
         new = getattr(trainer.trace, name)[:, :count].cpu().numpy()
         old = np.stack([part.tensors[f"trace.{name}"][:count] for part in parts])
-        same = _equal(new, old) if exact else np.isclose(new, old, rtol=TOLERANCES[name], equal_nan=True)
+        same = _equal(new, old) if exact else _near(new, old, TOLERANCES[name])
         if not same.all():
             step, i = np.argwhere(~same.T)[0]  # the first step, then the first seed
             return f"{what}step {step + 1} of seed {parts[i].seed}: {new[i, step]:.9g} was {old[i, step]:.9g}"
@@ -107,6 +109,14 @@ def first_difference(trainer: Trainer, parts: Sequence[Finished], *, exact: bool
         if part.has_weights and (fault := test_difference(part, loss, accuracy, trainer.learning.num_tests, exact=exact)) is not None:
             return f"the test of seed {part.seed}: {fault}"
     return None
+
+
+def _near(new: np.ndarray, old: np.ndarray, tolerance: float) -> np.ndarray:
+    """Which of a seed's steps (seed, step) are the same up to rounding: a tenth of them may lie up to three times as far off."""
+    near, far = (np.isclose(new, old, rtol=factor * tolerance, equal_nan=True) for factor in (1, 3))
+    few = (~near).mean(axis=1, keepdims=True) <= _FAR_OFF
+    result: np.ndarray = near | (far & few)
+    return result
 
 
 def test_difference(part: Finished, loss: float, accuracy: float, num_images: int, *, exact: bool) -> str | None:

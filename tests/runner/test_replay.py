@@ -145,6 +145,16 @@ def test_the_last_bit_of_a_step_is_caught(train: Train, tiny_trainer: Callable[.
     assert replay.first_difference(tiny_trainer(), parts, exact=False) is None
 
 
+def test_on_another_processor_a_tenth_of_the_steps_may_lie_farther_off(train: Train, tiny_trainer: Callable[..., Trainer]) -> None:
+    part, *others = train(**LONG)  # fifty steps are compared
+    for count, factor, expected in ((5, 2.9, True), (6, 2.9, False), (1, 3.1, False)):
+        norms = part.tensors["trace.gradient_norm"].copy()
+        norms[:count] /= 1 + factor * replay.TOLERANCES["gradient_norm"]
+        moved = replace(part, tensors=part.tensors | {"trace.gradient_norm": norms})
+        found = replay.first_difference(tiny_trainer(**LONG), [moved, *others], exact=False)
+        assert (found is None) == expected, (count, factor, found)
+
+
 def test_another_evaluation_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
     parts = train()
     call = classification.Evaluator.__call__
