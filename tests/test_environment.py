@@ -31,15 +31,6 @@ run_command(main)
     assert (done.returncode, done.stdout, done.stderr) == (2, "\\u221230.88 \\udcff\n", "error: \\xb1\n")
 
 
-def test_variables_are_afterwards_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAB_GRAPHS", "1")
-    monkeypatch.delenv("LAB_ATTENTION", raising=False)
-    with environment.variables(LAB_GRAPHS="0", LAB_ATTENTION="sdpa"):
-        assert (os.environ["LAB_GRAPHS"], os.environ["LAB_ATTENTION"]) == ("0", "sdpa")
-    assert os.environ["LAB_GRAPHS"] == "1"
-    assert "LAB_ATTENTION" not in os.environ
-
-
 def test_a_server_on_this_machine_is_reached_without_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"http_proxy": "http://192.0.2.1:8", "NO_PROXY": "intranet", "no_proxy": "", "MPLBACKEND": "none"}.items():
         monkeypatch.setenv(name, value)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline.files import replacing, sha256, write_json, write_text
+from pipeline.files import replacing, write_text
 
 
 def test_an_error_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -40,10 +39,3 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     assert f"File too large: '{tmp_path}'" in result.stderr  # which file system it is
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_digest_and_json(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "a.json"
-    write_json(path, {"a": 1})
-    assert path.read_text() == '{\n  "a": 1\n}\n'
-    assert sha256(path) == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -91,10 +91,6 @@ def test_only_what_a_program_means_counts(old: str, new: str, same: bool) -> Non
     assert (provenance.canonical(SOURCE.replace(old, new)) == provenance.canonical(SOURCE)) is same
 
 
-def test_a_string_that_is_no_docstring_counts() -> None:
-    assert provenance.canonical("x = 1\n'a'") != provenance.canonical("x = 1\n'b'")
-
-
 def test_the_hash_names_its_files(tmp_path: Path) -> None:
     (tmp_path / "room").mkdir()
     (tmp_path / "room" / "a.py").write_text("x = 1\n")
@@ -136,20 +132,27 @@ DECIDES = {
 }
 
 
-@pytest.mark.parametrize("file", DECIDES)
-def test_an_edit_of_each_addition_is_noticed(file: str, tmp_path: Path) -> None:
+def test_an_edit_of_each_addition_is_noticed(tmp_path: Path) -> None:
     package = tmp_path / "pipeline"
     shutil.copytree(ROOT / "pipeline", package, ignore=shutil.ignore_patterns("__pycache__"))
-    text = (package / file).read_text(encoding="utf-8") if (package / file).exists() else ""
-    (package / file).write_text(f"{text}OWN = 1\n", encoding="utf-8")
-    before = {stage: provenance.code_hash(entries, package) for stage, entries in provenance.STAGE_CODE.items()}
-    (package / file).write_text(f"{text}OWN = 2\n", encoding="utf-8")
-    noticed = {stage for stage, entries in provenance.STAGE_CODE.items() if provenance.code_hash(entries, package) != before[stage]}
-    for name, stage in yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"].items():
-        places = [dep.removeprefix("${code}/pipeline/") for dep in stage.get("do", stage)["deps"] if dep.startswith("${code}/pipeline/")]
-        if any(Path(file).is_relative_to(place) for place in places):
-            noticed.add(name)
-    assert noticed >= DECIDES[file]
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+
+    def hashes() -> dict[str, str]:
+        return {stage: provenance.code_hash(entries, package) for stage, entries in provenance.STAGE_CODE.items()}
+
+    before = hashes()
+    for file, decided in DECIDES.items():
+        path = package / file
+        content = path.read_text(encoding="utf-8") if path.exists() else ""
+        path.write_text(f"{content}OWN = 1\n", encoding="utf-8")
+        noticed = {stage for stage, code in hashes().items() if code != before[stage]}
+        path.write_text(content, encoding="utf-8") if content else path.unlink()
+        for name, stage in stages.items():
+            deps = stage.get("do", stage)["deps"]
+            places = [dep.removeprefix("${code}/pipeline/") for dep in deps if dep.startswith("${code}/pipeline/")]
+            if any(Path(file).is_relative_to(place) for place in places):
+                noticed.add(name)
+        assert noticed >= decided, file
 
 
 def test_device_and_versions_are_those_of_this_machine() -> None:
@@ -195,13 +198,6 @@ def test_processors_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
     assert not provenance.same_processor("AMD EPYC (2 cores)", names[0])  # an earlier version's record
 
 
-def test_a_processor_without_a_name_has_that_of_its_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "read_text", lambda self: "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\n")
-    monkeypatch.setattr(provenance.platform, "processor", lambda: "")
-    monkeypatch.setattr(provenance.platform, "machine", lambda: "aarch64")
-    assert provenance.device_name("cpu").startswith("aarch64 (")
-
-
 def test_a_processor_is_known_without_its_cores() -> None:
     here, cores = provenance.device_name("cpu").rsplit(" (", 1)
     assert cores.endswith(" cores)")
@@ -234,8 +230,3 @@ def test_what_decides_a_training_and_is_in_no_commit_is_told(tmp_path: Path, mon
     for name in ("params.yaml", "profiles/small.yaml", "pipeline/models/vit.py", "pipeline/kernels/new.py"):
         commit_all(tmp_path)
         assert write(name, "x = 2\n") is True
-
-
-@pytest.mark.parametrize("text", ["", "- 1", "a: [", "a: \t- b", "day: 2026-02-30", None])
-def test_what_holds_no_mapping_is_an_empty_one(text: str | None) -> None:
-    assert provenance.mapping(text) == {}

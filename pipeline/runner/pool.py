@@ -89,19 +89,13 @@ class Facts:
 
 @dataclass(frozen=True)
 class Started:
-    """A group begins to train.
-
-    Attributes:
-        rows: those of an earlier process.
-        warning: why an existing checkpoint is not used, as a clause.
-        facts: what only a process with torch can say of the model.
-    """
+    """A group begins to train."""
 
     seeds: list[int]
     epoch: int
-    rows: list[EpochRow]
-    warning: str | None
-    facts: Facts
+    rows: list[EpochRow]  # those of an earlier process
+    warning: str | None  # why an existing checkpoint is not used, as a clause
+    facts: Facts  # what only a process with torch can say of the model
 
 
 @dataclass(frozen=True)
@@ -125,10 +119,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A finished group of other code was replayed. `difference` says where today's code differs; None: it computes the same.
-
-    A group that differs is trained next.
-    """
+    """A finished group was replayed. `difference` says where today's code differs, which trains it next; None: it computes the same."""
 
     seeds: list[int]
     difference: str | None
@@ -159,10 +150,9 @@ def is_last(message: Message) -> bool:
 
 
 class Engine(Protocol):
-    """Works through groups of seeds, on this machine or a cluster.
+    """Works through groups of seeds in their order, on this machine or a cluster.
 
     Args:
-        assignments: in the order in which they begin; they depend on no others.
         handle: is given every message, in the order of arrival.
         lost: is told of a group whose process died or failed; unless it raises, the others go on.
     """

@@ -79,17 +79,6 @@ def test_what_another_processor_software_or_engine_computed_leaves_the_trainer_a
         assert checkpoint.epoch(**HERE | here) == usable
 
 
-def test_a_checkpoint_that_names_neither_processor_nor_software_is_used(
-    checkpoint: Checkpoint, tiny_trainer: Callable[..., Trainer]
-) -> None:
-    """Those of earlier versions."""
-    trainer, resumed = tiny_trainer(), tiny_trainer()
-    trainer.run_epoch()
-    checkpoint.save(trainer, {"started": "then"})
-    assert checkpoint.restore(resumed, **HERE) == {"started": "then"}
-    assert resumed.epoch == 1
-
-
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small sealed file in the place of a checkpoint: its seal is the same."""

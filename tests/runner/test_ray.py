@@ -154,32 +154,6 @@ def ended(pid: int) -> bool:
 
 
 @needs_ray
-@pytest.mark.long
-@pytest.mark.timeout(3600)
-def test_eight_variants_on_mnist_have_the_bits_of_one_process(raw_params: dict[str, Any], nodes: Any, tmp_path: Path) -> None:
-    from pipeline.data.datasets import prepare
-    from pipeline.data.fetch import fetch, source
-
-    fetch(source("mnist"), tmp_path / "raw")
-    prepare(params.DataSettings(dataset="mnist"), tmp_path / "raw", tmp_path / "arrays")
-    variants: dict[str, Any] = {
-        "base": {}, "deep": {"blocks": 2}, "wide": {"dim": 16}, "heads": {"heads": 4}, "drop": {"dropout": 0.1}, "mlp": {"mlp_dim": 48},
-        "batch": {"batch_size": 64}, "sgd": {"optimizer": "sgd"},
-    }  # fmt: skip
-    for name in ("alone", "study"):
-        (tmp_path / name).mkdir()
-    settings = {"seeds": list(range(6)), "epochs": 2, "train_images": 6000}
-    study = lay_out(tmp_path / "study", raw_params, tmp_path / "arrays", "mnist", settings, variants)
-    expected = trained_here(study, tmp_path / "alone" / "study")
-    with driver(study, nodes) as process:
-        out, err = process.communicate(timeout=1800)
-    assert (process.returncode, err) == (0, "")
-    assert "study: 8 of 8 variants, " in out
-    assert len(expected) == 48
-    assert outcome(study) == expected
-
-
-@needs_ray
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_node_and_driver_killed_the_bits_are_those_of_local_processes(
@@ -233,12 +207,6 @@ def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"uv pip install --require-hashes -r requirements-cluster\.lock") as caught:
         train.main(["--on=ray"])
     assert caught.value.status == 2
-
-
-def test_trainings_run_here_or_on_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAB_DEVICE", "cpu")
-    with pytest.raises(UserError, match=r"^ON is 'mars'; the choices are here and ray\.$"):
-        train.main(["--on=mars"])
 
 
 def test_what_a_task_is_given(tmp_path: Path) -> None:
