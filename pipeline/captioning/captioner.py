@@ -122,44 +122,44 @@ class DecoderBlock(nn.Module):
         Args:
             words: (row, place, dim).
             past: keys and values of the words before them (row, past place, 2, head, head_dim), or None.
-            image: keys and values of the images, as `see` returns them; each image has equally many rows, which are adjacent.
+            image: keys and values of the images, as `image_keys` returns them; each image has equally many rows, which are adjacent.
             mask: added to the scores of words, (row, 1, place, past place + place), or None.
 
         Returns:
             (row, place, dim), and the keys and values of all words so far.
         """
-        words, keys = self._hear(words, past, mask)
-        words = self._leave(self.norm2, words + self.dropout2(self._look(words, image)))
-        return self._leave(self.norm3, words + self.dropout3(self.mlp(self._enter(self.norm3, words)))), keys
+        words, keys = self._attend_to_words(words, past, mask)
+        words = self._norm_after(self.norm2, words + self.dropout2(self._attend_to_image(words, image)))
+        return self._norm_after(self.norm3, words + self.dropout3(self.mlp(self._norm_before(self.norm3, words)))), keys
 
-    def see(self, levels: Tensor) -> Tensor:
+    def image_keys(self, levels: Tensor) -> Tensor:
         """The encoder's levels (image, level, token, dim) to keys and values (image, level * token, 2, head, head_dim)."""
         return self.cross.keys(levels.flatten(1, 2))
 
     def image_weights(self, words: Tensor, image: Tensor, mask: Tensor) -> Tensor:
         """The weights of the attention to the image, mean over the heads: (level, row, place, token). Arguments as for `forward`."""
-        query = self.cross.query(self._enter(self.norm2, self._hear(words, None, mask)[0]))
+        query = self.cross.query(self._norm_before(self.norm2, self._attend_to_words(words, None, mask)[0]))
         return self.cross.weights(query, image, levels=self.levels).mean(2)
 
-    def _hear(self, words: Tensor, past: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _attend_to_words(self, words: Tensor, past: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """The words after the attention to the words so far, and the keys and values of these."""
-        query, keys = self.attention.project(self._enter(self.norm1, words))
+        query, keys = self.attention.project(self._norm_before(self.norm1, words))
         if past is not None:
             keys = torch.cat([past, keys], dim=1)
-        return self._leave(self.norm1, words + self.dropout1(self.attention(query, keys, mask=mask)[0])), keys
+        return self._norm_after(self.norm1, words + self.dropout1(self.attention(query, keys, mask=mask)[0])), keys
 
-    def _look(self, words: Tensor, image: Tensor) -> Tensor:
+    def _attend_to_image(self, words: Tensor, image: Tensor) -> Tensor:
         """The result of the words' attention to the image, (row, place, dim)."""
-        normed = self._enter(self.norm2, words)
+        normed = self._norm_before(self.norm2, words)
         # Queries do not affect each other, so all rows of an image attend at once, and its keys need not be repeated for each row.
         query = self.cross.query(normed).unflatten(0, (image.shape[0], -1)).flatten(1, 2)
         found = self.cross(query, image, levels=self.levels).view(-1, *words.shape)  # (level, row, place, dim)
         return found[0] if self.mesh is None else self.mesh(normed, found)
 
-    def _enter(self, norm: nn.LayerNorm, words: Tensor) -> Tensor:
+    def _norm_before(self, norm: nn.LayerNorm, words: Tensor) -> Tensor:
         return words if self.post_norm else norm(words)
 
-    def _leave(self, norm: nn.LayerNorm, words: Tensor) -> Tensor:
+    def _norm_after(self, norm: nn.LayerNorm, words: Tensor) -> Tensor:
         return norm(words) if self.post_norm else words
 
 
@@ -196,7 +196,7 @@ class Captioner(CaptionModel):
     def forward(self, images: Tensor, words: Tensor) -> Tensor:
         levels, mask, tokens = self.encode(images), _mask(words), self._embed(words, 0)
         for block in self._blocks():
-            tokens, _ = block(tokens, None, block.see(levels), mask)
+            tokens, _ = block(tokens, None, block.image_keys(levels), mask)
         return self.head(self.norm(tokens))
 
     def encode(self, images: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ class Captioner(CaptionModel):
 
     def start(self, images: Tensor) -> State:
         levels = self.encode(images)
-        seen = tuple(block.see(levels) for block in self._blocks())
+        seen = tuple(block.image_keys(levels) for block in self._blocks())
         return State(seen, tuple(keys[:, :0] for keys in seen))
 
     def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
@@ -254,7 +254,7 @@ def image_attention(model: nn.Module, images: Tensor, words: Tensor) -> Tensor:
     with evaluating(model):
         levels, mask, tokens = model.encode(images), _mask(words), model._embed(words, 0)
         for block in model._blocks():
-            image = block.see(levels)
+            image = block.image_keys(levels)
             weights.append(block.image_weights(tokens, image, mask))
             tokens, _ = block(tokens, None, image, mask)
     return torch.stack(weights)
@@ -284,9 +284,9 @@ def multiply_adds(settings: CaptionerSettings) -> int:
     tokens, words, dim = settings.num_tokens, MAX_PLACES, settings.dim
     levels = _levels(settings)
     encoder = 4 * tokens * dim**2 + 2 * tokens * (tokens + settings.memory) * dim + 2 * tokens * dim * settings.mlp_dim
-    heard = 4 * words * dim**2 + 2 * words**2 * dim
-    looked = words * dim**2 + levels * (2 * tokens * dim**2 + 2 * words * tokens * dim + words * dim**2)
+    self_attention = 4 * words * dim**2 + 2 * words**2 * dim
+    cross_attention = words * dim**2 + levels * (2 * tokens * dim**2 + 2 * words * tokens * dim + words * dim**2)
     gates = levels * words * 2 * dim**2 if settings.meshed else 0
-    decoder = heard + looked + gates + 2 * words * dim * settings.mlp_dim
+    decoder = self_attention + cross_attention + gates + 2 * words * dim * settings.mlp_dim
     stem = stem_multiply_adds(settings.shape, dim)
     return stem + settings.encoder_blocks * encoder + settings.decoder_blocks * decoder + words * dim * settings.shape.words

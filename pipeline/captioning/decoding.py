@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD
-from pipeline.captioning.model import CaptionModel, evaluating
+from pipeline.captioning.model import CaptionModel, State, evaluating
 from pipeline.models.dropout import mix
 
 
@@ -24,18 +25,7 @@ def greedy(model: CaptionModel, images: Tensor) -> Tensor:
         (image, MAX_WORDS + 1) int64: the words, EOS, then PAD. PAD and BOS are never chosen as words; a caption without EOS is cut.
     """
     with evaluating(model):
-        state = model.start(images)
-        words = torch.full((len(images),), BOS, device=images.device)
-        ended = torch.zeros_like(words, dtype=torch.bool)
-        ids = torch.full((len(images), MAX_WORDS + 1), PAD, device=images.device)
-        for place in range(ids.shape[1]):
-            logits, state = model.step(words, state)
-            words = _sayable(logits).argmax(1).masked_fill(ended, PAD)  # argmax takes the first of several maxima
-            ids[:, place] = words
-            ended |= words == EOS
-            if ended.all():
-                break
-    return ids
+        return _write(model, model.start(images), torch.arange(len(images), device=images.device), lambda scores, _: scores)
 
 
 @torch.no_grad()
@@ -99,21 +89,28 @@ def sample(model: CaptionModel, images: Tensor, count: int, key: Tensor, step: T
     """
     with evaluating(model):
         rows = torch.arange(len(images), device=images.device).repeat_interleave(count)
-        state = model.start(images).select(rows)
-        words = torch.full_like(rows, BOS)
-        ended = torch.zeros_like(words, dtype=torch.bool)
-        ids = torch.full((len(rows), MAX_WORDS + 1), PAD, device=images.device)
-        for place in range(ids.shape[1]):
-            logits, state = model.step(words, state)
-            scores = _sayable(logits)
+
+        def with_noise(scores: Tensor, place: int) -> Tensor:
+            """The argmax of logits with Gumbel noise is a sample from their softmax (Maddison et al. 2014)."""
             index = torch.arange(scores.numel(), device=images.device).view(scores.shape)
-            # The argmax of logits with Gumbel noise is a sample from their softmax (Maddison et al. 2014).
             uniform = (mix(mix(mix(index + key) + place) + step).double() + 0.5) * 2**-32
-            words = (scores - (-uniform.log()).log().float()).argmax(1).masked_fill(ended, PAD)
-            ids[:, place] = words
-            ended |= words == EOS
-            if ended.all():
-                break
+            return scores - (-uniform.log()).log().float()
+
+        return _write(model, model.start(images).select(rows), rows, with_noise)
+
+
+def _write(model: CaptionModel, state: State, rows: Tensor, rate: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """Writes a caption for each of the rows (row,) int64, whose next word has the highest of the scores that `rate` makes of logits."""
+    words = torch.full_like(rows, BOS)
+    ended = torch.zeros_like(words, dtype=torch.bool)
+    ids = torch.full((len(rows), MAX_WORDS + 1), PAD, device=rows.device)
+    for place in range(ids.shape[1]):
+        logits, state = model.step(words, state)
+        words = rate(_sayable(logits), place).argmax(1).masked_fill(ended, PAD)  # argmax takes the first of several maxima
+        ids[:, place] = words
+        ended |= words == EOS
+        if ended.all():
+            break
     return ids
 
 

@@ -1,21 +1,17 @@
 """Attention without a mask: a fused kernel where it is faster, PyTorch's `scaled_dot_product_attention` elsewhere.
 
 The fused kernels are the PyTorch operators `lab::small_head_attention` and `lab::sliced_attention`; the latter includes the
-projections of heads that see slices of the token. As operators they work with autograd, `torch.compile`, `torch.func.vmap` and the
-FLOP counter.
+projections of heads that see slices of the token. As operators they work with autograd and `torch.func.vmap`.
 """
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.flop_counter import register_flop_formula
 
 try:
     from pipeline.kernels import cpu
@@ -83,15 +79,13 @@ def sliced_attention(tokens: Tensor, weight: Tensor, bias: Tensor, *, scale: flo
         ValueError: shapes, dtypes or devices do not match.
     """
     heads, head_dim = weight.shape[1:3] if weight.dim() == 4 else (0, 0)
-    if tokens.dim() != 3 or weight.shape != (3, heads, head_dim, head_dim) or bias.shape != (3, heads, head_dim):
+    fits = tokens.dim() == 3 and tokens.shape[2] == heads * head_dim and weight.shape == (3, heads, head_dim, head_dim)
+    fits = fits and bias.shape == (3, heads, head_dim)
+    if not fits or any(tensor.dtype != torch.float32 or tensor.device.type != "cpu" for tensor in (tokens, weight, bias)):
         raise ValueError(
-            "Sliced attention takes tokens (batch, tokens, dim), weights (3, heads, head_dim, head_dim) and biases "
-            f"(3, heads, head_dim), not {tuple(tokens.shape)}, {tuple(weight.shape)} and {tuple(bias.shape)}."
+            "Sliced attention takes float32 tensors on the CPU, tokens (batch, tokens, heads * head_dim), weights (3, heads, head_dim, "
+            f"head_dim) and biases (3, heads, head_dim), not {tuple(tokens.shape)}, {tuple(weight.shape)} and {tuple(bias.shape)}."
         )
-    if tokens.shape[2] != heads * head_dim:
-        raise ValueError(f"A token of {heads} heads of {head_dim} channels has {heads * head_dim} channels, not {tokens.shape[2]}.")
-    if any(tensor.dtype != torch.float32 or tensor.device.type != "cpu" for tensor in (tokens, weight, bias)):
-        raise ValueError("Sliced attention takes float32 tensors on the CPU.")
     return torch.ops.lab.sliced_attention(tokens, weight, bias, scale)[0]
 
 
@@ -133,7 +127,6 @@ def _can_run(head_dim: int, *, sliced: bool = False) -> bool:
 # Not `torch.library.custom_op`, which imports the compiler's front end on the first call, and that takes longer than a short training.
 _NAME, _BACKWARD = "lab::small_head_attention", "lab::small_head_attention_backward"
 _SLICED, _SLICED_BACKWARD = "lab::sliced_attention", "lab::sliced_attention_backward"
-_TAGS = (torch.Tag.pt2_compliant_tag,)
 for _operator, _signature in {
     _NAME: "(Tensor qkv, float scale) -> (Tensor, Tensor)",
     _BACKWARD: "(Tensor grad, Tensor qkv, Tensor out, Tensor statistics, float scale) -> Tensor",
@@ -141,7 +134,7 @@ for _operator, _signature in {
     _SLICED_BACKWARD: "(Tensor grad, Tensor tokens, Tensor weight, Tensor bias, Tensor out, Tensor statistics, float scale) "
     "-> (Tensor, Tensor, Tensor)",
 }.items():
-    torch.library.define(_operator, _signature, tags=_TAGS)
+    torch.library.define(_operator, _signature)
 
 
 @torch.library.impl(_NAME, "cpu")
@@ -164,36 +157,6 @@ def _sliced_backward(
     grad: Tensor, tokens: Tensor, weight: Tensor, bias: Tensor, out: Tensor, statistics: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     return cpu.sliced_backward(grad, tokens, weight, bias, out, statistics, scale)
-
-
-def _empty(qkv: Tensor) -> Tensor:
-    """An uninitialised tensor for the result, (batch, tokens, heads, head_dim)."""
-    batch, tokens, _, heads, dim = qkv.shape
-    return qkv.new_empty((batch, tokens, heads, dim))
-
-
-@torch.library.register_fake(_NAME)
-def _(qkv: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    batch, tokens, _, heads, _ = qkv.shape
-    return _empty(qkv), qkv.new_empty(cpu.statistics_shape(batch, tokens, heads))
-
-
-@torch.library.register_fake(_BACKWARD)
-def _(grad: Tensor, qkv: Tensor, out: Tensor, statistics: Tensor, scale: float) -> Tensor:
-    return qkv.new_empty(qkv.shape)
-
-
-@torch.library.register_fake(_SLICED)
-def _(tokens: Tensor, weight: Tensor, bias: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    statistics = cpu.statistics_shape(tokens.shape[0], tokens.shape[1], weight.shape[1])
-    return tokens.new_empty(tokens.shape), tokens.new_empty(statistics)
-
-
-@torch.library.register_fake(_SLICED_BACKWARD)
-def _(
-    grad: Tensor, tokens: Tensor, weight: Tensor, bias: Tensor, out: Tensor, statistics: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return tokens.new_empty(tokens.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -260,35 +223,3 @@ def _(info: Any, in_dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[in
 @torch.library.register_vmap(_SLICED_BACKWARD)
 def _(info: Any, in_dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     return _one_by_one(torch.ops.lab.sliced_attention_backward, info, in_dims, args)
-
-
-def _products(shape: Sequence[int], count: int) -> int:
-    """FLOPs of `count` products with token x token matrices, where the result has this shape (batch, tokens, ...)."""
-    return count * 2 * math.prod(shape) * shape[1]
-
-
-def _projections(tokens: torch.Size, weight: torch.Size, count: int) -> int:
-    return count * 2 * math.prod(tokens) * weight[-1]
-
-
-@register_flop_formula(torch.ops.lab.small_head_attention)
-def _forward_flops(qkv: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    batch, tokens, _, heads, dim = qkv
-    return _products((batch, tokens, heads, dim), 2)  # q k^T and p v
-
-
-@register_flop_formula(torch.ops.lab.small_head_attention_backward)
-def _backward_flops(grad: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    return _products(grad, 5)  # q k^T again, do v^T, p^T do, ds k, ds^T q; PyTorch counts its own in the same way
-
-
-@register_flop_formula(torch.ops.lab.sliced_attention)
-def _sliced_forward_flops(tokens: torch.Size, weight: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
-    return _projections(tokens, weight, 3) + _products(tokens, 2)
-
-
-@register_flop_formula(torch.ops.lab.sliced_attention_backward)
-def _sliced_backward_flops(
-    grad: torch.Size, tokens: torch.Size, weight: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any
-) -> int:
-    return _projections(tokens, weight, 9) + _products(tokens, 5)  # q, k and v again, and the gradients of tokens and weight from each

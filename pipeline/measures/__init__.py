@@ -61,13 +61,13 @@ class Trained(Protocol):
     @property
     def train_loss(self) -> FloatArray: ...
     @property
-    def taught_epochs(self) -> int:
+    def supervised_epochs(self) -> int:
         """The epochs that minimise a cross-entropy: those before any self-critical ones."""
 
     @property
     def gradient_norm(self) -> FloatArray: ...
     @property
-    def choices(self) -> int:
+    def num_outputs(self) -> int:
         """What the network chooses from: the classes, or the words of the next place."""
         ...
 
@@ -215,7 +215,7 @@ def _on_longer(training: Trained) -> FloatArray:
 
 
 def _diverged(training: Trained) -> FloatArray:
-    return is_diverged(training.train_loss[:, training.taught_epochs - 1], training.choices).astype(np.float64)
+    return is_diverged(training.train_loss[:, training.supervised_epochs - 1], training.num_outputs).astype(np.float64)
 
 
 def _unstable(training: Trained) -> FloatArray:

@@ -64,7 +64,7 @@ class VariantSettings(Settings):
         return ARCHITECTURES[self.model.architecture].stackable and not has_batch_norm
 
     @property
-    def choices(self) -> int:
+    def num_outputs(self) -> int:
         """The number of outcomes that a network chooses from: classes, or words of the vocabulary."""
         return self.model.shape.words if self.scenes else self.model.shape.classes
 
@@ -74,7 +74,7 @@ class VariantSettings(Settings):
         return self.train.epochs * math.ceil(self.epoch_examples / self.train.batch_size)
 
     @property
-    def taught_epochs(self) -> int:
+    def supervised_epochs(self) -> int:
         """The epochs that minimise a cross-entropy: those before any self-critical ones."""
         return self.train.epochs - self.train.self_critical_epochs
 

@@ -19,7 +19,7 @@ class TrainSettings(Settings):
         learning_rate: the schedule's maximum.
         beta2: decay of the running mean of squared gradients of adam and radam.
         clip_norm: maximum L2 norm of one seed's gradient, over all its weights; None means no clipping.
-        warmup: share of all steps in which the learning rate rises linearly; see `pipeline.training.schedules.table`.
+        warmup: share of all steps in which the learning rate rises linearly; see `pipeline.training.schedules.learning_rates`.
         train_images: size of the random subset of the training images that a seed sees; None means all images.
         epoch_images: images shown in an epoch, the subset repeated or cut; None means as many as the training set has.
         validation: images at the end of the training set that no training sees; the evaluation tests the trained networks on them.

@@ -294,10 +294,10 @@ def assemble(
     """
     rows = [row for part in parts for row in part.rows]
     last = [row for row in rows if row.epoch == settings.train.epochs]
-    taught = [row for row in rows if row.epoch == settings.taught_epochs]
-    diverged = is_diverged([row.train_loss for row in taught], settings.choices)
+    supervised = [row for row in rows if row.epoch == settings.supervised_epochs]
+    diverged = is_diverged([row.train_loss for row in supervised], settings.num_outputs)
     metrics: dict[str, Any] = {"n": len(last), "diverged": int(diverged.sum())}
-    for name, of in (("test_accuracy", last), ("test_loss", last), ("train_loss", taught)):
+    for name, of in (("test_accuracy", last), ("test_loss", last), ("train_loss", supervised)):
         values = [value for row in of if math.isfinite(value := float(getattr(row, name)))]
         metrics[f"{name}_mean"], metrics[f"{name}_sd"] = _mean_sd(values) if values else (None, None)
     metrics |= {name: parts[0].origin[name] for name in ("parameters", "flops")}

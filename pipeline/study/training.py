@@ -176,10 +176,10 @@ class Training:
     def train_loss(self) -> FloatArray:
         """NaN in self-critical epochs, which minimise no cross-entropy."""
         losses = self.curves["train_loss"]
-        return np.where(np.arange(losses.shape[1]) < self.taught_epochs, losses, np.nan)
+        return np.where(np.arange(losses.shape[1]) < self.supervised_epochs, losses, np.nan)
 
     @property
-    def taught_epochs(self) -> int:
+    def supervised_epochs(self) -> int:
         """The epochs before any self-critical ones."""
         return self.test_loss.shape[1] - int(self.options.get("train.self_critical_epochs", 0))
 
@@ -197,14 +197,14 @@ class Training:
         return self.test_accuracy[:, -1]
 
     @property
-    def choices(self) -> int:
+    def num_outputs(self) -> int:
         """What the network chooses from: the classes, or the words of the next place."""
-        return self.settings.choices
+        return self.settings.num_outputs
 
     @property
     def diverged(self) -> int:
         """Seeds whose last train loss is not finite or no better than a guess."""
-        return int(is_diverged(self.train_loss[:, self.taught_epochs - 1], self.choices).sum())
+        return int(is_diverged(self.train_loss[:, self.supervised_epochs - 1], self.num_outputs).sum())
 
     @property
     def grid(self) -> int:

@@ -184,9 +184,8 @@ class Trainer:
 
     def orders(self, seed: int) -> Iterator[Tensor]:
         """The indices of the examples that a seed sees, epoch by epoch."""
-        train, available = self.settings.train, self.learning.num_examples
-        for epoch in range(1, train.epochs + 1):
-            yield epoch_order(seed, epoch, available, train_images=train.train_images, epoch_images=train.epoch_images)
+        for epoch in range(1, self.settings.train.epochs + 1):
+            yield self._order_of(seed, epoch)
 
     def _prepare(self, epoch: int) -> None:
         self.learning.begin(epoch)
@@ -205,10 +204,11 @@ class Trainer:
 
     def _order(self, epoch: int) -> Tensor:
         """The indices of an epoch's examples (seed, example), on the CPU."""
+        return torch.stack([self._order_of(seed, epoch) for seed in self.seeds])
+
+    def _order_of(self, seed: int, epoch: int) -> Tensor:
         train, available = self.settings.train, self.learning.num_examples
-        return torch.stack(
-            [epoch_order(seed, epoch, available, train_images=train.train_images, epoch_images=train.epoch_images) for seed in self.seeds]
-        )
+        return epoch_order(seed, epoch, available, train_images=train.train_images, epoch_images=train.epoch_images)
 
     def _run(self, batches: Iterable[Tensor]) -> None:
         for index in batches:

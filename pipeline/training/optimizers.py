@@ -49,7 +49,7 @@ class Optimizer(ABC):
         self._averages = {name: [torch.zeros_like(parameter) for parameter in self._parameters] for name in self._names()}
         device = self._parameters[0].device
         # CUDA's fused updates read the learning rate as float32; on the CPU it stays exactly what the schedule gave.
-        self.coefficients = self._table(rates).to(device, torch.float32 if device.type == "cuda" else torch.float64)
+        self.coefficients = self._coefficients(rates).to(device, torch.float32 if device.type == "cuda" else torch.float64)
         self._step = torch.zeros((), dtype=torch.int64, device=device)  # steps done
 
     @torch.no_grad()
@@ -106,7 +106,7 @@ class Optimizer(ABC):
         """The names of the running averages kept for every parameter."""
         return ("mean", "square")
 
-    def _table(self, rates: Tensor) -> Tensor:
+    def _coefficients(self, rates: Tensor) -> Tensor:
         """The coefficients that `_update` gets in each step, (total_steps, coefficient)."""
         return rates[:, None]
 
@@ -146,7 +146,7 @@ class RAdam(Optimizer):
     rectifies from a length of 4 on, and at beta2 = 0.999 so does the fifth step; its authors' code, and PyTorch's, begin at 5, as here.
     """
 
-    def _table(self, rates: Tensor) -> Tensor:
+    def _coefficients(self, rates: Tensor) -> Tensor:
         """The share of a weight that decay leaves, the rate of the adaptive update, that of the plain one; one of the two rates is 0."""
         step, beta2 = torch.arange(1, len(rates) + 1, dtype=torch.float64), self._settings.beta2
         correction1, correction2 = 1 - BETA1**step, 1 - beta2**step
@@ -207,5 +207,5 @@ def make_optimizer(settings: TrainSettings, parameters: Sequence[Tensor], *, num
         total_steps: steps of the whole training, which the schedule needs.
     """
     kinds: dict[str, type[Optimizer]] = {"adam": Adam, "radam": RAdam, "sgd": SGD}
-    rates = schedules.table(settings, total_steps)
+    rates = schedules.learning_rates(settings, total_steps)
     return kinds[settings.optimizer](parameters, settings, rates, num_seeds=num_seeds, stacked=stacked)

@@ -10,7 +10,7 @@ from torch import Tensor
 from pipeline.params import TrainSettings
 
 
-def table(settings: TrainSettings, total_steps: int) -> Tensor:
+def learning_rates(settings: TrainSettings, total_steps: int) -> Tensor:
     """The learning rate of every step (total_steps,), float64.
 
     Let T = total_steps, w = max(1, round(warmup T)) the steps of warm-up, t = 0 .. T - 1 the step, and

@@ -35,7 +35,7 @@ def _global_generators() -> list[object]:
 
 
 @contextlib.contextmanager
-def keyed() -> Iterator[None]:
+def no_global_randomness() -> Iterator[None]:
     """Raises UserError where the block moves a global generator: its numbers would depend on what else the process has computed."""
     before = _global_generators()
     yield
@@ -48,7 +48,7 @@ def keyed() -> Iterator[None]:
 
 def initial_model(settings: AnyModelSettings, seed: int) -> nn.Module:
     """The untrained model of a seed, on the CPU; leaves torch's global generator as it was."""
-    with keyed(), torch.random.fork_rng(devices=[]):
+    with no_global_randomness(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "init"))
         return build(settings)
 
@@ -82,7 +82,7 @@ class Stack:
         """Maps the models' inputs, (seed, batch, ...) each, to logits (seed, batch, ...)."""
         if self.single:
             return self.module(*(one[0] for one in inputs))[None]
-        # "different" lets a random operation through to `keyed`, which says what is wrong with it.
+        # "different" lets a random operation through to `no_global_randomness`, which says what is wrong with it.
         return torch.func.vmap(self._call, randomness="different")(self._parameters, self._buffers, *inputs)
 
     def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pipeline.errors import UserError, first_line
 from pipeline.training.optimizers import Optimizer
-from pipeline.training.stack import Stack, keyed
+from pipeline.training.stack import Stack, no_global_randomness
 
 WARM_UP = 3  # steps before a capture, in which kernels are compiled and libraries allocate their workspaces
 
@@ -132,16 +132,16 @@ class Driver:
         self.note = note
         self.seconds = 0.0
         self.graphs = "none"
-        self._keyed: set[Step] = set()
+        self._checked: set[Step] = set()
 
     def prepare(self, step: Step) -> None:
         """Does what has to happen once before `step` is run; results do not depend on it."""
 
     def run(self, step: Step) -> None:
-        if step in self._keyed:
+        if step in self._checked:
             step()
             return
-        with keyed():
+        with no_global_randomness():
             expected = outcome(step, step)
         step()
         if not all(map(same_bits, step.changed(), expected)):
@@ -150,7 +150,7 @@ class Driver:
                 " `persistent=False`), so a training would not repeat itself: draw from a key as `pipeline.models.dropout.Dropout` does,"
                 " and keep what changes in a persistent buffer."
             )
-        self._keyed.add(step)
+        self._checked.add(step)
 
     def stop_graphs(self) -> None:
         """Makes all later steps run op by op, because they will compute what no graph can."""
@@ -210,7 +210,7 @@ class GraphDriver(Driver):
         """Captures the step and checks that the graph computes the same; the step's tensors end as they were."""
         # Warm-up and capture share a stream, so that what a library keeps per stream exists before the capture.
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream), keyed():
+        with torch.cuda.stream(self._stream), no_global_randomness():
             expected = rehearse(step)
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = self._record(step)

@@ -18,7 +18,6 @@ import torch
 from numba import njit
 from numba.core import codegen
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.kernels import attention, attention_path, cpu, fuses_slices, sliced_attention, small_head_attention, why_not_fused
 from pipeline.models.dropout import Dropout
@@ -364,20 +363,6 @@ def operands(batch: int = 2, tokens: int = 6, heads: int = 3, dim: int = 4) -> t
     return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), 0.5
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf Tensor:UserWarning")  # opcheck's own
-def test_opcheck() -> None:
-    for shape in ((2, 6, 3, 3, 4), (1, 1, 3, 1, 3)):
-        torch.library.opcheck(torch.ops.lab.small_head_attention, (draw(*shape).requires_grad_(), 0.5))
-    qkv = draw(2, 6, 3, 3, 4)
-    out, statistics = torch.ops.lab.small_head_attention(qkv, 0.5)
-    torch.library.opcheck(torch.ops.lab.small_head_attention_backward, (draw(*out.shape), qkv, out, statistics, 0.5))
-    *operands, grad = sliced_inputs(2, 6, 3, 4)
-    out, statistics = torch.ops.lab.sliced_attention(*operands, 0.5)
-    torch.library.opcheck(torch.ops.lab.sliced_attention_backward, (grad, *operands, out, statistics, 0.5))
-    torch.library.opcheck(torch.ops.lab.sliced_attention, (*(tensor.requires_grad_() for tensor in operands), 0.5))
-
-
 @pytest.mark.parametrize("stacked", [("q", "k", "v"), ("q",), ("k", "v")])
 def test_vmap_equals_a_loop(stacked: tuple[str, ...]) -> None:
     seeds, batch = 3, 2
@@ -417,17 +402,6 @@ def test_a_stack_of_models_trains_as_its_members() -> None:
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None
             torch.testing.assert_close(parameters[name].grad[s], parameter.grad, rtol=1e-5, atol=1e-5)
-
-
-def test_flops_are_counted() -> None:
-    def count() -> int:
-        q, k, v, _ = operands()
-        with FlopCounterMode(display=False) as counter:
-            attend(q, k, v, scale=0.5).sum().backward()
-        return counter.get_total_flops()
-
-    batch, tokens, heads, dim = 2, 6, 3, 4
-    assert count() == 7 * 2 * batch * heads * tokens * tokens * dim  # two products forward, five backward
 
 
 def sliced_inputs(batch: int, tokens: int, heads: int, dim: int) -> list[Tensor]:
@@ -576,15 +550,6 @@ def test_many_upstream_gradients_at_once_equal_a_loop(function: Callable[..., Te
     for i, grad in enumerate(grads):
         for a, e in zip(actual, torch.autograd.grad(out, leaves, grad, retain_graph=True), strict=True):
             assert torch.equal(a[i], e)
-
-
-def test_sliced_flops_are_counted() -> None:
-    *operands, _ = sliced_inputs(2, 6, 3, 4)
-    leaves = [x.requires_grad_() for x in operands]
-    with FlopCounterMode(display=False) as counter:
-        sliced_attention(*leaves, scale=0.5).sum().backward()
-    # 3 projections forward; 3 again and 6 for their gradients backward. 2 and 5 products of tokens x tokens.
-    assert counter.get_total_flops() == 12 * 2 * 2 * 6 * 12 * 4 + 7 * 2 * 2 * 3 * 6 * 6 * 4
 
 
 @pytest.mark.parametrize(("function", "given"), BOTH, ids=KINDS)

@@ -17,7 +17,7 @@ def values_of(measure: str, **training: Any) -> list[float]:
     form = MEASURES[measure].values
     assert form is not None
     if "train_loss" in training:
-        training = {"taught_epochs": training["train_loss"].shape[1], **training}
+        training = {"supervised_epochs": training["train_loss"].shape[1], **training}
     return form(SimpleNamespace(**training)).tolist()  # type: ignore[arg-type]
 
 
@@ -76,11 +76,11 @@ def test_unsteadiness_takes_twelve_epochs() -> None:
 def test_diverged_seeds_count_one_each() -> None:
     last = np.array([math.nan, math.inf, math.log(10), 0.05, 2.2])
     curves = np.stack([np.zeros(5), last], axis=1)
-    assert values_of("diverged", train_loss=curves, choices=10) == [1.0, 1.0, 1.0, 0.0, 0.0]
-    assert values_of("diverged", train_loss=np.zeros((3, 2)), choices=10) == [0.0, 0.0, 0.0]
+    assert values_of("diverged", train_loss=curves, num_outputs=10) == [1.0, 1.0, 1.0, 0.0, 0.0]
+    assert values_of("diverged", train_loss=np.zeros((3, 2)), num_outputs=10) == [0.0, 0.0, 0.0]
     # What a self-critical epoch minimises is no cross-entropy, and 0 where all its captions are worth the same.
     curves = np.stack([last, np.zeros(5)], axis=1)
-    assert values_of("diverged", train_loss=curves, taught_epochs=1, choices=10) == [1.0, 1.0, 1.0, 0.0, 0.0]
+    assert values_of("diverged", train_loss=curves, supervised_epochs=1, num_outputs=10) == [1.0, 1.0, 1.0, 0.0, 0.0]
 
 
 def test_a_network_that_knows_only_how_often_each_class_occurs_has_diverged() -> None:
@@ -88,12 +88,12 @@ def test_a_network_that_knows_only_how_often_each_class_occurs_has_diverged() ->
     share = np.array([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]) / 60_000
     guess = float(-(share * np.log(share)).sum())
     assert guess < math.log(10)
-    assert values_of("diverged", train_loss=np.array([[guess]]), choices=10) == [1.0]
+    assert values_of("diverged", train_loss=np.array([[guess]]), num_outputs=10) == [1.0]
 
 
 def test_unstable_trainings_diverge_or_have_a_spike() -> None:
     curves = np.array([[2.3, 2.302], [2.3, 0.1], [2.3, 0.1], [2.3, math.nan]])
     spikes = {"loss_spikes": np.array([0.0, 3.0, 0.0, 40.0])}
-    assert values_of("unstable", train_loss=curves, choices=10, evaluation=spikes) == [1.0, 1.0, 0.0, 1.0]
+    assert values_of("unstable", train_loss=curves, num_outputs=10, evaluation=spikes) == [1.0, 1.0, 0.0, 1.0]
     with pytest.raises(NotMeasured, match="its trace was not evaluated"):
-        values_of("unstable", train_loss=curves, choices=10, evaluation=None)
+        values_of("unstable", train_loss=curves, num_outputs=10, evaluation=None)

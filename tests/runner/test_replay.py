@@ -59,14 +59,14 @@ def test_the_same_code_parts_nowhere(train: Train, tiny_trainer: Callable[..., T
 
 def test_the_tail_of_a_schedule_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
     parts = train(**LONG)
-    table = schedules.table
+    table = schedules.learning_rates
 
     def changed(settings: Any, total_steps: int) -> torch.Tensor:
         rates = table(settings, total_steps)
         rates[-total_steps // 10 :] *= 0.999
         return rates
 
-    monkeypatch.setattr(schedules, "table", changed)
+    monkeypatch.setattr(schedules, "learning_rates", changed)
     assert replay.first_difference(tiny_trainer(**LONG), parts, exact=True) == "the learning rates are others"
 
 

@@ -66,7 +66,7 @@ class Runs:
     training_images: int = 60_000
 
     @property
-    def taught_epochs(self) -> int:
+    def supervised_epochs(self) -> int:
         return self.epochs
 
     @property
@@ -82,7 +82,7 @@ class Runs:
         return None if self.right is None else (self.right.astype(np.uint8), np.ones(self.right.shape[1], dtype=np.uint8))
 
     @property
-    def choices(self) -> int:
+    def num_outputs(self) -> int:
         return 10
 
     @property

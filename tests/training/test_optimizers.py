@@ -75,7 +75,7 @@ def torchs(settings: TrainSettings, make: Callable[[list[Tensor]], torch.optim.O
     parameters = [tensor.requires_grad_() for tensor in weights(3)]
     optimizer = make(parameters)
     norms = []
-    for number, rate in enumerate(schedules.table(settings, STEPS).tolist()):
+    for number, rate in enumerate(schedules.learning_rates(settings, STEPS).tolist()):
         for parameter, gradient in zip(parameters, gradients(3, number), strict=True):
             parameter.grad = gradient
         norms.append(torch.nn.utils.clip_grad_norm_(parameters, settings.clip_norm or math.inf))

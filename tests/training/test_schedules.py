@@ -24,7 +24,7 @@ def train(study: Params, schedule: str, warmup: float = 0.0) -> TrainSettings:
 
 
 def rates(study: Params, schedule: str, warmup: float, total: int) -> list[float]:
-    table = schedules.table(train(study, schedule, warmup), total)
+    table = schedules.learning_rates(train(study, schedule, warmup), total)
     assert table.shape == (total,)
     assert table.dtype == torch.float64
     return table.tolist()
@@ -97,12 +97,12 @@ def test_a_warm_up_of_one_step_is_none(study: Params, schedule: str, without: st
 def test_the_learning_rate_is_a_factor(study: Params) -> None:
     small = train(study, "cosine", 0.1)
     large = small.model_copy(update={"learning_rate": 4 * RATE})
-    assert torch.equal(schedules.table(large, 77), 4 * schedules.table(small, 77))
+    assert torch.equal(schedules.learning_rates(large, 77), 4 * schedules.learning_rates(small, 77))
 
 
 def test_self_critical_epochs_come_after_the_schedule(study: Params) -> None:
     """Of five epochs of 20 steps the last two have their own rate, and the schedule ends before them as if they were not there."""
     own = {"epochs": 5, "self_critical_epochs": 2, "self_critical_rate": 3e-4}
-    table = schedules.table(train(study, "cosine", 0.1).model_copy(update=own), 100).tolist()
+    table = schedules.learning_rates(train(study, "cosine", 0.1).model_copy(update=own), 100).tolist()
     assert table[:60] == rates(study, "cosine", 0.1, 60)
     assert table[60:] == [3e-4] * 40
