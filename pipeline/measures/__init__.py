@@ -22,6 +22,8 @@ PROBES: tuple[Probe, ...] = get_args(Probe)
 LATE_EPOCHS = 5
 STEADY_EPOCHS = 10  # the first epochs are left out: their climb is learning and not unsteadiness
 MIN_STEADY_EPOCHS = 12
+MEDIAN_TESTS = 10
+REACHED_ACCURACY = 0.96
 
 
 class NotFormed(ValueError):
@@ -72,6 +74,8 @@ class Trained(Protocol):
         ...
 
     @property
+    def parameters(self) -> int | None: ...
+    @property
     def flops(self) -> int | None:
         """Of one image's forward pass; None where not recorded."""
         ...
@@ -110,6 +114,8 @@ class Measure:
         ratio: whether its effects are ratios of geometric means, and not differences.
         share: whether a seed counts 0 or 1, so that its effects are shares of seeds.
         series: (seeds,) of two curves, each of several trainings, in place of `values`; gets both and the seeds. Raises NotFormed.
+        exact: whether it is a count that is the same for all seeds, and so has no interval.
+        per_step: whether its effects are times: ratios of numbers of steps, times the ratio of the times of a step.
         unreached: the value of a seed that never reached what is measured, which is the least that it can be; None where all do.
         phrase: its name in comparisons, where that is another than its name here.
     """
@@ -127,6 +133,8 @@ class Measure:
     phrase: str = ""
     ratio: bool = False
     share: bool = False
+    exact: bool = False
+    per_step: bool = False
     series: Callable[[Sequence[Trained], Sequence[Trained], Sequence[int]], FloatArray] | None = None
     unreached: Callable[[Trained], float] | None = None
 
@@ -214,6 +222,21 @@ def _on_longer(training: Trained) -> FloatArray:
     return mean
 
 
+def _epochs_to(training: Trained) -> FloatArray:
+    reached = training.test_accuracy >= REACHED_ACCURACY
+    return np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, training.test_accuracy.shape[1] + 1.0)
+
+
+def _counts(count: str) -> Callable[[Trained], FloatArray]:
+    def values(training: Trained) -> FloatArray:
+        number = getattr(training, count)
+        if number is None:
+            raise NotFormed(f"its {count} are not recorded")
+        return np.full(len(training.seeds), float(number))
+
+    return values
+
+
 def _diverged(training: Trained) -> FloatArray:
     return is_diverged(training.train_loss[:, training.supervised_epochs - 1], training.num_outputs).astype(np.float64)
 
@@ -246,6 +269,12 @@ def late(curve: FloatArray) -> FloatArray:
     """
     mean: FloatArray = curve[:, -min(LATE_EPOCHS, max(1, curve.shape[1] // 5)) :].mean(axis=1)
     return mean
+
+
+def median_error(curve: FloatArray) -> FloatArray:
+    """The median of the last `MEDIAN_TESTS` tests of a curve (seeds, epochs), of runs too short for that the last third, per seed."""
+    median: FloatArray = np.median(curve[:, -min(MEDIAN_TESTS, max(1, curve.shape[1] // 3)) :], axis=1)
+    return median
 
 
 def unsteadiness(accuracy: FloatArray) -> FloatArray:
@@ -346,10 +375,35 @@ MEASURES: dict[str, Measure] = {
         "Accuracy on training images held out", "Accuracy after the last epoch on the images that `validation` holds out, in %.",
         "%", "points", 100, 2, _evaluated("validation_accuracy", "it was trained on all training images"),
     ),
+    "median test error": Measure(
+        f"Test error, median of the last {MEDIAN_TESTS} tests",
+        f"Share of the test images that are classified wrongly, median of the last {MEDIAN_TESTS} tests, in %: single tests that "
+        "collapse do not count.",
+        "%", "points", 100, 2, lambda training: median_error(training.test_error), by_epoch=attrgetter("test_error"),
+        phrase="median test error", ratio=True,
+    ),
+    "parameters": Measure(
+        "Parameters", "Number of a network's weights.", digits=None, values=_counts("parameters"), ratio=True, exact=True,
+    ),
+    "arithmetic": Measure(
+        "Floating-point operations", "Floating-point operations of an image's forward pass.", digits=None, values=_counts("flops"),
+        ratio=True, exact=True,
+    ),
+    "time to an accuracy": Measure(
+        f"Epochs to a test accuracy of {REACHED_ACCURACY:.0%}",
+        f"The first epoch after which the test accuracy is {REACHED_ACCURACY:.0%} or more; one more than all epochs where it never is, "
+        "which is the least that it can be. Its ratio times that of the times of a step, as published, is a ratio of times.",
+        "epochs", "epochs", 1, 1, _epochs_to, ratio=True, per_step=True,
+        unreached=lambda training: training.test_accuracy.shape[1] + 1.0, phrase=f"time to {REACHED_ACCURACY:.0%}",
+    ),
     "late train loss": Measure(
         "Train loss over the last epochs", f"Mean cross-entropy on an epoch's training images as they are learned, {_LATE}, in nats.",
         "nats", "nats", 1, 4, lambda training: late(training.train_loss), by_epoch=attrgetter("train_loss"), phrase="train loss",
         ratio=True,
+    ),
+    "late train loss in nats": Measure(
+        "Train loss over the last epochs", f"As the late train loss ({_LATE}), compared by differences.",
+        "nats", "nats", 1, 4, lambda training: late(training.train_loss), by_epoch=attrgetter("train_loss"), phrase="train loss",
     ),
     "accuracy gained": Measure(
         "Test accuracy gained since the first epoch", f"Test accuracy, {_LATE}, minus that after the first epoch, in points.",
@@ -526,6 +580,6 @@ MEASURES: dict[str, Measure] = {
     ),
     "step time": Measure(digits=None, of_value="times", of_difference="times", rule="ratio"),
     "attention time": Measure(digits=2, rule="exponent", phrase="exponent of its time"),
-    "saved bytes": Measure(digits=2, rule="exponent", phrase="exponent of the bytes it keeps"),
+    "saved bytes": Measure(exact=True, digits=2, rule="exponent", phrase="exponent of the bytes it keeps"),
 }  # fmt: skip
 TIMING_RULES = ("ratio", "exponent")

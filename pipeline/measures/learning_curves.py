@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pipeline.measures import NotFormed, Trained, late
+from pipeline.measures import NotFormed, Trained, median_error
 from pipeline.measures.definitions import FloatArray
 
 
@@ -50,7 +50,7 @@ def data_for_equal_accuracy(needs: Sequence[Trained], than: Sequence[Trained], s
     """The ratio of training images at which two networks reach equal accuracy, seed by seed; see `images_ratio`.
 
     Args:
-        needs, than: the trainings of either network, one for each number of training images; errors are means over the late epochs.
+        needs, than: the trainings of either network, one for each number of training images; errors are medians of the last tests.
         seeds: those wanted, which every training has.
 
     Returns:
@@ -61,7 +61,7 @@ def data_for_equal_accuracy(needs: Sequence[Trained], than: Sequence[Trained], s
     """
 
     def curves(side: Sequence[Trained]) -> list[dict[int, float]]:
-        errors = {one.training_images: late(one.test_error)[[one.seeds.index(seed) for seed in seeds]] for one in side}
+        errors = {one.training_images: median_error(one.test_error)[[one.seeds.index(seed) for seed in seeds]] for one in side}
         return [{size: float(error[i]) for size, error in errors.items()} for i in range(len(seeds))]
 
     return np.array([images_ratio(*both) for both in zip(curves(needs), curves(than), strict=True)])

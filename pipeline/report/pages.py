@@ -21,7 +21,7 @@ from pipeline.report.figures import Picture
 from pipeline.report.figures.ranking import picture as ranked
 from pipeline.report.figures.verdicts import forest
 from pipeline.study import Training
-from pipeline.study.claims import Judgement, Verdict, is_timed, judge
+from pipeline.study.claims import DECIDED, Judgement, Verdict, is_timed, judge
 from pipeline.study.effects import look_level
 from pipeline.study.fixed import fixed
 from pipeline.study.ranking import Part, ranking
@@ -34,7 +34,7 @@ REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage
 OWN = ("timing.md", "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")  # removed where no longer written
 PUBLISHED_ACCURACY = 0.977  # of the thesis's configuration, which is the base; its author reports it, the thesis shows curves only
-_VERDICTS: tuple[Verdict, ...] = ("supported", "contradicted", "not decided", "not settled", "short run", "not run")
+_VERDICTS: tuple[Verdict, ...] = (*DECIDED, "not decided", "not settled", "learned nothing", "short run", "not run")
 _SHORT = 12  # characters of a commit or hash that a page shows
 # Whose steps' times answer the two questions that the thesis leaves open.
 _ASKED = (
@@ -98,7 +98,15 @@ def _made(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes | Pic
     files |= _first(params, runs, judgements, places, data, timed=timings is not None)
     files |= _thesis(params, runs, list(judgements.values()), places, timings)
     looks = {"looks": params.looks, "level": LEVEL, "look_level": look_level(params.looks), "preview": params.preview}
-    files["method.md"] = text.page("method.md.j2", images_shown=params.images_shown, **looks)
+    tried = [one for one in judgements.values() if one.verdict in (*DECIDED, "not decided")]
+    files["method.md"] = text.page(
+        "method.md.j2",
+        images_shown=params.images_shown,
+        rate_of_one=f"{100 * (1 - LEVEL ** len(tried)):.0f}" if tried else "",
+        sharing=sum(any("base" in found.comparison.variants for found in one.findings) for one in tried if not is_timed(one.claim)),
+        has_best="best" in params.variants,
+        **looks,
+    )
     files["glossary.md"] = text.page("glossary.md.j2", beam_width=BEAM_WIDTH, **looks)
     files["hardware.md"] = text.page(
         "hardware.md.j2",
@@ -154,10 +162,10 @@ def _first(
         ranking=ranks,
         parts={kind: [_part(part) for part in parts if part.kind == kind] for kind in ("more", "fewer", "small", "open")},
         level=100 * look_level(params.looks),
-        judged=verdicts["supported"] + verdicts["contradicted"],
-        false_expected=f"{(1 - LEVEL) * (verdicts['supported'] + verdicts['contradicted'] + verdicts['not decided']):.1f}",
-        fixed=Counter(one.fixed.word for one in judgements.values() if one.fixed and one.verdict in ("supported", "contradicted")),
-        seen=[one.id for one in judgements.values() if one.claim.seen and one.verdict in ("supported", "contradicted")],
+        judged=sum(verdicts[verdict] for verdict in DECIDED),
+        false_expected=f"{(1 - LEVEL) * sum(verdicts[verdict] for verdict in (*DECIDED, 'not decided')):.1f}",
+        fixed=Counter(one.fixed.word for one in judgements.values() if one.fixed and one.verdict in DECIDED),
+        seen=[one.id for one in judgements.values() if one.claim.seen and one.verdict in DECIDED],
         levels=text.interval_levels(list(judgements.values())),
         of_thesis=any(map(_section, judgements.values())),
     )

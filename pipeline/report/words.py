@@ -25,13 +25,13 @@ _BECAUSE = {
     Why.UNREACHED: "seeds that did not reach it could put the interval elsewhere",
     Why.SHORT: "{lacking} saw fewer training images than the claim speaks of",
     Why.ONE_EPOCH: "one epoch does not show whether the effect has settled",
-    Why.MOVED: "it moved by {moved} from the last but one fifth of the epochs to the late ones, and less than {allowed} counts as settled",
-    Why.OTHER_VERDICT: "the last but one fifth of the epochs would give another verdict than the late epochs",
+    Why.SMALL: "a part of the interval lies {where}, and all of it between 0.8 and 1.25{apart}",
+    Why.CHANCE: "the train losses of {sides} stayed at that of a guess",
+    Why.MOVED: "it moved {moved} from the last but one fifth of the epochs to the late ones, a pace at which it may not stay where it is",
 }
 _DECIDES = {
     Why.MOVED: "a longer training",
     Why.ONE_EPOCH: "a longer training",
-    Why.OTHER_VERDICT: "more seeds or a longer training",
     Why.SHORT: "trainings that are shown {images} images",
     Why.FEW_SEEDS: "the look at {look} seeds",
 }
@@ -39,18 +39,19 @@ _DECIDES = {
 
 def because(finding: Finding, label: Callable[[str], str] = str) -> str:
     """What led to the verdict, and the place of an observation's interval, as the end of a sentence."""
-    moved, allowed = (_movement(finding.comparison, size) for size in finding.moved or (0.0, 0.0))
+    ends = finding.interval
+    apart = ", without 1" if ends and not ends.low <= 1 <= ends.high else ""
     where = claimed(finding.comparison)
     said = _BECAUSE[finding.why].format(
         lacking=listed([label(name) for name in finding.lacking]), fault=finding.fault, n=_values(finding, finding.n), where=where,
-        moved=moved, allowed=allowed,
+        moved=_movement(finding), apart=apart, sides=listed([label(name) for name in dict.fromkeys(finding.comparison.variants)]),
     )  # fmt: skip
-    if finding.comparison.measure == "saved bytes" and finding.effect is not None:
+    if MEASURES[finding.comparison.measure].exact and finding.effect is not None:
         return f"an exact count, {'' if finding.verdict == 'supported' else 'not '}{where}"
     if finding.fault and finding.fault != said:
         said += f"; {finding.fault}"
     if finding.place and finding.why is not finding.place and finding.observed:
-        said += f"; observed: {_BECAUSE[finding.place].format(where=where)}"
+        said += f"; observed: {_BECAUSE[finding.place].format(where=where, apart=apart)}"
     return said
 
 
@@ -80,7 +81,7 @@ def claimed(comparison: ComparisonSettings) -> str:
 def rule(finding: Finding) -> str:
     """The rule of a comparison, the same whatever the data say."""
     where = claimed(finding.comparison)
-    if finding.comparison.measure == "saved bytes":
+    if MEASURES[finding.comparison.measure].exact:
         return f"supported if the exact figure lies {where}, contradicted if not"
     inside, outside = (f"{100 * level:.3g} %" for level in (finding.levels.inside, finding.levels.outside))
     of = "of it" if inside == outside else f"of the {outside} interval"
@@ -102,6 +103,12 @@ def _values(finding: Finding, number: int) -> str:
     return f"{number:,} {unit}{'s' if number != 1 else ''}"
 
 
-def _movement(comparison: ComparisonSettings, size: float) -> str:
-    measure = MEASURES[comparison.measure]
-    return f"a factor of {math.exp(size):.3f}" if is_ratio(comparison) else f"{measure.factor * size:.3g} {measure.of_difference}".rstrip()
+def _movement(finding: Finding) -> str:
+    if finding.moved is None:
+        return ""
+    moved, ends = finding.moved
+    if is_ratio(finding.comparison):
+        return f"by a factor of {moved:.3f} [{ends.low:.3f} to {ends.high:.3f}]"
+    measure = MEASURES[finding.comparison.measure]
+    low, high = (f"{measure.factor * end:.3g}" for end in (ends.low, ends.high))
+    return f"by {measure.factor * moved:.3g} [{low} to {high}] {measure.of_difference}".rstrip().replace("-", "\N{MINUS SIGN}")

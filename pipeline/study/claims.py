@@ -2,8 +2,9 @@
 
 A claim is one or more comparisons. Each rule puts the effect of a comparison into a region, such as a ratio within a factor or a mean
 above a bound. A comparison is judged from its interval, never from a point: "supported" when the whole interval lies inside the
-region, "contradicted" when no part of it does, else "not decided". It is "not run" when what it compares was not trained, evaluated
-or timed. A count of bytes is exact and has no interval.
+region, "contradicted" when no part of it does, else "not decided". Where a ratio of trainings is not decided and its whole interval
+lies between 0.8 and 1.25, the verdict is "no effect of more than a quarter" (equivalence, at the same looks and levels). It is "not
+run" when what it compares was not trained, evaluated or timed. A count of bytes, parameters or operations is exact and has no interval.
 
 A claim is supported when all its comparisons are, each on its own interval: an intersection-union test needs no adjustment (Berger
 1982). It is contradicted when one is. Because any one suffices, contradiction takes the wider interval that covers all of the
@@ -15,6 +16,7 @@ above, with two changes. One case supports the claim, so support takes an interv
 Holm 1979). All cases have to be contradicted, so that takes an interval that covers one case's comparisons only.
 
 The gate: a comparison of trainings is judged when each of them was shown as many images as the claim speaks of ("short run" if not),
+when not all of its sides stayed at the loss of a guess ("learned nothing" if so; shares of trainings that diverge speak of just that),
 and when its effect has settled ("not settled" if not, see `_settled`). Else its effect and interval are an observation and no verdict.
 Not every effect has to settle, see `_has_to_settle`.
 So only trainings of full length contradict. One such comparison contradicts the claim even where another is a short run, because the
@@ -37,12 +39,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
 from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured
-from pipeline.measures.definitions import FloatArray
+from pipeline.measures.definitions import FloatArray, is_diverged
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
 from pipeline.study.effects import (
     Estimate,
@@ -56,12 +58,16 @@ from pipeline.study.effects import (
     vote_estimate,
 )
 from pipeline.study.fixed import Fixed
-from pipeline.study.statistics import LEVEL, Interval
+from pipeline.study.statistics import LEVEL, Interval, student
 from pipeline.study.training import Training
 
-Verdict = Literal["contradicted", "not run", "short run", "not settled", "not decided", "supported"]
-PRECEDENCE: tuple[Verdict, ...] = ("contradicted", "not run", "short run", "not settled", "not decided", "supported")
-OBSERVATIONS: tuple[Verdict, ...] = ("short run", "not settled")  # effect and interval are shown, and decide nothing
+Verdict = Literal[
+    "contradicted", "not run", "short run", "learned nothing", "not settled", "not decided", "no effect of more than a quarter", "supported"
+]  # fmt: skip
+PRECEDENCE: tuple[Verdict, ...] = get_args(Verdict)
+DECIDED: tuple[Verdict, ...] = ("supported", "no effect of more than a quarter", "contradicted")
+OBSERVATIONS: tuple[Verdict, ...] = ("short run", "learned nothing", "not settled")  # effect and interval are shown, and decide nothing
+QUARTER = 1.25  # a ratio of errors of at most so much, either way, is no effect of more than a quarter
 FIFTH = 5  # an effect of the late epochs is compared with that of the fifth of the epochs before the last fifth
 
 
@@ -79,11 +85,12 @@ class Why(Enum):
     INSIDE = auto()
     OUTSIDE = auto()
     ACROSS = auto()
+    SMALL = auto()  # a part of the interval lies in the region, and all of it within a quarter of no effect
     UNREACHED = auto()  # seeds that never reached what is measured could undo the verdict
     SHORT = auto()
     ONE_EPOCH = auto()  # which does not show whether an effect has settled
+    CHANCE = auto()  # no side's train loss left that of a guess
     MOVED = auto()  # see `Finding.moved`
-    OTHER_VERDICT = auto()  # of the fifth of the epochs before the last
 
 
 class Timings(Protocol):
@@ -121,8 +128,8 @@ class Finding:
             geometric where the effect is a ratio; else empty.
         needed: values of each side with which the interval would just lie on one side of the bound, if mean and spread stay as they
             are: n (half width / distance to the bound)²; None where it is decided, or where no number would.
-        moved: how far the effect moved from the fifth of the epochs before the last to the late ones, and what counts as settled; on
-            logarithms of a ratio.
+        moved: how far the effect moved from the fifth of the epochs before the last to the late ones, with its interval; a factor of a
+            ratio.
         may_be: "larger" or "smaller" where seeds of one side never reached what is measured, so that the effect is a bound; else empty.
         counted: by variant, the seeds that count.
         lacking: the variants that `why` speaks of.
@@ -140,7 +147,7 @@ class Finding:
     plain: tuple[float, Interval | None] | None = None
     means: tuple[float, ...] = ()
     needed: int | None = None
-    moved: tuple[float, float] | None = None
+    moved: tuple[float, Interval] | None = None
     may_be: str = ""
     counted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     lacking: tuple[str, ...] = ()
@@ -249,7 +256,7 @@ def judge(
         if timed:
             finding = _of_timings(comparison, timings, levels)
         else:
-            finding = _of_trainings(comparison, trainings, levels, length, looks, claim.first_seed)
+            finding = _of_trainings(comparison, trainings, timings, levels, length, looks, claim.first_seed)
         findings.append(replace(finding, levels=levels))
     verdicts = {_of_case(case) for case in _cases(claim, findings)}
     verdict = next(verdict for verdict in ("supported", *PRECEDENCE[1:-1], "contradicted") if verdict in verdicts)
@@ -419,6 +426,7 @@ def _formed(
 def _of_trainings(
     comparison: ComparisonSettings,
     trainings: Mapping[str, Training],
+    timings: Timings | None,
     levels: Levels,
     images_shown: int,
     looks: tuple[int, ...],
@@ -434,6 +442,8 @@ def _of_trainings(
         if seen := tuple(name for name, own in seeds.items() if not own):
             return Finding(comparison, "not run", Why.SEEN, lacking=seen)
         sample = _formed(comparison, sides, seeds)
+        if MEASURES[comparison.measure].per_step:
+            sample = replace(sample, estimate=_priced(comparison, sample.estimate, timings))
         finding = _place(comparison, sample, levels, [len(seeds[name]) for name in comparison.variants], looks)
         finding = replace(finding, counted=seeds)
     except NotMeasured as error:
@@ -444,11 +454,38 @@ def _of_trainings(
         return replace(finding, verdict="short run", why=Why.SHORT, needed=None, lacking=short)
     if sample is None or finding.interval is None:
         return finding
+    if not MEASURES[comparison.measure].share and all(_at_chance(sides[name], seeds[name]) for name in sides):
+        return replace(finding, verdict="learned nothing", why=Why.CHANCE, needed=None)
     if _has_to_settle(comparison, {name for name, side in sides.items() if side.ends_at_zero}):
-        finding = _settled(finding, sample, sides, seeds, levels, looks)
+        finding = _settled(finding, sample, sides, seeds)
         if finding.verdict == "not settled":
             return finding
     return _bounded(finding, sample, sides)
+
+
+def _at_chance(training: Training, seeds: Sequence[int]) -> bool:
+    """Whether none of these seeds ended with a train loss below that of a guess."""
+    lost = is_diverged(training.train_loss[:, training.taught_epochs - 1], training.choices)
+    return bool(lost[[training.seeds.index(seed) for seed in seeds]].all())
+
+
+def _priced(comparison: ComparisonSettings, estimate: Estimate | RankEstimate | ShareEstimate, timings: Timings | None) -> Estimate:
+    """A ratio of numbers of steps, on logarithms, times that of the times of a step; the errors of both are independent.
+
+    Raises:
+        NotMeasured: the steps were not timed.
+    """
+    assert isinstance(estimate, Estimate)
+    assert comparison.reference is not None
+    try:
+        rounds = np.log(timings.ratio(comparison.variant, comparison.reference)) if timings is not None else np.array([])
+    except LookupError as error:
+        raise NotMeasured(str(error.args[0])) from None
+    price = RankEstimate(rounds)
+    if (ends := price.interval()) is None:
+        raise NotMeasured("the time of its step was not measured, or in too few rounds")
+    spread = (ends.high - ends.low) / 2 / float(student((1 + LEVEL) / 2, math.inf))
+    return replace(estimate, mean=estimate.mean + price.mean, error=math.hypot(estimate.error, spread))
 
 
 def _place(comparison: ComparisonSettings, sample: _Sample, levels: Levels, sizes: Sequence[int], looks: tuple[int, ...] = ()) -> Finding:
@@ -463,6 +500,8 @@ def _place(comparison: ComparisonSettings, sample: _Sample, levels: Levels, size
         plain = (difference.mean, difference.interval(min(levels.inside, levels.outside)))
     means = tuple(show(float(_scaled(comparison, part).mean())) for part in sample.parts) if len(sample.parts) > 1 else ()
     finding = Finding(comparison, "not decided", Why.NO_INTERVAL, sizes=tuple(sizes), effect=show(estimate.mean), means=means)
+    if MEASURES[comparison.measure].exact:
+        return _exactly(finding)
     inner, outer = estimate.interval(levels.inside), estimate.interval(levels.outside)
     if inner is None or outer is None:
         return finding
@@ -476,9 +515,20 @@ def _place(comparison: ComparisonSettings, sample: _Sample, levels: Levels, size
         return replace(finding, verdict="supported", why=Why.INSIDE, place=Why.INSIDE)
     if outer.low > high or outer.high < low:
         return replace(finding, verdict="contradicted", why=Why.OUTSIDE, place=Why.OUTSIDE)
+    trained = comparison.rule not in TIMING_RULES
+    if trained and is_ratio(comparison) and abs(inner.low) < (small := math.log(QUARTER)) and abs(inner.high) < small:
+        return replace(finding, verdict="no effect of more than a quarter", why=Why.SMALL, place=Why.SMALL)
     decides = inner if low < estimate.mean < high else outer
     half = estimate.half_width(decides.level) if isinstance(estimate, Estimate) else (decides.high - decides.low) / 2
     return replace(finding, why=Why.ACROSS, place=Why.ACROSS, needed=_to_decide(min(sizes), estimate.mean, half, low, high))
+
+
+def _exactly(finding: Finding) -> Finding:
+    """The finding of a count, which has no interval."""
+    assert finding.effect is not None
+    low, high = finding.region
+    inside = low <= finding.effect <= high
+    return replace(finding, verdict="supported" if inside else "contradicted", why=Why.INSIDE if inside else Why.OUTSIDE)
 
 
 def _to_decide(n: int, mean: float, half: float, low: float, high: float) -> int | None:
@@ -496,44 +546,33 @@ def _has_to_settle(comparison: ComparisonSettings, ended: Collection[str]) -> bo
     return MEASURES[comparison.measure].by_epoch is not None and not {*comparison.variants} <= {*ended}
 
 
-def _settled(
-    finding: Finding,
-    sample: _Sample,
-    sides: Mapping[str, Training],
-    seeds: Mapping[str, tuple[int, ...]],
-    levels: Levels,
-    looks: tuple[int, ...],
-) -> Finding:
+def _settled(finding: Finding, sample: _Sample, sides: Mapping[str, Training], seeds: Mapping[str, tuple[int, ...]]) -> Finding:
     """The finding, "not settled" where its effect has not.
 
-    The effect of the late epochs is compared with that of the fifth of the epochs before the last fifth. It has settled where it moved
-    by less than the claim's margin and both give the same verdict.
-
-    The margin is the bound's distance from no effect. A bound of no effect, and the bound of `at least`, have no such distance: they
-    say on which side of a value the effect lies. A claim with a direction therefore also allows half the half-width of the interval,
-    which is what other seeds change, and a fifth of the effect's distance from the bound: at that pace the effect would take the whole
-    training once more to reach it. The largest of the three counts.
+    The effect has not settled where it moved from the fifth of the epochs before the last fifth to the late ones, as far as its interval
+    can tell at the level of the verdict, and would leave where it is now within another training of this length: five more fifths at that
+    pace. What every seed moved is one value, so that the noise between seeds falls out.
     """
     comparison = finding.comparison
-    waits = replace(finding, verdict="not settled", needed=None)
     if any(side.test_accuracy.shape[1] < 2 for side in sides.values()):
-        return replace(waits, why=Why.ONE_EPOCH)
+        return replace(finding, verdict="not settled", needed=None, why=Why.ONE_EPOCH)
     try:
         before = _formed(comparison, sides, seeds, before=True)
     except NotFormed as error:
-        return replace(waits, why=Why.NOT_FORMED, fault=str(error))
-    low, high = _scaled(comparison, np.array(finding.region)).tolist()
-    late, bound = sample.estimate, high if math.isinf(low) else low
-    interval = late.interval(min(levels.inside, levels.outside))
-    assert interval is not None
-    allowed = abs(bound) if comparison.rule != "at least" else 0.0
-    if comparison.rule != "equivalent":
-        allowed = max(allowed, (interval.high - interval.low) / 4, abs(late.mean - bound) / FIFTH)
-    by = abs(late.mean - before.estimate.mean)
-    if by >= allowed:
-        return replace(waits, why=Why.MOVED, moved=(by, allowed))
-    other = _place(comparison, before, levels, finding.sizes, looks).verdict
-    return finding if other == finding.verdict else replace(waits, why=Why.OTHER_VERDICT)
+        return replace(finding, verdict="not settled", needed=None, why=Why.NOT_FORMED, fault=str(error))
+    late, earlier = ([_scaled(comparison, part) for part in one.parts] for one in (sample, before))
+    movement = (paired_contrast if comparison.paired else contrast)(*(now - then for now, then in zip(late, earlier, strict=True)))
+    assert finding.interval is not None
+    ends = movement.interval(finding.interval.level)
+    if ends is None or ends.low <= 0 <= ends.high:
+        return finding
+    small = finding.verdict == "no effect of more than a quarter"
+    low, high = _scaled(comparison, np.array((1 / QUARTER, QUARTER) if small else finding.region)).tolist()
+    if (low < sample.estimate.mean < high) == (low < sample.estimate.mean + FIFTH * movement.mean < high):
+        return finding
+    show = math.exp if is_ratio(comparison) else float
+    moved = (show(movement.mean), Interval(show(ends.low), show(ends.high), ends.level))
+    return replace(finding, verdict="not settled", needed=None, why=Why.MOVED, moved=moved)
 
 
 def _bounded(finding: Finding, sample: _Sample, sides: Mapping[str, Training]) -> Finding:
@@ -567,12 +606,8 @@ def _of_timings(comparison: ComparisonSettings, timings: Timings | None, levels:
         values = timings.ratio(comparison.variant, comparison.reference) if timed else timings.exponent(comparison.measure)
     except LookupError as error:
         return Finding(comparison, "not run", Why.NOT_MEASURED, fault=str(error.args[0]))
-    if comparison.measure == "saved bytes":
-        (exact,) = values
-        low, high = region(comparison)
-        if low <= exact <= high:
-            return Finding(comparison, "supported", Why.INSIDE, sizes=(1,), effect=float(exact))
-        return Finding(comparison, "contradicted", Why.OUTSIDE, sizes=(1,), effect=float(exact))
+    if MEASURES[comparison.measure].exact:
+        return _exactly(Finding(comparison, "not decided", Why.NO_INTERVAL, sizes=(1,), effect=float(values[0])))
     if not len(values):
         return Finding(comparison, "not decided", Why.NO_INTERVAL)
     return _place(comparison, _Sample(RankEstimate(_scaled(comparison, values))), levels, [len(values)])

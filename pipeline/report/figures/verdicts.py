@@ -78,7 +78,9 @@ def _sentence(judgement: Judgement) -> str:
 _COLOURS: dict[Verdict, str] = {
     "supported": COLOURS[0],
     "contradicted": COLOURS[1],
+    "no effect of more than a quarter": COLOURS[4],
     "not decided": INK,
+    "learned nothing": MUTED,
     "not settled": MUTED,
     "short run": MUTED,
 }
