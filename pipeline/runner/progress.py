@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 from rich import progress
 from rich.console import Console
@@ -23,7 +21,7 @@ class _Group:
     bar: progress.TaskID | None = None
 
 
-class Progress:
+class Progress(progress.Progress):
     """The progress of any number of groups of seeds. Their work is counted in one unit, which does not matter.
 
     Args:
@@ -31,21 +29,13 @@ class Progress:
     """
 
     def __init__(self, title: str) -> None:
+        console = Console()
+        columns = progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=24), progress.TextColumn("{task.fields[text]}")
+        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._groups: dict[object, _Group] = {}
         self._work = self._done = 0.0
         self._start: float | None = None  # of the first training; replays come before
-        self._console = Console()
-        columns = progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=24), progress.TextColumn("{task.fields[text]}")
-        self._bars = progress.Progress(*columns, console=self._console, transient=True)
-        self._overall = self._bars.add_task(title, total=None, text="starting")
-
-    def __enter__(self) -> Progress:
-        if self._console.is_terminal:
-            self._bars.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._bars.stop()
+        self._overall = self.add_task(title, total=None, text="starting")
 
     def expect(self, key: object, name: str, epochs: int, work: float) -> None:
         """A group is to train so many epochs, of so much work each."""
@@ -60,7 +50,7 @@ class Progress:
         self._work -= epoch * group.work
         if epoch:
             self.say(f"{group.name}  goes on after epoch {epoch} of {group.epochs}")
-        group.bar = self._bars.add_task(f"  {group.name}", total=group.epochs, completed=epoch, text="")
+        group.bar = self.add_task(f"  {group.name}", total=group.epochs, completed=epoch, text="")
 
     def epoch(self, key: object, epoch: int, rows: Sequence[EpochRow]) -> None:
         """A group has finished an epoch; `rows` are its seeds'."""
@@ -69,9 +59,9 @@ class Progress:
         self._done += group.work
         text = f"epoch {epoch}/{group.epochs}  {_figures(rows)}"
         if group.bar is not None:
-            self._bars.update(group.bar, completed=epoch, text=text)
-        self._bars.update(self._overall, completed=self._done, total=self._work, text=self.left())
-        if not self._console.is_terminal:
+            self.update(group.bar, completed=epoch, text=text)
+        self.update(self._overall, completed=self._done, total=self._work, text=self.left())
+        if self.disable:
             self.say(f"{group.name}  {text}  {self.left()}")
 
     def end(self, key: object) -> None:
@@ -79,7 +69,7 @@ class Progress:
         if (group := self._groups.pop(key, None)) is not None:
             self._work -= group.left * group.work
             if group.bar is not None:
-                self._bars.remove_task(group.bar)
+                self.remove_task(group.bar)
 
     def left(self) -> str:
         """The time left at the pace so far, in words; empty while nothing is done."""
@@ -89,10 +79,10 @@ class Progress:
 
     def say(self, sentence: str) -> None:
         """One line above the bars."""
-        if self._console.is_terminal:
-            self._console.print(sentence, highlight=False, soft_wrap=True)
+        if self.disable:
+            print(sentence, flush=True)
         else:
-            print(sentence, file=sys.stdout, flush=True)
+            self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 def group_name(seeds: Sequence[int]) -> str:
