@@ -102,10 +102,11 @@ def test_what_is_taken_away_is_not_counted(study: Params) -> None:
     assert of(attention="none", mlp="none") == 2 * (49 * 16 * 32 + 32 * 10)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"attention": "unprojected"}, {"attention": "none"}, {"mlp": "none"}, {}, {"heads": 16, "blocks": 1}, {"patch": 7, "heads": 4}],
-)
-def test_sliced_attention_counts_as_its_operator_does(study: Params, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("changes", [{}, {"mlp": "none"}, {"heads": 16, "blocks": 1}, {"patch": 7, "heads": 4}], ids=str)
+def test_sliced_attention_counts_its_own_small_maps(study: Params, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
+    """Without the fused kernel they are one block-diagonal product, which torch counts whole."""
+    monkeypatch.setenv("LAB_ATTENTION", "sdpa")
+    monkeypatch.setattr(attention, "attention", plain)
     settings = ModelSettings.model_validate(study.base.model_dump() | changes)
-    assert count_flops(settings) == counted(settings)
+    zeros = 3 * 32 * (32 - 32 // settings.heads)  # of the product's weights
+    assert count_flops(settings) == counted(settings) - 2 * settings.blocks * settings.num_tokens * zeros
