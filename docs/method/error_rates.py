@@ -46,8 +46,8 @@ class Simulated:
     errors: FloatArray
     images_shown: int = 1
     ends_at_zero: bool = False
-    taught_epochs: int = _EPOCHS
-    choices: int = 10
+    supervised_epochs: int = _EPOCHS
+    num_outputs: int = 10
 
     @property
     def train_loss(self) -> FloatArray:

@@ -465,7 +465,7 @@ def _of_trainings(
 
 def _at_chance(training: Training, seeds: Sequence[int]) -> bool:
     """Whether none of these seeds ended with a train loss below that of a guess."""
-    lost = is_diverged(training.train_loss[:, training.taught_epochs - 1], training.choices)
+    lost = is_diverged(training.train_loss[:, training.supervised_epochs - 1], training.num_outputs)
     return bool(lost[[training.seeds.index(seed) for seed in seeds]].all())
 
 
