@@ -312,6 +312,7 @@ class ExperimentSettings(Settings):
         measure: the measure of its table and tests, besides accuracy.
         beside: by variant, the one beside which the lead sets it, where that is not the baseline: one that differs from it in less.
         labels: the names of variants on its page, where they differ.
+        lead: by variant, what its page says first of it, as the subject of a sentence.
         note: what its design cannot show; stands below the lead. Profiles print it too, so it names no number that they change.
     """
 
@@ -323,6 +324,7 @@ class ExperimentSettings(Settings):
     measure: Measure = "accuracy"
     beside: dict[str, str] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
+    lead: dict[str, str] = Field(default_factory=dict)
     note: str = ""
     figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves",)
     claims: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -548,7 +550,7 @@ def _misnamed(params: Params) -> Iterator[str]:
     if not params.variants:
         yield "variants: name at least one, for example `base: {}`"
     for name, own in params.experiments.items():
-        inside = [own.baseline, *own.labels, *own.beside, *own.beside.values()]
+        inside = [own.baseline, *own.labels, *own.lead, *own.beside, *own.beside.values()]
         for key, wanted, there in (("variants", own.variants, params.variants), ("claims", own.claims, params.claims)):
             for one in wanted:
                 if one not in there:

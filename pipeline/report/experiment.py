@@ -247,6 +247,18 @@ class Tables:
         note = " (the baseline)" if baseline in ends else ""
         return [(v + note * (v == baseline), f"{text.value(measure, means[v])} {measure.of_value}".rstrip()) for v in told]
 
+    def leads(self) -> list[str]:
+        """A sentence of each variant that the experiment names and that was trained: its accuracy, and its errors beside others'."""
+        said = []
+        for variant, subject in self.experiment.lead.items():
+            found = self.summary("late accuracy", variant)
+            references = dict.fromkeys((self.experiment.beside_of(variant), self.experiment.baseline))
+            ratios = {one: self.difference("late test error", variant, one) for one in references if one != variant}
+            beside = [f"{text.estimate(*ratio, text.digits)} times those of {one}" for one, ratio in ratios.items() if ratio]
+            if found and beside:
+                said.append(f"{subject} gets {text.percent(found.mean)} % of the test images right; its errors are {text.listed(beside)}.")
+        return said
+
 
 def render(
     params: Params, name: str, runs: Mapping[str, Training], judgements: Sequence[Judgement], *, train_images: int | None, timed: bool
@@ -270,6 +282,7 @@ def render(
         experiment=experiment,
         title=MEASURES[tables.own].title,
         answer=tables.answer(),
+        leads=tables.leads(),
         images_shown=params.images_shown,
         brief=[run.variant for run in present if run.images_shown < params.images_shown and tables.task == "classification"],
         absent=[variant for variant in experiment.variants if variant not in runs],

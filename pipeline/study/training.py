@@ -35,6 +35,7 @@ class Attention:
         maps: (images, block, head, grid, grid): softmax weights of the first seed, from the reader to the patches.
         keys: how many tokens and memory slots share the weight of 1.
         rollout: (seeds, images, grid, grid): attention rollout from the reader to the patches.
+        filters: (channels of a token, values of a patch): the first seed's patch embedding; None of an evaluation that lacks it.
     """
 
     images: FloatArray
@@ -43,6 +44,7 @@ class Attention:
     maps: FloatArray
     keys: int
     rollout: FloatArray
+    filters: FloatArray | None = None
 
 
 @dataclass(frozen=True)
@@ -312,6 +314,7 @@ class Training:
                 maps=maps[..., patches].astype(np.float64).reshape(*maps.shape[:3], *shape),
                 keys=model.num_tokens + model.memory,
                 rollout=rollout[..., patches].astype(np.float64).reshape(*rollout.shape[:2], *shape),
+                filters=self._arrays.get("filters"),
             )
         except (KeyError, ValueError, IndexError, TypeError):
             raise self._damaged("its attention maps do not fit the model") from None

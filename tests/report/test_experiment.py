@@ -56,6 +56,20 @@ def test_differences_of_shares_are_exact(study: Params) -> None:
     assert found[1] == share_contrast([1.0] * 6, [0.0] * 6).interval(look_level(study.looks))
 
 
+def test_a_lead_has_the_accuracy_and_the_errors_beside_both(study: Params) -> None:
+    runs = {name: result(study, name, tuple(range(6))) for name in ("base", "relu", "mean")}
+    lead = {"mean": "The mean", "concat": "What was not trained"}
+    experiment = EXPERIMENT.model_copy(update={"lead": lead, "beside": {"mean": "relu"}})
+    (said,) = Tables(study, experiment, runs).leads()
+    accuracy, ours, relu, base = (
+        runs["mean"].test_accuracy[:, -1],
+        *(np.log(1 - runs[n].test_accuracy[:, -1]) for n in ("mean", "relu", "base")),
+    )
+    assert said.startswith(f"The mean gets {100 * accuracy.mean():.2f} % of the test images right; its errors are ")
+    for reference, name in ((relu, "relu"), (base, "base")):
+        assert f"{np.exp(ours.mean() - reference.mean()):#.3g} [" in said.partition(f"times those of {name}")[0]
+
+
 def test_the_answer_has_the_least_the_most_and_the_baseline(study: Params) -> None:
     runs = {name: result(study, name, tuple(range(6))) for name in EXPERIMENT.variants}
     runs["relu"].curves["train_loss"][:] += 0.1

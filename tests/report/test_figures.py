@@ -18,7 +18,7 @@ from PIL import Image
 from scipy import stats
 
 from pipeline.params import Params
-from pipeline.report.figures import Material, arithmetic, attention, base, captions, curves, measure, positions, scaling, timing
+from pipeline.report.figures import Material, arithmetic, attention, base, captions, curves, measure, positions, ranking, scaling, timing
 from pipeline.report.figures.arithmetic import Point
 from pipeline.report.figures.base import Line, Picture
 from pipeline.report.figures.curves import Curves
@@ -60,6 +60,8 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "rollouts": partial(attention.draw_rollouts, np.stack([DIGIT] * 10), [("base (sliced), mean", RNG.random((10, 7, 7)))] * 3),
     "heads": partial(attention.draw_heads, DIGIT, HEADS),
     "one head": partial(attention.draw_heads, DIGIT, HEADS[:, :1]),
+    "filters": partial(attention.draw_filters, [("base, seed 0", RNG.normal(size=(8, 4, 4)), np.full(8, 0.125))] * 2),
+    "ranking": partial(ranking.draw, [("no position vectors", 5.6, 5.2, 5.9, "more"), ("1 head, not 8", 0.96, 0.9, 1.02, "small")]),
     "gaze": partial(captions.draw_gaze, np.tile(DIGIT, (2, 2)), WORDS, GAZE),
     "scenes": partial(captions.draw_scenes, np.stack([np.tile(DIGIT, (2, 2))] * 6)),
     "budget": partial(captions.draw_budget, lines()),

@@ -13,10 +13,12 @@ from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
 
 from pipeline.measures.definitions import FloatArray
-from pipeline.report.figures.base import GREYS, WEIGHTS, WIDTH, Material, Picture, bare, figure, outline
+from pipeline.report.figures.base import GREYS, SIGNS, WEIGHTS, WIDTH, Line, Material, Picture, bare, figure, outline
+from pipeline.report.figures.scaling import draw_lines
 from pipeline.study import Training
 from pipeline.study.training import Attention
 
+_FILTERS = 8  # components
 _SHOWN_DIGIT = 3  # its strokes fill neither the whole image nor one place
 
 
@@ -37,7 +39,60 @@ def attention_maps(material: Material) -> list[Picture]:
         f"{found[0][0].variant} would have {100 / found[0][1].keys:.2g} %."
     )
     drawn = [Picture(caption, partial(draw_rollouts, found[0][1].images, rows))]
-    return drawn + [_heads(material.label(run), run, attention) for run, attention in found]
+    drawn += [_heads(material.label(run), run, attention) for run, attention in found]
+    return drawn + _distances(material, [run for run, _ in found]) + _filters(material, found)
+
+
+def _distances(material: Material, runs: Sequence[Training]) -> list[Picture]:
+    lines = []
+    for run in runs:
+        columns = (f"attention_distance_{block}" for block in range(1, run.settings.model.blocks + 1))  # type: ignore[attr-defined]
+        found = [values for name in columns if (values := (run.evaluation or {}).get(name)) is not None]
+        if found:
+            x = tuple(float(block) for block in range(1, len(found) + 1))
+            lines.append(Line(material.label(run), x, np.stack(found, axis=1), material.is_baseline(run)))
+    caption = (
+        "How far attention reaches, by block: distance between the centres of the patch that reads and the one that is read, weighted by "
+        f"attention, mean over heads and the first 1,000 test images (Dosovitskiy et al. 2021, appendix D.7). {_even(runs[0])}"
+    )
+    drawn = partial(draw_lines, lines, "Attention distance (pixels)", "block", "distances")
+    return [Picture(caption, drawn, "distance")] if lines else []
+
+
+def _even(run: Training) -> str:
+    places = np.indices((run.grid, run.grid)).reshape(2, -1)
+    apart = np.hypot(*(places[:, :, None] - places[:, None])).mean() * run.settings.model.shape.size / run.grid
+    return f"Equal weights of the {run.grid**2} patches of {run.variant} reach {apart:.1f} pixels."
+
+
+def _filters(material: Material, found: Sequence[tuple[Training, Attention]]) -> list[Picture]:
+    rows = []
+    for run, attention in found:
+        if attention.filters is not None:
+            side = run.settings.model.shape.size // run.grid
+            shares, parts = np.linalg.svd(attention.filters, full_matrices=False)[1:]
+            tiles = parts[:_FILTERS].reshape(min(len(parts), _FILTERS), -1, side, side).mean(1)
+            rows.append((f"{material.label(run)}, seed {run.seeds[0]}", tiles, shares[:_FILTERS] ** 2 / (shares**2).sum()))
+    caption = (
+        "What the patch embedding looks at: the first principal components of its filters, and the share of their squares that each has, "
+        "in %. A component and its negative are the same."
+    )
+    return [Picture(caption, partial(draw_filters, rows), "filters")] if rows else []
+
+
+def draw_filters(rows: Sequence[tuple[str, FloatArray, FloatArray]]) -> Figure:
+    """For each network its components, (component, side, side), from negative to positive, and their shares."""
+    drawn, grid = _tiles(len(rows), max(len(tiles) for _, tiles, _ in rows), 0.75)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for line, (label, tiles, shares) in zip(grid, rows, strict=True):
+        for axes, tile, share in zip(line, tiles, shares, strict=False):
+            axes.set_axis_on()
+            axes.imshow(tile, cmap=SIGNS, vmin=-abs(tile).max(), vmax=abs(tile).max(), interpolation="nearest")
+            axes.set_title(f"{100 * share:.0f}", fontsize=9, fontweight="normal", loc="center")
+            bare(axes, 0.4)
+        _beside(line[0], label)
+    return drawn
 
 
 def _heads(label: str, run: Training, attention: Attention) -> Picture:

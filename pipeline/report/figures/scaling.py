@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from pipeline.measures import first_changes, late, shift_accuracy, size_accuracy
-from pipeline.measures.definitions import FIRST_STEPS, SHIFTS, SIZES
+from pipeline.measures import first_changes, late, longer_accuracy, shift_accuracy, size_accuracy
+from pipeline.measures.definitions import EMPTY_ROWS, FIRST_STEPS, SHIFTS, SIZES
 from pipeline.params import ARCHITECTURES
 from pipeline.report.figures import base
 from pipeline.report.figures.base import Line, Material, Picture, figure
@@ -59,7 +59,22 @@ def sizes(material: Material) -> list[Picture]:
         "images have more patches: position vectors, fixed and learned, are interpolated bilinearly."
     )
     place = "side of the test images (pixels)"
-    return [Picture(caption, partial(draw_lines, lines, "Test accuracy (%)", place, "accuracies"))] if lines else []
+    drawn = [Picture(caption, partial(draw_lines, lines, "Test accuracy (%)", place, "accuracies"))] if lines else []
+    return drawn + _longer(material)
+
+
+def _longer(material: Material) -> list[Picture]:
+    lines = []
+    for run in material.runs:
+        if (longer := longer_accuracy(run)) is not None:
+            values = np.concatenate([run.test_accuracy[:, -1:], longer], axis=1)
+            lines.append(Line(material.label(run), (0, *EMPTY_ROWS), values, material.is_baseline(run)))
+    caption = (
+        f"Test accuracy on longer sequences: rows of empty patches are added below the image, {material.runs[0].grid} patches each. Fixed "
+        "tables are continued by their formula; of learned vectors those of the last row are repeated."
+    )
+    drawn = partial(draw_lines, lines, "Test accuracy (%)", "rows of empty patches", "accuracies")
+    return [Picture(caption, drawn, "longer")] if lines else []
 
 
 @figure("first_steps")
@@ -100,6 +115,8 @@ def draw_lines(lines: Sequence[Line], title: str, place: str, kind: str) -> Figu
         base.log_ticks(axes, ticks)
     elif kind == "changes":
         base.log_axis(axes, "y")
+    elif kind == "distances":
+        base.plain_numbers(axes, "y")
     else:
         base.plain_numbers(axes, "y", factor=100)
         axes.set_ylim(top=1.0)
