@@ -25,7 +25,7 @@ TEST_PROCESSES := $(shell expr $$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT npr
 PROCESSES := LAB_PROCESSES="$${JOBS:-$$LAB_PROCESSES}"
 IN_FOLDER := CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
 
-.PHONY: help setup demo list plan caption test test-fast lint repro train preview verify compare ui sync bench gpu-check lock clean
+.PHONY: help setup demo list plan caption classify export test test-fast lint repro train preview verify compare ui sync bench gpu-check lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -79,6 +79,13 @@ plan: $(STAMP) ## what make repro would train, and how long that takes here; of 
 
 caption: $(STAMP) ## a trained captioner's captions of IMAGE=scene.png or of the test scene SCENE=n: [CAPTION=words] [VARIANT=name] [SEED=n]
 	@python -m pipeline.commands.caption --image="$$IMAGE" --scene="$$SCENE" --caption="$$CAPTION" --variant="$$VARIANT" --seed="$$SEED"
+
+classify: $(STAMP) ## what trained networks say of a digit, and where they attend: IMAGE=digit.png [VARIANT=name] [SEED=n] [IN=build/demo]
+	@image="$$(realpath -- "$$IMAGE" 2>/dev/null || echo "$$IMAGE")"; $(IN_FOLDER); \
+		python -m pipeline.commands.classify --image="$$image" --variant="$$VARIANT" --seed="$$SEED"
+
+export: $(STAMP) ## an experiment's page as one HTML file, its figures as PDF, its table as CSV and LaTeX: EXPERIMENT=name [IN=build/demo]
+	@$(IN_FOLDER); python -m pipeline.commands.export --experiment="$$EXPERIMENT"
 
 compare: $(STAMP) ## what changed between two commits or DVC experiments: BASE=rev [HEAD=rev] [SOURCE=mlflow] [IN=build/demo]
 	@python -m pipeline.compare --source="$$SOURCE" --in="$$IN" -- "$$BASE" "$$HEAD"

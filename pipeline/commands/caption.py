@@ -17,6 +17,7 @@ from pipeline.runner import seeds
 from pipeline.study.files import ARRAYS, TRAININGS
 
 _MIN_BRIGHTNESS = 64  # of 255; the brightest pixel of any digit is far above it
+_MAX_SIDE = 4096  # pixels of a picture that is scaled
 _SHADES = " .:-=+*#%@"  # from 0 to 255
 
 
@@ -31,7 +32,7 @@ def main(argv: list[str]) -> None:
     params = load()
     variant = arguments.variant or "caption"
     settings = _settings(params, variant)
-    seed = _number("SEED", arguments.seed, settings.train.seeds) if arguments.seed else settings.train.seeds[0]
+    seed = number("SEED", arguments.seed, settings.train.seeds) if arguments.seed else settings.train.seeds[0]
     if bool(arguments.image) == bool(arguments.scene):
         raise UserError("Give a picture or the number of a test scene: `make caption IMAGE=scene.png` or `make caption SCENE=12`.")
     if arguments.caption and not arguments.scene:
@@ -59,7 +60,7 @@ def _settings(params: Params, variant: str) -> VariantSettings:
     return params.resolve(variant)
 
 
-def _number(name: str, text: str, choices: range | tuple[int, ...]) -> int:
+def number(name: str, text: str, choices: range | tuple[int, ...]) -> int:
     if text not in map(str, choices):
         every = list(choices) == list(range(choices[0], choices[-1] + 1))
         which = f"a whole number from {choices[0]} to {choices[-1]}" if every else f"one of {', '.join(map(str, choices))}"
@@ -78,8 +79,13 @@ def _judged(settings: VariantSettings, words: list[str], reference: list[str]) -
     return "true and complete" if meant == grammar.parse(reference) else "not what the scene holds"
 
 
-def read(path: Path, side: int, channels: int) -> np.ndarray:
-    """A picture of a scene, uint8 (side, side), or with several channels (channel, side, side).
+def read(path: Path, side: int, channels: int, *, scaled: bool = False) -> np.ndarray:
+    """A picture, uint8 (side, side), or with several channels (channel, side, side).
+
+    What is transparent is black; of a digit in dark ink alone it is white.
+
+    Args:
+        scaled: whether a picture of one digit in any size is meant, which is scaled; else a scene, which has to fit.
 
     Raises:
         UserError: it cannot be read, has another size, or is empty.
@@ -88,8 +94,10 @@ def read(path: Path, side: int, channels: int) -> np.ndarray:
 
     try:
         with Image.open(path) as image:
-            if image.size != (side, side):  # a large one is not decoded
-                width, height = image.size
+            width, height = image.size
+            if scaled and (width != height or width > _MAX_SIDE):  # a large one is not decoded
+                raise UserError(f"{path} has {width} x {height} pixels: give a square picture of at most {_MAX_SIDE} a side.")
+            if not scaled and (width, height) != (side, side):
                 raise UserError(
                     f"{path} has {width} x {height} pixels, but a scene has {side} x {side}: four cells of {side // 2} x {side // 2}."
                 )
@@ -97,15 +105,20 @@ def read(path: Path, side: int, channels: int) -> np.ndarray:
                 raise UserError(f"{path} has 32 bits for a pixel, of which it does not say what is white; give a PNG of 8 bits.")
             # `convert` would clip 16 bits at 255.
             eight = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I;16") else image
-            pixels = np.asarray(eight.convert("L" if channels == 1 else "RGB"))
+            if eight.has_transparency_data:
+                seen = np.asarray(eight.convert("LA")).min(2)  # of ink that is light and not transparent
+                dark = scaled and seen.max() < _MIN_BRIGHTNESS
+                eight = Image.alpha_composite(Image.new("RGBA", eight.size, "white" if dark else "black"), eight.convert("RGBA"))
+            eight = eight.convert("L" if channels == 1 else "RGB")
+            pixels = np.asarray(eight.resize((side, side), Image.Resampling.BOX) if eight.size != (side, side) else eight)
     except UserError:
         raise
     except FileNotFoundError:
         raise UserError(f"{path} is not there.") from None
     except Exception:  # a decoder's fault has no class of its own
-        raise UserError(f"{path} is not a picture that can be read; give a PNG of {side} x {side} pixels.") from None
+        raise UserError(f"{path} is not a picture that can be read; give a PNG{'' if scaled else f' of {side} x {side} pixels'}.") from None
     if pixels.max() < _MIN_BRIGHTNESS:
-        raise UserError(f"{path} holds no digit: a scene has one to four, light on dark.")
+        raise UserError(f"{path} holds no digit{'' if scaled else ': a scene has one to four, light on dark'}.")
     return pixels if channels == 1 else pixels.transpose(2, 0, 1)
 
 
@@ -118,10 +131,10 @@ def _test_scene(text: str) -> tuple[np.ndarray, list[str]]:
     from pipeline.captioning.scenes import compose
 
     data = load_data(ARRAYS)
-    number = _number("SCENE", text, range(len(data.scenes.test)))
+    place = number("SCENE", text, range(len(data.scenes.test)))
     grammar = grammar_of(data.scenes.dataset)
-    picture = compose(torch.from_numpy(data.dataset.test_images), torch.from_numpy(data.scenes.test.cells[number]).long())
-    return picture.numpy(), [" ".join(grammar.decode(caption)) for caption in data.scenes.test.captions[number].tolist()]
+    picture = compose(torch.from_numpy(data.dataset.test_images), torch.from_numpy(data.scenes.test.cells[place]).long())
+    return picture.numpy(), [" ".join(grammar.decode(caption)) for caption in data.scenes.test.captions[place].tolist()]
 
 
 def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarray) -> tuple[str, str, float]:

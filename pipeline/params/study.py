@@ -200,7 +200,7 @@ else:
 Rule = Literal["equivalent", "less", "more", "at least", "ratio", "exponent"]
 Figure = Literal[
     "curves", "position_similarity", "measure", "data_size", "shifts", "sizes", "first_steps", "attention_maps", "arithmetic", "captions",
-    "gaze", "budget"
+    "gaze", "budget", "errors",
 ]  # fmt: skip
 
 
@@ -326,7 +326,7 @@ class ExperimentSettings(Settings):
     labels: dict[str, str] = Field(default_factory=dict)
     lead: dict[str, str] = Field(default_factory=dict)
     note: str = ""
-    figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves",)
+    figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves", "errors")
     claims: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_validator("measure")

@@ -19,7 +19,8 @@ from pipeline.report.figures.base import named
 from pipeline.study import Training
 from pipeline.study.claims import Judgement, is_timed
 from pipeline.study.effects import contrast, look_level, of_shares, share_contrast
-from pipeline.study.statistics import Interval, Summary, summarize
+from pipeline.study.statistics import Interval, Summary
+from pipeline.study.study import summarized
 
 Column = tuple[str, Callable[[str], str]]  # the head, and the cell of a variant
 _ENDS = {"classification": "late accuracy", "captioning": "scene accuracy"}  # the measures of how well a training ends
@@ -85,12 +86,7 @@ class Tables:
         return MEASURES[measure].per_seed(self.runs[variant]) if variant in self.runs else None
 
     def summary(self, measure: str, variant: str) -> Summary | None:
-        """Of the finite values; None without one."""
-        values = self.values(measure, variant)
-        if values is None or not np.isfinite(values).any():
-            return None
-        found = summarize(values[np.isfinite(values)])
-        return text.of_shares(found) if MEASURES[measure].of_value == "%" else found
+        return summarized(self.runs[variant], measure) if variant in self.runs else None
 
     def difference(self, measure: str, variant: str, reference: str) -> tuple[float, Interval | None] | None:
         sides = [self.values(measure, name) for name in (variant, reference)]
@@ -261,21 +257,26 @@ class Tables:
 
 
 def render(
-    params: Params, name: str, runs: Mapping[str, Training], judgements: Sequence[Judgement], *, train_images: int | None, timed: bool
-) -> dict[str, bytes | Picture]:
-    """The page and its pictures, by their path inside `reports/`.
+    params: Params,
+    material: Material,
+    runs: Mapping[str, Training],
+    judgements: Sequence[Judgement],
+    *,
+    timed: bool = False,
+    alone: bool = False,
+) -> tuple[str, list[Picture], list[Table]]:
+    """The page, its pictures and its tables.
 
     Args:
         runs: of all variants that were trained.
         judgements: of the experiment's claims.
-        train_images: size of the whole training set; None where it is not known.
         timed: whether there is a timing page to link to.
+        alone: whether the page stands without the others.
     """
-    experiment = params.experiments[name]
-    present = [runs[variant] for variant in experiment.variants if variant in runs]
-    material = Material(name, experiment, present, train_images)
+    experiment, present = material.experiment, material.runs
     drawn = [picture for kind in experiment.figures for picture in pictures(kind, material)]
     tables = Tables(params, experiment, runs)
+    made = tables.made() if present else []
     page = text.page(
         "experiment.md.j2",
         preview=params.preview,
@@ -286,12 +287,14 @@ def render(
         images_shown=params.images_shown,
         brief=[run.variant for run in present if run.images_shown < params.images_shown and tables.task == "classification"],
         absent=[variant for variant in experiment.variants if variant not in runs],
-        tables=tables.made() if present else [],
+        tables=made,
         figures=drawn,
         judgements=judgements,
         level=100 * tables.level,
+        look_level=tables.level,
         examples="train scenes" if tables.task == "captioning" else "training images",
         timed=timed and any(is_timed(judgement.claim) for judgement in judgements),
+        alone=alone,
         label=str,
     )
-    return {f"experiments/{name}.md": page, **{f"experiments/figures/{picture.name}.png": picture for picture in drawn}}
+    return page.decode(), drawn, made

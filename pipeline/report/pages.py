@@ -6,7 +6,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,19 @@ from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import DATASETS, Params
 from pipeline.report import claims, curves, experiment, text, timing
-from pipeline.report.figures import Picture
+from pipeline.report.experiment import Table
+from pipeline.report.figures import Material, Picture
 from pipeline.report.figures.ranking import picture as ranked
 from pipeline.report.figures.verdicts import forest
 from pipeline.study import Training
 from pipeline.study.claims import DECIDED, Judgement, Verdict, is_timed, judge
 from pipeline.study.effects import look_level
+from pipeline.study.files import ARRAYS
 from pipeline.study.fixed import fixed
 from pipeline.study.ranking import Part, ranking
 from pipeline.study.results import load_dataset
 from pipeline.study.statistics import LEVEL, summarize
+from pipeline.study.study import summarized
 from pipeline.timing.results import Timings
 from pipeline.timing.results import load as load_timings
 
@@ -51,7 +55,7 @@ def write(params: Params, runs: Mapping[str, Training]) -> None:
     Raises:
         UserError: as `render`.
     """
-    made = {REPORTS / name: content for name, content in _made(params, runs).items()}
+    made = {REPORTS / name: content for name, content in _Report(params, runs).files().items()}
     files = {path: content.png(path) if isinstance(content, Picture) else content for path, content in made.items()}
     changed = [path for path, content in files.items() if not path.is_file() or path.read_bytes() != content]
     for path in changed:
@@ -74,51 +78,83 @@ def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes]:
     Raises:
         UserError: predictions, timings or `dataset.json` are damaged.
     """
-    return {name: made.png() if isinstance(made, Picture) else made for name, made in _made(params, runs).items()}
+    return {name: made.png() if isinstance(made, Picture) else made for name, made in _Report(params, runs).files().items()}
 
 
-def _made(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes | Picture]:
-    """Pages and tables, and pictures that are not drawn yet."""
-    timings = load_timings(params)
-    data = load_dataset()
-    train_images = int(data["arrays"]["train_images"]["shape"][0]) if data else None
-    ended = [variant for variant in params.variants if params.resolve(variant).train.ends_at_zero]
-    judgements = {
-        id: judge(id, claim, runs, timings, images_shown=params.images_shown, looks=params.looks, ended=ended)
-        for id, claim in params.claims.items()
-    }
-    judgements = {id: replace(one, fixed=fixed(one, runs)) for id, one in judgements.items()}
-    places = _places(params, judgements, timed=timings is not None)
-    files: dict[str, bytes | Picture] = {}
-    if timings is not None:
-        files |= timing.render(params, timings, [one for one in judgements.values() if is_timed(one.claim)], places)
-    for name, settings in params.experiments.items():
-        own = [judgements[id] for id in params.claims if id in settings.claims]
-        files |= experiment.render(params, name, runs, own, train_images=train_images, timed=timings is not None)
-    files |= _first(params, runs, judgements, places, data, timed=timings is not None)
-    files |= _thesis(params, runs, list(judgements.values()), places, timings)
-    looks = {"looks": params.looks, "level": LEVEL, "look_level": look_level(params.looks), "preview": params.preview}
-    tried = [one for one in judgements.values() if one.verdict in (*DECIDED, "not decided")]
-    files["method.md"] = text.page(
-        "method.md.j2",
-        images_shown=params.images_shown,
-        rate_of_one=f"{100 * (1 - LEVEL ** len(tried)):.0f}" if tried else "",
-        sharing=sum(any("base" in found.comparison.variants for found in one.findings) for one in tried if not is_timed(one.claim)),
-        has_best="best" in params.variants,
-        **looks,
-    )
-    files["glossary.md"] = text.page("glossary.md.j2", beam_width=BEAM_WIDTH, **looks)
-    files["hardware.md"] = text.page(
-        "hardware.md.j2",
-        preview=params.preview,
-        versions=_versions(runs),
-        origins=_origins(runs),
-        times=[(run, float(np.median(run.seconds)), float(run.seconds.sum())) for run in runs.values()],
-        timings=None if timings is None else timings.raw,
-    )
-    files["claims.csv"] = claims.table(judgements.values())
-    files["curves.csv"] = curves.table(runs)
-    return files
+def export(params: Params, runs: Mapping[str, Training], name: str) -> tuple[str, list[Picture], list[Table]]:
+    """An experiment's page without links to others, its pictures and its tables. Raises UserError as `render`."""
+    return _Report(params, runs).experiment(name, alone=True)
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What the pages share."""
+
+    params: Params
+    runs: Mapping[str, Training]
+
+    @cached_property
+    def timings(self) -> Timings | None:
+        return load_timings(self.params)
+
+    @cached_property
+    def data(self) -> dict[str, Any] | None:
+        return load_dataset()
+
+    @cached_property
+    def judgements(self) -> dict[str, Judgement]:
+        shown, looks = self.params.images_shown, self.params.looks
+        ended = [variant for variant in self.params.variants if self.params.resolve(variant).train.ends_at_zero]
+        judged = {
+            id: judge(id, claim, self.runs, self.timings, images_shown=shown, looks=looks, ended=ended)
+            for id, claim in self.params.claims.items()
+        }
+        return {id: replace(one, fixed=fixed(one, self.runs)) for id, one in judged.items()}
+
+    def experiment(self, name: str, *, alone: bool = False) -> tuple[str, list[Picture], list[Table]]:
+        """An experiment's page, its pictures and its tables; `alone`: without links to other pages."""
+        settings = self.params.experiments[name]
+        images = np.load(path, mmap_mode="r") if (path := ARRAYS / "test_images.npy").exists() else None
+        train_images = int(self.data["arrays"]["train_images"]["shape"][0]) if self.data else None
+        present = [self.runs[variant] for variant in settings.variants if variant in self.runs]
+        material = Material(name, settings, present, train_images, images)
+        own = [self.judgements[id] for id in self.params.claims if id in settings.claims]
+        return experiment.render(self.params, material, self.runs, own, timed=self.timings is not None, alone=alone)
+
+    def files(self) -> dict[str, bytes | Picture]:
+        """Pages and tables, and pictures that are not drawn yet, by their path inside `reports/`."""
+        params, runs, timings, judgements = self.params, self.runs, self.timings, self.judgements
+        places = _places(params, judgements, timed=timings is not None)
+        files: dict[str, bytes | Picture] = {}
+        if timings is not None:
+            files |= timing.render(params, timings, [one for one in judgements.values() if is_timed(one.claim)], places)
+        for name in params.experiments:
+            page, pictures, _ = self.experiment(name)
+            files |= {f"experiments/{name}.md": page.encode(), **{f"experiments/figures/{one.name}.png": one for one in pictures}}
+        files |= _first(params, runs, judgements, places, self.data, timed=timings is not None)
+        files |= _thesis(params, runs, list(judgements.values()), places, timings)
+        looks = {"looks": params.looks, "level": LEVEL, "look_level": look_level(params.looks), "preview": params.preview}
+        tried = [one for one in judgements.values() if one.verdict in (*DECIDED, "not decided")]
+        files["method.md"] = text.page(
+            "method.md.j2",
+            images_shown=params.images_shown,
+            rate_of_one=f"{100 * (1 - LEVEL ** len(tried)):.0f}" if tried else "",
+            sharing=sum(any("base" in found.comparison.variants for found in one.findings) for one in tried if not is_timed(one.claim)),
+            has_best="best" in params.variants,
+            **looks,
+        )
+        files["glossary.md"] = text.page("glossary.md.j2", beam_width=BEAM_WIDTH, measures=MEASURES, **looks)
+        files["hardware.md"] = text.page(
+            "hardware.md.j2",
+            preview=params.preview,
+            versions=_versions(runs),
+            origins=_origins(runs),
+            times=[(run, float(np.median(run.seconds)), float(run.seconds.sum())) for run in runs.values()],
+            timings=None if timings is None else timings.raw,
+        )
+        files["claims.csv"] = claims.table(judgements.values())
+        files["curves.csv"] = curves.table(runs)
+        return files
 
 
 def _first(
@@ -232,9 +268,9 @@ def _groups(params: Params, runs: Mapping[str, Training]) -> list[tuple[str, str
     """(title, experiment, rows) of the variants that an experiment is the first to name, by mean accuracy; then of those in none."""
     accuracy = {}
     for name, run in runs.items():
-        values = MEASURES["scene accuracy" if run.settings.task == "captioning" else "late accuracy"].per_seed(run)
-        if values is not None:
-            accuracy[name] = text.of_shares(summarize(values))
+        found = summarized(run, "scene accuracy" if run.settings.task == "captioning" else "late accuracy")
+        if found is not None:
+            accuracy[name] = found
 
     def row(variant: str, baseline: str | None) -> list[str]:
         start, run = [variant, text.differs(params, variant, baseline)], runs.get(variant)

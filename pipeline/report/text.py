@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from pipeline.params import ComparisonSettings, ModelSettings, Params
 from pipeline.report.words import because, claimed, decides, rule, rules
 from pipeline.report.words import listed as listed
 from pipeline.study.claims import Finding, Judgement, is_ratio, is_timed
-from pipeline.study.statistics import Interval, Summary
+from pipeline.study.statistics import Interval
 
 MINUS, NBSP = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
 
@@ -46,12 +45,6 @@ def interval(value: Interval | None, show: Callable[[float], str]) -> str:
 def estimate(mean: float, ends: Interval | None, show: Callable[[float], str]) -> str:
     """`1.27 [1.25 to 1.29]`, where a line may break before the bracket alone; for None the mean alone."""
     return show(mean) + (f" [{interval(ends, show)}]" if ends else "")
-
-
-def of_shares(summary: Summary) -> Summary:
-    """The summary of shares with an interval that ends at 0 and 1: Student's knows no bound and goes beyond where one seed lies far off."""
-    ends = summary.interval
-    return replace(summary, interval=ends and replace(ends, low=max(ends.low, 0.0), high=min(ends.high, 1.0)))
 
 
 def at_least(fraction: float) -> str:
@@ -194,7 +187,11 @@ def heading(judgement: Judgement) -> str:
 
 def anchor(judgement: Judgement) -> str:
     """The anchor that a git host gives the heading."""
-    return re.sub(r"[^a-z0-9_ -]", "", heading(judgement).lower()).replace(" ", "-")
+    return slug(heading(judgement))
+
+
+def slug(heading: str) -> str:
+    return re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-")
 
 
 def interval_levels(judgements: Sequence[Judgement]) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.errors import UserError
+from pipeline.measures import MEASURES
+from pipeline.params import nearest
 from pipeline.study.files import TIMINGS, Files, mend
+from pipeline.study.statistics import Summary, summarize
 from pipeline.study.training import Training
 
 if TYPE_CHECKING:
@@ -57,6 +60,24 @@ class Study:
         import pandas as pd
 
         return pd.DataFrame([_variant_columns(training) for training in self.trainings.values()])
+
+    def summary(self, measure: str = "late accuracy") -> pd.DataFrame:
+        """What the pages say of a measure: a row for each variant that has it, with n, mean, sd, and low and high of the 95 % interval.
+
+        In the measure's own unit: an accuracy is a fraction. reports' reference page names the measures.
+        """
+        import pandas as pd
+
+        found = {variant: summarized(training, measure) for variant, training in self.trainings.items()}
+        return pd.DataFrame(
+            [
+                {"variant": variant, "n": one.n, "mean": one.mean, "sd": one.sd if one.n > 1 else np.nan}
+                | ({"low": one.interval.low, "high": one.interval.high} if one.interval else {})
+                for variant, one in found.items()
+                if one
+            ],
+            columns=["variant", "n", "mean", "sd", "low", "high"],
+        )
 
     @cached_property
     def timings(self) -> pd.DataFrame:
@@ -109,6 +130,23 @@ class Study:
         lines = self.files.read([path]).get(path, b"").decode("utf-8", "replace").splitlines()
         first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
         return first.removeprefix(">").strip() if first.startswith(">") else None
+
+
+def summarized(training: Training, measure: str) -> Summary | None:
+    """A measure's finite values; None without one. Intervals of shares end at 0 and 1: Student's goes beyond where one seed lies far off.
+
+    Raises:
+        UserError: there is no such measure.
+    """
+    if measure not in MEASURES:
+        raise UserError(f"There is no measure {measure!r}{nearest(measure, MEASURES)}.")
+    values = MEASURES[measure].per_seed(training)
+    if values is None or not np.isfinite(values).any():
+        return None
+    found = summarize(values[np.isfinite(values)])
+    if MEASURES[measure].of_value != "%" or found.interval is None:
+        return found
+    return replace(found, interval=replace(found.interval, low=max(found.interval.low, 0.0), high=min(found.interval.high, 1.0)))
 
 
 def _epoch_columns(training: Training) -> dict[str, Any]:

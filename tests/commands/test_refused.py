@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.commands import caption, repro, verify
+from pipeline.commands import caption, classify, export, repro, verify
 from pipeline.commands import train as train_all
 from pipeline.errors import UserError
 from pipeline.runner import pool
@@ -43,6 +43,15 @@ VALUES = [
     (caption.main, ["--image=params.yaml"], f"params.yaml {NO_PICTURE}"),
     (caption.main, ["--image=huge.png"], f"huge.png {NO_PICTURE}"),
     (caption.main, ["--image=wide.png"], "wide.png has 112 x 56 pixels"),
+    (classify.main, [], "Give a picture of a digit"),
+    (classify.main, ["--image=a.png", "--variant=caption"], "The variant caption describes scenes and classifies nothing"),
+    (classify.main, ["--image=a.png", "--variant=bse"], "The variant bse is not in params.yaml; the nearest is 'base'."),
+    (classify.main, ["--image=a.png", "--seed=99"], "SEED is '99', but has to be a whole number from 0 to 21."),
+    (classify.main, ["--image=none.png"], "none.png is not there."),
+    (classify.main, ["--image=wide.png"], "wide.png has 112 x 56 pixels: give a square picture"),
+    (classify.main, ["--image=huge.png"], f"huge.png {NO_PICTURE}"),
+    (export.main, ["--experiment="], "There is no experiment ''"),
+    (export.main, ["--experiment=position"], "There is no experiment 'position'; the nearest is 'positions'"),
     (train.main, [], "Usage: python -m pipeline.stages.train VARIANT"),
     (train.main, ["../params"], "'configs/../params.json' cannot be read"),
     (repro.main, [], "params.yaml"),
@@ -51,7 +60,8 @@ VALUES = [
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
+    for name in ("params.yaml", "claims.yaml"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -89,6 +99,16 @@ def test_a_grey_of_16_bits_is_read_as_one_of_8(tmp_path: Path) -> None:
         assert np.array_equal(found, np.broadcast_to(deep // 256, shape))
 
 
+def test_a_digit_is_read_from_light_or_dark_ink_on_nothing_and_in_any_size(tmp_path: Path) -> None:
+    digit = np.zeros((28, 28), np.uint8)
+    digit[4:24, 12:16] = 255
+    for name, grey in (("light", 255), ("dark", 0)):
+        pixels = np.dstack([np.full((28, 28, 3), grey, np.uint8), digit]).repeat(3, 0).repeat(3, 1)
+        Image.fromarray(pixels, "RGBA").save(tmp_path / f"{name}.png")
+    assert np.array_equal(caption.read(tmp_path / "light.png", 28, 1, scaled=True), digit)
+    assert np.array_equal(caption.read(tmp_path / "dark.png", 28, 1, scaled=True), 255 - digit)  # which is then turned
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.0", " 2", "10000"])
 def test_a_number_of_processes_that_cannot_be(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     """From the environment, and from `make train`."""
@@ -105,4 +125,4 @@ def test_a_switch_that_says_nothing_known(folder: Path, monkeypatch: pytest.Monk
 
 def test_seeds_that_are_a_list_are_named_one_by_one() -> None:
     with pytest.raises(UserError, match=r"^SEED is '3', but has to be one of 4, 0, 2\.$"):
-        caption._number("SEED", "3", (4, 0, 2))
+        caption.number("SEED", "3", (4, 0, 2))

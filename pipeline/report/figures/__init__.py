@@ -1,6 +1,15 @@
-"""The figures of the pages, each with its caption and its choice of data; `base` has what they share."""
+"""The figures of the pages, each with its caption and its choice of data; `base` has what they share. A module registers its figures."""
 
-from pipeline.report.figures import arithmetic, attention, captions, curves, measure, positions, scaling  # each registers its figures
+from pipeline.report.figures import (
+    arithmetic,
+    attention,
+    captions,
+    curves,
+    errors,
+    measure,
+    positions,
+    scaling,
+)
 from pipeline.report.figures.base import Material, Picture, pictures
 
-__all__ = ["Material", "Picture", "arithmetic", "attention", "captions", "curves", "measure", "pictures", "positions", "scaling"]
+__all__ = ["Material", "Picture", "arithmetic", "attention", "captions", "curves", "errors", "measure", "pictures", "positions", "scaling"]

@@ -105,8 +105,12 @@ def _heads(label: str, run: Training, attention: Attention) -> Picture:
     return Picture(caption, partial(draw_heads, attention.images[shown], attention.maps[shown]), f"heads-{run.variant}")
 
 
-def draw_rollouts(images: FloatArray, rows: Sequence[tuple[str, FloatArray]]) -> Figure:
-    """A row of test images, (image, height, width) in [0, 1], and for each of `rows` one of their maps, (image, grid, grid) shares."""
+def draw_rollouts(images: FloatArray, rows: Sequence[tuple[str, FloatArray]], titles: Sequence[str] = ()) -> Figure:
+    """A row of images, (image, height, width) in [0, 1], and for each of `rows` one of their maps, (image, grid, grid) shares.
+
+    Args:
+        titles: of the columns.
+    """
     scale = Normalize(0, max(float(maps.max()) for _, maps in rows))
     drawn, grid = _tiles(1 + len(rows), len(images), 0.67)
     for column, image in zip(grid.T, images, strict=True):
@@ -115,7 +119,9 @@ def draw_rollouts(images: FloatArray, rows: Sequence[tuple[str, FloatArray]]) ->
         for axes, image, weights in zip(tiles, images, maps, strict=True):
             _map(axes, weights, image, scale)
         _beside(tiles[0], label)
-    _beside(grid[0, 0], "test image")
+    _beside(grid[0, 0], "image" if titles else "test image")
+    for axes, title in zip(grid[0], titles, strict=False):
+        axes.set_title(title, fontsize=9, fontweight="normal", loc="center")
     _colour_bar(drawn, grid, scale)
     return drawn
 

@@ -104,19 +104,24 @@ def _code(module: str) -> str:
 
 
 def png(draw: Callable[[], Figure], digest: str = "") -> bytes:
-    """Equal inputs give equal bytes. 256 colours suffice for lines on a plain page and take a third of the bytes."""
+    """Equal inputs give equal bytes. 256 colours suffice for lines and for maps of one scale, and take a third of the bytes."""
     buffer, chunk = io.BytesIO(), PngImagePlugin.PngInfo()
     chunk.add_text("digest", digest)
     # Start from matplotlib's own defaults, so that no matplotlibrc of the user changes the bytes.
     with matplotlib.style.context(["default", sns.axes_style("whitegrid"), _STYLE]):
-        figure = draw()
-        figure.savefig(buffer, format="png", dpi=DPI, pil_kwargs={"compress_level": 1})
-    image = Image.open(buffer).convert("RGB")
-    if not any(axes.images for axes in figure.axes):
-        image = image.quantize(256, dither=Image.Dither.NONE)
+        draw().savefig(buffer, format="png", dpi=DPI, pil_kwargs={"compress_level": 1})
+    image = Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     small = io.BytesIO()
     image.save(small, format="png", optimize=True, pnginfo=chunk)
     return small.getvalue()
+
+
+def pdf(draw: Callable[[], Figure]) -> bytes:
+    """A figure for a document: text stays text, lines stay lines."""
+    buffer = io.BytesIO()
+    with matplotlib.style.context(["default", sns.axes_style("whitegrid"), _STYLE, {"pdf.fonttype": 42}]):
+        draw().savefig(buffer, format="pdf", dpi=DPI, metadata={"CreationDate": None})
+    return buffer.getvalue()
 
 
 def named(name: str, label: str) -> str:
@@ -133,12 +138,14 @@ class Material:
         name: the experiment's name.
         runs: its variants that were trained, in its order.
         train_images: size of the whole training set; None where it is not known.
+        test_images: (image, ...) as `pipeline.data.datasets.Dataset` has them; None where they are not here.
     """
 
     name: str
     experiment: ExperimentSettings
     runs: Sequence[Training]
     train_images: int | None = None
+    test_images: npt.NDArray[np.uint8] | None = None
 
     def label(self, run: Training) -> str:
         return named(run.variant, self.experiment.label(run.variant))

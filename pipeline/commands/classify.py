@@ -1,0 +1,111 @@
+"""What trained networks say of a picture of one digit, and where they attend to.
+
+python -m pipeline.commands.classify --image=digit.png
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.commands.caption import drawn, number, read
+from pipeline.errors import UserError, run_command
+from pipeline.files import replacing
+from pipeline.measures.definitions import FloatArray
+from pipeline.params import ModelSettings, VariantSettings, load, nearest
+from pipeline.runner import seeds
+from pipeline.study.files import FINISHED, TRAININGS
+
+PICTURE = Path("build/classify.png")
+_SHOWN = 8  # seeds whose maps the picture has
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.classify", description="What trained networks say of a digit.")
+    parser.add_argument("--image", default="", metavar="FILE", help="a picture of one digit")
+    parser.add_argument("--variant", default="", help="a classifier of params.yaml; base unless said otherwise")
+    parser.add_argument("--seed", default="", help="one of its seeds; all that are here unless said otherwise")
+    arguments = parser.parse_args(argv)
+    params, variant = load(), arguments.variant or "base"
+    if not arguments.image:
+        raise UserError("Give a picture of a digit: `make classify IMAGE=digit.png`.")
+    choices = [name for name in params.variants if params.resolve(name).task == "classification"]
+    if variant not in choices:
+        what = "describes scenes and classifies nothing" if variant in params.variants else "is not in params.yaml"
+        raise UserError(f"The variant {variant} {what}{nearest(variant, choices)}.")
+    settings = params.resolve(variant)
+    shape = settings.model.shape
+    chosen = [number("SEED", arguments.seed, settings.train.seeds)] if arguments.seed else []
+    picture = read(Path(arguments.image), shape.size, shape.channels, scaled=True)
+    border = np.concatenate([picture[..., [0, -1], :].ravel(), picture[..., :, [0, -1]].ravel()])
+    if settings.data.dataset in ("mnist", "digits", "kmnist", "fashion_mnist") and np.median(border) > 127:
+        picture = 255 - picture
+        print("The picture is dark on light, and the networks know light on dark: it is inverted.")
+    print(drawn(picture))
+    chosen, probabilities, maps = answers(settings, TRAININGS / f"{variant}{seeds.SUFFIX}", chosen, picture)
+    print(f"\n{variant}")
+    for seed, row in zip(chosen, probabilities, strict=True):
+        first, second = np.argsort(-row, kind="stable")[:2]
+        print(f"  seed {seed:<4}{first}  (probability {row[first]:.3f}; next {second}, {row[second]:.3f})")
+    if len(chosen) > 1:
+        mean = probabilities.mean(0)
+        print(f"  mean     {mean.argmax()}  (probability {mean.max():.3f})")
+    if maps is None:
+        print(f"\n{variant} has no attention weights to draw.")
+        return
+    from pipeline.report.figures.attention import draw_rollouts
+    from pipeline.report.figures.base import png
+
+    grey = (picture if picture.ndim == 2 else picture.mean(0)) / 255
+    shown = maps[:_SHOWN]
+    content = png(partial(draw_rollouts, np.stack([grey] * len(shown)), [("attention rollout", shown)], [f"seed {one}" for one in chosen]))
+    with replacing(PICTURE) as temporary:
+        temporary.write_bytes(content)
+    print(f"\nWhere attention goes: {PICTURE}")
+
+
+def answers(
+    settings: VariantSettings, training: Path, chosen: list[int], picture: np.ndarray
+) -> tuple[list[int], FloatArray, FloatArray | None]:
+    """The seeds, (seed, class) probabilities, and (seed, grid, grid) attention rollout to the patches; None without attention weights.
+
+    Args:
+        chosen: seeds; none: all whose weights are here.
+
+    Raises:
+        UserError: the weights are missing or damaged, or of other settings.
+    """
+    import torch
+
+    from pipeline.evaluation.attention import rollout, source_row
+    from pipeline.models import attention_maps
+    from pipeline.training.classification import pixels
+    from pipeline.training.engine import set_reproducible
+    from pipeline.training.stack import Stack
+
+    if not settings.trained_as(seeds.read_record(training)["config"]):
+        raise UserError(f"{training} was trained with other settings than params.yaml has: run `dvc repro train@{training.stem}`.")
+    chosen = chosen or [part.seed for part in seeds.load(training, FINISHED) if part.has_weights]
+    weights = seeds.load_weights(training, chosen)
+    set_reproducible(torch.device("cpu"))
+    images, model = pixels(torch.from_numpy(picture.copy())[None], 1), settings.model
+    rows: list[FloatArray] = []
+    maps: list[Any] = []
+    for place, seed in enumerate(chosen):
+        stack = Stack(model, [seed], torch.device("cpu"))
+        stack.load({name: value[[place]] for name, value in weights.items()})
+        stack.module.eval()
+        with torch.no_grad():
+            rows.append(torch.softmax(stack.module(images).double(), -1).numpy()[0])
+            if isinstance(model, ModelSettings) and model.has_attention_weights:
+                rolled = rollout(attention_maps(stack.module, images).double().numpy(), residual=model.residual != "none")
+                maps.append(source_row(rolled, model)[0, int(model.has_cls) :].reshape(model.grid, model.grid))
+    return chosen, np.stack(rows), np.stack(maps) if maps else None
+
+
+if __name__ == "__main__":
+    run_command(main)

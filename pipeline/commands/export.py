@@ -1,0 +1,92 @@
+"""An experiment to hand in, in build/export/NAME: one HTML file with its figures inside, the figures as PDF, Table 1 as CSV and LaTeX.
+
+python -m pipeline.commands.export --experiment=positions
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from base64 import b64encode
+from pathlib import Path
+
+import pandas as pd
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from pipeline.errors import UserError, run_command
+from pipeline.files import replacing
+from pipeline.params import load, nearest
+from pipeline.report import pages, text
+from pipeline.report.experiment import Table
+from pipeline.report.figures.base import pdf
+from pipeline.study.results import load_current
+
+FOLDER = Path("build/export")
+_ESTIMATE = re.compile(r"(\S+) \[(\S+) to (\S+)\]")
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.export", description="An experiment's page as files to hand in.")
+    parser.add_argument("--experiment", required=True, metavar="NAME")
+    name, params = parser.parse_args(argv).experiment, load()
+    if name not in params.experiments:
+        raise UserError(f"There is no experiment {name!r}{nearest(name, params.experiments)}: `make export EXPERIMENT=name`.")
+    page, pictures, tables = pages.export(params, load_current(params).trainings, name)
+    if not tables:
+        raise UserError(f"None of the variants of {name} was trained yet: `make repro` trains them.")
+    drawn = {picture.name: b64encode(picture.png(pages.REPORTS / f"experiments/figures/{picture.name}.png")) for picture in pictures}
+    files = {f"{name}.html": html(page, {name: content.decode() for name, content in drawn.items()}).encode()}
+    files |= {f"{picture.name}.pdf": pdf(picture.draw) for picture in pictures}
+    files |= {"table-1.csv": csv(tables[0]).encode(), "table-1.tex": latex(tables[0]).encode()}
+    for file, content in files.items():
+        path = FOLDER / name / file
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
+        print(f"{path}  {len(content) / 1e3:,.0f} kB")
+
+
+def html(page: str, pictures: dict[str, str]) -> str:
+    """A page of Markdown as one HTML file that needs no other. `pictures`: by name, PNG in base 64."""
+    parser = MarkdownIt("commonmark").enable("table")
+    tokens = parser.parse(page)
+    title = ""
+    for token, after in zip(tokens, [*tokens[1:], Token("", "", 0)], strict=True):
+        if token.type == "heading_open":
+            token.attrSet("id", text.slug(after.content))
+            title = title or after.content
+        if token.type == "html_block":
+            token.content = token.content.replace("<details>", "<details open>")
+        inside = token.children or []
+        here = [one.attrGet("href") for one in inside if one.type == "link_open"]  # those to other pages lead nowhere from one file
+        for one in inside:
+            if one.type == "image":
+                one.attrSet("src", f"data:image/png;base64,{pictures[Path(str(one.attrGet('src'))).stem]}")
+            if one.type == "link_open" and not str(here[0]).startswith(("#", "http")):
+                one.tag = "span"
+                one.attrs = {}
+            if one.type == "link_close" and not str(here.pop(0)).startswith(("#", "http")):
+                one.tag = "span"
+    body = parser.renderer.render(tokens, parser.options, {})
+    return text.environment("pipeline.report").get_template("export.html.j2").render(title=title, body=body)
+
+
+def csv(table: Table) -> str:
+    """The table's numbers, with an interval's ends in columns of their own."""
+    columns: dict[str, list[str]] = {}
+    for head, *cells in zip(table.head, *table.rows, strict=True):
+        parts = [found.groups() if (found := _ESTIMATE.fullmatch(cell.replace(text.NBSP, " "))) else (cell,) for cell in cells]
+        for place, end in enumerate(("", " low", " high")[: max(map(len, parts))]):
+            columns[f"{head}{end}"] = [part[place] if place < len(part) else "" for part in parts]
+    return str(pd.DataFrame(columns).to_csv(index=False, lineterminator="\n")).replace(text.MINUS, "-")
+
+
+def latex(table: Table) -> str:
+    """The table for a document that loads booktabs."""
+    frame = pd.DataFrame(table.rows, columns=list(table.head))
+    made = frame.to_latex(index=False, escape=True, caption=f"{table.title}.", column_format="l" + "r" * (len(table.head) - 1))
+    return str(made).replace(text.MINUS, "$-$").replace(text.NBSP, "~")
+
+
+if __name__ == "__main__":
+    run_command(main)
