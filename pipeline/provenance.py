@@ -38,7 +38,7 @@ STAGE_CODE = {
         "captioning/grammar.py", "captioning/scenes.py", "data/datasets.py", "files.py", "models/dropout.py", "params/data.py",
         "stages/scenes.py",
     ),
-    "train": (*TRAINING_CODE, *CAPTIONING_CODE, "files.py", "measures/definitions.py", "runner", "stages/train.py"),
+    "train": (*TRAINING_CODE, *CAPTIONING_CODE, "files.py", "measures/definitions.py", "params/data.py", "runner", "stages/train.py"),
     "evaluate": (
         *EVALUATION_CODE, "files.py", "measures", "params", "provenance.py", "runner/pool.py", "runner/seeds.py",
         "study/files.py", "study/tables.py", "study/training.py",

@@ -128,7 +128,7 @@ DECIDES = {
     "params/study.py": {"resolve", "report"},
     "data/own.py": {"fetch", "prepare"},
     "data/own.csv": {"fetch", "prepare"},
-    "params/data.py": {"fetch", "prepare", "scenes"},
+    "params/data.py": {"fetch", "prepare", "scenes", "train"},
 }
 
 
