@@ -317,7 +317,7 @@ def tiny_trainer(tiny_settings: Callable[..., VariantSettings], one_thread: None
 
 @pytest.fixture
 def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
-    """Makes timings: writes timing/results.json with known ratios as published, and reads it; the fast path takes a fifth of the time."""
+    """Makes timings: writes timing/cpu.json with known ratios as published, and reads it; the fast path takes a fifth of the time."""
     from pipeline.study.files import TIMINGS
     from pipeline.timing import results
     from pipeline.timing.profile import GROUPS
@@ -325,7 +325,7 @@ def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
 
     def make(
         *, rounds: int = 12, loop: float = 1.3, patch_14: float = 0.2, nested: float = 13.0, exponent: float = 2.0, noise: float = 0.01,
-        disturbed: int = 0,
+        disturbed: int = 0, device: str = "cpu",
     ) -> results.Timings:  # fmt: skip
         rng = np.random.default_rng(0)
         factors = {"cls-loop": loop, "patch-14": patch_14, "patch-7": 0.4, "patch-2": 9.0, "reference": loop * nested, "scale-32x1": 0.4}
@@ -363,7 +363,7 @@ def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
                 }
         raw = {
             "started": "2026-01-02T03:04:05+00:00", "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False,
-            "machine": {"device": "cpu", "name": "Some Processor (2 cores)", "cores": 2, "threads": 1,
+            "machine": {"device": device, "name": "Some Processor (2 cores)", "cores": 2, "threads": 1,
                         "versions": {"python": "3.11.2", "torch": "2.15.0"}},
             "dataset": {"name": "mnist", "digest": "d" * 64, "images": 60000},
             "settings": {"rounds": rounds, "steps": 20, "seconds": 240.0, "tokens": list(study.timing.tokens), "batch_size": 128,
@@ -371,10 +371,8 @@ def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
             "measurements": measurements, "rounds": listed, "profiles": profiles,
         }  # fmt: skip
         (tmp_path / "timing").mkdir(exist_ok=True)
-        (tmp_path / TIMINGS).write_text(json.dumps(raw))
-        loaded = results.load(study, tmp_path)
-        assert loaded is not None
-        return loaded
+        (tmp_path / TIMINGS / f"{device}.json").write_text(json.dumps(raw))
+        return results.load(study, tmp_path)[device]
 
     return make
 

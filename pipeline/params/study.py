@@ -278,6 +278,7 @@ class ClaimSettings(Settings):
         images_shown: training images that each side has to be shown before the claim is judged; None means the study's number.
         first_seed: the first seed that counts; earlier ones had been seen when the claim was made.
         seen: whether trainings (or timings) count that had been seen when the claim, or its measure, was made.
+        device: on which kind of device its source timed, if it is a claim about time.
     """
 
     source: Annotated[str, Field(min_length=1)]
@@ -291,6 +292,7 @@ class ClaimSettings(Settings):
     images_shown: Annotated[int, Field(ge=1)] | None = None
     first_seed: Annotated[int, Field(ge=0)] = 0
     seen: bool = False
+    device: Literal["cpu", "cuda"] = "cpu"
 
     @model_validator(mode="after")
     def _translates_a_quote(self) -> ClaimSettings:
@@ -301,7 +303,7 @@ class ClaimSettings(Settings):
     @property
     def digest(self) -> str:
         """Of what decides its verdict: sides, measures, rules, bounds and length, where they are not the default. None of its words."""
-        decisive = self.model_dump(mode="json", include={"comparisons", "any", "images_shown"}, exclude_defaults=True)
+        decisive = self.model_dump(mode="json", include={"comparisons", "any", "images_shown", "device"}, exclude_defaults=True)
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -31,7 +31,7 @@ from pipeline.study.ranking import Part, ranking
 from pipeline.study.results import load_dataset
 from pipeline.study.statistics import LEVEL, summarize
 from pipeline.study.study import summarized
-from pipeline.timing.results import Timings
+from pipeline.timing.results import Timings, main_device
 from pipeline.timing.results import load as load_timings
 
 REPORTS = Path("reports")
@@ -94,7 +94,7 @@ class _Report:
     runs: Mapping[str, Training]
 
     @cached_property
-    def timings(self) -> Timings | None:
+    def timed(self) -> dict[str, Timings]:
         return load_timings(self.params)
 
     @cached_property
@@ -106,7 +106,7 @@ class _Report:
         shown, looks = self.params.images_shown, self.params.looks
         ended = [variant for variant in self.params.variants if self.params.resolve(variant).train.ends_at_zero]
         judged = {
-            id: judge(id, claim, self.runs, self.timings, images_shown=shown, looks=looks, ended=ended)
+            id: judge(id, claim, self.runs, self.timed, images_shown=shown, looks=looks, ended=ended)
             for id, claim in self.params.claims.items()
         }
         return {id: replace(one, fixed=fixed(one, self.runs)) for id, one in judged.items()}
@@ -119,15 +119,15 @@ class _Report:
         present = [self.runs[variant] for variant in settings.variants if variant in self.runs]
         material = Material(name, settings, present, train_images, images)
         own = [self.judgements[id] for id in self.params.claims if id in settings.claims]
-        return experiment.render(self.params, material, self.runs, own, timed=self.timings is not None, alone=alone)
+        return experiment.render(self.params, material, self.runs, own, timed=bool(self.timed), alone=alone)
 
     def files(self) -> dict[str, bytes | Picture]:
         """Pages and tables, and pictures that are not drawn yet, by their path inside `reports/`."""
-        params, runs, timings, judgements = self.params, self.runs, self.timings, self.judgements
+        params, runs, timings, judgements = self.params, self.runs, main_device(self.timed), self.judgements
         places = _places(params, judgements, timed=timings is not None)
         files: dict[str, bytes | Picture] = {}
         if timings is not None:
-            files |= timing.render(params, timings, [one for one in judgements.values() if is_timed(one.claim)], places)
+            files |= timing.render(params, self.timed, [one for one in judgements.values() if is_timed(one.claim)], places)
         for name in params.experiments:
             page, pictures, _ = self.experiment(name)
             files |= {f"experiments/{name}.md": page.encode(), **{f"experiments/figures/{one.name}.png": one for one in pictures}}
@@ -150,7 +150,7 @@ class _Report:
             versions=_versions(runs),
             origins=_origins(runs),
             times=[(run, float(np.median(run.seconds)), float(run.seconds.sum())) for run in runs.values()],
-            timings=None if timings is None else timings.raw,
+            timings=[one.raw for one in self.timed.values()],
         )
         files["claims.csv"] = claims.table(judgements.values())
         files["curves.csv"] = curves.table(runs)

@@ -12,19 +12,27 @@ from pipeline.report.figures.base import named
 from pipeline.report.text import digits, estimate
 from pipeline.study.claims import Judgement
 from pipeline.study.effects import MIN_ROUNDS
-from pipeline.timing.results import MIN_TOKENS, Timings
+from pipeline.timing.results import MIN_TOKENS, Timings, main_device
 from pipeline.timing.subjects import WAYS, Way
 
 PAGE = "timing.md"
 
 
-def render(params: Params, timings: Timings, judgements: Sequence[Judgement], places: Mapping[str, str]) -> dict[str, bytes | Picture]:
+def render(
+    params: Params, timed: Mapping[str, Timings], judgements: Sequence[Judgement], places: Mapping[str, str]
+) -> dict[str, bytes | Picture]:
     """The page and its pictures, by their path inside `reports/`. A pure function of the arguments and the template.
 
     Args:
+        timed: by the kind of device, at least one.
         judgements: of the claims about times.
         places: by claim, the link to its section inside `reports/`. This page has the sections of those that no experiment has.
     """
+
+    from pipeline.models import count_flops
+
+    timings = main_device(timed)
+    assert timings is not None
 
     def label(subject: str) -> str:
         return named(subject, params.timing.label(subject))
@@ -36,12 +44,12 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement], pl
         found = timings.relative(slower, faster)
         return estimate(*found, digits) if found else "-"
 
-    def milliseconds(name: str) -> str:
+    def milliseconds(name: str, of: Timings = timings) -> str:
         """Median and range over the rounds; a dash where it was not timed."""
-        if name not in timings.measurements:
+        if name not in of.measurements:
             return "-"
-        seconds = timings.seconds(name)
-        low, middle, high = (digits(1e3 * value) for value in (seconds.min(), timings.median(name), seconds.max()))
+        seconds = of.seconds(name)
+        low, middle, high = (digits(1e3 * value) for value in (seconds.min(), of.median(name), seconds.max()))
         return f"{middle} ({low} to {high})"
 
     def exponent(measure: str, way: Way) -> str:
@@ -55,6 +63,9 @@ def render(params: Params, timings: Timings, judgements: Sequence[Judgement], pl
         machine=raw["machine"],
         settings=raw["settings"],
         timings=timings,
+        timed=timed,
+        calls={way: sum(raw["profiles"][f"step/{way}/{timings.subjects()[0]}"]["operators"].values()) for way in WAYS},
+        multiply_adds=3 * raw["settings"]["batch_size"] * count_flops(params.base) / 2,
         rounds=sum(entry["kept"] for entry in raw["rounds"]),
         discarded=[entry["foreign"] for entry in raw["rounds"] if not entry["kept"]],
         min_rounds=MIN_ROUNDS,

@@ -16,6 +16,7 @@ _BECAUSE = {
     Why.NOT_FORMED: "{fault}",
     Why.SEEN: "the seeds of {lacking} had been seen when the claim was made",
     Why.NOT_TIMED: "the timing stage has not run (`dvc repro timing`)",
+    Why.OTHER_DEVICE: "it is not measured on a {device} yet; on the {other} it is as observed",
     Why.NO_INTERVAL: "over {n} there is no interval at this level",
     Why.NO_SPREAD: "all {n} give the same value, so their spread is not known",
     Why.FEW_SEEDS: "it has {n}, fewer than the first look",
@@ -33,6 +34,7 @@ _DECIDES = {
     Why.MOVED: "a longer training",
     Why.ONE_EPOCH: "a longer training",
     Why.SHORT: "trainings that are shown {images} images",
+    Why.OTHER_DEVICE: "timings on a {device}",
     Why.FEW_SEEDS: "the look at {look} seeds",
 }
 
@@ -45,6 +47,7 @@ def because(finding: Finding, label: Callable[[str], str] = str) -> str:
     said = _BECAUSE[finding.why].format(
         lacking=listed([label(name) for name in finding.lacking]), fault=finding.fault, n=_values(finding, finding.n), where=where,
         moved=_movement(finding), apart=apart, sides=listed([label(name) for name in dict.fromkeys(finding.comparison.variants)]),
+        **_devices(finding),
     )  # fmt: skip
     if MEASURES[finding.comparison.measure].exact and finding.effect is not None:
         return f"an exact count, {'' if finding.verdict == 'supported' else 'not '}{where}"
@@ -60,7 +63,12 @@ def decides(finding: Finding, judgement: Judgement) -> str:
     if finding.needed is not None:
         return f"about {_values(finding, finding.needed)}" if finding.needed <= MAX_SEEDS else f"more than {_values(finding, MAX_SEEDS)}"
     look = judgement.looks[0] if judgement.looks else 0
-    return _DECIDES.get(finding.why, "").format(images=f"{judgement.images_shown or 0:,}", look=look)
+    return _DECIDES.get(finding.why, "").format(images=f"{judgement.images_shown or 0:,}", look=look, **_devices(finding))
+
+
+def _devices(finding: Finding) -> dict[str, str]:
+    """Of a claim about time that was timed on another device, what it speaks of and that one."""
+    return {"device": "GPU", "other": "CPU"} if finding.lacking == ("cuda",) else {"device": "CPU", "other": "GPU"}
 
 
 def claimed(comparison: ComparisonSettings) -> str:

@@ -1,4 +1,4 @@
-"""DVC stage `timing`: times the networks of claims about speed, interleaved, and writes timing/results.json."""
+"""DVC stage `timing`: times the networks of claims about speed, interleaved, into timing/cpu.json or a GPU's timing/cuda.json."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def main(argv: list[str]) -> None:
     try:
         results = measure(params, dataset, torch.device(device), say)
     except FloatingPointError:
-        raise UserError("The loss of a timed model was not finite: lower train.learning_rate in params.yaml.", status=1) from None
+        raise UserError("The loss of a timed model was not finite: its settings in timing.subjects do not train.", status=1) from None
     commit, dirty = git_state()
-    write_json(TIMINGS, {"started": started, "git_commit": commit, "git_dirty": dirty, **results})
+    write_json(TIMINGS / f"{device}.json", {"started": started, "git_commit": commit, "git_dirty": dirty, **results})
 
 
 if __name__ == "__main__":

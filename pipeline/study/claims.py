@@ -39,6 +39,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Literal, Protocol, get_args
 
 import numpy as np
@@ -79,6 +80,7 @@ class Why(Enum):
     NOT_FORMED = auto()  # see `Finding.fault`
     SEEN = auto()  # all seeds of a variant had been seen when the claim was made
     NOT_TIMED = auto()
+    OTHER_DEVICE = auto()  # timed on another kind of device than the claim's source speaks of, see `Finding.lacking`
     NO_INTERVAL = auto()  # at the level, of so few values
     NO_SPREAD = auto()
     FEW_SEEDS = auto()  # fewer than the first look has
@@ -160,7 +162,7 @@ class Finding:
     @property
     def observed(self) -> bool:
         """Whether the effect is shown and decides nothing."""
-        return self.verdict in OBSERVATIONS and self.effect is not None
+        return (self.verdict in OBSERVATIONS or self.why is Why.OTHER_DEVICE) and self.effect is not None
 
     @property
     def n(self) -> int:
@@ -230,7 +232,7 @@ def judge(
     id: str,
     claim: ClaimSettings,
     trainings: Mapping[str, Training],
-    timings: Timings | None = None,
+    timings: Mapping[str, Timings] = MappingProxyType({}),
     *,
     images_shown: int,
     looks: tuple[int, ...] = (),
@@ -239,6 +241,7 @@ def judge(
     """Judges one claim from the variants and timings that are there. What is missing becomes a verdict, never an error.
 
     Args:
+        timings: by the kind of device.
         images_shown: training images that each side has to be shown, where the claim does not say it itself.
         looks: numbers of seeds at which claims are judged, rising; without looks all seeds count.
         ended: variants, trained or not, whose learning rate falls to 0.
@@ -254,9 +257,9 @@ def judge(
         narrow = LEVEL if timed else look_level(looks)
         levels = Levels(inside=1 - (1 - narrow) / len(sizes), outside=1 - (1 - narrow) / max(sizes.values()))
         if timed:
-            finding = _of_timings(comparison, timings, levels)
+            finding = _of_devices(comparison, timings, claim.device, levels)
         else:
-            finding = _of_trainings(comparison, trainings, timings, levels, length, looks, claim.first_seed)
+            finding = _of_trainings(comparison, trainings, timings.get(claim.device), levels, length, looks, claim.first_seed)
         findings.append(replace(finding, levels=levels))
     verdicts = {_of_case(case) for case in _cases(claim, findings)}
     verdict = next(verdict for verdict in ("supported", *PRECEDENCE[1:-1], "contradicted") if verdict in verdicts)
@@ -596,10 +599,18 @@ def _bounded(finding: Finding, sample: _Sample, sides: Mapping[str, Training]) -
     return replace(finding, verdict="not decided", why=Why.UNREACHED) if any(undoing[one] for one in where) else finding
 
 
-def _of_timings(comparison: ComparisonSettings, timings: Timings | None, levels: Levels) -> Finding:
+def _of_devices(comparison: ComparisonSettings, timings: Mapping[str, Timings], device: str, levels: Levels) -> Finding:
+    """The finding on the claim's kind of device; what was timed on another one is an observation."""
+    if device in timings:
+        return _of_timings(comparison, timings[device], levels)
+    for other in timings.values():
+        observed = _of_timings(comparison, other, levels)
+        return replace(observed, verdict="not run", why=Why.OTHER_DEVICE, place=None, needed=None, lacking=(device,), fault="")
+    return Finding(comparison, "not run", Why.NOT_TIMED)
+
+
+def _of_timings(comparison: ComparisonSettings, timings: Timings, levels: Levels) -> Finding:
     """Ratios are judged on logarithms, so that a ratio and its inverse get the same verdict."""
-    if timings is None:
-        return Finding(comparison, "not run", Why.NOT_TIMED)
     assert comparison.reference is not None
     try:
         timed = comparison.rule == "ratio"

@@ -27,7 +27,7 @@ STORE = Path("store")  # which git tracks: two files a variant
 TRAININGS = STORE / "trainings"
 PREDICTIONS = STORE / "predictions"
 TABLES = Path("tables")
-TIMINGS = Path("timing/results.json")
+TIMINGS = Path("timing")  # cpu.json, cuda.json: a file for each kind of device that was timed
 
 T = TypeVar("T")
 

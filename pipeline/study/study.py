@@ -81,23 +81,25 @@ class Study:
 
     @cached_property
     def timings(self) -> pd.DataFrame:
-        """A row for each round of the timing stage and each thing that it timed: seconds of one step. Empty where none was taken."""
+        """A row for each round of the timing stage and thing that it timed, by device: seconds of one step. Empty where none was taken."""
         import pandas as pd
 
-        path = f"{self.prefix}{TIMINGS.as_posix()}"
-        content = self.files.read([path]).get(path) if self.timed else None
+        rows: list[dict[str, Any]] = []
         columns = ("kind", "way", "subject", "tokens", "batch")
-        try:
-            raw: dict[str, Any] = {"measurements": [], "rounds": []} if content is None else json.loads(content)
-            rows = [
-                {name: entry.get(name) for name in columns}
-                | {"round": i, "foreign": one["foreign"], "kept": one["kept"], "seconds": one["seconds"][entry["name"]]}
-                for i, one in enumerate(raw["rounds"])
-                for entry in raw["measurements"]
-            ]
-        except (ValueError, LookupError, TypeError, AttributeError):
-            raise UserError(f"{path} is damaged: {mend('timing')}.") from None
-        return pd.DataFrame(rows, columns=[*columns, "round", "foreign", "kept", "seconds"])
+        pattern = f"{self.prefix}{TIMINGS.as_posix()}/*.json"  # one file in commits before those of two devices
+        for path, content in self.files.read(self.files.matching(pattern) if self.timed else []).items():
+            try:
+                raw = json.loads(content)
+                rows += [
+                    {"device": raw["machine"]["device"]}
+                    | {name: entry.get(name) for name in columns}
+                    | {"round": i, "foreign": one["foreign"], "kept": one["kept"], "seconds": one["seconds"][entry["name"]]}
+                    for i, one in enumerate(raw["rounds"])
+                    for entry in raw["measurements"]
+                ]
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise UserError(f"{path} is damaged: {mend('timing')}.") from None
+        return pd.DataFrame(rows, columns=["device", *columns, "round", "foreign", "kept", "seconds"])
 
     @cached_property
     def claims(self) -> pd.DataFrame:

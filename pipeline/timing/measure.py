@@ -36,7 +36,7 @@ ORDER_SEED = 0
 
 
 def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) -> dict[str, Any]:
-    """The content of timing/results.json; `pipeline.timing.results`, which reads it, describes the fields.
+    """The content of timing/DEVICE.json; `pipeline.timing.results`, which reads it, describes the fields.
 
     Args:
         say: gets lines about the progress.
@@ -82,7 +82,6 @@ def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) ->
         "settings": {
             **settings.model_dump(mode="json", exclude={"subjects", "labels"}),
             "batch_size": params.train.batch_size,
-            "learning_rate": params.train.learning_rate,
             "threshold": THRESHOLD,
             "order_seed": ORDER_SEED,
         },

@@ -21,7 +21,7 @@ from pipeline.data.datasets import Dataset
 from pipeline.models import VisionTransformer
 from pipeline.params import Params
 from pipeline.timing import published
-from pipeline.timing.steps import MAX_EPOCHS, batches, build, own_threads, synchronize, train_settings
+from pipeline.timing.steps import LEARNING_RATE, MAX_EPOCHS, batches, build, own_threads, synchronize, train_settings
 from pipeline.timing.subjects import Entry
 from pipeline.training.optimizers import make_optimizer
 
@@ -80,7 +80,7 @@ def record(entry: Entry, params: Params, dataset: Dataset, device: torch.device,
             train, list(model.parameters()), num_seeds=1, stacked=False, total_steps=MAX_EPOCHS
         ).step
     else:
-        theirs = torch.optim.Adam(model.parameters(), lr=params.train.learning_rate)
+        theirs = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
 
         def update() -> None:
             theirs.step()

@@ -1,6 +1,6 @@
 """The results of the timing stage, and the quantities that claims about speed need.
 
-Reads timing/results.json. Its fields: "machine", "dataset", "settings"; "measurements": what was timed, each with "name"
+Reads timing/cpu.json and timing/cuda.json, of a kind of device each: "machine", "dataset", "settings"; "measurements", each with "name"
 (KIND/WAY/SUBJECT: kind is step, growth or attention, way is published or fast, subject is one of `timing.subjects` or a token count),
 "tokens", "batch", "steps", "model" and, if known, "saved_bytes" and "peak_bytes"; "rounds": each a process of its own, with "foreign"
 (share of the machine used by others), "kept" and "seconds" (of one step, by name); "profiles": by name, "seconds", "groups", "operators"
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -30,15 +31,6 @@ from pipeline.timing.subjects import WAYS, Kind, Way, entries
 # What the pages show beside the measurements.
 _SHOWN = {"machine": ("name", "device", "threads", "versions"), "dataset": ("name", "digest"), "settings": ("batch_size", "threshold")}
 MIN_TOKENS = 49  # with fewer, calling the operators takes longer than their computations
-
-
-class Contrast(NamedTuple):
-    """The profiled steps of two subjects, and the part of the network in which their times differ most."""
-
-    way: Way
-    subjects: tuple[str, str]
-    part: str
-    profiles: tuple[dict[str, Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -87,15 +79,6 @@ class Timings:
         ends = logs.interval()
         return math.exp(logs.mean), ends and Interval(math.exp(ends.low), math.exp(ends.high), ends.level)
 
-    def contrast(self, way: Way, slower: str, faster: str) -> Contrast | None:
-        """How the profiled steps of two subjects differ; None if one was not profiled in this way."""
-        names = (f"step/{way}/{slower}", f"step/{way}/{faster}")
-        if not set(names) <= self.raw["profiles"].keys():
-            return None
-        one, other = (self.raw["profiles"][name] for name in names)
-        part = max(one["groups"], key=lambda group: abs(one["groups"][group] - other["groups"][group]))
-        return Contrast(way, (slower, faster), part, (one, other))
-
     def exponent_estimate(self, measure: str, way: Way) -> RankEstimate | None:
         """The estimate of `exponent` over the rounds; None if there is none."""
         try:
@@ -143,15 +126,21 @@ def _same(own: ModelSettings | None, timed: dict[str, Any]) -> bool:
         return False
 
 
-def load(params: Params, root: Path = Path()) -> Timings | None:
-    """Reads timing/results.json; None if it does not exist.
+def load(params: Params, root: Path = Path()) -> dict[str, Timings]:
+    """Of each kind of device that was timed ("cpu", "cuda") the results.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: a file is damaged.
     """
-    path = root / TIMINGS
-    if not path.exists():
-        return None
+    return {path.stem: _read(path, params) for path in sorted((root / TIMINGS).glob("*.json"))}
+
+
+def main_device(timed: Mapping[str, Timings]) -> Timings | None:
+    """Those whose tables the pages show: a GPU's, as the thesis's, where there are any."""
+    return timed.get("cuda") or timed.get("cpu")
+
+
+def _read(path: Path, params: Params) -> Timings:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         measurements = {entry["name"]: entry for entry in raw["measurements"]}
@@ -167,7 +156,7 @@ def load(params: Params, root: Path = Path()) -> Timings | None:
         wanted = _SHOWN | dict.fromkeys(raw["profiles"], ("seconds", "groups", "operators"))
         needed = {f"step/{way}/{subject}" for way in WAYS for subject in timings.subjects("fast")}
         needed |= {timings.growth("growth", way)[-1]["name"] for way in WAYS}
-        if "started" not in raw or not all({*wanted[name]} <= shown[name] for name in wanted):
+        if "started" not in raw or raw["machine"]["device"] != path.stem or not all({*wanted[name]} <= shown[name] for name in wanted):
             raise ValueError
         if not complete or not needed <= measurements.keys() & profiled or not raw["profiles"].keys() <= measurements.keys():
             raise ValueError

@@ -16,7 +16,7 @@ from pipeline.study.claims import judge
 
 def test_a_line_for_each_claim_with_the_numbers_of_its_deciding_comparison(study: Params, make_timings: Callable[..., Any]) -> None:
     timings = make_timings(loop=1.3)
-    judgements = [judge(id, study.claims[id], {}, timings, images_shown=study.images_shown) for id in ("T4", "T3", "T9")]
+    judgements = [judge(id, study.claims[id], {}, {"cuda": timings}, images_shown=study.images_shown) for id in ("T4", "T3", "T9")]
     table = pd.read_csv(io.BytesIO(claims.table(judgements))).set_index("claim")
     assert list(table.index) == ["T4", "T3", "T9"]
     assert dict(table.verdict) == {"T4": "supported", "T3": "not run", "T9": "supported"}

@@ -22,7 +22,7 @@ def test_the_page_has_every_claim_of_the_thesis_and_the_ratios_that_it_asks_for(
     timings = make_timings(loop=1.3, patch_14=0.2, noise=1e-5)
     another = study.claims["T3"].model_copy(update={"source": "my thesis, 5.1"})
     claims = study.claims | {"M1": another}
-    judgements = [judge(id, claim, {}, timings, images_shown=study.images_shown) for id, claim in claims.items()]
+    judgements = [judge(id, claim, {}, {"cuda": timings}, images_shown=study.images_shown) for id, claim in claims.items()]
     places = {one.id: f"experiments/x.md#{one.id}" for one in judgements}
     page = _text(pages._thesis(study, {}, judgements, places, timings))
     theirs = [id for id, claim in study.claims.items() if claim.source.removeprefix("this project, of ").startswith("thesis, ")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,11 @@ Make = Callable[..., results.Timings]
 
 
 def page(study: Params, found: results.Timings) -> tuple[str, dict[str, Any]]:
-    judgements = [judge(id, study.claims[id], {}, found, images_shown=study.images_shown) for id in TIMED]
-    files = timing.render(study, found, judgements, dict.fromkeys(TIMED, "timing.md#here") | {"T6": "experiments/patch-size.md#t6"})
+    timed = {"cpu": found, "cuda": found}
+    judgements = [judge(id, study.claims[id], {}, timed, images_shown=study.images_shown) for id in TIMED]
+    files = timing.render(
+        study, {"cpu": found}, judgements, dict.fromkeys(TIMED, "timing.md#here") | {"T6": "experiments/patch-size.md#t6"}
+    )
     return files["timing.md"].decode().replace("\N{NO-BREAK SPACE}", " "), files
 
 
@@ -81,6 +86,7 @@ def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(
     raw = write_study(tmp_path, seeds=2, epochs=4, experiments=experiments, variants=variants)
     params = parse(raw)
     make_timings()
+    make_timings(device="cuda")
     runs = load_current(params).trainings
     pages.write(params, runs)
     readme = (tmp_path / "reports/README.md").read_text()
@@ -94,10 +100,15 @@ def test_the_report_has_the_page_links_it_and_removes_it_with_its_results(
     assert "[Where the time goes](timing.md)" in readme
     assert "[the timings](../timing.md)" in (tmp_path / "reports/experiments/patch-size.md").read_text()
     assert "../timing.md" not in (tmp_path / "reports/experiments/positions.md").read_text()
-    assert "Some Processor (2 cores) (cpu), with python 3.11.2, torch 2.15.0" in (tmp_path / "reports/hardware.md").read_text()
+    assert "Some Processor (2 cores) (cuda), with python 3.11.2, torch 2.15.0" in (tmp_path / "reports/hardware.md").read_text()
     assert (tmp_path / "reports/timing/growth.png").exists()
 
-    (tmp_path / TIMINGS).unlink()
+    page = (tmp_path / "reports/timing.md").read_text()
+    assert "| network | cpu, as published (ms) | cpu, fast path (ms) | cuda, as published (ms) | cuda, fast path (ms) |" in page
+    operators = json.loads((tmp_path / TIMINGS / "cuda.json").read_text())["profiles"]["step/published/base"]["operators"]
+    assert f"as published calls {sum(operators.values()):,} operators" in page
+
+    shutil.rmtree(tmp_path / TIMINGS)
     pages.write(params, runs)
     assert not list((tmp_path / "reports").glob("timing*/*.png"))
     assert not (tmp_path / "reports/timing.md").exists()

@@ -172,7 +172,8 @@ def claim(*comparisons: ComparisonSettings) -> ClaimSettings:
 
 
 def judge(id: str, claim: ClaimSettings, evidence: Mapping[str, Runs], timings: Any = None, **options: Any) -> Judgement:
-    return claims.judge(id, claim, evidence, timings, **{"images_shown": LENGTH, **options})
+    timed = {} if timings is None else {"cpu": timings, "cuda": timings}
+    return claims.judge(id, claim, evidence, timed, **{"images_shown": LENGTH, **options})
 
 
 def found(comparison: ComparisonSettings, times: int = 1, **evidence: Runs) -> Finding:

@@ -70,8 +70,8 @@ def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: 
     with pytest.raises(UserError, match=r"^tables/ is damaged, variants\.csv names no variant: run"):
         load(".")
     pd.testing.assert_frame_equal(load("HEAD").epochs, commit.epochs)
-    Path("timing/results.json").write_text("{}")
-    with pytest.raises(UserError, match=r"^timing/results\.json is damaged: run `dvc repro --force --single-item timing`\.$"):
+    Path("timing/cpu.json").write_text("{}")
+    with pytest.raises(UserError, match=r"^timing/cpu\.json is damaged: run `dvc repro --force --single-item timing`\.$"):
         _ = again.timings  # which are read when they are asked for
 
 

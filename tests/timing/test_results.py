@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.errors import UserError
 from pipeline.params import Params, load, parse
+from pipeline.report.words import because
 from pipeline.study.claims import Judgement, Why, judge
 from pipeline.study.files import TIMINGS
 from pipeline.timing import results
@@ -22,8 +23,9 @@ TIMED = ("T4", "T6", "T7", "T9", "K3")
 Make = Callable[..., results.Timings]
 
 
-def judged(study: Params, id: str, found: results.Timings | None) -> Judgement:
-    return judge(id, study.claims[id], {}, found, images_shown=study.images_shown)
+def judged(study: Params, id: str, found: results.Timings) -> Judgement:
+    """On results that are taken for those of either kind of device."""
+    return judge(id, study.claims[id], {}, {"cpu": found, "cuda": found}, images_shown=study.images_shown)
 
 
 def verdicts(study: Params, found: results.Timings) -> dict[str, str]:
@@ -86,7 +88,7 @@ def test_other_settings_than_the_studys_are_not_judged(
         ({"timing": timing | {"subjects": timing["subjects"] | {"cls-loop": {"cls_insert": "loop", "blocks": 2}}}}, ("T4", "T7")),
         ({"variants": raw_params["variants"] | {"first": {"pool": "mean"}}}, ("T4",)),
     ):
-        found = results.load(parse(raw_params | change), tmp_path)
+        found = results.load(parse(raw_params | change), tmp_path)["cpu"]
         judgements = {id: judged(study, id, found) for id in TIMED}
         assert {id for id, judgement in judgements.items() if judgement.deciding.why is Why.NOT_MEASURED} == set(undecided)
         assert {judgements[id].verdict for id in undecided} == {"not run"}
@@ -99,14 +101,14 @@ def test_a_subject_that_params_do_not_have_any_more_is_not_judged(study: Params,
         {name: value for name, value in old.items() if name != "patch-7"} for old in (study.timing.subjects, study.timing.labels)
     )
     timing = study.timing.model_copy(update={"subjects": subjects, "labels": labels})
-    found = results.load(study.model_copy(update={"timing": timing}), tmp_path)
+    found = results.load(study.model_copy(update={"timing": timing}), tmp_path)["cpu"]
     assert judged(study, "T6", found).findings[0].verdict == "not run"
     assert judged(study, "T4", found).verdict == "supported"
 
 
 @pytest.mark.parametrize(
     "damage",
-    ["{", "{}", "[]", "no rounds", "no step", "no groups", "a missing time", "no machine", "no threads", "no operators", "no start"],
+    ["{", "[]", "no rounds", "no step", "no groups", "a missing time", "no machine"],
 )
 def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_timings: Make, damage: str) -> None:
     raw = make_timings().raw
@@ -118,22 +120,15 @@ def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_ti
         raw["profiles"]["step/fast/base"]["groups"] = {}
     elif damage == "no machine":
         raw["mbchine"] = raw.pop("machine")
-    elif damage == "no threads":
-        del raw["machine"]["threads"]
-    elif damage == "no operators":
-        del raw["profiles"]["step/fast/base"]["operators"]
-    elif damage == "no start":
-        del raw["started"]
     elif damage == "a missing time":
         del raw["rounds"][4]["seconds"]["growth/fast/49"]
-    (tmp_path / TIMINGS).write_text(damage if len(damage) <= 2 else json.dumps(raw))
+    (tmp_path / TIMINGS / "cpu.json").write_text(damage if len(damage) <= 2 else json.dumps(raw))
     with pytest.raises(UserError, match="damaged: run `dvc repro --force --single-item timing`"):
         results.load(study, tmp_path)
 
 
 def test_the_committed_timings_are_read(study: Params) -> None:
-    found = results.load(study, ROOT)
-    assert found is not None
+    found = results.load(study, ROOT)["cpu"]
     assert not found.changed
     for slower, faster in (("cls-loop", "first"), ("reference", "cls-loop")):
         assert len(found.ratio(slower, faster)) == len(found.rounds) > 0
@@ -145,23 +140,28 @@ def test_what_was_timed_with_other_settings_gives_no_ratio(tmp_path: Path) -> No
     subject = "    first: {pool: %s, cls_insert: none}"
     text = (ROOT / "params.yaml").read_text().replace(subject % "first", subject % "mean")
     (tmp_path / "params.yaml").write_text(text)
-    found = results.load(load(tmp_path / "params.yaml"), ROOT)
-    assert found is not None
+    found = results.load(load(tmp_path / "params.yaml"), ROOT)["cpu"]
     assert found.changed == {"step/published/first", "step/fast/first"}
     with pytest.raises(LookupError, match="other settings"):
         found.ratio("cls-loop", "first")
 
 
-def test_a_contrast_names_the_part_in_which_two_steps_differ_most(make_timings: Make) -> None:
-    timings = make_timings()
-    for name, seconds in (("base", {"attention": 2.0, "rest": 1.0}), ("first", {"attention": 1.8, "rest": 0.1})):
-        timings.raw["profiles"][f"step/published/{name}"]["groups"] = seconds
-    found = timings.contrast("published", "base", "first")
-    assert found is not None
-    assert found.part == "rest"
-    assert [profile["groups"]["rest"] for profile in found.profiles] == [1.0, 0.1]
-    assert timings.contrast("fast", "base", "reference") is None
+def test_a_claim_is_judged_on_the_device_that_its_source_timed(study: Params, make_timings: Make, tmp_path: Path) -> None:
+    """T4 speaks of a GPU: a processor's times are an observation, and give way to a GPU's."""
+    make_timings(loop=1.3)
+    alone = judge("T4", study.claims["T4"], {}, results.load(study, tmp_path), images_shown=study.images_shown)
+    assert (alone.verdict, alone.deciding.why, alone.deciding.observed) == ("not run", Why.OTHER_DEVICE, True)
+    assert alone.deciding.effect == pytest.approx(1.3, rel=0.02)
+    assert because(alone.deciding) == "it is not measured on a GPU yet; on the CPU it is as observed"
+    make_timings(loop=1.05, device="cuda")
+    both = results.load(study, tmp_path)
+    judged = {id: judge(id, study.claims[id], {}, both, images_shown=study.images_shown) for id in ("T4", "K3")}
+    assert (judged["T4"].verdict, judged["K3"].verdict) == ("contradicted", "supported")
+    assert judged["T4"].deciding.effect == pytest.approx(1.05, rel=0.02)
+    (tmp_path / TIMINGS / "cuda.json").rename(tmp_path / TIMINGS / "tpu.json")
+    with pytest.raises(UserError, match="is damaged"):
+        results.load(study, tmp_path)
 
 
 def test_without_timings_there_is_nothing(study: Params, tmp_path: Path) -> None:
-    assert results.load(study, tmp_path) is None
+    assert results.load(study, tmp_path) == {}
