@@ -16,7 +16,7 @@ _BECAUSE = {
     Why.NOT_FORMED: "{fault}",
     Why.SEEN: "the seeds of {lacking} had been seen when the claim was made",
     Why.NOT_TIMED: "the timing stage has not run (`dvc repro timing`)",
-    Why.OTHER_DEVICE: "it is not measured on a {device} yet; on the {other} it is as observed",
+    Why.OTHER_DEVICE: "it is not measured on a {device} yet{observed}",
     Why.NO_INTERVAL: "over {n} there is no interval at this level",
     Why.NO_SPREAD: "all {n} give the same value, so their spread is not known",
     Why.FEW_SEEDS: "it has {n}, fewer than the first look",
@@ -68,7 +68,9 @@ def decides(finding: Finding, judgement: Judgement) -> str:
 
 def _devices(finding: Finding) -> dict[str, str]:
     """Of a claim about time that was timed on another device, what it speaks of and that one."""
-    return {"device": "GPU", "other": "CPU"} if finding.lacking == ("cuda",) else {"device": "CPU", "other": "GPU"}
+    device, other = ("GPU", "CPU") if finding.lacking == ("cuda",) else ("CPU", "GPU")
+    size = "" if finding.effect is None else f"{finding.effect:.3g}{' times' if is_ratio(finding.comparison) else ''}"
+    return {"device": device, "observed": f"; on the {other} it is {size}" if size else ""}
 
 
 def claimed(comparison: ComparisonSettings) -> str:

@@ -605,6 +605,8 @@ def _of_devices(comparison: ComparisonSettings, timings: Mapping[str, Timings], 
         return _of_timings(comparison, timings[device], levels)
     for other in timings.values():
         observed = _of_timings(comparison, other, levels)
+        if comparison.measure == "saved bytes":  # a count, the same everywhere
+            return observed
         return replace(observed, verdict="not run", why=Why.OTHER_DEVICE, place=None, needed=None, lacking=(device,), fault="")
     return Finding(comparison, "not run", Why.NOT_TIMED)
 

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from pipeline.measures import MEASURES
 from pipeline.report.figures.base import COLOURS, INK, MUTED, PAGE, WIDTH, Picture, legend_below, plain_numbers, tidy
 from pipeline.report.text import compared, without_machine
-from pipeline.study.claims import OBSERVATIONS, Judgement, Verdict, is_ratio, region
+from pipeline.study.claims import Judgement, Verdict, is_ratio, region
 
 REACH = 4.0  # margins shown to either side; an arrow at the edge stands for what lies beyond
 _MAX_LABEL = 68  # characters
@@ -75,7 +75,7 @@ def _sentence(judgement: Judgement) -> str:
     return "\n".join(wrapped)
 
 
-_COLOURS: dict[Verdict, str] = {
+_COLOURS: dict[Verdict, str] = {  # what is observed and decides nothing is muted, and its signs are open
     "supported": COLOURS[0],
     "contradicted": COLOURS[1],
     "no effect of more than a quarter": COLOURS[4],
@@ -83,6 +83,7 @@ _COLOURS: dict[Verdict, str] = {
     "learned nothing": MUTED,
     "not settled": MUTED,
     "short run": MUTED,
+    "not run": MUTED,  # a claim about time that was timed on another kind of device
 }
 
 
@@ -111,7 +112,7 @@ def draw_forest(lines: Sequence[_Line]) -> Figure:
         start, end = np.clip(line.region, -REACH, REACH)
         axes.barh(place, end - start, 0.86, left=start, color=COLOURS[2], alpha=0.2, linewidth=0)
         colour = _COLOURS[line.verdict]
-        face = PAGE if line.verdict in OBSERVATIONS else colour
+        face = PAGE if colour == MUTED else colour
         axes.plot(
             np.clip([line.low, line.high], -REACH, REACH), [place, place], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3
         )
@@ -133,7 +134,7 @@ def draw_forest(lines: Sequence[_Line]) -> Figure:
     axes.grid(False)
     axes.tick_params(axis="x", labeltop=True)
     handles = [
-        Line2D([], [], color=colour, marker="o", linewidth=2.2, label=verdict, markerfacecolor=PAGE if verdict in OBSERVATIONS else colour)
+        Line2D([], [], color=colour, marker="o", linewidth=2.2, label=verdict, markerfacecolor=PAGE if colour == MUTED else colour)
         for verdict, colour in _COLOURS.items()
         if any(line.verdict == verdict for line in lines)
     ]
