@@ -94,7 +94,7 @@ def test_a_beam_of_one_is_greedy(name: str, normalisation: float) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("width", [2, 5, 50])
+@pytest.mark.parametrize("width", [2, 50])
 def test_a_beam_s_score_is_its_caption_s(name: str, width: int) -> None:
     """Its cached keys followed the right rows, then."""
     model, images = make(name, end=1.0), scenes()
@@ -108,8 +108,7 @@ def test_a_beam_s_score_is_its_caption_s(name: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("normalisation", [0.0, 1.0])
-@pytest.mark.parametrize("end", [-2.0, 2.0])
+@pytest.mark.parametrize(("normalisation", "end"), [(0.0, 2.0), (1.0, -2.0), (1.0, 2.0)])
 def test_a_beam_wide_enough_searches_everything(monkeypatch: pytest.MonkeyPatch, name: str, normalisation: float, end: float) -> None:
     """Three words and the end in up to four places: 3 + 9 + 27 captions that end, with the empty one, and 81 that are cut."""
     monkeypatch.setattr(decoding, "MAX_WORDS", 3)
@@ -159,18 +158,6 @@ def test_a_beam_finds_what_greedy_passes_by() -> None:
     torch.testing.assert_close(scores, torch.tensor([0.36]).log())
 
 
-def test_length_normalisation_compares_by_the_mean() -> None:
-    # An end at once has 0.3 = exp(-1.20); three words and the end 0.7 * 0.6 * 0.6 = 0.252, in the mean of four exp(-0.34).
-    model = Chain({BOS: {EOS: 0.3, 3: 0.7}, 3: {4: 0.6, 6: 0.4}, 4: {5: 0.6, 6: 0.4}, 5: {EOS: 1.0}, 6: {EOS: 1.0}})
-    image = torch.zeros(1, 1)
-    ids, scores = beam(model, image, 5)
-    assert written(ids) == [EOS]
-    torch.testing.assert_close(scores, torch.tensor([0.3]).log())
-    ids, scores = beam(model, image, 2, 1.0)
-    assert written(ids) == [3, 4, 5, EOS]
-    torch.testing.assert_close(scores, torch.tensor([0.252]).log() / 4)
-
-
 def test_of_equal_captions_the_better_beam_s_and_the_lower_word_s_comes_first() -> None:
     model = Chain({BOS: {3: 0.25, 4: 0.25, 5: 0.25, 6: 0.25}, **{word: {EOS: 1.0} for word in (3, 4, 5, 6)}})
     for width in (1, 2, 4, 9):
@@ -182,20 +169,9 @@ def test_of_equal_captions_the_better_beam_s_and_the_lower_word_s_comes_first() 
     assert written(beam(model, torch.zeros(1, 1), 2)[0])[0] == 4
 
 
-def test_a_caption_without_an_end_is_cut() -> None:
-    model = Chain({BOS: {3: 1.0}, 3: {3: 1.0}})
-    for ids in (greedy(model, torch.zeros(2, 1)), beam(model, torch.zeros(2, 1), 3)[0]):
-        assert ids.tolist() == [[3] * (MAX_WORDS + 1)] * 2
-
-
 def test_padding_and_the_beginning_are_no_words() -> None:
     model = Chain({BOS: {PAD: 0.5, BOS: 0.4, 3: 0.1}, 3: {PAD: 0.9, EOS: 0.1}})
     assert written(greedy(model, torch.zeros(1, 1))) == [3, EOS]
     ids, scores = beam(model, torch.zeros(1, 1), 4)
     assert written(ids) == [3, EOS]
     torch.testing.assert_close(scores, torch.tensor([0.01]).log())  # the model's own probability, of all its words
-
-
-def test_a_beam_needs_a_width() -> None:
-    with pytest.raises(ValueError, match="a width of at least 1, not 0"):
-        beam(make("plain"), scenes(), 0)

@@ -88,10 +88,6 @@ def test_references_are_chosen_evenly_and_anew_in_every_step() -> None:
     assert torch.equal(choose(key, torch.tensor(3), 10), drawn[3, :, :10])
 
 
-def test_what_a_model_reads_is_what_it_has_written() -> None:
-    assert shifted(torch.tensor([[7, 8, EOS, PAD]])).tolist() == [[BOS, 7, 8, EOS]]
-
-
 def test_true_captions_are_right_and_no_others(data: SceneData) -> None:
     split, grammar = data.scenes.validation, grammar_of("digits")
     for phrasing in range(len(PHRASINGS)):

@@ -15,9 +15,7 @@ from pipeline.captioning.cnn_lstm import CnnLstm
 from pipeline.captioning.decoding import greedy
 from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD
 from pipeline.captioning.model import CaptionModel, Stem
-from pipeline.models import attention, attention_kernel, build, count_flops, count_parameters
-from pipeline.models.encoder import EncoderBlock
-from pipeline.models.positions import sinusoidal_table
+from pipeline.models import attention, build, count_flops, count_parameters
 from pipeline.params import AnyModelSettings, BaselineSettings, CaptionerSettings, Shape
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -78,8 +76,6 @@ def captions(count: int = 4, places: int = MAX_WORDS + 1) -> Tensor:
         (MESHED, 158_627 + 2 * 3 * (96 * 48 + 48) + 2 * 96),  # gates, and norms of two more levels
         (M2, 189_059),
         (POST | {"memory": 0, "meshed": False}, 158_627 - 768 - 864 - 192),
-        ({"mlp_dim": 154}, 186_757),  # as many as meshed has, but for 2
-        ({"mlp_dim": 159}, 189_182),  # as M2, within a thousandth
     ],
 )
 def test_size_of_the_captioner(changes: dict[str, Any], expected: int) -> None:
@@ -102,14 +98,6 @@ def test_any_size_of_scene(size: int, tokens: int) -> None:
     lstm = BaselineSettings.model_validate(lstm_settings().model_dump(), context=context)
     for model in (make(settings), make(lstm)):
         assert model(images, words).shape == (2, 2, 9)
-
-
-def test_wrong_shapes_are_refused() -> None:
-    for model in (make_captioner(), make(lstm_settings())):
-        with pytest.raises(ValueError, match=r"images have to be \(batch, 1, 56, 56\), not \(2, 1, 28, 28\)"):
-            model(torch.rand(2, 1, 28, 28), captions(2))
-    with pytest.raises(ValueError, match="words have 19 places, but a caption has 18 at most"):
-        make_captioner()(scenes(1, torch.float32), captions(1, 19))
 
 
 def torch_attention(module: DecoderAttention) -> nn.MultiheadAttention:
@@ -137,16 +125,9 @@ def test_attention_equals_torch_s() -> None:
     mask = torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu(1) > 0, -torch.inf).double()
     expected, _ = own(words, words, words, attn_mask=mask)
     torch.testing.assert_close(module(*module.project(words), mask=mask)[0], expected, rtol=0, atol=1e-13)
-
-
-def test_each_level_is_attended_to_alone() -> None:
-    torch.manual_seed(0)
-    module = DecoderAttention(12, 3).double()
-    words, levels = torch.randn(2, 5, 12, dtype=torch.float64), torch.randn(2, 4, 7, 12, dtype=torch.float64)
-    found = module(module.query(words), module.keys(levels.flatten(1, 2)), levels=4)
-    for i in range(4):
-        expected, _ = torch_attention(module)(words, levels[:, i], levels[:, i])
-        torch.testing.assert_close(found[i], expected, rtol=0, atol=1e-13)
+    levels = torch.randn(2, 4, 7, 12, dtype=torch.float64)  # each is attended to alone
+    for level, found in zip(levels.unbind(1), module(query, module.keys(levels.flatten(1, 2)), levels=4), strict=True):
+        torch.testing.assert_close(found, own(words, level, level)[0], rtol=0, atol=1e-13)
 
 
 def test_attention_starts_as_torch_s() -> None:
@@ -211,7 +192,7 @@ def test_plain_equals_torch_s_transformer(changes: dict[str, Any]) -> None:
         torch.testing.assert_close(actual, wanted, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("levels", [1, 2, 5])
+@pytest.mark.parametrize("levels", [1, 3])
 def test_mesh_is_its_formula(levels: int) -> None:
     torch.manual_seed(0)
     mesh = Mesh(6, levels).double()
@@ -223,23 +204,9 @@ def test_mesh_is_its_formula(levels: int) -> None:
     torch.testing.assert_close(mesh(words, found), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_meshed_with_one_level_and_open_gates_is_plain(norm: str) -> None:
-    meshed = make_captioner(**SMALL, encoder_blocks=1, meshed=True, norm=norm).double()
-    for block in meshed.decoder:
-        (gate,) = block.mesh.gates
-        nn.init.zeros_(gate.weight)
-        nn.init.constant_(gate.bias, 1e9)
-    plain = make_captioner(**SMALL, encoder_blocks=1, norm=norm).double()
-    missing, unexpected = plain.load_state_dict(meshed.state_dict(), strict=False)
-    assert not missing
-    assert all(".mesh." in name for name in unexpected)
-    torch.testing.assert_close(meshed(scenes(), captions()), plain(scenes(), captions()), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("blocks", [1, 2, 4])
-def test_meshed_reads_every_level(blocks: int) -> None:
+def test_meshed_reads_every_level() -> None:
     """With the gates of one level open and the others shut, only this level's norm has a gradient."""
+    blocks = 3
     model = make_captioner(**SMALL, encoder_blocks=blocks, meshed=True)
     for opened in range(blocks):
         for block in model.decoder:
@@ -277,7 +244,7 @@ def test_no_word_sees_a_later_one(settings: AnyModelSettings) -> None:
         assert not torch.equal(after[:, place], before[:, place])
 
 
-@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+@pytest.mark.parametrize("changes", [PLAIN, POST], ids=str)
 def test_padding_is_seen_nowhere(changes: dict[str, Any]) -> None:
     """Not behind it either: padding inside a row, which no caption has, would show a mask that never fires."""
     model = make_captioner(**changes).eval()
@@ -289,17 +256,6 @@ def test_padding_is_seen_nowhere(changes: dict[str, Any]) -> None:
     after, read = model(images, words), words != PAD
     assert torch.equal(after[read], before[read])
     assert not torch.equal(after[~read], before[~read])
-
-
-@pytest.mark.parametrize("settings", ALL, ids=str)
-def test_padding_does_not_change_a_caption(settings: AnyModelSettings) -> None:
-    model = make(settings).double().eval()
-    images, words = scenes(), captions()
-    together = model(images, words)
-    for i in range(len(words)):
-        length = int((words[i] != PAD).sum())
-        alone = model(images[i : i + 1], words[i : i + 1, :length])
-        torch.testing.assert_close(together[i : i + 1, :length], alone, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("settings", ALL, ids=str)
@@ -344,36 +300,6 @@ def test_every_parameter_has_a_gradient(settings: AnyModelSettings) -> None:
         assert parameter.grad.any(), name
 
 
-@pytest.mark.parametrize("settings", [*ALL, captioner_settings(**M2, dropout=0.1)], ids=str)
-def test_equal_seeds_give_equal_models_bitwise(settings: AnyModelSettings) -> None:
-    results = []
-    for _ in range(2):
-        model = make(settings, seed=5)
-        loss = model(scenes(dtype=torch.float32), captions()).square().sum()
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        with torch.no_grad():
-            tested = model.eval()(scenes(dtype=torch.float32), captions())
-        results.append([loss.detach(), *gradients, tested, *model.state_dict().values()])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
-def test_nothing_overwrites_the_sinusoids() -> None:
-    model = make_captioner(**POST)
-    optimizer = torch.optim.Adam(model.parameters(), 0.1)
-    model(scenes(dtype=torch.float32), captions()).square().sum().backward()
-    optimizer.step()
-    model.load_state_dict(make_captioner(**POST).state_dict())
-    assert torch.equal(model.image_position, sinusoidal_table(16, 48))
-    assert torch.equal(model.word_position, sinusoidal_table(18, 48))
-    assert not any("position" in name for name in model.state_dict())
-
-
-def test_memory_slots_start_from_the_normal_distribution() -> None:
-    slots = torch.cat([block.attention.memory.detach().flatten() for block in make_captioner(memory=64).encoder])
-    assert abs(float(slots.std()) - 1) < 0.05
-    assert abs(float(slots.mean())) < 0.05
-
-
 def test_dropout_acts_in_training_alone() -> None:
     model = make_captioner(dropout=0.5)
     model.stem.eval()
@@ -405,11 +331,6 @@ def test_image_attention_is_what_the_decoder_uses(changes: dict[str, Any], monke
     assert torch.equal(torch.stack(seen), maps)
 
 
-def test_image_attention_is_of_captioners() -> None:
-    with pytest.raises(ValueError, match="CnnLstm is none"):
-        image_attention(make(lstm_settings()), scenes(dtype=torch.float32), captions())
-
-
 def test_lstm_equals_its_formula() -> None:
     model = make(lstm_settings()).double()
     assert isinstance(model, CnnLstm)
@@ -434,7 +355,7 @@ def unfused(qkv: Tensor, *, scale: float) -> Tensor:
     return ((query @ key.transpose(-1, -2) * scale).softmax(-1) @ value).transpose(1, 2)
 
 
-@pytest.mark.parametrize("changes", [*VARIANTS, SMALL, {"encoder_blocks": 2, "meshed": True, "mlp_dim": 33}], ids=str)
+@pytest.mark.parametrize("changes", [*VARIANTS, SMALL], ids=str)
 def test_multiply_adds_are_those_torch_counts(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "attention", unfused)
     settings = captioner_settings(**changes)
@@ -451,17 +372,7 @@ def test_multiply_adds_of_the_lstm_worked_by_hand() -> None:
     assert count_flops(lstm_settings()) == 2 * (stem + start + 18 * (4 * (48 + 112) * 112 + 112 * 35))
 
 
-def test_kernel_is_the_encoder_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LAB_ATTENTION", raising=False)
-    assert attention_kernel(captioner_settings(**M2), "cpu") == "fused-cpu"
-    assert attention_kernel(captioner_settings(heads=1), "cpu") == "sdpa"
-    assert attention_kernel(lstm_settings(), "cpu") == "none"
-    assert all(isinstance(block, EncoderBlock) for block in make_captioner().encoder)
-
-
-@pytest.mark.parametrize(
-    "settings", [captioner_settings(**SMALL), captioner_settings(**SMALL, **M2, norm="post"), lstm_settings()], ids=str
-)
+@pytest.mark.parametrize("settings", [captioner_settings(**SMALL, **M2, norm="post"), lstm_settings()], ids=str)
 def test_a_batch_is_learnt_by_heart(settings: AnyModelSettings) -> None:
     """Random scenes with random captions, which generation then repeats word by word."""
     model, images, words = make(settings), scenes(8, torch.float32), captions(8, 20)[:, :19]

@@ -52,21 +52,6 @@ def test_keeps_signs_of_zeros_and_what_is_not_finite() -> None:
     assert y[dropped].signbit().all()
 
 
-def test_layout_does_not_matter() -> None:
-    x = draw(6, 8, 10)
-    for change in (lambda x: x.transpose(0, 2), lambda x: x[:, ::2], lambda x: x[0, :1].expand(4, 10)):
-        y = dropout(change(x), 3, 4, 0.3)
-        assert torch.equal(y, operations(change(x), 3, 4, 0.3))
-        assert y.is_contiguous()
-
-
-def test_second_derivative() -> None:
-    x, grad = draw(40).requires_grad_(), draw(40, seed=1).requires_grad_()
-    (first,) = torch.autograd.grad(dropout(x, 3, 4, 0.3), x, grad, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), grad)
-    assert torch.equal(second, operations(torch.ones(40), 3, 4, 0.3))
-
-
 def test_where_it_is_used() -> None:
     x = draw(4, 5)
     assert fuses_dropout(x, KEY)

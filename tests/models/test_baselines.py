@@ -120,30 +120,3 @@ def test_gradient_in_float32_is_exact_to_rounding(study: Params, name: str) -> N
         F.cross_entropy(network(pictures), labels).backward()
     gradients = [torch.cat([p.grad.double().flatten() for p in network.parameters() if p.grad is not None]) for network in (model, exact)]
     assert torch.dist(*gradients) <= 1e-4 * gradients[1].norm()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_equal_seeds_give_equal_networks_bitwise(study: Params, name: str) -> None:
-    """Weights, results and gradients, after the training pass that batch norm learns from too."""
-    results = []
-    for _ in range(2):
-        torch.manual_seed(5)
-        model = build(baseline(study, name))
-        weights = [value.clone() for value in model.state_dict().values()]
-        images = torch.rand(8, 1, 28, 28, generator=torch.Generator().manual_seed(1))
-        loss = model(images).square().sum()
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        with torch.no_grad():
-            tested = model.eval()(images)
-        results.append([*weights, loss.detach(), *gradients, tested, *model.state_dict().values()])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
-def test_in_evaluation_an_image_is_classified_alone(study: Params) -> None:
-    """Batch norm's running statistics serve then: a picture's logits do not depend on its neighbours."""
-    torch.manual_seed(0)
-    model = build(baseline(study, "cnn"))
-    images = torch.rand(8, 1, 28, 28)
-    model(images)
-    model.eval()
-    torch.testing.assert_close(model(images)[:1], model(images[:1]), rtol=0, atol=1e-6)

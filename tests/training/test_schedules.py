@@ -89,17 +89,6 @@ def test_noam_is_the_papers_up_to_scale(study: Params, total: int, warmup: float
     assert rates(study, "noam", warmup, total) == pytest.approx([rate * factor for rate in paper], rel=1e-12)
 
 
-@pytest.mark.parametrize(("schedule", "without"), [("warmup_linear", "linear"), ("cosine", "cosine")])
-def test_a_warm_up_of_one_step_is_none(study: Params, schedule: str, without: str) -> None:
-    assert rates(study, schedule, 0.001, 50) == rates(study, without, 0.0, 50)
-
-
-def test_the_learning_rate_is_a_factor(study: Params) -> None:
-    small = train(study, "cosine", 0.1)
-    large = small.model_copy(update={"learning_rate": 4 * RATE})
-    assert torch.equal(schedules.learning_rates(large, 77), 4 * schedules.learning_rates(small, 77))
-
-
 def test_self_critical_epochs_come_after_the_schedule(study: Params) -> None:
     """Of five epochs of 20 steps the last two have their own rate, and the schedule ends before them as if they were not there."""
     own = {"epochs": 5, "self_critical_epochs": 2, "self_critical_rate": 3e-4}

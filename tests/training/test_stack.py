@@ -2,36 +2,79 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch.nn import functional as F
 
-from pipeline.params import Params
+from pipeline.params import ARCHITECTURES, AnyModelSettings, BaselineSettings, ModelSettings, Params
 from pipeline.training.stack import Stack, derive_seed, initial_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(("name", "change"), [("base", {}), ("base", {"cls_insert": "loop"}), ("lab-gelu", {}), ("mlp", {})])
-def test_a_stack_computes_what_its_models_do_with_their_gradients(study: Params, name: str, change: dict[str, str]) -> None:
-    settings = study.resolve(name).model.model_copy(update=change)
-    stack = Stack(settings, [5, 0, 9], CPU)
-    stack.train(False)
-    images, labels = torch.rand(3, 4, 1, 28, 28), torch.tensor([3, 1, 4, 1])
-    logits = stack(images)
-    F.cross_entropy(logits.flatten(0, 1), labels.repeat(3), reduction="sum").backward()
-    state = stack.state()
-    for i, seed in enumerate([5, 0, 9]):
-        model = initial_model(settings, seed).eval()
-        for key, value in model.state_dict().items():
-            assert torch.equal(state[key][i], value), key
-        expected = model(images[i])
-        F.cross_entropy(expected, labels, reduction="sum").backward()
-        torch.testing.assert_close(logits[i], expected, rtol=1e-4, atol=1e-5)
-        for stacked, alone in zip(stack.parameters, model.parameters(), strict=True):
-            assert stacked.grad is not None
-            torch.testing.assert_close(stacked.grad[i], alone.grad, rtol=1e-3, atol=1e-5)
+# Small, so that every option is cheap; head_dim 4, so that the fused kernel runs where it may.
+SMALL = {"patch": 14, "dim": 16, "heads": 4, "blocks": 2, "mlp_dim": 16}
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "full": {"attention": "full"},
+    "unprojected": {"attention": "unprojected", "memory": 3},
+    "uniform": {"attention": "uniform", "dropout": 0.3},
+    "no attention": {"attention": "none", "pool": "mean"},
+    "no MLP": {"mlp": "none"},
+    "memory": {"memory": 3},
+    "full, memory": {"attention": "full", "memory": 3},
+    "no residual": {"residual": "none"},
+    "normalized residual": {"residual": "normalized"},
+    "no norm": {"norm": "none"},
+    "post-norm": {"norm": "post", "activation": "relu"},
+    "no scale": {"score_scale": False},
+    "one head, no scale": {"heads": 1, "score_scale": False},
+    "attention dropout": {"attention_dropout": 0.3},
+    "attention dropout, memory": {"attention_dropout": 0.3, "memory": 3},
+    "mlp dropout": {"mlp_dropout": 0.3},
+    "dropout": {"dropout": 0.3},
+    "zero class token, final norm": {"cls_init": "zeros", "final_norm": True, "norm_eps": 1e-6},
+    "conv embedding": {"embed": "conv"},
+    "attention pooling": {"pool": "attention", "cls_insert": "none", "position": "sincos2d"},
+    "all patches": {"pool": "concat"},
+    "maximum": {"pool": "max", "cls_insert": "none"},
+    "mean, class token by loop, no position": {"pool": "mean", "cls_insert": "loop", "position": "none"},
+    "first patch, sinusoidal": {"pool": "first", "cls_insert": "none", "position": "sinusoidal"},
+    "lenet": {"architecture": "lenet", "widths": (3, 7, 46, 34)},
+    "mlp": {"architecture": "mlp", "widths": (13, 11)},
+}
+
+
+def settings(study: Params, changes: dict[str, Any]) -> AnyModelSettings:
+    if "architecture" in changes:
+        return BaselineSettings.model_validate(changes)
+    return ModelSettings.model_validate(study.base.model_dump() | SMALL | changes)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_seed_in_a_stack_is_as_alone(study: Params, name: str) -> None:
+    """Initial weights, results, gradients and dropout's masks, in training and then in a test."""
+    chosen = settings(study, VARIANTS[name])
+    assert ARCHITECTURES[chosen.architecture].stackable
+    stack, models = Stack(chosen, [5, 9], CPU), [initial_model(chosen, seed) for seed in (5, 9)]
+    for i, model in enumerate(models):
+        assert all(torch.equal(stack.state()[key][i], value) for key, value in model.state_dict().items())
+    for training in (True, True, False):  # a second step: dropout's counters have moved on
+        images = torch.rand(2, 5, 1, 28, 28)
+        stack.train(training)
+        stacked = stack(images)
+        gradients = torch.autograd.grad(stacked.square().sum(), stack.parameters)
+        for i, model in enumerate(models):
+            logits = model.train(training)(images[i])
+            torch.testing.assert_close(stacked[i], logits, rtol=1e-4, atol=1e-5)
+            own = torch.autograd.grad(logits.square().sum(), list(model.parameters()))
+            for found, gradient in zip(gradients, own, strict=True):
+                torch.testing.assert_close(found[i], gradient, rtol=0, atol=2e-5 * (1 + float(gradient.abs().max())))
+            dropped = isinstance(chosen, ModelSettings) and max(chosen.dropout, chosen.attention_dropout, chosen.mlp_dropout) > 0
+            assert torch.equal(model.eval()(images[i]), logits) != (dropped and training)
 
 
 @pytest.mark.parametrize("seeds", [[2], [2, 3]])

@@ -61,27 +61,6 @@ def test_a_rehearsal_leaves_no_trace(study: Params, seeds: list[int]) -> None:
         assert torch.equal(plain, rehearsal)
 
 
-def test_a_rehearsal_that_fails_takes_back_what_it_changed(study: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack, training, _, _ = make(study, [0, 1])
-    stack.train(True)
-    before = [tensor.clone() for tensor in training.changed()]
-    calls: list[int] = []
-    real = training._optimizer.step
-
-    def fail() -> Tensor:
-        norm = real()
-        calls.append(1)
-        if len(calls) == 2:
-            raise RuntimeError("out of memory")
-        return norm
-
-    monkeypatch.setattr(training._optimizer, "step", fail)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        rehearse(training)
-    for a, b in zip(training.changed(), before, strict=True):
-        assert torch.equal(a, b)
-
-
 def test_a_step_that_failed_half_way_leaves_no_gradient(study: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients left over would be added to the next step's."""
     results = []
@@ -100,26 +79,9 @@ def test_a_step_that_failed_half_way_leaves_no_gradient(study: Params, monkeypat
         assert torch.equal(a, b)
 
 
-def test_a_step_changes_only_what_it_names(study: Params) -> None:
-    stack, training, evaluation, _ = make(study, [0, 1])
-    constants: dict[str, Any] = {name: value.clone() for name, value in stack._buffers.items() if not name.endswith("calls")}
-    stack.train(True)
-    training()
-    stack.train(False)
-    weights = [value.clone() for value in stack.state().values()]
-    evaluation()
-    assert all(torch.equal(a, b) for a, b in zip(stack.state().values(), weights, strict=True))
-    assert all(torch.equal(stack._buffers[name], value) for name, value in constants.items())
-
-
 @pytest.mark.parametrize(("images", "size", "sizes"), [(300, 64, {64, 44}), (128, 64, {64}), (10, 64, {10}), (65, 64, {64, 1})])
 def test_batch_sizes_are_those_of_a_split(images: int, size: int, sizes: set[int]) -> None:
     assert batch_sizes(images, size) == sizes == {len(part) for part in torch.arange(images).split(size)}
-
-
-def test_the_cpu_has_nothing_to_say() -> None:
-    driver = make_driver(CPU)
-    assert (driver.note, driver.seconds) == (None, 0.0)
 
 
 class Recorder:
