@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.tracking.gpus import gpu_points
 from pipeline.tracking.record import CURRENT, Point, create, log, mean_points, milliseconds, name_of, now, params_of, points_of, tags_of
 from pipeline.tracking.store import Store, experiment_name, explain, store_uri, training_lock
 from pipeline.training.records import EpochRow
@@ -61,7 +62,7 @@ class Live:
         log(store, parent, [], params_of(run))
         children: dict[int, str] = {}
         by_epoch: dict[int, list[EpochRow]] = defaultdict(list)
-        done, last = 0, False
+        done, samples, last = 0, 0, False
         while not last:
             last = self._ended.wait(FLUSH_SECONDS)
             new = self._rows[done:]
@@ -75,6 +76,9 @@ class Live:
                 by_epoch[row.epoch].append(row)
                 if len(by_epoch[row.epoch]) == len(run["seeds"]):
                     points[parent] += mean_points(row.epoch, by_epoch[row.epoch], ended)
+            if run["device"] == "cuda":
+                points[parent] += gpu_points(samples)
+                samples += 1
             for id, of_run in points.items():
                 log(store, id, of_run)
             done += len(new)

@@ -19,6 +19,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pipeline.params import flatten
+from pipeline.tracking.gpus import SYSTEM
 from pipeline.tracking.store import Store
 from pipeline.training.records import EpochRow
 
@@ -90,6 +91,7 @@ def record(
     content = [parent, seeds, sorted(params_of(training.run).items()), training.file and _sha256(training.file)]
     digest = hashlib.sha256(repr(content).encode()).hexdigest()
     whole = [one for one in found if _is_whole(one, found, digest, set(seeds))]
+    kept = [] if whole else _system_points(store, found)
     for one in found:
         if not whole or whole[0].info.run_id not in (one.info.run_id, one.data.tags.get("mlflow.parentRunId")):
             store.discard(one)
@@ -101,7 +103,7 @@ def record(
         id, there = whole[0].info.run_id, whole[0].data.tags
     else:
         there = {**labels, _RECORD: digest}
-        id = _write(store, training, parent._replace(tags=parent.tags | there), seeds)
+        id = _write(store, training, parent._replace(tags=parent.tags | there, points=parent.points + kept), seeds)
     for key, value in labels.items():
         if there.get(key) != value:
             store.call("set_tag", id, key, value)
@@ -224,6 +226,14 @@ def _write(store: Store, training: Finished, parent: Run, seeds: Mapping[int, Ru
         store.call("set_tag", id, f"sha256.{training.file.name}", _sha256(training.file))
     store.call("set_terminated", id, end_time=parent.end)
     return id
+
+
+def _system_points(store: Store, found: Iterable[Any]) -> list[Point]:
+    """What the training's own log has of the GPUs, which no file of it holds."""
+    histories = [
+        store.call("get_metric_history", one.info.run_id, key) for one in found for key in one.data.metrics if key.startswith(SYSTEM)
+    ]
+    return [(one.key, one.value, one.timestamp, one.step) for history in histories for one in history]
 
 
 def _is_parent(run: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -38,6 +39,30 @@ def test_curves_are_there_before_the_end_and_the_finished_training_replaces_them
     after = assert_complete(uri)
     assert {point for point in content.points if point[0] != NAMES[0]} <= set(after.points)
     assert {point[:3] for point in content.points} == {(name, key, e) for name in NAMES for key in KEYS for e in range(1, EPOCHS + 1)}
+
+
+def test_what_the_driver_says_of_the_gpus_stays_with_the_finished_training(
+    project: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two GPUs, one of which does not tell its power."""
+    driver = project / "bin/nvidia-smi"
+    driver.parent.mkdir()
+    driver.write_text("#!/bin/sh\nprintf '1024, 61.50, 93\\n2048, [N/A], 7\\n'\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{driver.parent}:{os.environ['PATH']}")
+    run = make_run() | {"device": "cuda"}
+    log = Live(run, start_after=0.0)
+    for row in make_rows():
+        log.epoch(row)
+    wait_until(lambda: len({step for _, key, step, _ in read_store(uri).points if key.startswith("system/")}) > 1)
+    log.close("SCHEDULED")
+    told = {"gpu_0_memory_usage_megabytes": 1024, "gpu_0_power_usage_watts": 61.5, "gpu_0_utilization_percentage": 93}
+    told |= {"gpu_1_memory_usage_megabytes": 2048, "gpu_1_utilization_percentage": 7}
+    before = {point for point in read_store(uri).points if point[1].startswith("system/")}
+    assert {(name, key.removeprefix("system/"), value) for name, key, _, value in before} == {("0123 base", *pair) for pair in told.items()}
+    write_training(stored(project, "base"), run)
+    sync()
+    assert {point for point in read_store(uri).points if point[1].startswith("system/")} == before
 
 
 def test_a_training_that_fails_and_goes_on(project: Path, uri: str) -> None:
