@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import heapq
 import os
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,7 @@ def survey(params: Params, device: str) -> list[Entry]:
             stored.append((seeds.folder(Path(), seeds.settings_of(run), run["data_digest"]).name, seeds.load(path)))
         except UserError as error:
             unreadable[path.stem] = error
-    entries = []
+    entries, gone = [], functools.cache(forgotten)
     for variant in params.variants:
         settings = params.resolve(variant)
         code = training_code(settings.task)
@@ -105,7 +106,7 @@ def survey(params: Params, device: str) -> list[Entry]:
         parts = [part for place in places for part in seeds.read_all(place)[0]]
         parts += [part for place, found in stored if fnmatch.fnmatch(place, pattern) for part in found]
         tasks = plan(settings, seeds.best(parts, code, settings), code, device)
-        if (refusal := refused(tasks, unreadable.get(variant))) is not None:
+        if (refusal := refused(tasks, unreadable.get(variant), gone)) is not None:
             raise refusal
         begun = [(task.seeds[0], seeds.Checkpoint(place, task.seeds, code)) for task in tasks if not task.replay for place in places]
         epochs = {seed: one.epoch(device_name(device), versions(device)) for seed, one in begun if one.path.exists()}
@@ -119,17 +120,6 @@ def stored_trainings() -> list[Path]:
     return sorted(TRAININGS.glob(f"*{seeds.SUFFIX}"))
 
 
-def refused(tasks: Sequence[Task], unreadable: UserError | None) -> UserError | None:
-    """Why these tasks must not begin, if so: hours of training would replace what a second may restore. With REPLAY=0 they may.
-
-    Args:
-        unreadable: why what the store has of the variant cannot be used.
-    """
-    if not tasks or not replays():
-        return None
-    return unreadable or (None if all(task.replay for task in tasks) else forgotten())
-
-
 def forgotten() -> UserError | None:
     """That a finished seed has an option that the code does not know: its settings have another key now, under which it is not found."""
     for place in sorted(FINISHED.glob("*/")):
@@ -140,6 +130,18 @@ def forgotten() -> UserError | None:
             except UserError as error:
                 return error
     return None
+
+
+def refused(tasks: Sequence[Task], unreadable: UserError | None, gone: Callable[[], UserError | None] = forgotten) -> UserError | None:
+    """Why these tasks must not begin, if so: hours of training would replace what a second may restore. With REPLAY=0 they may.
+
+    Args:
+        unreadable: why what the store has of the variant cannot be used.
+        gone: as `forgotten`.
+    """
+    if not tasks or not replays():
+        return None
+    return unreadable or (None if all(task.replay for task in tasks) else gone())
 
 
 def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, device: str) -> list[Task]:
