@@ -121,7 +121,7 @@ DECIDES = {
     "params/train.py": {"resolve", "timing"},
     "models/vit.py": {"train", "evaluate", "timing"},
     "params/model.py": {"resolve", "timing"},
-    "models/own.py": {"train", "evaluate", "timing"},
+    "models/own.py": {"resolve", "train", "evaluate", "timing"},
     "models/own.json": {"train", "evaluate", "timing"},
     "params/architectures.py": {"train", "evaluate", "timing"},
     "report/figures/own.py": {"report"},

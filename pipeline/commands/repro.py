@@ -17,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pipeline import params
+from pipeline.data.fetch import is_noted
 from pipeline.errors import UserError, run_command
 from pipeline.files import replacing
 from pipeline.provenance import check_git, git
@@ -44,8 +45,10 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
     choose_processes()  # refuses a bad number now, and not after the stages before
     settings = params.load(directory / "params.yaml")
     check_place(directory)
+    own = settings.data.model_copy(update={"path": str(directory / (settings.data.path or ""))})
     with _guarded(directory):
-        pass
+        if own.source.shape is None and not is_noted(own, directory / "data" / "raw"):
+            _run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", "fetch")
     if not arguments:  # with arguments DVC may run a part of the study that trains nothing
         _run(directory, "make train", "pipeline.commands.train")
         if os.environ.get("REPLAY") == "0":  # to DVC nothing has changed where a replay had accepted what was trained anew

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import os
 import shutil
 import urllib.request
@@ -77,12 +78,22 @@ def note(data: DataSettings, raw: Path) -> dict[str, Any]:
     Raises:
         UserError: there are none.
     """
+    manifest = _manifest(data)
+    write_json(raw / MANIFEST, manifest)
+    print(f"{manifest['folder']}: {len(manifest['files']):,} file{'s' * (len(manifest['files']) > 1)}", flush=True)
+    return manifest
+
+
+def is_noted(data: DataSettings, raw: Path) -> bool:
+    """Whether `note` would write what the directory `raw` has; of data that lie elsewhere DVC cannot know it. Raises as `note` does."""
+    path = raw / MANIFEST
+    return path.is_file() and json.loads(path.read_bytes()) == _manifest(data)
+
+
+def _manifest(data: DataSettings) -> dict[str, Any]:
     folder, names = own.files(data)
     files = {name: {"md5": pooch.file_hash(folder / name, alg="md5"), "size": (folder / name).stat().st_size} for name in names}
-    manifest = {"dataset": data.dataset, "folder": str(folder), "files": files}
-    write_json(raw / MANIFEST, manifest)
-    print(f"{folder}: {len(files):,} file{'s' * (len(files) > 1)}", flush=True)
-    return manifest
+    return {"dataset": data.dataset, "folder": str(folder), "files": files}
 
 
 def fetch(source: Source, raw: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from PIL import Image
 from torchvision.datasets import CIFAR10, ImageFolder
 
 from pipeline.data.datasets import Dataset, load, prepare
-from pipeline.data.fetch import fetch, note, source
+from pipeline.data.fetch import fetch, is_noted, note, source
 from pipeline.errors import UserError
 from pipeline.params import DataSettings, parse
 
@@ -94,7 +94,9 @@ def test_a_file_that_is_no_npz_or_has_changed(here: Path) -> None:
     Path("own.npz").write_bytes(b"PK\3\4 and no more")
     with pytest.raises(UserError, match=r"own\.npz cannot be read"):
         read(NPZ, here)
+    assert is_noted(NPZ, here / "raw")
     Path("own.npz").write_bytes(b"another")
+    assert not is_noted(NPZ, here / "raw")
     with pytest.raises(UserError, match="dvc repro --force fetch"):
         prepare(NPZ, here / "raw", here / "arrays")
 
