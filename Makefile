@@ -1,7 +1,7 @@
 # `make demo` and `make test` need only Python 3.11.4 to 3.13 with venv, git and make; each rule sets up the rest.
 # Values come from the command line alone: what the shell exports as PYTHON, SEED or IN is another's. They reach a command through the
 # environment, letter for letter: as make's text, $(shell ...) and quotes in them would run.
-GIVEN := BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON
+GIVEN := BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON EXPERIMENT
 $(foreach name,$(GIVEN),$(eval override $(name) := $(if $(filter command,$(origin $(name))),$$(value $(name)))))
 override PYTHON := $(if $(filter command,$(origin PYTHON)),$(value PYTHON),python3)
 export PYTHON $(GIVEN)

@@ -15,6 +15,7 @@ from pipeline.environment import FOREIGN
 from tests.helpers import ROOT
 
 TARGETS = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+GIVEN = re.findall(r"^GIVEN := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)[0].split()
 HOSTILE = ["'; touch hit; '", "$(shell touch hit)", "a b #c", "-x"]
 
 
@@ -82,8 +83,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     other.mkdir()
     (other / "__init__.py").write_text("raise SystemExit('another package')")
     own = {"PYTHONPATH": str(other.parent), "MPLBACKEND": "none", "OMP_NUM_THREADS": "64", "OMP_THREAD_LIMIT": "64", "PYTHON": "none"}
-    arguments = "BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON"
-    return dict.fromkeys(FOREIGN, "/nowhere") | own | dict.fromkeys(arguments.split(), "ray")
+    return dict.fromkeys(FOREIGN, "/nowhere") | own | dict.fromkeys(GIVEN, "ray")
 
 
 def test_no_variable_of_another_project_reaches_a_command(checkout: Path, hostile: dict[str, str]) -> None:
@@ -93,6 +93,11 @@ def test_no_variable_of_another_project_reaches_a_command(checkout: Path, hostil
         assert said[: said.index(f"PYTHONPATH={checkout}")]
         assert not {line.partition("=")[0] for line in said} & FOREIGN
         assert not [line for line in said if line.endswith("ray")]
+
+
+def test_what_rules_read_comes_from_the_command_line_alone() -> None:
+    read = re.findall(r"\$\$\{?([A-Z_]+)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert {*read} - {"HOME", "LAB_PROCESSES", "PYTHON"} == {*GIVEN}
 
 
 def test_set_up_runs_again_in_another_place_and_installs_nowhere_else(checkout: Path) -> None:
