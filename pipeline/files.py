@@ -48,12 +48,6 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
-def sha256(path: Path) -> str:
-    """Hexadecimal sha256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class DamagedError(Exception):
     """Says, as a clause, why an existing file cannot be used."""
 
