@@ -218,19 +218,6 @@ def test_meshed_reads_every_level() -> None:
         assert [bool(norm.weight.grad.any()) for norm in model.level_norms] == [i == opened for i in range(blocks)]
 
 
-def test_memory_of_no_slots_is_none() -> None:
-    """Slots are in the encoder alone, and everything else is as without them."""
-    memory, plain = make_captioner(**M2).double(), make_captioner(**MESHED).double()
-    missing, unexpected = plain.load_state_dict(memory.state_dict(), strict=False)
-    assert not missing
-    assert unexpected == [f"encoder.{i}.attention.memory" for i in range(3)]
-    arguments = scenes(), captions()
-    assert (memory(*arguments) - plain(*arguments)).abs().max() > 1e-3
-    for block in memory.encoder:
-        block.attention.memory = nn.Parameter(block.attention.memory[:0])
-    torch.testing.assert_close(memory(*arguments), plain(*arguments), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("settings", ALL, ids=str)
 def test_no_word_sees_a_later_one(settings: AnyModelSettings) -> None:
     model = make(settings).eval()
@@ -300,15 +287,6 @@ def test_every_parameter_has_a_gradient(settings: AnyModelSettings) -> None:
         assert parameter.grad.any(), name
 
 
-def test_dropout_acts_in_training_alone() -> None:
-    model = make_captioner(dropout=0.5)
-    model.stem.eval()
-    images, words = scenes(dtype=torch.float32), captions()
-    assert not torch.equal(model(images, words), model(images, words))
-    model.eval()
-    assert torch.equal(model(images, words), model(images, words))
-
-
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_image_attention_is_what_the_decoder_uses(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_captioner(**changes, dropout=0.2).train()
@@ -370,20 +348,6 @@ def test_multiply_adds_of_the_lstm_worked_by_hand() -> None:
     stem = 9 * (16 * 28**2 + 16 * 32 * 14**2 + 32 * 48 * 7**2 + 48 * 48 * 4**2)
     start = 768 * 64 + 2 * 64 * 112
     assert count_flops(lstm_settings()) == 2 * (stem + start + 18 * (4 * (48 + 112) * 112 + 112 * 35))
-
-
-@pytest.mark.parametrize("settings", [captioner_settings(**SMALL, **M2, norm="post"), lstm_settings()], ids=str)
-def test_a_batch_is_learnt_by_heart(settings: AnyModelSettings) -> None:
-    """Random scenes with random captions, which generation then repeats word by word."""
-    model, images, words = make(settings), scenes(8, torch.float32), captions(8, 20)[:, :19]
-    words[0, 18] = EOS
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(150):
-        optimizer.zero_grad()
-        logits = model(images, words[:, :-1])
-        F.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten(), ignore_index=PAD).backward()
-        optimizer.step()
-    assert torch.equal(greedy(model, images), words[:, 1:])
 
 
 @pytest.mark.cuda

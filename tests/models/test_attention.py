@@ -283,11 +283,3 @@ def test_maps_are_the_softmax_of_the_model_s_own_projections(study: Params, atte
     torch.testing.assert_close(maps.sum(-1), torch.ones(3, 3, 8, 17, dtype=torch.float64), rtol=0, atol=1e-12)
     torch.testing.assert_close(attention_maps(model.float(), images.float()).double(), maps, rtol=0, atol=1e-5)
     assert not model.training
-
-
-def test_maps_of_another_network_are_refused(study: Params) -> None:
-    with pytest.raises(ValueError, match="vision transformers"):
-        attention_maps(build(study.resolve("mlp").model), torch.rand(1, 1, 28, 28))
-    for kind in ("uniform", "none"):
-        with pytest.raises(ValueError, match=f"no attention weights to map: the model's attention is {kind}"):
-            attention_maps(build(settings(study, attention=kind)), torch.rand(1, 1, 28, 28))

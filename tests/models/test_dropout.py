@@ -45,13 +45,6 @@ def test_off_in_evaluation_and_repeatable_from_its_state() -> None:
     assert torch.equal(again(x), following)
 
 
-def test_zero_probability_has_no_state() -> None:
-    layer = dropout(0.0)
-    x = torch.randn(3)
-    assert layer(x) is x
-    assert not layer.state_dict()
-
-
 def word(key: int, call: int, element: int) -> int:
     """The 32 random bits of an element, one integer after the other."""
     bits = (element + key) % 2**32
