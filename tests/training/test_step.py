@@ -21,6 +21,7 @@ from pipeline.training.stack import Stack
 from pipeline.training.step import GraphDriver, Trace, TrainingStep, batch_sizes, make_driver, rehearse
 
 CPU = torch.device("cpu")
+STEPS = 4  # of the whole training
 
 
 def make(study: Params, seeds: list[int]) -> tuple[Stack, TrainingStep, EvaluationStep, Tensor]:
@@ -30,12 +31,12 @@ def make(study: Params, seeds: list[int]) -> tuple[Stack, TrainingStep, Evaluati
     images = torch.randint(0, 256, (20, 28, 28), generator=generator, dtype=torch.uint8)
     labels = torch.randint(0, 10, (20,), generator=generator)
     total = torch.zeros(len(seeds), dtype=torch.float64)
-    optimizer = make_optimizer(study.train, stack.parameters, num_seeds=len(seeds), stacked=len(seeds) > 1, total_steps=20)
+    optimizer = make_optimizer(study.train, stack.parameters, num_seeds=len(seeds), stacked=len(seeds) > 1, total_steps=STEPS)
     train = study.train.model_copy(update={"batch_size": 8, "augment": "affine"})
     variant = VariantSettings(data=study.data, train=train, model=settings)
     arrays = images.numpy(), labels.numpy().astype(np.uint8)
     learning = Classification(variant, Dataset("random", *arrays, *arrays, digest=""), seeds, stack, make_driver(CPU), CPU)
-    training = TrainingStep(stack, optimizer, learning.losses, total, Trace.empty(len(seeds), 20, CPU), 8, 20)
+    training = TrainingStep(stack, optimizer, learning.losses, total, Trace.empty(len(seeds), STEPS, CPU), 8, 20)
     return stack, training, EvaluationStep(stack, images, labels, total, 5), total
 
 
@@ -45,7 +46,7 @@ def test_a_rehearsal_leaves_no_trace(study: Params, seeds: list[int]) -> None:
     results = []
     for rehearsed in (False, True):
         stack, training, evaluation, total = make(study, seeds)
-        for step in range(4):
+        for step in range(STEPS):  # the last rehearsal counts beyond the end
             stack.train(True)
             if rehearsed:
                 rehearse(training)
