@@ -39,7 +39,7 @@ def main(argv: list[str]) -> None:
     print(f"\n{arguments.name}: done in {time.monotonic() - start:.0f} s.")
     print(f"  The report:   {here / 'reports' / 'README.md'}")
     print(f"  MLflow on it: make ui IN={here}   then open the address that it prints")
-    print(f"  A change:     cp -r {here} build/before   then change something, run it again, and")
+    print(f"  A change:     cp -r {here} build/before   then edit profiles/{arguments.name}.yaml, `make {arguments.name}`, and")
     print(f"                make compare BASE=build/before HEAD={here}   says what that did")
 
 
@@ -66,7 +66,7 @@ def lay_out(name: str) -> Path:
     """
     settings = read(name)
     directory = ROOT / "build" / name
-    lay_out_stages(directory)
+    lay_out_stages(directory, settings)
     write_settings(directory, settings, f"# Generated from profiles/{name}.yaml and the root's own: change those, not this file.\n")
     return directory
 
@@ -80,13 +80,31 @@ def write_settings(directory: Path, settings: Mapping[str, Any], header: str = "
         write_changed(directory / file, header + text)
 
 
-def lay_out_stages(directory: Path) -> None:
+def stages_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """dvc.yaml without the stages that a study has no use for: scenes where nothing writes captions, timing where nothing is timed."""
+    study, stages = params.parse(settings), params.read(ROOT / "dvc.yaml")
+    idle = {}
+    if not any(params.ARCHITECTURES[study.difference(name).get("architecture", "vit")].task == "captioning" for name in study.variants):
+        idle["scenes"] = "data/scenes"
+    if not study.timing.subjects:
+        idle["timing"] = "timing/results.json"
+    for name in idle:
+        del stages["stages"][name]
+    for stage in stages["stages"].values():
+        stage = stage.get("do", stage)
+        stage["deps"] = [dep for dep in stage.get("deps", ()) if dep not in idle.values()]
+        if "params" in stage:  # DVC refuses what params.yaml leaves out
+            stage["params"] = [name for name in stage["params"] if name.split(".")[0] in settings]
+    return stages
+
+
+def lay_out_stages(directory: Path, settings: Mapping[str, Any]) -> None:
     """Makes or refreshes all of a nested repository, a folder of build/, but its settings."""
-    stages = params.read(ROOT / "dvc.yaml")
+    stages = stages_of(settings)
     stages["vars"] = [{"code": "../.."}]
     for stage in stages["stages"].values():
         stage = stage.get("do", stage)
-        stage["deps"] = [file for dep in stage.get("deps", ()) for file in source_files(dep)]
+        stage["deps"] = [file for dep in stage["deps"] for file in source_files(dep)]
     write_changed(directory / "dvc.yaml", yaml.safe_dump(stages, sort_keys=False))
     write_changed(directory / ".dvcignore", (ROOT / ".dvcignore").read_text(encoding="utf-8"))
     config = directory / ".dvc" / "config"
@@ -117,10 +135,11 @@ def read(name: str) -> dict[str, Any]:
 def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     """A study with a profile's change laid over it; both as YAML gives them, the study already checked.
 
-    Mappings are merged key by key; lists and scalars take the study's place. `variants` of the change names those that stay, each with
+    Mappings are merged key by key; lists and scalars take the study's place, and so do `experiments`, `claims`, `ranking` and
+    `timing.subjects` as a whole. `variants` of the change names those that stay, each with
     what it changes; a name that the study does not have is left out with a note, and where it names none that is there, all stay. A
     change of `train.seeds` holds for every variant, also where the study gives one seeds of its own. An experiment left with fewer than
-    two variants or without its baseline goes. Claims stay: what they say of a variant that is gone is not run.
+    two variants or without its baseline goes. The study's claims stay: what they say of a variant that is gone is not run.
 
     Raises:
         UserError: what comes of it is no valid study.
@@ -130,14 +149,20 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     own = {name: one or {} for name, one in (change.get("variants") or {}).items()}
     if gone := own.keys() - study["variants"].keys():
         print(f"note: a profile names {', '.join(sorted(gone))}, which params.yaml does not have.", file=sys.stderr)
-    merged = _merge(study, {key: value for key, value in change.items() if key != "variants"})
+    study = {**study, "timing": dict(study.get("timing", {}))}
+    if "subjects" in (change.get("timing") or {}):
+        study["timing"] |= {"subjects": {}, "labels": {}}
+    kept_whole = {key: value for key, value in change.items() if key in _CLAIMS}
+    merged = _merge(study, {key: value for key, value in change.items() if key != "variants" and key not in _CLAIMS}) | kept_whole
+    if (path := (merged["data"] or {}).get("path")) and (ROOT / path).exists():
+        merged["data"] = {**merged["data"], "path": str((ROOT / path).resolve())}  # the stages run elsewhere
     alike = ("seeds",) if "seeds" in (change.get("train") or {}) else ()
     merged["variants"] = {
         name: _merge({key: value for key, value in (one or {}).items() if key not in alike}, own.get(name, {}))
         for name, one in study["variants"].items()
     }
     # Checked with the study's data set: that of the change may be too small for variants that go.
-    whole = params.parse({**merged, "data": study["data"]})
+    whole = params.parse({key: value for key, value in merged.items() if key not in _CLAIMS} | {"data": study["data"]})
     kept = [name for name in study["variants"] if name in own] or list(study["variants"])
     merged["variants"] = {name: whole.difference(name) for name in kept}  # all, because the variant that it starts from may go
     merged["experiments"] = {

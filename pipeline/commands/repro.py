@@ -65,6 +65,12 @@ def check_place(directory: Path = Path()) -> None:
     check_git(directory, needed=config.is_file() and "no_scm" not in config.read_text(encoding="utf-8"))
 
 
+def data_stage(directory: Path = Path()) -> str:
+    """The last stage that makes data: scenes, or prepare in a study without captions."""
+    stages = params.read(directory / "dvc.yaml") or {}
+    return "scenes" if "scenes" in stages.get("stages", {}) else "prepare"
+
+
 @contextlib.contextmanager
 def _guarded(directory: Path) -> Iterator[None]:
     """Keeps a copy of dvc.lock while DVC runs; first puts back the copy that a killed command left, and removes DVC's list of readers.

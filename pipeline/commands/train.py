@@ -18,9 +18,6 @@ from pipeline.params import Params, load, shown
 from pipeline.runner import pool, ray
 from pipeline.runner.train import survey, train
 
-# These stages, with those before them, make what the train stages read.
-_INPUTS = ("code", "scenes", "resolve")
-
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.commands.train", description="Trains all that `make plan` lists.")
@@ -43,7 +40,7 @@ def main(argv: list[str]) -> None:
     if not any(entry.tasks for entry in survey(params, device)):
         print("Nothing is to be trained.")
         return
-    repro.reproduce(Path(), _INPUTS)
+    repro.reproduce(Path(), ("code", repro.data_stage(), "resolve"))
     train_all(load(), device, engine)
 
 

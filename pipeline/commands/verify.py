@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.captioning.data import SCENES
-from pipeline.commands.repro import reproduce
+from pipeline.commands.repro import data_stage, reproduce
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation import inference
 from pipeline.evaluation.records import Records
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
             f"There is nothing to verify: {TRAININGS}/ holds no finished training of what is asked for; run `make repro` first."
         )
     if not ((ARRAYS / "dataset.json").exists() and ARRAYS.with_name(SCENES).exists()):
-        reproduce(Path(), ["--quiet", "scenes"])  # and the stages before it
+        reproduce(Path(), ["--quiet", data_stage()])  # and the stages before it
     if given.train == "1" and seed is not None:
         faulty = [] if train_again(params, records, variant, seed) else [variant]
     else:

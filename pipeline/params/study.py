@@ -22,6 +22,20 @@ from pipeline.params.reading import nearest, read, sentence, shown
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
 
+# What params.yaml may leave out. The classes have no defaults for it, because a record of a training has every option.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "train": {
+        "seeds": 6, "epochs": 30, "batch_size": 128, "learning_rate": 0.001, "optimizer": "adam", "momentum": 0.0, "weight_decay": 0.0,
+        "clip_norm": None, "schedule": "constant", "warmup": 0.0, "train_images": None, "epoch_images": None, "augment": "none",
+        "divergence": "stop",
+    },
+    "base": {
+        "architecture": "vit", "patch": 4, "dim": 32, "heads": 4, "blocks": 3, "mlp_dim": 64, "attention": "full", "position": "learned",
+        "pool": "cls", "cls_insert": "expand", "cls_init": "normal", "norm": "pre", "norm_eps": 1e-5, "final_norm": True,
+        "residual": "input", "score_scale": True, "memory": 0, "activation": "gelu", "embed": "linear", "dropout": 0.0,
+        "attention_dropout": 0.0, "mlp_dropout": 0.0,
+    },
+}  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9_][\w-]{0,99}", re.ASCII)  # files are called so
 _MISSING = {"NA", "NULL", "null", "NaN", "nan", "None"}  # to pandas, which reads the tables
 _OVERRIDES = TrainSettings.model_fields.keys()
@@ -351,6 +365,7 @@ class Params(Settings):
     """The whole of params.yaml and claims.yaml.
 
     Attributes:
+        title: of the study, on its pages and in MLflow; None for the one that this repository began with.
         variants: each variant as written: its difference to `base`, or to the variant named by its `from`.
         images_shown: training images that each side of a comparison has to be shown before a claim is judged.
         looks: numbers of seeds at which claims are judged, rising; empty if claims are judged once, on all seeds.
@@ -364,8 +379,9 @@ class Params(Settings):
     train: TrainSettings
     base: ModelSettings
     variants: dict[str, dict[str, Any]]
-    timing: TimingSettings
-    images_shown: Annotated[int, Field(ge=1)]
+    title: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    timing: TimingSettings = TimingSettings()
+    images_shown: Annotated[int, Field(ge=1)] = 1
     experiments: dict[str, ExperimentSettings] = Field(default_factory=dict)
     claims: dict[str, ClaimSettings] = Field(default_factory=dict)
     ranking: dict[str, Annotated[tuple[str, str], Field(strict=False)]] = Field(default_factory=dict)
@@ -518,8 +534,17 @@ def read_both(path: Path) -> dict[str, Any]:
     return whole
 
 
+def completed(raw: Any) -> Any:
+    """The settings of a whole study with every option of `train` and `base` that they leave out."""
+    if not isinstance(raw, Mapping):
+        return raw
+    filled = {name: of | part for name, of in DEFAULTS.items() if isinstance(part := raw.get(name) or {}, dict)}
+    return {**raw, **filled}
+
+
 def parse(raw: Any) -> Params:
     """Checks the settings of a whole study, a mapping. Raises UserError as `load` does."""
+    raw = completed(raw)
     try:
         params = Params.model_validate(raw, context=shape_context(raw.get("data") if isinstance(raw, Mapping) else None))
     except ValidationError as error:

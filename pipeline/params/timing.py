@@ -18,17 +18,17 @@ class TimingSettings(Settings):
     Attributes:
         seconds: limit for all rounds together.
         tokens: numbers of patches in a square grid.
-        subjects: networks whose training step is timed, each as its difference to `base`. Each is timed as published and on the fast
-            path. One with `loops: nested` is timed only in the reference's way: patches cut one by one, attention image by image, and
-            a softmax before the loss.
+        subjects: where there are none, nothing is timed. Else networks whose training step is timed, each as its difference to `base`.
+            Each is timed as published and on the fast path. One with `loops: nested` is timed only in the reference's way: patches cut
+            one by one, attention image by image, and a softmax before the loss.
         labels: the names of subjects on the page, where they differ.
     """
 
-    rounds: Annotated[int, Field(ge=1, le=1000)]
-    steps: Annotated[int, Field(ge=1, le=10_000)]
-    seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-    tokens: Annotated[tuple[int, ...], Field(min_length=2, strict=False)]
-    subjects: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    rounds: Annotated[int, Field(ge=1, le=1000)] = 12
+    steps: Annotated[int, Field(ge=1, le=10_000)] = 20
+    seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600
+    tokens: Annotated[tuple[int, ...], Field(min_length=2, strict=False)] = (4, 16)
+    subjects: dict[str, dict[str, Any]] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("tokens")

@@ -36,7 +36,8 @@ from pipeline.timing.results import load as load_timings
 
 REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage
-OWN = ("timing.md", "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")  # removed where no longer written
+# Removed where they are no longer written.
+OWN = ("timing.md", "thesis.md", "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")
 PUBLISHED_ACCURACY = 0.977  # of the thesis's configuration, which is the base; its author reports it, the thesis shows curves only
 _VERDICTS: tuple[Verdict, ...] = (*DECIDED, "not decided", "not settled", "learned nothing", "short run", "not run")
 _SHORT = 12  # characters of a commit or hash that a page shows
@@ -174,6 +175,7 @@ def _first(
     verdicts = Counter(judgement.verdict for judgement in judgements.values())
     page = text.page(
         "README.md.j2",
+        title=params.title,
         preview=params.preview,
         profile=params.profile,
         dataset=params.data.label,
@@ -239,6 +241,8 @@ def _thesis(
 ) -> dict[str, bytes | Picture]:
     """The page beside V. Kovinić's thesis (Računarski fakultet, Belgrade, 2024), and its figure: of its fourth chapter's claims."""
     own = [judgement for judgement in judgements if _section(judgement)]
+    if not own:
+        return {}
     # `thesis, 4.2, with ...` is judged on another network than the thesis's.
     fourth = [one for one in own if _section(one).startswith("4") and one.claim.quote and ", with " not in one.claim.source]
     drawn = forest(fourth, sentences=True)
