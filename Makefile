@@ -1,7 +1,7 @@
 # `make demo` and `make test` need only Python 3.11.4 to 3.13 with venv, git and make; each rule sets up the rest.
 # Values come from the command line alone: what the shell exports as PYTHON, SEED or IN is another's. They reach a command through the
 # environment, letter for letter: as make's text, $(shell ...) and quotes in them would run.
-GIVEN := BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON EXPERIMENT
+GIVEN := NAME BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON EXPERIMENT
 $(foreach name,$(GIVEN),$(eval override $(name) := $(if $(filter command,$(origin $(name))),$$(value $(name)))))
 override PYTHON := $(if $(filter command,$(origin PYTHON)),$(value PYTHON),python3)
 export PYTHON $(GIVEN)
@@ -25,7 +25,7 @@ TEST_PROCESSES := $(shell expr $$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT npr
 PROCESSES := LAB_PROCESSES="$${JOBS:-$$LAB_PROCESSES}"
 IN_FOLDER := CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
 
-.PHONY: help setup demo list plan caption classify export test test-fast lint repro train preview verify compare ui sync bench gpu-check lock clean
+.PHONY: help setup demo study list plan caption classify export test test-fast lint repro train preview verify compare ui sync bench gpu-check lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -55,8 +55,11 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(VENV)/bin/python -c 'import torch'
 	@pwd -P > $@
 
-demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (minutes, no network)
+demo: $(STAMP) ## the whole pipeline on scikit-learn's digits, in build/demo (a minute, no network)
 	@$(PROCESSES) python -m pipeline.commands.profiles demo
+
+study: $(STAMP) ## a new repository for a study of your own: NAME=../my-study
+	@python -m pipeline.commands.study "$$NAME"
 
 preview: $(STAMP) ## real MNIST, few seeds and epochs, in build/preview
 	@$(PROCESSES) python -m pipeline.commands.profiles preview

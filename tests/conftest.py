@@ -23,7 +23,7 @@ from pipeline import params
 from pipeline.commands.profiles import write_settings
 from pipeline.environment import clean
 from pipeline.params import data
-from tests.helpers import ROOT
+from tests.helpers import ROOT, STUDY
 
 if TYPE_CHECKING:
     from pipeline.data.datasets import Dataset
@@ -140,8 +140,8 @@ def _turn(tests: Sequence[pytest.Item]) -> int:
 
 @pytest.fixture(scope="session")
 def raw_params() -> dict[str, Any]:
-    """The repository's params.yaml and claims.yaml as plain YAML; copy before changing."""
-    return params.read_both(ROOT / "params.yaml")
+    """params.yaml and claims.yaml as plain YAML, to be copied before changing; those of the tests, where another study took their place."""
+    return params.read_both(STUDY / "params.yaml")
 
 
 @pytest.fixture(scope="session")

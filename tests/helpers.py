@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pipeline.training.engine import Trainer
 
 ROOT = Path(__file__).parent.parent
+# Whose variants the tests take: the study of the repository where they were written, of which a study of its own has a copy.
+STUDY = ROOT / "tests" / "catalogue" if (ROOT / "tests" / "catalogue").exists() else ROOT
 PATIENCE = 150  # seconds, for machines that do other work
 
 

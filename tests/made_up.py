@@ -20,7 +20,7 @@ from pipeline.measures import Probe
 from pipeline.measures.definitions import EMPTY_ROWS, SHIFTS, SIZES
 from pipeline.params import ModelSettings, Params, parse, read_both
 from pipeline.runner import seeds as store
-from tests.helpers import ROOT, stored
+from tests.helpers import ROOT, STUDY, stored
 
 IMAGES = 500  # test images of a made-up study
 INPUTS: dict[str, Any] = {"weights": {}}  # none were made
@@ -202,7 +202,7 @@ def _forget_captions(root: Path, params: Params) -> None:
 
 def write_study(root: Path, seeds: int, epochs: int, *, left_out: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
     """The real params.yaml with other seeds, epochs and `changes`, and runs of all variants but those left out. Returns it raw."""
-    raw: dict[str, Any] = read_both(ROOT / "params.yaml")
+    raw: dict[str, Any] = read_both(STUDY / "params.yaml")
     raw["train"] |= {"seeds": list(range(seeds)), "epochs": epochs}
     raw |= changes
     for claim in raw["claims"].values():
@@ -259,7 +259,7 @@ _ODD_CLAIMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def write_odd_study(root: Path) -> None:
     """A study of what is rare: a variant of one seed, seeds that diverge, a short run, a variant not run, captioners, markup in names."""
-    raw: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text()) | _ODD
+    raw: dict[str, Any] = yaml.safe_load((STUDY / "params.yaml").read_text()) | _ODD
     raw["train"] |= {"seeds": list(range(5)), "epochs": 4}
     words = {"source": "a *test* | <b>", "measured": "As it says.", "margin": "None."}
     raw["claims"] = {id: words | {"sentence": said, "comparisons": [one]} for id, (said, one) in _ODD_CLAIMS.items()}

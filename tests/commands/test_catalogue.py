@@ -86,22 +86,3 @@ def test_the_command_checks_and_lists(tmp_path: Path, own: dict[str, Any], monke
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(own | {"images_shown": 0}))
     with pytest.raises(UserError):
         catalogue.main([])
-
-
-def test_the_newcomers_exercise_is_valid_as_written(raw_params: dict[str, Any], study: params.Params) -> None:
-    page = (ROOT / "docs" / "newcomer.md").read_text(encoding="utf-8")
-    variant, experiment, claim, comparison = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL))
-    added = {"variants": variant, "experiments": experiment, "claims": claim}
-    raw = raw_params | {section: raw_params[section] | new for section, new in added.items()}
-    assert [len(raw[section]) - len(raw_params[section]) for section in added] == [1, 1, 1]
-    parsed = params.parse(raw)
-    assert catalogue.oddities(parsed) == []
-    assert all(parsed.resolve(name) == study.resolve(name) for name in study.variants)  # nothing else is trained again
-    (row,) = (row for name, row in variants(parsed).items() if name in variant)
-    (line,) = (line for line in page.splitlines() if line.startswith(f"{row['variant']} "))
-    assert line.split() == " ".join(row.values()).split()
-    raw["claims"]["W1"]["comparisons"] = comparison
-    assert params.parse(raw).claims["W1"].comparisons[0].bound == 0.8
-    with pytest.raises(UserError) as caught:
-        params.parse(raw | {"variants": raw["variants"] | {"wide-mlp": {"mlp_dm": 128}}})
-    assert f"error: {caught.value}\n" in page

@@ -20,7 +20,7 @@ from pipeline.commands import train as train_all
 from pipeline.errors import UserError
 from pipeline.runner import pool
 from pipeline.stages import train
-from tests.helpers import ROOT
+from tests.helpers import STUDY
 
 NO_PICTURE = "is not a picture that can be read"
 
@@ -60,8 +60,12 @@ VALUES = [
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+<<<<<<< HEAD
     for name in ("params.yaml", "claims.yaml"):
         shutil.copyfile(ROOT / name, tmp_path / name)
+=======
+    shutil.copyfile(STUDY / "params.yaml", tmp_path / "params.yaml")
+>>>>>>> faf1d945 (make study: a repository for a study of one's own; one page in place of two; README in two screens)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

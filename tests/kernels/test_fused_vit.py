@@ -18,7 +18,7 @@ from pipeline.kernels import fused_vit_layout
 from pipeline.kernels.fused_vit import FusedVit, Layout, why_not
 from pipeline.params import ModelSettings
 from pipeline.training.stack import Stack, initial_model
-from tests.helpers import ROOT
+from tests.helpers import STUDY
 from tests.kernels import emulator
 from tests.kernels.emulator import EmulatedVit
 
@@ -48,7 +48,7 @@ Kernel = tuple[type[EmulatedVit] | type[FusedVit], str]
 
 @functools.cache
 def catalogue() -> params.Params:
-    return params.load(ROOT / "params.yaml")
+    return params.load(STUDY / "params.yaml")
 
 
 def model_settings(case: str) -> ModelSettings:

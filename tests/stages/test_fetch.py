@@ -14,7 +14,7 @@ import yaml
 from pipeline.commands import profiles
 from pipeline.errors import UserError
 from pipeline.stages import fetch
-from tests.helpers import ROOT
+from tests.helpers import STUDY
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The repository's params.yaml alone, in the working directory; the environment names neither mirror nor proxy."""
     for name in ("MNIST_MIRROR", *(name for name in os.environ if name.lower().endswith("_proxy"))):
         monkeypatch.delenv(name, raising=False)
-    shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
+    shutil.copyfile(STUDY / "params.yaml", tmp_path / "params.yaml")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -68,7 +68,7 @@ def test_real_mnist(tmp_path, monkeypatch, capsys):
     if not place or not Path(place).is_dir():
         pytest.skip("MNIST_MIRROR names no directory; tests/data tests the same path with synthetic archives")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    (tmp_path / "params.yaml").write_text((STUDY / "params.yaml").read_text())
     fetch.main([])
     assert len(capsys.readouterr().out.splitlines()) == 4
     assert len(list((tmp_path / "data" / "raw").iterdir())) == 5

@@ -25,7 +25,7 @@ from pipeline.stages import report
 from pipeline.study.claims import DECIDED
 from pipeline.study.effects import look_level
 from pipeline.study.results import load_current
-from tests.helpers import ROOT, flip_bit, rewrite, stored
+from tests.helpers import STUDY, flip_bit, rewrite, stored
 from tests.made_up import (
     IMAGES,
     check_links,
@@ -78,7 +78,7 @@ def full_study(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]], d
 
     def make(root: Path) -> str:
         root.mkdir()
-        raw = read_both(ROOT / "params.yaml")
+        raw = read_both(STUDY / "params.yaml")
         for difference in raw["variants"].values():
             difference.pop("seeds", None)
         write_study(root, seeds=10, epochs=12, left_out=("rnn",), images_shown=12 * 60_000, **_chosen(raw))

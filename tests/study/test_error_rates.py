@@ -10,7 +10,7 @@ from docs.method.error_rates import LOOKS, power, rates, read, scenarios, verdic
 from pipeline.params import load
 from pipeline.study.claims import DECIDED
 from pipeline.study.effects import look_orders
-from tests.helpers import ROOT
+from tests.helpers import STUDY
 
 
 def test_the_table_has_every_scenario_and_keeps_its_promise() -> None:
@@ -27,7 +27,7 @@ def test_the_table_has_every_scenario_and_keeps_its_promise() -> None:
         "one side skewed, the other spreads a third as far", "one seed in ten collapses", "one test in 56 of one side collapses",
         "one test in 56 of one side collapses, the other spreads a third as far",
     }  # fmt: skip
-    assert load(ROOT / "params.yaml").looks == LOOKS  # what was counted is what the study does
+    assert load(STUDY / "params.yaml").looks == LOOKS  # what was counted is what the study does
 
 
 def test_seeds_are_added_side_by_side() -> None:

@@ -16,7 +16,7 @@ from pipeline.report.words import because
 from pipeline.study.claims import Judgement, Why, judge
 from pipeline.study.files import TIMINGS
 from pipeline.timing import results
-from tests.helpers import ROOT
+from tests.helpers import ROOT, STUDY
 
 TIMED = ("T4", "T6", "T7", "T9", "K3")
 
@@ -138,7 +138,7 @@ def test_the_committed_timings_are_read(study: Params) -> None:
 
 def test_what_was_timed_with_other_settings_gives_no_ratio(tmp_path: Path) -> None:
     subject = "    first: {pool: %s, cls_insert: none}"
-    text = (ROOT / "params.yaml").read_text().replace(subject % "first", subject % "mean")
+    text = (STUDY / "params.yaml").read_text().replace(subject % "first", subject % "mean")
     (tmp_path / "params.yaml").write_text(text)
     found = results.load(load(tmp_path / "params.yaml"), ROOT)["cpu"]
     assert found.changed == {"step/published/first", "step/fast/first"}

@@ -1,0 +1,86 @@
+"""`make study NAME=path`: a study of one's own in a new git repository, with the package, a params.yaml of one screen and one question.
+
+    python -m pipeline.commands.study FOLDER
+
+What belongs to the study of this repository stays here: results, weights, captions, the pages beside the thesis, profiles, benchmarks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline import params
+from pipeline.commands.profiles import stages_of
+from pipeline.errors import UserError, run_command
+from pipeline.files import write_text
+from pipeline.provenance import ROOT, check_git, git
+
+TEMPLATES = ROOT / "pipeline" / "templates" / "study"  # params.yaml, claims.yaml, README.md
+_TAKEN = (
+    "pipeline", "tests", "Makefile", "pyproject.toml", "requirements.lock", "requirements-cluster.lock", "LICENSE", ".gitignore",
+    ".gitattributes", ".dvcignore", ".dvc", "docs/own_study.md",
+)  # fmt: skip
+# Tests of what stays here: committed results, its pages and documents, its profiles and workflows.
+LEFT = (
+    "tests/golden", "tests/test_study.py", "tests/test_golden.py", "tests/study/test_error_rates.py", "tests/test_readme.py",
+    "tests/test_on_a_gpu.py", "tests/test_reference.py", "tests/test_workflows.py", "tests/test_commits.py", "tests/test_makefile.py",
+    "tests/test_sizes.py", "tests/benchmarks", "tests/docs",
+)  # fmt: skip
+_RULES = ("demo", "preview", "study", "caption", "bench")  # of the Makefile
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.study", description="Makes a repository for a study of one's own.")
+    parser.add_argument("folder")
+    folder = Path(parser.parse_args(argv).folder).expanduser()
+    make(folder)
+    print(f"{folder} is a study of its own: two variants and one question on scikit-learn's digits.")
+    print(f"  cd {folder}")
+    print("  make repro       trains it, and writes reports/README.md; its first `make` sets up .venv")
+    print("  docs/own_study.md says how to take other data, models and measures")
+
+
+def make(folder: Path) -> None:
+    """Writes the repository, with a first commit. Raises UserError where the folder is taken, or git is missing."""
+    check_git(ROOT, needed=True)
+    if not folder.name or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise UserError(f"NAME is {str(folder)!r}: name a folder that is not there yet, for example `make study NAME=../my-study`.")
+    if folder.resolve().is_relative_to(ROOT) or "%" in str(folder.resolve()):
+        raise UserError("NAME: take a folder outside this repository, whose path has no %.")
+    listed = git("ls-files", "-z", "--", *_TAKEN, encoding="utf-8").stdout.split("\0")
+    for name in filter(None, listed):
+        if not name.startswith(tuple(f"{one}/" for one in LEFT)) and name not in LEFT and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    title = re.sub(r"[\s_-]+", " ", folder.resolve().name).strip().capitalize()
+    settings: dict[str, Any] = {}
+    for template in sorted(TEMPLATES.iterdir()):
+        text = template.read_text(encoding="utf-8").replace("TITLE", title)
+        write_text(folder / template.name, text)
+        settings |= params.read(folder / template.name) if template.suffix == ".yaml" else {}
+    (folder / "tests" / "catalogue").mkdir()
+    for name in ("params.yaml", "claims.yaml"):  # of which the tests take their variants
+        shutil.copyfile(ROOT / name, folder / "tests" / "catalogue" / name)
+    write_text(folder / "dvc.yaml", yaml.safe_dump(stages_of(settings), sort_keys=False, width=140))
+    rules = "|".join(_RULES)
+    makefile = re.sub(rf"^(?:{rules}):.*\n(?:\t.*\n)+\n", "", (folder / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    write_text(folder / "Makefile", makefile)
+    _commit(folder)
+
+
+def _commit(folder: Path) -> None:
+    who = [] if git("config", "user.email", cwd=folder).stdout else ["-c", "user.name=A study", "-c", "user.email=study@localhost"]
+    for command in (["init", "--quiet", "--initial-branch=main"], ["add", "--all"], [*who, "commit", "--quiet", "-m", "A study begins"]):
+        done = git(*command, cwd=folder, encoding="utf-8")
+        if done.returncode:
+            raise UserError(f"git could not make a repository of {folder} ({done.stderr.strip()}): mend that, and run `git init` there.")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,125 @@
+"""A study of one's own: a repository that runs, and the page docs/own_study.md, whose every block is written into it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from pipeline import params
+from pipeline.commands import study
+from pipeline.errors import UserError
+from pipeline.provenance import git
+from tests.helpers import ROOT
+
+pytestmark = pytest.mark.skipif(not (ROOT / "pipeline/templates/study").exists(), reason="an own study makes no others")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("studies") / "my-own_study"
+    study.make(folder)
+    return folder
+
+
+def test_it_is_a_repository_with_a_study_of_one_screen(made: Path) -> None:
+    settings = params.load(made / "params.yaml")
+    assert (settings.title, list(settings.variants), list(settings.claims)) == ("My own study", ["base", "no-position"], ["P1"])
+    assert len((made / "params.yaml").read_text().splitlines()) < 50
+    assert yaml.safe_load((made / "dvc.yaml").read_text())["stages"].keys() == {
+        "code", "fetch", "prepare", "resolve", "train", "evaluate", "report",
+    }  # fmt: skip
+    assert git("status", "--porcelain", cwd=made).stdout == b""
+    assert git("log", "--format=%s", cwd=made, encoding="utf-8").stdout == "A study begins\n"
+    tracked = git("ls-files", cwd=made, encoding="utf-8").stdout.split()
+    assert not [name for name in tracked if name.startswith(("reports/", "store/", "results/", "tables/", "profiles/", "benchmarks/"))]
+    assert "thesis" not in " ".join((made / name).read_text() for name in ("params.yaml", "claims.yaml", "README.md", "dvc.yaml"))
+    settings.resolve("base")
+
+
+@pytest.mark.parametrize("name", ["", "/", str(ROOT / "build" / "inside"), "taken", "100%"])
+def test_a_place_that_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(UserError, match="NAME"):
+        study.make(Path(name))
+    assert [path.name for path in tmp_path.rglob("*")] == ["taken", "file"]
+
+
+def blocks() -> dict[str, str]:
+    """The page's blocks that name a file, by their first line."""
+    found = re.findall(r"^```\w+\n# (\S+\.\w+[^\n]*)\n(.*?)^```", (ROOT / "docs/own_study.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    grouped: dict[str, str] = {}
+    for name, text in found:
+        grouped[name] = grouped.get(name, "") + text
+    return grouped
+
+
+def write(folder: Path, page: dict[str, str]) -> None:
+    """Writes the page's blocks where it says."""
+    for name, text in page.items():
+        path, _, section = name.partition(": ")
+        file = folder / path
+        if section:
+            before, after = re.split(rf"(?<=^{section}:\n)", file.read_text(), flags=re.MULTILINE)
+            file.write_text(before + text + after)
+        elif file.exists():
+            file.write_text(f"{file.read_text()}\n\n{text}")
+        else:
+            file.write_text(text)
+
+
+def run(folder: Path, *command: str) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    given = {"PYTHONPATH": str(folder), "PATH": path, "LAB_DEVICE": "cpu", "LAB_PROCESSES": "1", "LAB_ATTENTION": "sdpa"}
+    done = subprocess.run([sys.executable, "-m", *command], cwd=folder, env=os.environ | given, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_page_s_variant_claim_model_and_measure_on_own_data_reach_pages_and_mlflow(made: Path) -> None:
+    page = blocks()
+    assert len(page) == 6
+    write(made, page)
+    rng = np.random.default_rng(0)
+    labels = {"train": np.arange(300) % 3, "test": np.arange(60) % 3}
+    images = {split: rng.integers(0, 90, (len(of), 16, 16, 3), dtype=np.uint8) for split, of in labels.items()}
+    for split, of in labels.items():
+        images[split][np.arange(len(of)), :8, :8, of] += 100
+    np.savez(
+        made / "my.npz",
+        **{f"{split}_{what}": all_of[split] for what, all_of in (("images", images), ("labels", labels)) for split in labels},
+    )
+    raw: dict[str, Any] = yaml.safe_load((made / "params.yaml").read_text())
+    raw["data"] = {"dataset": "npz", "path": "my.npz", "size": 16, "channels": 3, "classes": 3}
+    raw["images_shown"] = 600
+    raw["train"] |= {"epochs": 2, "seeds": 2, "crop": 2, "flip": True}
+    raw["base"] |= {"patch": 8, "normalize": "standard"}
+    raw["looks"] = [2]
+    (made / "params.yaml").write_text(yaml.safe_dump(raw))
+    claims = yaml.safe_load((made / "claims.yaml").read_text())
+    claims["experiments"]["mlp-width"] |= {"measure": "best accuracy", "variants": ["base", "wide-mlp", "mixer"]}
+    (made / "claims.yaml").write_text(yaml.safe_dump(claims))
+    run(made, "pipeline.commands.catalogue")
+    run(made, "pipeline.commands.repro")
+    first, own = ((made / "reports" / name).read_text() for name in ("README.md", "experiments/mlp-width.md"))
+    assert first.startswith("# My own study\n")
+    assert re.search(r"\| mixer \|.* 2 \|", first)
+    assert "Best test accuracy of an epoch" in own
+    assert "W1" in first
+    assert not list((made / "reports").glob("t*.md"))  # neither the thesis's nor the timing's
+    assert "Nothing is to be trained" in run(made, "pipeline.commands.repro")
+    with_mlflow = "import mlflow; print([one.name for one in mlflow.MlflowClient('sqlite:///mlflow.db').search_experiments()])"
+    path = {"PYTHONPATH": str(made)}
+    listed = subprocess.run([sys.executable, "-c", with_mlflow], cwd=made, env=os.environ | path, capture_output=True, text=True).stdout
+    assert "my-own-study/npz" in listed
