@@ -30,7 +30,7 @@ from pipeline.study.files import ARRAYS, CHECKPOINTS, PREDICTIONS, REPEATED, TAB
 from pipeline.study.statistics import summarize
 from pipeline.tracking import registry
 from pipeline.tracking.record import CURRENT, Finished, described, milliseconds, record
-from pipeline.tracking.store import Store, database_path, display_name, experiment_name, explain, store_uri, training_lock
+from pipeline.tracking.store import Store, database_path, display_name, experiment_name, explain, store_uri, study_name, training_lock
 from pipeline.tracking.views import show
 
 SERVED = "base"  # the variant whose first seed is in the model registry: one small model, not a choice by test accuracy
@@ -79,7 +79,7 @@ def sync(*, register: bool = True) -> None:
             if new:
                 print(f"{path.stem}: {len(training.run['seeds'])} seeds logged", flush=True)
             if register and path.stem == SERVED and _register(store, run_id, training):
-                print(f"{path.stem}: its first seed is registered as {registry.MODEL}", flush=True)
+                print(f"{path.stem}: its first seed is registered as {study_name()}", flush=True)
         _tidy(store, found, recorded)
         for dataset in dict.fromkeys(training.run["dataset"] for training in recorded.values()):
             show(store, store.experiment(dataset), study)

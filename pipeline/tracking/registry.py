@@ -10,26 +10,24 @@ from collections.abc import Mapping
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from pipeline.tracking.store import Store
+from pipeline.tracking.store import Store, study_name
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
-MODEL = "vit-ablations"
-
 
 def is_registered(store: Store, run_id: str, tags: Mapping[str, str], alias: str) -> bool:
     """Whether the alias names a version of this run with these tags. A kill may have left a version without its name."""
-    if not store.call("search_registered_models", filter_string=f"name = '{MODEL}'"):
+    if not store.call("search_registered_models", filter_string=f"name = '{study_name()}'"):
         return False
-    named = store.call("get_registered_model", MODEL).aliases.get(alias)
-    version = store.call("get_model_version", MODEL, named) if named else None
+    named = store.call("get_registered_model", study_name()).aliases.get(alias)
+    version = store.call("get_model_version", study_name(), named) if named else None
     return version is not None and version.run_id == run_id and version.tags.items() >= tags.items()
 
 
 def register(store: Store, run_id: str, network: nn.Module, images: np.ndarray, tags: Mapping[str, str], alias: str) -> None:
-    """Adds a version, which `models:/vit-ablations@ALIAS` names from then on.
+    """Adds a version, which `models:/STUDY@ALIAS` names from then on.
 
     Args:
         run_id: of the run that it belongs to.
@@ -47,7 +45,9 @@ def register(store: Store, run_id: str, network: nn.Module, images: np.ndarray, 
         logits = network(torch.from_numpy(images)).numpy()
     inputs, outputs = (Schema([TensorSpec(array.dtype, (-1, *array.shape[1:]))]) for array in (images, logits))
     run = store.call("get_run", run_id)
-    model = store.call("create_logged_model", run.info.experiment_id, MODEL, source_run_id=run_id, tags=dict(tags), params=run.data.params)
+    model = store.call(
+        "create_logged_model", run.info.experiment_id, study_name(), source_run_id=run_id, tags=dict(tags), params=run.data.params
+    )
     with TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # MLflow's own, of its modules' type hints and of loading the example
         mlflow.pytorch.save_model(
@@ -63,11 +63,11 @@ def register(store: Store, run_id: str, network: nn.Module, images: np.ndarray, 
         store.call("log_model_artifacts", model.model_id, f"{folder}/model")
     store.call("finalize_logged_model", model.model_id, "READY")
     store.call("log_outputs", run_id, [LoggedModelOutput(model.model_id, step=0)])
-    if not store.call("search_registered_models", filter_string=f"name = '{MODEL}'"):
-        store.call("create_registered_model", MODEL, description=_DESCRIPTION)
+    if not store.call("search_registered_models", filter_string=f"name = '{study_name()}'"):
+        store.call("create_registered_model", study_name(), description=_DESCRIPTION)
     source = f"models:/{model.model_id}"
-    version = store.call("create_model_version", MODEL, source, run_id=run_id, tags=dict(tags), model_id=model.model_id)
-    store.call("set_registered_model_alias", MODEL, alias, version.version)
+    version = store.call("create_model_version", study_name(), source, run_id=run_id, tags=dict(tags), model_id=model.model_id)
+    store.call("set_registered_model_alias", study_name(), alias, version.version)
 
 
 _DESCRIPTION = (

@@ -5,6 +5,7 @@ A SQLite store is a cache of the trainings in store/. No code repairs it: `rm ml
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sqlite3
@@ -16,7 +17,8 @@ from typing import Any
 
 from filelock import FileLock
 
-EXPERIMENT = "vit-ablations/{dataset}"
+from pipeline.provenance import mapping
+
 # MLflow reads these when it is imported or at each call; what the user has set wins, except for telemetry. Nothing is tried again,
 # because a POST that a slow server did carry out would be doubled.
 _ENVIRONMENT = {
@@ -25,6 +27,20 @@ _ENVIRONMENT = {
 }  # fmt: skip
 _REMAKE = "`rm {0}` and `make sync` make it anew from store/, without earlier trainings"
 _PATIENCE = 20.0  # seconds for which a call waits while another program writes to a SQLite file
+
+
+def study_name() -> str:
+    """What MLflow calls the study in the working directory: its title in small letters. Its registered model is called so, too."""
+    with contextlib.suppress(OSError, ValueError):
+        title = mapping(Path("params.yaml").read_text(encoding="utf-8")).get("title")
+        if isinstance(title, str) and (words := re.findall(r"\w+", title.lower())):
+            return "-".join(words)
+    return "vit-ablations"
+
+
+def mlflow_name(dataset: str) -> str:
+    """The name of the MLflow experiment on a data set."""
+    return f"{study_name()}/{dataset}"
 
 
 class StoreFault(Exception):
@@ -130,7 +146,7 @@ class Store:
     def experiment(self, dataset: str) -> str:
         """Id of the dataset's MLflow experiment, created when missing."""
         if dataset not in self._experiments:
-            name, path = EXPERIMENT.format(dataset=dataset), database_path(self.uri)
+            name, path = mlflow_name(dataset), database_path(self.uri)
             found = self.call("get_experiment_by_name", name)
             if found is None:
                 self.call("create_experiment", name, artifact_location=artifact_root(path) if path else None)
@@ -148,7 +164,7 @@ class Store:
 
     def experiments(self) -> list[Any]:
         """The study's experiments, one for each data set, the last updated one first."""
-        name = EXPERIMENT.format(dataset="%")
+        name = mlflow_name("%")
         return list(self.call("search_experiments", filter_string=f"name LIKE '{name}'", order_by=["last_update_time DESC"]))
 
     def runs(self, experiments: Iterable[str], filter_string: str = "") -> Iterator[Any]:

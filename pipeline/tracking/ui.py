@@ -8,7 +8,7 @@ import socket
 import sys
 
 from pipeline.errors import UserError, run_command
-from pipeline.tracking.store import EXPERIMENT, Store, artifact_root, database_path, display_name, explain, store_uri
+from pipeline.tracking.store import Store, artifact_root, database_path, display_name, explain, mlflow_name, store_uri
 from pipeline.tracking.views import TAG, link
 
 
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
         raise UserError(f"{explain(error, uri)}; mend that, then run `make ui` again.") from None
     for one in experiments:
         count = sum(key.startswith(TAG) for key in one.tags) - 1
-        dataset = one.name.removeprefix(EXPERIMENT.format(dataset=""))
+        dataset = one.name.removeprefix(mlflow_name(""))
         print(f"{dataset}: {link(address, one.experiment_id)}", flush=True)
         print(f"  and {count} views of charts, one for each experiment, in the list of views at the upper right", flush=True)
     if path is None:
