@@ -60,12 +60,8 @@ VALUES = [
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-<<<<<<< HEAD
     for name in ("params.yaml", "claims.yaml"):
-        shutil.copyfile(ROOT / name, tmp_path / name)
-=======
-    shutil.copyfile(STUDY / "params.yaml", tmp_path / "params.yaml")
->>>>>>> faf1d945 (make study: a repository for a study of one's own; one page in place of two; README in two screens)
+        shutil.copyfile(STUDY / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
