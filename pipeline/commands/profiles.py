@@ -183,9 +183,9 @@ def _cut(experiment: Mapping[str, Any], variants: Mapping[str, Any]) -> dict[str
     left = [variant for variant in experiment["variants"] if variant in variants]
     if len(left) < 2 or experiment["baseline"] not in left:
         return None
-    labels = {variant: label for variant, label in experiment.get("labels", {}).items() if variant in left}
+    named = {key: {name: said for name, said in experiment.get(key, {}).items() if name in left} for key in ("labels", "lead")}
     beside = {variant: other for variant, other in experiment.get("beside", {}).items() if {variant, other} <= {*left}}
-    return {**experiment, "variants": left, "labels": labels, "beside": beside}
+    return {**experiment, "variants": left, **named, "beside": beside}
 
 
 def source_files(dep: str) -> list[str]:

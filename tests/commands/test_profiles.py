@@ -77,7 +77,7 @@ def test_the_preview_changes_the_study_only_in_scale(study: params.Params, capsy
 def test_what_is_not_named_stays_and_seeds_hold_for_all(own: dict[str, Any]) -> None:
     before = copy.deepcopy(own)
     variants = {name: {} for name in own["variants"]} | {"wide": {"heads": 4}, "cnn": {"seeds": 5}}
-    change = {"train": {"seeds": [3], "epochs": 1}, "variants": variants, "claims": {"W2": own["claims"]["W1"]}}
+    change = {"train": {"seeds": [3], "epochs": 1}, "variants": variants, "claims": {"W2": own["claims"]["W1"]}, "experiments": {}}
     merged = params.parse(profiles.overlay(own, change))
     assert own == before
     study = params.parse(own)
@@ -85,7 +85,7 @@ def test_what_is_not_named_stays_and_seeds_hold_for_all(own: dict[str, Any]) -> 
     seeds = {name: merged.resolve(name).train.seeds for name in merged.variants}
     assert seeds == {name: tuple(range(5)) if name in ("cnn", "cnn-100") else (3,) for name in study.variants}
     assert merged.difference("deep") == {"mlp_dim": 16, "blocks": 2, "heads": 4}  # what changes in one reaches those that start from it
-    assert merged.claims == {"W2": study.claims["W1"]}
+    assert (merged.claims, merged.experiments) == ({"W2": study.claims["W1"]}, {})
     assert (merged.base, merged.timing) == (study.base, study.timing)
 
 
@@ -115,7 +115,6 @@ def test_a_profile_lies_over_another_study(own: dict[str, Any], capsys: pytest.C
         ({"variants": ["base"]}, "a profile"),
         ({"trian": {"epochs": 3}}, "trian: "),
         ({"train": {"epoch": 3}}, "train.epoch: "),
-        ({"train": 3}, "train: "),
         ({"variants": {"base": {"epoch": 3}}}, "variants.base.epoch: "),
         ({"claims": {"W9": {}}}, "claims.W9."),
     ],
