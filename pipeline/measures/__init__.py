@@ -272,7 +272,7 @@ def late(curve: FloatArray) -> FloatArray:
 
 
 def median_error(curve: FloatArray) -> FloatArray:
-    """The median of the last `MEDIAN_TESTS` tests of a curve (seeds, epochs), of runs too short for that the last third, per seed."""
+    """The median of the last `MEDIAN_TESTS` tests of a curve (seeds, epochs), of fewer than thirty epochs the last third, per seed."""
     median: FloatArray = np.median(curve[:, -min(MEDIAN_TESTS, max(1, curve.shape[1] // 3)) :], axis=1)
     return median
 
@@ -348,10 +348,6 @@ def or_half(error: FloatArray, tests: Callable[[], int]) -> FloatArray:
 
 def _scene_error(training: Trained) -> FloatArray:
     return or_half(1 - _evaluated("greedy_scene_accuracy", _NO_CAPTIONS)(training), lambda: training.num_scenes)
-
-
-def _vanishing(training: Trained) -> FloatArray:
-    return np.abs(_evaluated("state_gradient", "the gradients at its states were not evaluated")(training))
 
 
 MEASURES: dict[str, Measure] = {
@@ -542,12 +538,6 @@ MEASURES: dict[str, Measure] = {
             of_difference="powers of ten", digits=2, probe="recurrence",
         ),
     ),
-    "vanishing over time": Measure(
-        "How far the gradient vanishes or explodes from the last row to the first, in powers of ten",
-        "Absolute base-10 logarithm of the L2 norm of the test loss's gradient at what a recurrent network carries on after an image's "
-        "first row over that after its last (the hidden state, and an LSTM's cell state), on the first 256 test images, in float64.",
-        of_difference="powers of ten", digits=2, values=_vanishing, probe="recurrence",
-    ),
     "scene accuracy": _of_captions(
         "greedy_scene_accuracy", "Scene accuracy", "Share of the test scenes whose greedy caption is true and complete"
     ),
@@ -558,11 +548,6 @@ MEASURES: dict[str, Measure] = {
     "scene accuracy by beam search": _of_captions(
         "beam_scene_accuracy", "Scene accuracy of beam search", "Share of the test scenes whose caption by beam search is true and complete"
     ),
-    "scene accuracy of repeats": _of_captions(
-        "greedy_scene_accuracy_repeats", "Scene accuracy where a digit repeats",
-        "Of the test scenes that hold two images of one class, the share whose greedy caption is true and complete",
-    ),
-    "exact match": _of_captions("greedy_exact_match", "Exact match", "Share of the test scenes whose greedy caption equals a reference"),
     "commonest phrasing": _of_captions(
         "greedy_share_commonest", "Share of the commonest phrasing",
         "Share of the greedy captions that are of the commonest of the five phrasings",

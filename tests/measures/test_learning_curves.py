@@ -42,10 +42,6 @@ def test_a_ratio_that_changes_by_hand() -> None:
     assert images_ratio(one, {1: 0.1, 10: 0.001}) == pytest.approx(10 ** ((1 + (3 - 0.5)) / 2), rel=1e-12)  # where both are
 
 
-def test_curves_that_touch_in_one_error() -> None:
-    assert images_ratio({100: 0.4, 1000: 0.2}, {100: 0.2, 1000: 0.1}) == pytest.approx(10.0)
-
-
 def test_a_point_that_is_no_better_than_one_before_is_left_out() -> None:
     worse = BENT | {2000: 0.09, 3500: 0.05}
     assert images_ratio(worse, BENT) == 1.0

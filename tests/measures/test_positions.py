@@ -18,11 +18,6 @@ def test_cosine_similarity_is_one_minus_scipys_cosine_distance() -> None:
     assert cosine_similarity(stack)[1] == pytest.approx(cosine_similarity(vectors))
 
 
-def test_a_vector_of_length_zero_is_like_nothing() -> None:
-    similarity = cosine_similarity(np.array([[0.0, 0.0], [3.0, 4.0]]))
-    assert similarity == pytest.approx(np.array([[0.0, 0.0], [0.0, 1.0]]))
-
-
 def test_grid_distance_counts_row_by_row() -> None:
     distances = grid_distance(3)
     assert distances[0, 1] == 1  # the next in the row
@@ -51,16 +46,6 @@ def test_correlation_is_spearmans_over_the_pairs() -> None:
             similar.append(float(vectors[i] @ vectors[j] / np.linalg.norm(vectors[i]) / np.linalg.norm(vectors[j])))
             near.append(-float(np.hypot(i // 4 - j // 4, i % 4 - j % 4)))
     assert nearness_correlation(vectors, 4) == pytest.approx(spearmanr(similar, near).statistic)
-
-
-def test_vectors_that_are_all_equal_have_no_order() -> None:
-    assert nearness_correlation(np.ones((9, 4)), 3) == 0.0
-
-
-@pytest.mark.parametrize(("number", "grid"), [(10, 3), (1, 1)])
-def test_refuses_what_is_not_a_grid(number: int, grid: int) -> None:
-    with pytest.raises(ValueError, match="grid"):
-        nearness_correlation(np.ones((number, 4)), grid)
 
 
 def test_mosaic_has_each_patchs_map_at_the_patchs_place() -> None:
@@ -103,11 +88,3 @@ def test_table_correlation_by_hand() -> None:
     assert table_correlation(at(0, 10, 40), at(0, 1, 3)) == pytest.approx(1.0)
     assert table_correlation(at(0, 40, 50), at(0, 1, 3)) == pytest.approx(0.5)  # ranks 2, 1, 3 against 3, 1, 2
     assert table_correlation(5 * at(0, 10, 40), at(0, 10, 40)) == pytest.approx(1.0)
-
-
-def test_vectors_that_resemble_no_table() -> None:
-    table = _blurred(4, 1.0)
-    assert table_correlation(np.zeros((16, 8)), table) == 0.0  # nothing was added to them
-    assert table_correlation(np.ones((16, 8)), table) == 0.0
-    with pytest.raises(ValueError, match="as many vectors as rows"):
-        table_correlation(np.zeros((15, 8)), table)

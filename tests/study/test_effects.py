@@ -78,11 +78,6 @@ def test_pairs_are_the_t_interval_of_their_differences(rows: list[tuple[float, .
         paired_contrast(a, b[:-1])
 
 
-def test_differences_whose_squared_variance_underflows_have_freedom() -> None:
-    found = paired_contrast([0, 3e-84], [0, 0])
-    assert (found.mean, found.error, found.freedom) == pytest.approx((1.5e-84, 1.5e-84, 1))
-
-
 def test_differences_that_are_equal_on_paper_have_no_spread() -> None:
     ours, theirs = np.array([0.9631, 0.9731, 0.9502]), np.array([0.9602, 0.9702, 0.9473])
     assert np.ptp(ours - theirs) > 0
@@ -99,12 +94,6 @@ def test_one_value_on_a_side_has_neither_interval_nor_p() -> None:
     assert (found.mean, found.interval(), found.p) == (-1.5, None, None)
 
 
-@pytest.mark.parametrize("bad", [[], [[1.0, 2.0]], [1.0, math.nan], [math.inf]])
-def test_refuses_what_is_no_row_of_numbers(bad: list[float]) -> None:
-    with pytest.raises(ValueError, match=r"row of one or more|not a finite"):
-        contrast([1.0, 2.0], bad)
-
-
 # --- shares ---
 
 
@@ -119,12 +108,6 @@ def test_shares_by_hand() -> None:
     one = share_contrast([1.0, 0.0, 1.0, 1.0])
     exact = stats.binomtest(3, 4).proportion_ci(0.9, "exact")
     assert (one.mean, one.interval(0.9).low, one.interval(0.9).high) == pytest.approx((0.75, exact.low, exact.high))
-
-
-def test_shares_that_are_turned_round() -> None:
-    some, few = [1.0, 1, 0, 0, 0, 0], [0.0] * 9 + [1]
-    found, turned = share_contrast(some, few).interval(), share_contrast(few, some).interval()
-    assert (found.low, found.high) == pytest.approx((-turned.high, -turned.low))
 
 
 @pytest.mark.parametrize("sizes", [(6, 6), (6, 10), (10, 10), (20, 10)])
@@ -170,16 +153,6 @@ def test_the_rank_interval_holds_what_scipys_signed_rank_test_does_not_reject(va
     for end, inside in ((interval.low, 1e-7), (interval.high, -1e-7)):
         assert stats.wilcoxon(rows - end - inside, method="exact").pvalue > 1 - level
         assert stats.wilcoxon(rows - end + inside, method="exact").pvalue <= 1 - level
-
-
-def test_one_straggler_moves_ranks_little_and_the_mean_much() -> None:
-    """The rounds of claim T4 on one machine: eleven between 1.05 and 1.17, and one of 1.79."""
-    steady = np.linspace(1.05, 1.17, 11)
-    found = RankEstimate(np.append(steady, 1.79))
-    interval = found.interval()
-    assert interval is not None
-    assert abs(found.mean - RankEstimate(steady).mean) < 0.012 < abs(np.mean([*steady, 1.79]) - steady.mean())
-    assert interval.high < 1.2
 
 
 def test_fewer_rounds_than_the_level_takes_give_no_interval() -> None:
@@ -230,15 +203,6 @@ def test_the_votes_error_is_the_delete_half_jackknife_by_hand() -> None:
     pairs = [(vote(predictions[list(kept)]) == labels).mean() for kept in itertools.combinations(range(3), 2)]
     assert vote_estimate(predictions[:3], labels).error == pytest.approx(math.sqrt(2) * np.std(pairs))  # one of three is left out
     assert math.isnan(vote_estimate(predictions[:1], labels).error)
-
-
-def test_the_error_of_many_voters_is_estimated_from_some_of_their_subsets() -> None:
-    """Thirteen voters, six left out: of 1,716 subsets."""
-    rng = np.random.default_rng(3)
-    predictions = (rng.uniform(size=(13, 400)) > rng.beta(3, 1.2, 400)).astype(np.uint8)
-    labels = np.zeros(400, dtype=np.uint8)
-    votes = [(vote(predictions[list(kept)]) == labels).mean() for kept in itertools.combinations(range(13), 7)]
-    assert vote_estimate(predictions, labels).error == pytest.approx(math.sqrt(7 / 6) * np.std(votes), rel=0.1)
 
 
 def test_the_votes_interval_covers_what_other_seeds_give() -> None:

@@ -53,13 +53,6 @@ def test_a_commit_is_found_by_every_name_that_git_knows(repository: Clone) -> No
     assert repository.commit("v1").date == "2026-01-02T03:04:05+02:00"
 
 
-@pytest.mark.parametrize("subject", ["", "a | b `c` <d> @e #1", "čćž 🙂", "  spaced   out ", "one\u2028line\x0cfor\x1egit"])
-def test_any_subject_can_be_shown(repository: Clone, subject: str) -> None:
-    (repository.root / "params.yaml").touch()
-    repository.add(subject)
-    assert repository.commit("HEAD").subject.split() == subject.split()
-
-
 @pytest.mark.parametrize(
     ("wrong", "nearest"),
     [
@@ -88,13 +81,6 @@ def test_a_short_hash_is_a_commit_though_a_file_begins_alike(repository: Clone) 
     (repository.root / "alike.txt").write_text(alike)
     repository.git("hash-object", "-w", "alike.txt")
     assert repository.commit(commit[:4]).id == commit
-
-
-def test_a_file_is_not_a_commit(repository: Clone) -> None:
-    (repository.root / "a.txt").write_text("text")
-    repository.add()
-    with pytest.raises(UserError, match=r"There is no commit 'HEAD:a\.txt'"):
-        repository.commit("HEAD:a.txt")
 
 
 def test_a_shallow_clone_says_so(repository: Clone, tmp_path: Path) -> None:
@@ -139,8 +125,3 @@ def test_a_folder_without_git_is_answered_with_a_sentence(tmp_path: Path, monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="there is no git here: install it"):
         Repository.around(tmp_path)
-
-
-def test_the_top_folder_is_found_from_below(repository: Clone) -> None:
-    (repository.root / "a" / "b").mkdir(parents=True)
-    assert Repository.around(repository.root / "a" / "b").root == repository.root.resolve()

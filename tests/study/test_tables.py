@@ -72,17 +72,6 @@ def training(**changes: Any) -> Training:
     return Training("base", record | changes, (3,), dict.fromkeys(names, curve), 7, 8, {"shift_1": np.array([0.25])})
 
 
-def test_the_tables_by_hand() -> None:
-    left_out = {"digest": "x", "outputs": {"a": "b"}, "epochs": [[1]], "metrics": {"n": 1}, "tables": {"3": {}}, "stacks": {}}
-    assert tables.render([training(**left_out)]) == {
-        "epochs.csv": "variant,seed,epoch,train_loss,test_loss,test_accuracy,seconds,gradient_norm\n"
-        "base,3,1,0.5,0.5,0.5,0.5,0.5\nbase,3,2,0.75,0.75,0.75,0.75,0.75\n",
-        "seeds.csv": "variant,seed,test_accuracy,test_loss,shift_1\nbase,3,0.75,0.75,0.25\n",
-        "variants.csv": "variant,parameters,flops,config.model.patch,config.model.pool,config.model.memory,versions.torch,versions.numba\n"
-        'base,7,8,4,cls,null,"""2.15""","""0.61"""\n',
-    }
-
-
 HEADER = b"variant,seed,epoch,train_loss,test_loss,test_accuracy,seconds,gradient_norm\n"
 
 
