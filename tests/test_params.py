@@ -15,8 +15,10 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pandas._libs.parsers import STR_NA_VALUES
 
 from pipeline import params
+from pipeline.commands.profiles import write_settings
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.measures import PROBES, TIMING_RULES
@@ -407,3 +409,13 @@ def test_any_difference_is_accepted_or_refused_in_one_sentence(raw: dict[str, An
 def test_flat_keys_are_dotted() -> None:
     nested = {"train": {"epochs": 3, "more": {"a": None}}, "model": {}, "x": [1, {"y": 2}]}
     assert dict(params.flatten(nested)) == {"train.epochs": 3, "train.more.a": None, "x": [1, {"y": 2}]}
+
+
+def test_names_stay_names(raw: dict[str, Any], tmp_path: Path) -> None:
+    """What either YAML takes for a number, a date or nothing is read as it was written; what pandas takes for no value is refused."""
+    for name in ("1e3", "1_000", "0x1f", "1:30", "yes", "2026-01-01", "~", "010", "0o7", ".inf", "null"):
+        written = {"variants": {name: {"from": name}}}
+        write_settings(tmp_path, written)
+        assert params.read(tmp_path / "params.yaml") == written
+    for name in STR_NA_VALUES:
+        refusal(put(raw, "variants", raw["variants"] | {name: {"mlp_dim": 4}}))
