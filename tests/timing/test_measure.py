@@ -83,7 +83,7 @@ def test_a_round_gives_the_seconds_of_one_step_by_name(small: Params, arrays: Pa
 def test_each_round_is_a_process_of_its_own(small: Params, arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "run_rounds", partial(run_rounds, threshold=1.0))  # other tests run: no round is repeated for them
     pids: set[int | None] = set()
-    timing = small.timing.model_copy(update={"seconds": 120.0, "subjects": {"base": {}}})
+    timing = small.timing.model_copy(update={"seconds": 3600.0, "subjects": {"base": {}}})
     with watched(lambda process: pids.add(process.pid)):
         results = measure(small.model_copy(update={"timing": timing}), load(arrays), CPU, lambda line: None)
     assert len(pids) == len(results["rounds"]) == 2
