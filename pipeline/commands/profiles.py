@@ -87,7 +87,7 @@ def stages_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     if not any(params.ARCHITECTURES[study.difference(name).get("architecture", "vit")].task == "captioning" for name in study.variants):
         idle["scenes"] = "data/scenes"
     if not study.timing.subjects:
-        idle["timing"] = "timing/results.json"
+        idle["timing"] = "timing"
     for name in idle:
         del stages["stages"][name]
     for stage in stages["stages"].values():
