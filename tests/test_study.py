@@ -18,7 +18,7 @@ import yaml
 
 from pipeline.params import Params
 from pipeline.params import load as load_params
-from pipeline.report import pages
+from pipeline.report import pages, reference
 from pipeline.runner import seeds
 from pipeline.study import Training, load, tables
 from pipeline.study.claims import judge
@@ -128,3 +128,7 @@ def test_page_of_an_odd_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     names = [name for name in files if name.startswith("experiments/") and name.endswith(".md")]
     text = "\n".join(f"<!-- {name} -->\n\n{files[name].decode()}" for name in [*names, "claims.csv"])
     approve(GOLDEN / "odd_study.md", text)
+
+
+def test_the_reference_page_is_that_of_the_code() -> None:
+    approve(ROOT / "docs/reference.md", reference.render())

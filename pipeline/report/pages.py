@@ -204,7 +204,6 @@ def _first(
         false_expected=f"{(1 - LEVEL) * sum(verdicts[verdict] for verdict in (*DECIDED, 'not decided')):.1f}",
         fixed=Counter(one.fixed.word for one in judgements.values() if one.fixed and one.verdict in DECIDED),
         seen=[one.id for one in judgements.values() if one.claim.seen and one.verdict in DECIDED],
-        levels=text.interval_levels(list(judgements.values())),
         of_thesis=any(map(_section, judgements.values())),
     )
     return {"README.md": page} | {f"figures/{made.name}.png": made for made in (ranks, overview) if made}
@@ -268,8 +267,8 @@ def _thesis(
 # --- the variants, by experiment ---
 
 
-def _groups(params: Params, runs: Mapping[str, Training]) -> list[tuple[str, str, list[list[str]]]]:
-    """(title, experiment, rows) of the variants that an experiment is the first to name, by mean accuracy; then of those in none."""
+def _groups(params: Params, runs: Mapping[str, Training]) -> list[tuple[str, str, bool, list[list[str]]]]:
+    """(title, experiment, whether all are captioners, rows) of the variants that it is the first to name, by mean; then those of none."""
     accuracy = {}
     for name, run in runs.items():
         found = summarized(run, "scene accuracy" if run.settings.task == "captioning" else "late accuracy")
@@ -289,7 +288,8 @@ def _groups(params: Params, runs: Mapping[str, Training]) -> list[tuple[str, str
     for title, name, members, baseline in (*experiments, ("In no experiment", "", tuple(params.variants), None)):
         own = sorted((v for v in members if v in left), key=lambda v: -accuracy[v].mean if v in accuracy else math.inf)
         if name or own:
-            groups.append((title, name, [row(variant, baseline) for variant in own]))
+            captions = bool(own) and all(params.resolve(variant).task == "captioning" for variant in own)
+            groups.append((title, name, captions, [row(variant, baseline) for variant in own]))
         left = {variant: None for variant in left if variant not in own}
     return groups
 

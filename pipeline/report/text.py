@@ -14,7 +14,7 @@ from pipeline.measures import MEASURES, Measure
 from pipeline.params import ComparisonSettings, ModelSettings, Params
 from pipeline.report.words import because, claimed, decides, rule, rules
 from pipeline.report.words import listed as listed
-from pipeline.study.claims import Finding, Judgement, is_ratio, is_timed
+from pipeline.study.claims import Finding, Judgement, is_ratio
 from pipeline.study.statistics import Interval
 
 MINUS, NBSP = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
@@ -192,23 +192,6 @@ def anchor(judgement: Judgement) -> str:
 
 def slug(heading: str) -> str:
     return re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-")
-
-
-def interval_levels(judgements: Sequence[Judgement]) -> str:
-    """The levels of the printed intervals as a sentence: the usual one, that of timings, and the claims that have another."""
-    of: dict[str, list[Judgement]] = {}
-    for judgement in judgements:
-        if found := judgement.deciding.interval:
-            of.setdefault(f"{100 * found.level:.3g} %", []).append(judgement)
-    if not of:
-        return ""
-    usual = max(of, key=lambda level: len(of[level]))
-    rest = [(level, found) for level, found in of.items() if level != usual]
-    others = [
-        f"of {'timings' if all(is_timed(one.claim) for one in found) else listed([one.id for one in found])} {level}"
-        for level, found in rest
-    ]
-    return f"Intervals have a level of {', '.join([usual, *others])}."
 
 
 # --- settings ---

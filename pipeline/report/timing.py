@@ -37,7 +37,7 @@ def render(
     def label(subject: str) -> str:
         return named(subject, params.timing.label(subject))
 
-    drawn = [figures.profile(timings, label), figures.growth(timings)]
+    drawn = [figures.growth(timings)]
     raw, pairs = timings.raw, _pairs(timings, judgements)
 
     def ratio(slower: str, faster: str) -> str:
@@ -73,7 +73,7 @@ def render(
         judgements=judgements,
         places=places,
         own=[judgement for judgement in judgements if places[judgement.id].startswith(PAGE)],
-        figures={picture.name: picture for picture in drawn},
+        growth=drawn[0],
         ways=WAYS,
         way_labels=figures.WAY_LABELS,
         pairs=pairs,

@@ -64,7 +64,6 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "ranking": partial(ranking.draw, [("no position vectors", 5.6, 5.2, 5.9, "more"), ("1 head, not 8", 0.96, 0.9, 1.02, "small")]),
     "gaze": partial(captions.draw_gaze, np.tile(DIGIT, (2, 2)), WORDS, GAZE),
     "scenes": partial(captions.draw_scenes, np.stack([np.tile(DIGIT, (2, 2))] * 6)),
-    "budget": partial(captions.draw_budget, lines()),
     "positions": partial(positions.draw_similarity, [("base (learned), mean over 20 seeds", RNG.uniform(-1, 1, (55, 55)))] * 3),
 }  # fmt: skip
 
@@ -236,15 +235,6 @@ def test_gaze_has_a_map_for_each_word_and_level() -> None:
 def test_words_are_compared_with_the_nearest_reference(written: str, shown: str) -> None:
     references = [WORDS[:-1], (*WORDS[9:12], *WORDS[7:9], "and", *WORDS[2:6], *WORDS[:2])]
     assert captions.marked(tuple(written.split()), references) == shown
-
-
-def test_bars_of_the_timings_are_the_shares_of_each_way(make_timings: Callable[..., Any]) -> None:
-    timings = make_timings()
-    profiles = timings.raw["profiles"]
-    for axes, way in zip(made(timing.profile(timings, str).draw).axes, WAYS, strict=True):
-        seconds = np.array([list(profiles[f"step/{way}/{name}"]["groups"].values()) for name in timings.subjects("fast")])
-        widths = np.array([[bar.get_width() for bar in part] for part in axes.containers]).T
-        assert widths == pytest.approx(100 * seconds / seconds.sum(1, keepdims=True))
 
 
 def test_lines_of_the_timings_are_the_medians_of_an_image(make_timings: Callable[..., Any]) -> None:

@@ -29,6 +29,7 @@ class Point:
 
 @figure("arithmetic")
 def arithmetic(material: Material) -> list[Picture]:
+    """Test error against floating-point operations and against parameters."""
     points = [
         Point(material.label(run), run.flops, run.parameters, late(run.test_error), material.is_baseline(run))
         for run in material.runs

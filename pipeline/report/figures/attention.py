@@ -24,6 +24,7 @@ _SHOWN_DIGIT = 3  # its strokes fill neither the whole image nor one place
 
 @figure("attention_maps")
 def attention_maps(material: Material) -> list[Picture]:
+    """Where trained transformers attend: rollouts, and maps of each head and block."""
     found = [(run, attention) for run in material.runs if run.grid > 1 and (attention := run.attention) is not None]
     if not found:
         return []

@@ -7,15 +7,16 @@ from difflib import SequenceMatcher
 from functools import partial
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from pipeline.captioning.grammar import Words, grammar_of
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH, FloatArray
 from pipeline.report.figures import base
-from pipeline.report.figures.base import Line, Material, Picture, bare, draw_line, figure
+from pipeline.report.figures.base import Line, Material, Picture, bare, figure
+from pipeline.report.figures.scaling import draw_lines
 
 SCENES = 6  # in a figure
 MIN_DIGITS = 3  # of a scene that shows where a decoder looks
@@ -27,6 +28,7 @@ _ACROSS = 8  # maps in a row
 
 @figure("captions")
 def captions(material: Material) -> list[Picture]:
+    """The first test scenes, and a table of what each captioner says of them."""
     written = next((found for run in material.runs if (found := run.captions)), None)
     caption = (
         f"The first {SCENES} test scenes, chosen by their place alone. The table below has the greedy caption of each model's first seed."
@@ -81,6 +83,7 @@ def _scene(axes: Axes, scene: FloatArray, title: str) -> None:
 
 @figure("gaze")
 def gaze(material: Material) -> list[Picture]:
+    """Where a captioner's decoder looks before each word."""
     looking = [(run, found, found.attention) for run in material.runs if (found := run.captions) and found.attention is not None]
     looking.sort(key=lambda one: material.is_baseline(one[0]), reverse=True)
     drawn = []
@@ -129,47 +132,19 @@ def draw_gaze(scene: FloatArray, words: Sequence[str], maps: FloatArray) -> Figu
 
 @figure("budget")
 def budget(material: Material) -> list[Picture]:
-    errors = {}
-    for run in material.runs:
-        both = [MEASURES[name].per_seed(run) for name in ("scene accuracy", "scene accuracy by beam search")]
-        if both[0] is not None and both[1] is not None:
-            errors[run.variant] = (1 - both[0], 1 - both[1])
+    """Scene error against epochs, each a training of its own."""
     lines = []
-    for members in base.same_but([run for run in material.runs if run.variant in errors], "train.epochs", "train.seeds"):
-        members.sort(key=lambda run: run.settings.train.epochs)
-        label = " / ".join(run.variant for run in members)
-        for beam in (False, True):
-            columns = [errors[run.variant][beam] for run in members]
-            values = np.full((max(map(len, columns)), len(columns)), np.nan)
-            for place, column in enumerate(columns):
-                values[: len(column), place] = column
-            lines.append(Line(label, tuple(run.settings.train.epochs for run in members), values, any(map(material.is_baseline, members))))
+    for measure, said in (("scene accuracy", "greedy"), ("scene accuracy by beam search", f"beam of {BEAM_WIDTH}")):
+        found = {run.variant: values for run in material.runs if (values := MEASURES[measure].per_seed(run)) is not None}
+        for members in base.same_but([run for run in material.runs if run.variant in found], "train.epochs", "train.seeds"):
+            members.sort(key=lambda run: run.settings.train.epochs)
+            values = pd.DataFrame({run.variant: pd.Series(1 - found[run.variant]) for run in members}).to_numpy()
+            x = tuple(float(run.settings.train.epochs) for run in members)
+            lines.append(Line(f"{' / '.join(run.variant for run in members)}, {said}", x, values, any(map(material.is_baseline, members))))
     if not any(len(line.x) > 1 for line in lines):
         return []
     caption = (
         "Share of the test scenes whose caption is not true and complete, against the number of epochs, each a training of its own. "
-        f"Open and dashed: greedy; filled: by a beam of {BEAM_WIDTH}. Both axes are logarithmic."
+        "Both axes are logarithmic."
     )
-    return [Picture(caption, partial(draw_budget, lines))]
-
-
-def draw_budget(lines: Sequence[Line]) -> Figure:
-    """Scene errors against epochs; of each network a line of greedy captions, then one of a beam's."""
-    drawn = Figure(figsize=(base.WIDTH, 4.1), layout="constrained")
-    axes = drawn.subplots()
-    styles = base.line_styles([line.is_baseline for line in lines[::2]])
-    for i, line in enumerate(lines):
-        own = styles[i // 2] | {"markersize": 5.5, "markeredgewidth": 1.2}
-        draw_line(axes, line.x, line.values, own if i % 2 else own | {"linestyle": base.DASHES, "markerfacecolor": base.PAGE})
-    base.error_axis(axes, [line.values for line in lines])
-    axes.set_title("Scene error on the test scenes (%, log scale)")
-    axes.set_xlabel("epochs (log scale)")
-    base.log_ticks(axes, sorted({x for line in lines for x in line.x}))
-    base.tidy(axes)
-    handles = [Line2D([], [], **style, label=line.label) for line, style in zip(lines[::2], styles, strict=True)]
-    handles += [
-        Line2D([], [], color=base.MUTED, marker="o", label=f"beam of {BEAM_WIDTH}"),
-        Line2D([], [], color=base.MUTED, marker="o", markerfacecolor=base.PAGE, linestyle=base.DASHES, label="greedy"),
-    ]
-    base.legend_below(drawn, handles, handlelength=2.2)
-    return drawn
+    return [Picture(caption, partial(draw_lines, lines, "Scene error on the test scenes (%, log scale)", "epochs (log scale)", "errors"))]

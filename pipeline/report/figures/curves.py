@@ -42,13 +42,14 @@ def _of(run: Training, label: str, is_baseline: bool = False) -> Curves:
 
 @figure("curves")
 def curves(material: Material) -> list[Picture]:
+    """Losses and test error after each epoch; of many variants a panel each."""
     lines = [_of(run, material.label(run), material.is_baseline(run)) for run in material.runs]
     scenes = any(run.settings.task == "captioning" for run in material.runs)
     error = "scene error on the validation scenes" if scenes else "test error"
     if len(lines) > MAX_LINES:
         caption = f"{error.capitalize()} after each epoch, one variant in each panel. The number is the mean error after the last epoch."
         return [Picture(caption, partial(draw_panels, lines))]
-    caption = f"Losses and {error} after each epoch. Train loss is averaged while the epoch goes on, so it can lie above the tested one."
+    caption = f"Losses and {error} after each epoch."
     return [Picture(caption, partial(draw_curves, lines))]
 
 

@@ -37,6 +37,7 @@ class Errors:
 
 @figure("errors")
 def errors(material: Material) -> list[Picture]:
+    """What is taken for what, and the test images that most seeds answer wrongly."""
     known = [run for run in material.runs if run.predictions is not None]
     if not known:
         return []

@@ -16,6 +16,7 @@ from pipeline.study.statistics import summarize
 
 @figure("measure")
 def measure(material: Material) -> list[Picture]:
+    """The experiment's measure, seed by seed."""
     # By default that on which verdicts and tables rest, and not the last epoch's, of which the curves have more.
     chosen = MEASURES["late accuracy" if material.experiment.measure == "accuracy" else material.experiment.measure]
     rows = [
@@ -24,7 +25,7 @@ def measure(material: Material) -> list[Picture]:
         if (values := chosen.per_seed(run)) is not None
     ]
     title = chosen.title + (f" ({chosen.of_value})" if chosen.of_value else "")
-    caption = f"{chosen.title} of each seed. Ring: a seed; diamond and bar: mean and its interval; dotted line: the baseline's mean."
+    caption = f"{chosen.title} of each seed."
     return [Picture(caption, partial(draw_measure, rows, title))] if rows else []
 
 

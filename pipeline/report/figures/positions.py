@@ -17,6 +17,7 @@ from pipeline.report.figures.base import SIGNS, WIDTH, Material, Picture, figure
 
 @figure("position_similarity")
 def position_similarity(material: Material) -> list[Picture]:
+    """Cosine similarity of position vectors, patch by patch."""
     panels: list[tuple[str, FloatArray]] = []
     for run in material.runs:
         model = run.settings.model
@@ -26,11 +27,11 @@ def position_similarity(material: Material) -> list[Picture]:
         if not np.isfinite(vectors).all():
             continue
         fixed = model.position != "learned"
-        similarity = positions.cosine_similarity(vectors[:1] if fixed else vectors)
+        similarity = positions.cosine_similarity(vectors[:1] if fixed else vectors).round(4)  # the last bits are the processor's
         seeds = "fixed" if fixed else f"seed {run.seeds[0]}"
         panels.append((f"{material.label(run)}, {seeds}", positions.similarity_mosaic(similarity[0], run.grid)))
         if len(similarity) > 1:
-            mean = positions.similarity_mosaic(similarity.mean(axis=0), run.grid)
+            mean = positions.similarity_mosaic(similarity.mean(axis=0).round(4), run.grid)
             panels.append((f"{material.label(run)}, mean over {len(similarity)} seeds", mean))
     caption = (
         "Cosine similarity of the position vector of each patch with those of all patches. Each small square belongs to the patch at its "

@@ -19,6 +19,7 @@ from pipeline.report.figures.base import Line, Material, Picture, figure
 
 @figure("data_size")
 def data_size(material: Material) -> list[Picture]:
+    """Test error against the number of training images."""
     images = {run.variant: number for run in material.runs if (number := run.settings.train.train_images or material.train_images)}
     groups = base.same_but([run for run in material.runs if run.variant in images], "train.train_images", "train.seeds")
     architectures = [members[0].settings.model.architecture for members in groups]
@@ -36,6 +37,7 @@ def data_size(material: Material) -> list[Picture]:
 
 @figure("shifts")
 def shifts(material: Material) -> list[Picture]:
+    """Test accuracy on shifted test images."""
     lines = []
     for run in material.runs:
         if (shifted := shift_accuracy(run)) is not None:
@@ -47,6 +49,7 @@ def shifts(material: Material) -> list[Picture]:
 
 @figure("sizes")
 def sizes(material: Material) -> list[Picture]:
+    """Test accuracy on scaled test images."""
     lines = []
     for run in material.runs:
         if (scaled := size_accuracy(run)) is not None:
@@ -79,6 +82,7 @@ def _longer(material: Material) -> list[Picture]:
 
 @figure("first_steps")
 def first_steps(material: Material) -> list[Picture]:
+    """How far weights move in each of the first steps."""
     lines = [
         Line(material.label(run), tuple(range(1, FIRST_STEPS + 1)), changes, material.is_baseline(run))
         for run in material.runs

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -11,54 +10,11 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from pipeline.report.figures.base import COLOURS, DASHES, INK, MARKERS, MUTED, WIDTH, Picture, legend_below, log_ticks, plain_numbers
+from pipeline.report.figures.base import COLOURS, DASHES, MARKERS, MUTED, WIDTH, Picture, legend_below, log_ticks, plain_numbers
 from pipeline.timing.results import Timings
 from pipeline.timing.subjects import WAYS, Way
 
 WAY_LABELS: dict[Way, str] = {"published": "as published", "fast": "fast path"}
-
-
-def profile(timings: Timings, label: Callable[[str], str]) -> Picture:
-    """Where the time of a training step goes, for every subject that was timed in both ways."""
-    profiles = timings.raw["profiles"]
-    panels = [
-        (WAY_LABELS[way].capitalize(), [(label(name), profiles[f"step/{way}/{name}"]["groups"]) for name in timings.subjects("fast")])
-        for way in WAYS
-    ]
-    caption = (
-        "Where the time of a training step goes, in % of the profiled step, whose milliseconds stand at the end of its bar. The profiler "
-        "adds to every operator and so makes what calls many of them look slower than it is; the tables of times are taken without it."
-    )
-    return Picture(caption, partial(draw_profile, panels), "profile")
-
-
-def draw_profile(panels: Sequence[tuple[str, Sequence[tuple[str, Mapping[str, float]]]]]) -> Figure:
-    """Bars of equal length, divided into the shares of their parts, with their milliseconds at the end.
-
-    Args:
-        panels: (title, [(label of a bar, seconds of each part)]), the same parts and labels in all.
-    """
-    drawn = Figure(figsize=(WIDTH, 1.4 + 0.42 * len(panels[0][1])), layout="constrained")
-    parts = list(panels[0][1][0][1])
-    for axes, (title, bars) in zip(drawn.subplots(1, len(panels), sharey=True), panels, strict=True):
-        places = np.arange(len(bars))
-        seconds = np.array([[of[part] for part in parts] for _, of in bars])  # (bar, part)
-        totals = seconds.sum(axis=1)
-        widths = 100 * seconds / totals[:, None]
-        for part, colour, width, end in zip(parts, (*COLOURS, INK, MUTED), widths.T, widths.cumsum(axis=1).T, strict=False):
-            axes.barh(places, width, left=end - width, color=colour, height=0.68, linewidth=0, label=part)
-        for place, total in zip(places, totals, strict=True):
-            axes.text(102, place, f"{1e3 * total:#.3g} ms".replace(". ", " "), va="center", fontsize=9.5)
-        axes.set_title(title)
-        axes.set_xlabel("% of a step")
-        axes.set_xlim(0, 130)
-        axes.set_xticks([0, 25, 50, 75, 100])
-        axes.set_yticks(places, [textwrap.fill(label, 26) for label, _ in bars])
-        axes.set_ylim(len(bars) - 0.5, -0.5)
-        axes.grid(False)
-        sns.despine(ax=axes, left=True)
-    legend_below(drawn, drawn.axes[0].get_legend_handles_labels()[0], ncols=4)
-    return drawn
 
 
 def growth(timings: Timings) -> Picture:
