@@ -11,8 +11,9 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from filelock import FileLock, Timeout
 
@@ -25,6 +26,7 @@ from pipeline.runner.pool import choose_processes, die_with_parent
 
 LOCK = "dvc.lock"
 COPY = Path(".checkpoints/dvc.lock")  # as it was before DVC was started; here while DVC runs, or if it was killed
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _INTERRUPTED = {130, 252}  # exit statuses after Ctrl-C: a command's of this project, and DVC's
 
 
@@ -50,13 +52,13 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
         if own.source.shape is None and not is_noted(own, directory / "data" / "raw"):
             _run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", "fetch")
     if not arguments:  # with arguments DVC may run a part of the study that trains nothing
-        _run(directory, "make train", "pipeline.commands.train")
+        run(directory, "make train", "pipeline.commands.train")
         if os.environ.get("REPLAY") == "0":  # to DVC nothing has changed where a replay had accepted what was trained anew
             with _guarded(directory):
                 stages = [f"train@{variant}" for variant in settings.variants]
-                _run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", *stages)
+                run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", *stages)
     with _guarded(directory):
-        _run(directory, "dvc repro", "dvc", "repro", *arguments)
+        run(directory, "dvc repro", "dvc", "repro", *arguments)
 
 
 def check_place(directory: Path = Path()) -> None:
@@ -103,15 +105,15 @@ def _guarded(directory: Path) -> Iterator[None]:
             copy.unlink(missing_ok=True)
 
 
-def _run(directory: Path, name: str, *module: str) -> None:
+def run(directory: Path, name: str, *module: str, python: Path = Path(sys.executable), environment: Mapping[str, str] = _NOTHING) -> None:
     """Runs `python -m MODULE ARGUMENTS`, called `name`, in a directory. Raises as `reproduce` does where it failed."""
     this = os.getpid()
     # Stages call `python`; it has to be this one.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
     command = subprocess.Popen(
-        [sys.executable, "-m", *module],
+        [str(python), "-m", *module],
         cwd=directory,
-        env=os.environ | {"PATH": path},
+        env=os.environ | {"PATH": path, **environment},
         preexec_fn=lambda: die_with_parent(this),
     )
     try:

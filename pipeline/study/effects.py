@@ -271,9 +271,19 @@ def look_level(looks: tuple[int, ...]) -> float:
     Args:
         looks: numbers of seeds, rising; with one number or none there is no repetition.
     """
-    information = [a * b / (a + b) for a, b in look_orders(looks)[0]]
+    return _level(tuple(a * b / (a + b) for a, b in look_orders(looks)[0]), 1 - LEVEL)
+
+
+@cache
+def common_look_level(looks: tuple[int, ...], error: float = 1 - LEVEL) -> float:
+    """As `look_level`, where both sides have the same number of seeds at each look, and all looks together may miss in `error` of cases."""
+    return _level(tuple(k / 2 for k in looks), error)
+
+
+def _level(information: tuple[float, ...], error: float) -> float:
     if len(information) < 2:
-        return LEVEL
+        return 1 - error
+    miss = error * TOGETHER / (1 - LEVEL)
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
 
     def stays(bound: float) -> float:
@@ -285,5 +295,5 @@ def look_level(looks: tuple[int, ...]) -> float:
             held, before = density * weights * reach, amount
         return float(held.sum())
 
-    bound = optimize.brentq(lambda bound: stays(bound) - (1 - TOGETHER), 1.0, 6.0)
+    bound = optimize.brentq(lambda bound: stays(bound) - (1 - miss), 1.0, 9.0)
     return float(1 - 2 * special.ndtr(-bound))

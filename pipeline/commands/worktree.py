@@ -1,0 +1,109 @@
+"""A commit's own code at work: a git worktree in which its train stage trains a variant into this folder's finished seeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import params
+from pipeline.commands.repro import run
+from pipeline.errors import UserError
+from pipeline.files import write_text
+from pipeline.params import Params
+from pipeline.provenance import code_hash, code_of, git
+from pipeline.study.files import ARRAYS, CHECKPOINTS, CONFIGS, FINISHED
+from pipeline.study.git import Repository
+
+_LOCK = "requirements.lock"
+_LEFT_OUT = ("benchmarks", "docs", "reports", "results", "store", "tables", "tests", "timing")  # which training does without
+_SCENES = ARRAYS.with_name("scenes")
+
+
+@dataclass(frozen=True)
+class Worktree:
+    """A commit's files, and the folder in them that is as the working directory is in its own repository.
+
+    Attributes:
+        python: that of the commit's own lock where it differs, else this one.
+    """
+
+    name: str
+    top: Path
+    folder: Path
+    python: Path
+
+    def params(self) -> Params:
+        """The commit's settings. Raises UserError where today's code does not read them."""
+        try:
+            return params.load(self.folder / "params.yaml")
+        except UserError as error:
+            raise UserError(f"{self.name} has settings that this code does not read ({error}): name a later commit.") from None
+
+    def code(self, task: str) -> str:
+        """The hash of its code that trains."""
+        return code_hash(code_of(task), self.top / "pipeline")
+
+    def train(self, variant: str, seeds: Sequence[int]) -> None:
+        """Has its code finish these seeds, or replay them. Raises UserError (status 1) where that fails, after the lines that say why."""
+        config = self.folder / CONFIGS / f"{variant}.json"
+        self._run("pipeline.stages.resolve")
+        settings = json.loads(config.read_text(encoding="utf-8"))
+        settings["train"]["seeds"] = list(seeds)
+        config.write_text(json.dumps(settings, sort_keys=True, indent=2) + "\n", encoding="utf-8")
+        self._run("pipeline.stages.train", variant)
+
+    def _run(self, *module: str) -> None:
+        own = {"PYTHONPATH": str(self.top.resolve())}
+        run(self.folder, f"{module[0]} of {self.name}", *module, python=self.python.absolute(), environment=own)
+
+
+def checked_out(revision: str) -> Worktree:
+    """The worktree of a commit, in .checkpoints/commits, with this folder's data and finished seeds.
+
+    Raises:
+        UserError: there is no such commit, or (status 1) git or the installation of its lock failed.
+    """
+    here = Path().resolve()
+    repository = Repository.around(here)
+    commit = repository.commit(revision)
+    top = repository.root / CHECKPOINTS / "commits" / commit.short
+    if not (top / "ready").exists():  # or a kill came between
+        for words in (
+            ("worktree", "remove", "--force", "--force", str(top)),  # fails where there is none
+            ("worktree", "prune"),
+            ("worktree", "add", "--force", "--detach", "--no-checkout", str(top), commit.id),
+        ):
+            done = git(*words, cwd=repository.root, text=True)
+        if done.returncode == 0:
+            git("sparse-checkout", "set", "--no-cone", "/*", *(f"!/{name}/" for name in _LEFT_OUT), cwd=top)
+            done = git("checkout", "--quiet", "--detach", commit.id, cwd=top, text=True)
+        if done.returncode:
+            raise UserError(f"git could not check {commit.short} out in {top}: {done.stderr.strip()}", status=1)
+        write_text(top / "ready", "")
+    python = Path(sys.executable)
+    lock, own = repository.root / _LOCK, top / _LOCK
+    if own.exists() and lock.exists() and own.read_bytes() != lock.read_bytes():
+        print(f"{commit.short} has another {_LOCK}: its own environment is installed in {top / '.venv'}", flush=True)
+        python = top / ".venv" / "bin" / "python"
+        if subprocess.run(["make", "--silent", "-C", str(top), "setup"]).returncode:
+            raise UserError(f"The lock of {commit.short} could not be installed; the lines above say why.", status=1)
+    folder = top / here.relative_to(repository.root.resolve())
+    tree = Worktree(f"commit {commit.short}", top, folder, python)
+    if folder != top:  # a profile's
+        lay_out = f"from pipeline.commands.profiles import lay_out; lay_out({here.name!r})"
+        environment = os.environ | {"PYTHONPATH": str(top)}
+        if subprocess.run([str(python), "-c", lay_out], cwd=top, env=environment).returncode:
+            raise UserError(f"The profile {here.name} of {commit.short} could not be laid out; the lines above say why.", status=1)
+    FINISHED.mkdir(parents=True, exist_ok=True)
+    for path in (ARRAYS, _SCENES, FINISHED):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        if not (folder / path).is_symlink():
+            shutil.rmtree(folder / path, ignore_errors=True)
+            (folder / path).symlink_to(path.resolve())
+    return tree

@@ -1,0 +1,104 @@
+"""Whether a change is better: the rule of `make judge`.
+
+Both sides train the same number of seeds, look by look, and the first look that decides ends it. As with claims the effect is a ratio of
+geometric means where the measure's effects are ratios, else a difference, its interval is Welch's, and all looks share one level, at
+which all of them together err in at most 5 % of cases. `docs/method/judge_rates.py` counts how often that comes out on real trainings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.measures import MEASURES
+from pipeline.measures.definitions import FloatArray
+from pipeline.study.effects import common_look_level, contrast, of_shares, share_contrast
+from pipeline.study.statistics import LEVEL, Interval
+
+LOOKS = (6, 10, 20, 50, 100)
+MARGIN = 0.05
+UNDECIDED = "not decided"
+STATUS = {"better": 0, "larger": 0, "worse": 3, "smaller": 3, "the same": 4, UNDECIDED: 5}  # a command's exit status
+# Of the others nobody says whether more or less of them is better, so that their answers are "larger" and "smaller".
+_SMALLER = {
+    "test loss", "late test error", "late train loss", "error times arithmetic", "unsteadiness", "diverged", "unstable",
+    "steps to a train loss of 0.5", "first-epoch loss", "accuracy lost to shifts", "scene error",
+}  # fmt: skip
+_LARGER = {
+    "accuracy", "late accuracy", "validation accuracy", "accuracy gained", "accuracy at another size", "scene accuracy",
+    "scene accuracy by beam search", "scene accuracy of repeats", "exact match", "CIDEr-D",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look found.
+
+    Attributes:
+        n: seeds of each side.
+        effect: a ratio of the change to what it is compared with, or a difference in the measure's own unit.
+        interval: of the effect; None without spread.
+        answer: better, worse, the same or not decided; of a measure without a good side larger or smaller.
+        needed: seeds of each side with which the interval would just lie on one side of the nearest bound, if mean and spread stay as
+            they are; None where it is decided, or where no number would.
+    """
+
+    n: int
+    effect: float
+    interval: Interval | None
+    answer: str
+    needed: int | None = None
+
+
+def words(measure: str) -> tuple[str, str]:
+    """What a smaller and a larger effect is called."""
+    return ("better", "worse") if measure in _SMALLER else ("worse", "better") if measure in _LARGER else ("smaller", "larger")
+
+
+def looks_up_to(most: int) -> tuple[int, ...]:
+    """The looks with at most so many seeds a side, and that number."""
+    return (*(look for look in LOOKS if look < most), most)
+
+
+def error_of(k: int) -> float:
+    """The share of cases in which the k-th proposal of a series may be answered wrongly: over any number of them 5 %, as Σ 1/k² = π²/6."""
+    return (1 - LEVEL) * 6 / (math.pi * k) ** 2
+
+
+def judge(
+    measure: str,
+    change: Sequence[float] | FloatArray,
+    against: Sequence[float] | FloatArray,
+    *,
+    looks: tuple[int, ...] = LOOKS,
+    margin: float = MARGIN,
+    error: float = 1 - LEVEL,
+) -> Look:
+    """The answer from equally many seeds of two networks.
+
+    Args:
+        change, against: (seeds,), finite; above 0 where the measure's effects are ratios.
+        looks: all that are planned, which decide the level.
+        margin: how far a ratio may lie from 1 (0.05: from 1/1.05 to 1.05), or a difference from 0, and still be the same.
+        error: the share of cases in which all looks together may err.
+    """
+    is_ratio, level = MEASURES[measure].ratio, common_look_level(looks, error)
+    sides = [np.asarray(side, dtype=np.float64) for side in (change, against)]
+    sides = [np.log(side) for side in sides] if is_ratio else sides
+    bound, show = (math.log1p(margin), math.exp) if is_ratio else (margin, float)
+    estimate = (share_contrast if MEASURES[measure].share else contrast)(*sides)
+    estimate = of_shares(estimate, 2) if MEASURES[measure].of_value == "%" and not is_ratio else estimate
+    n, mean, ends = len(sides[0]), estimate.mean, estimate.interval(level)
+    if ends is None or ends.low == ends.high:  # without a spread nothing is known of other seeds
+        return Look(n, show(mean), None, UNDECIDED)
+    shown = Interval(show(ends.low), show(ends.high), level)
+    smaller, larger = words(measure)
+    for holds, answer in ((ends.high < -bound, smaller), (ends.low > bound, larger), (-bound < ends.low and ends.high < bound, "the same")):
+        if holds:
+            return Look(n, show(mean), shown, answer)
+    distance = min(abs(mean + bound), abs(mean - bound))
+    needed = max(n + 1, math.ceil(n * ((ends.high - ends.low) / 2 / distance) ** 2)) if distance else None
+    return Look(n, show(mean), shown, UNDECIDED, needed)
