@@ -38,12 +38,12 @@ from pipeline.report.figures import judged
 from pipeline.runner import pool, seeds
 from pipeline.runner.seeds import Finished
 from pipeline.runner.train import survey, train
-from pipeline.stages import bring
 from pipeline.study import Training, tables
 from pipeline.study.claims import measure_values
 from pipeline.study.files import ARRAYS, CHECKPOINTS, FINISHED
 from pipeline.study.proposals import LOOKS, MARGIN, STATUS, UNDECIDED, Look, error_of, judge, looks_up_to
 from pipeline.study.results import load as load_study
+from pipeline.training.tasks import data_digest
 
 _INPUTS = ("code", "scenes", "resolve")  # stages that, with those before them, make what trainings read
 _MEASURES = {"classification": "late test error", "captioning": "scene error"}  # by task, where none is given
@@ -210,7 +210,7 @@ def main(argv: list[str]) -> int:
 
 def _judged(given: argparse.Namespace, start: float) -> Judged:
     _enter(given.folder)
-    bring.check_place()
+    repro.check_place()
     change, against = _sides(given)
     measure = given.measure or _MEASURES[change.settings.task]
     margin, most = _numbers(given, measure, change.settings.task, against.settings.task)
@@ -399,28 +399,24 @@ def _evaluate(side: Side, measure: str, n: int, device: str) -> None:
                 columns = {name: float(column[i]) for name, column in stored.evaluation.items()}
                 side.evaluated.setdefault(seed, (columns, {"shared": {}}))
     missing = [seed for seed in range(n) if seed not in side.evaluated]
-    parts = seeds.find(seeds.folder(FINISHED, side.settings, tasks_digest(side)), side.code, side.settings)[0]
-    if lost := [str(seed) for seed in missing if seed not in parts or not parts[seed].tensors]:
+    if lost := [str(seed) for seed in missing if not side.parts[seed].has_weights]:
         raise UserError(f"The weights of {side.name}'s seeds {', '.join(lost)} are not here, which {measure} takes: name another measure.")
     with tempfile.TemporaryDirectory(prefix="judge-") as folder:
-        place, settings = Path(folder) / side.variant, side.of(missing)
-        seeds.assemble(place, settings, [parts[seed] for seed in missing], {"variant": side.variant, "seeds": missing})
+        path, settings = Path(folder) / f"{side.variant}{seeds.SUFFIX}", side.of(missing)
+        about = {"variant": side.variant, "seeds": missing, "config": settings.model_dump(mode="json")}
+        about["data_digest"] = data_digest(settings.task, ARRAYS)
+        seeds.assemble(path, settings, [side.parts[seed] for seed in missing], about)
         probe = MEASURES[measure].probe
         groups = pool.make_groups(missing, device, stackable=settings.stackable)
-        jobs = [inference.Task(side.variant, settings, tuple(one), (probe,) if probe else (), device, place, ARRAYS) for one in groups]
+        jobs = [
+            inference.Task(side.variant, settings, tuple(one), (probe,) if probe else (), device, path, ARRAYS, FINISHED) for one in groups
+        ]
         for task, result in inference.run(jobs, min(len(jobs), pool.choose_processes() if device == "cpu" else 1)):
             if isinstance(result, UserError):
                 raise result
             for i, seed in enumerate(task.seeds):
                 own = {name: float(column[i]) for name, column in result.columns.items()}
                 side.evaluated[seed] = own, {name: array[i] for name, array in result.arrays.items()} | {"shared": result.shared}
-
-
-def tasks_digest(side: Side) -> str:
-    """Of the data that it trains on."""
-    from pipeline.training.tasks import data_digest
-
-    return data_digest(side.settings.task, ARRAYS)
 
 
 # --- the page ---
