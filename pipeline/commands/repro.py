@@ -50,7 +50,7 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
     own = settings.data.model_copy(update={"path": str(directory / (settings.data.path or ""))})
     with _guarded(directory):
         if own.source.shape is None and not is_noted(own, directory / "data" / "raw"):
-            _run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", "fetch")
+            run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", "fetch")
     if not arguments:  # with arguments DVC may run a part of the study that trains nothing
         run(directory, "make train", "pipeline.commands.train")
         if os.environ.get("REPLAY") == "0":  # to DVC nothing has changed where a replay had accepted what was trained anew

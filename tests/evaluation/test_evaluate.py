@@ -31,7 +31,7 @@ def test_a_loss_is_reproduced_to_five_digits_and_an_accuracy_exactly() -> None:
     last = [make_row(0.25, 0.9, seed=3), make_row(0.5, 0.8, seed=5)]
     assert check(last, [0.250002, 0.5], [0.9, 0.8]) is None
     for losses, accuracies in (([0.25, 0.50001], [0.9, 0.8]), ([0.25, 0.5], [0.9, 0.8001])):
-        with pytest.raises(UserError, match=r"seed 5, test at .* its training ended at 0.500000 and 0.8000: .* train@v`") as caught:
+        with pytest.raises(UserError, match=r"seed 5, test at .* ended at 0.500000 and 0.8000: .* train@v`.* persistent=False") as caught:
             check(last, losses, accuracies)
         assert caught.value.status == 1
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,11 +10,12 @@ import pytest
 import yaml
 
 from pipeline.commands import profiles
+from pipeline.data import datasets
 from pipeline.data.datasets import Dataset, data_digest, load
 from pipeline.errors import UserError
-from pipeline.params.data import MNIST_SHAPE
+from pipeline.params.data import DATASETS, MNIST_SHAPE, DataSource
 from pipeline.stages import fetch, prepare
-from tests.helpers import flip_bit
+from tests.helpers import ROOT, flip_bit
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
@@ -71,6 +73,19 @@ def test_picture_shows_each_class_in_file_order(tmp_path):
 
 def test_prepare_before_fetch(study):
     with pytest.raises(UserError, match=r"manifest\.json is missing"):
+        prepare.main([])
+
+
+def test_what_an_own_reader_raises_is_shown_with_its_place(study, monkeypatch):
+    names = {}
+    exec(compile("\n\ndef read_own(*_):\n    raise KeyError('no such scan')\n", ROOT / "pipeline/data/lab.py", "exec"), names)
+    monkeypatch.setattr(datasets, "read_own", names["read_own"], raising=False)
+    monkeypatch.setitem(DATASETS, "own", DataSource("Own", reader="pipeline.data.datasets:read_own"))
+    settings = yaml.safe_load((study / "params.yaml").read_text())
+    (study / "params.yaml").write_text(yaml.safe_dump(settings | {"data": {"dataset": "own"}}))
+    (study / "data/raw").mkdir(parents=True)
+    (study / "data/raw/manifest.json").write_text(json.dumps({"dataset": "own", "files": {}}))
+    with pytest.raises(UserError, match=r"read_own failed in pipeline/data/lab\.py, line 4, KeyError: 'no such scan': mend it"):
         prepare.main([])
 
 
