@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from pipeline.params import Params
 from pipeline.params import load as load_params
@@ -28,23 +26,12 @@ from tests.helpers import ROOT, approve
 from tests.made_up import write_dataset, write_odd_study
 
 GOLDEN = ROOT / "tests/golden"
-BLOBS = ROOT / "results/files/md5"  # by md5, as DVC's remote keeps them
 
 
 @pytest.fixture(scope="module")
 def files() -> dict[str, Path]:
-    """By the places at which they lie, the files of the store; of the earlier form, those that dvc.lock names in its remote."""
-    if (ROOT / "store").exists():
-        return {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "store").rglob("*") if path.is_file()}
-    stages = yaml.load((ROOT / "dvc.lock").read_text(), Loader=yaml.CSafeLoader)["stages"]
-    found = {out["path"]: out["md5"] for stage in stages.values() for out in stage.get("outs", ())}
-    listing = json.loads(blob(found["predictions"]).read_text())
-    found |= {f"store/predictions/{entry['relpath']}": entry["md5"] for entry in listing}
-    return {path: blob(md5) for path, md5 in found.items()}
-
-
-def blob(md5: str) -> Path:
-    return BLOBS / md5[:2] / md5[2:]
+    """By the places at which they lie, the files of the store."""
+    return {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "store").rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +100,6 @@ def test_stored_settings_keep_their_key(files: dict[str, Path]) -> None:
     """A seed is found again by the hash of its settings: an option with another name or default would train all of them anew."""
     expected = dict(line.split() for line in (GOLDEN / "training_hashes.txt").read_text().splitlines())
     stored = {file.stem: seeds.read_record(file) for path, file in files.items() if path.startswith("store/trainings/")}
-    stored |= {path.split("/")[1]: json.loads(file.read_text()) for path, file in files.items() if path.endswith("/run.json")}
     assert {variant: seeds.settings_of(record).training_hash for variant, record in stored.items()} == expected
 
 
