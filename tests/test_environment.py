@@ -74,3 +74,7 @@ def test_git_changes_no_bytes(tmp_path: Path) -> None:
     commit_all(tmp_path)
     git(tmp_path, "-c", "core.autocrlf=true", "clone", "--quiet", ".", "clone")
     assert (tmp_path / "clone" / "run.json").read_bytes() == b"{}\n"
+
+
+def test_what_dvc_plots_writes_is_no_work_in_progress() -> None:
+    assert git(ROOT, "check-ignore", "dvc_plots/index.html").strip() == "dvc_plots/index.html"
