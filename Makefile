@@ -1,7 +1,7 @@
 # `make demo` and `make test` need only Python 3.11.4 to 3.13 with venv, git and make; each rule sets up the rest.
 # Values come from the command line alone: what the shell exports as PYTHON, SEED or IN is another's. They reach a command through the
 # environment, letter for letter: as make's text, $(shell ...) and quotes in them would run.
-GIVEN := NAME BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON EXPERIMENT
+GIVEN := NAME BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON EXPERIMENT AGAINST MARGIN MEASURE SEEDS SERIES JSON
 $(foreach name,$(GIVEN),$(eval override $(name) := $(if $(filter command,$(origin $(name))),$$(value $(name)))))
 override PYTHON := $(if $(filter command,$(origin PYTHON)),$(value PYTHON),python3)
 export PYTHON $(GIVEN)
@@ -25,7 +25,7 @@ TEST_PROCESSES := $(shell expr $$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT npr
 PROCESSES := LAB_PROCESSES="$${JOBS:-$$LAB_PROCESSES}"
 IN_FOLDER := CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
 
-.PHONY: help setup demo study list plan caption classify export test test-fast lint repro train preview verify compare ui sync bench gpu-check lock clean
+.PHONY: help setup demo study list plan caption classify export test test-fast lint repro train judge preview verify compare ui sync bench gpu-check lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -70,6 +70,10 @@ repro: $(STAMP) ## the full study, after a kill too: make train, then dvc repro:
 train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS=processes] [ON=ray]; of a profile with IN=build/preview
 	@test "$$ON" != ray || uv pip install --python $(VENV)/bin/python --quiet --require-hashes -r requirements-cluster.lock
 	@$(IN_FOLDER); python -m pipeline.commands.train --jobs="$$JOBS" --on="$$ON"
+
+judge: $(STAMP) ## better or not: VARIANT=name [AGAINST=name] or BASE=rev; [MARGIN=5] [MEASURE=name] [SEEDS=most] [SERIES=name] [JSON=1] [IN=build/demo]
+	@python -m pipeline.commands.judge --against="$$AGAINST" --base="$$BASE" --margin="$$MARGIN" --measure="$$MEASURE" --seeds="$$SEEDS" \
+		--series="$$SERIES" --in="$$IN" $${JSON:+--json} -- "$$VARIANT"
 
 verify: $(STAMP) ## whether the committed results are what the code makes of the stored weights: [VARIANT=name] [SEED=n [TRAIN=1]]
 	@python -m pipeline.commands.verify --variant="$$VARIANT" --seed="$$SEED" --train="$$TRAIN"

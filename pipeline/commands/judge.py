@@ -45,7 +45,6 @@ from pipeline.study.proposals import LOOKS, MARGIN, STATUS, UNDECIDED, Look, err
 from pipeline.study.results import load as load_study
 from pipeline.training.tasks import data_digest
 
-_INPUTS = ("code", "scenes", "resolve")  # stages that, with those before them, make what trainings read
 _MEASURES = {"classification": "late test error", "captioning": "scene error"}  # by task, where none is given
 _HELP = (
     "Exit status: 0 better (larger), 3 worse (smaller), 4 the same, 5 not decided; 2 bad input, 1 a fault of the machine."
@@ -320,7 +319,7 @@ def _grow(sides: Sequence[Side], n: int, device: str) -> None:
     """Finishes the first n seeds of each side: what the study, its store or an earlier command has counts."""
     if all(_take(side, n, device) for side in sides):
         return
-    repro.reproduce(Path(), _INPUTS)
+    repro.reproduce(Path(), ("code", repro.data_stage(), "resolve"))  # what trainings read
     for side in [side for side in sides if side.tree and not _take(side, n, device)]:
         assert side.tree is not None
         before = {*side.parts}
