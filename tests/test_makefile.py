@@ -126,7 +126,7 @@ def test_what_an_interrupted_set_up_left_is_made_anew(checkout: Path, left: str)
 
 def test_a_path_that_mlflow_does_not_take_is_refused(checkout: Path) -> None:
     place = checkout.rename(checkout.with_name("100%"))
-    done = make(place, "setup")
+    done = make(place, "setup", f"PYTHON={sys.executable}")
     assert done.returncode == 2
     assert done.stderr.startswith("MLflow takes no folder whose path has a %: ")
 
@@ -152,7 +152,7 @@ def test_a_python_that_is_too_old(checkout: Path) -> None:
     """3.11 itself is not enough: `tarfile` has its filters since 3.11.4."""
     (checkout / ".venv" / ".installed").unlink()
     old = checkout / "python3.11.3"
-    old.write_text(f"#!/bin/sh\nexec {sys.executable} -c \"import sys; sys.version_info = (3, 11, 3, 'final', 0); $2\"\n")
+    old.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "import sys; sys.version_info = (3, 11, 3, \'final\', 0); $2"\n')
     old.chmod(0o755)
     done = make(checkout, "setup", f"PYTHON={old}")
     assert done.returncode == 2
