@@ -17,7 +17,7 @@ from pipeline import provenance
 from pipeline.errors import UserError, run_command
 from pipeline.params import DataSettings, Params, VariantSettings, load
 from pipeline.runner import pool
-from pipeline.runner.seeds import folder, is_there, read
+from pipeline.runner.seeds import folder, read
 from pipeline.training import tasks
 from pipeline.training.fused import why_not
 
@@ -111,7 +111,7 @@ def seeds(claims: tuple[str, ...], count: int, until: float, packer: Packer, epo
         job = pool.Job(settings, ARRAYS, place, device, origin)
         for first in range(FIRST_SEED, FIRST_SEED + count, TOGETHER):
             group = list(range(first, min(first + TOGETHER, FIRST_SEED + count)))
-            missing = [seed for seed in group if not is_there(place, seed, origin)]
+            missing = [seed for seed in group if not (place / f"seed-{seed}.{origin['code_hash'][:12]}.done").exists()]
             begin = time.monotonic()
             for part in pool.make_groups(missing, device, stackable=settings.stackable) if missing else []:
                 for message in pool.messages(pool.Assignment(job, pool.Task(part)), lambda job: data[job.settings.task]):

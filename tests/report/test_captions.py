@@ -24,6 +24,7 @@ from pipeline.evaluation.records import Records
 from pipeline.report import pages
 from pipeline.runner import seeds
 from pipeline.study import load
+from pipeline.study.files import FINISHED
 from pipeline.study.results import load_current
 from pipeline.training import tasks
 from pipeline.training.engine import Trainer, set_reproducible
@@ -92,7 +93,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: dic
     set_reproducible(torch.device("cpu"))
     for variant in TRAINED:
         train(root, variant, study.resolve(variant))
-    records = Records(root / "data/arrays", root / "store/trainings", root / "store/predictions", root / "tables")
+    records = Records(root / "data/arrays", root / "store/trainings", root / "store/predictions", root / "tables", root / FINISHED)
     (root / "store/predictions").mkdir(parents=True, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAB_DEVICE", "cpu")
@@ -132,10 +133,12 @@ def train(root: Path, variant: str, settings: params.VariantSettings) -> None:
         trainer = Trainer(settings, data, [seed], device)
         finish(trainer)
         parts += seeds.of_trainer(trainer, origin, {seed: {}})
-    record = {
+    record: dict[str, Any] = {
         "variant": variant, "config": settings.model_dump(mode="json"), "seeds": list(settings.train.seeds), "dataset": "digits",
         "training_id": variant, "data_digest": tasks.data_digest(settings.task, root / "data/arrays"),
     }  # fmt: skip
+    for part in parts:
+        seeds.write(seeds.folder(root / FINISHED, settings, record["data_digest"]), part)
     seeds.assemble(stored(root, variant), settings, parts, record)
 
 

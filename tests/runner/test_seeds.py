@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,8 +134,9 @@ def test_another_default_is_another_key(kind: type[Settings], name: str, study: 
 def test_every_option_counts_in_the_key_and_the_keys_are_what_they_were(study: Params) -> None:
     trained = load(ROOT).trainings
     keys = {variant: study.resolve(variant).training_hash for variant in trained}
-    digest = hashlib.sha256("\n".join(f"{variant} {key}" for variant, key in sorted(keys.items())).encode()).hexdigest()
-    assert digest == "7228e16fa7d06263c3969b7d182ad46f4da9e90cb5989f294c517a0e36dce2f7", "finished seeds would not be found again"
+    if not (golden := ROOT / "tests/golden/training_hashes.txt").exists():
+        pytest.skip("a study of one's own has no keys from before")
+    assert keys == dict(line.split() for line in golden.read_text().splitlines()), "finished seeds would not be found again"
     assert {name: training.settings.training_hash for name, training in trained.items()} == keys
     for of in (study.resolve(variant) for variant in ("base", "caption", "cnn")):
         flat = dict(flatten(of.model_dump(mode="json")))
