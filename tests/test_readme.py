@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from pipeline.params import Params
+from pipeline.study.proposals import STATUS
 from tests.helpers import ROOT
 
 
@@ -42,3 +43,12 @@ def test_its_code_blocks_are_narrow_enough_for_a_page() -> None:
     lines = [line for block in re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE) for line in block.splitlines()]
     assert len(lines) > 20
     assert [line for line in lines if len(line) > 100] == []
+
+
+def test_an_agents_table_of_exit_statuses_is_the_judges() -> None:
+    rows = re.findall(
+        r"^   \| (\d) \| ([^|(]+?)(?: \([^)]*\))? \|", (ROOT / "docs/agents.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    said = {answer: int(status) for status, answer in rows}
+    assert {answer: said.get(answer) for answer in STATUS if answer not in ("larger", "smaller")}.items() <= STATUS.items()
+    assert (said["bad input"], said["a fault of the machine"]) == (2, 1)
