@@ -21,6 +21,15 @@ def test_the_effects_that_it_names_stand_on_the_pages_that_it_names() -> None:
     assert [effect for page, effect in rows if f"| {effect} |" not in (ROOT / page).read_text(encoding="utf-8")] == []
 
 
+def test_its_count_of_claims_fixed_before_is_the_first_pages() -> None:
+    said = [
+        re.findall(r"Of (\d+ verdicts on trainings \d+ rest only on seeds)", (ROOT / page).read_text(encoding="utf-8"))
+        for page in ("README.md", "reports/README.md")
+    ]
+    assert len(said[0]) == 1
+    assert said[0] == said[1]
+
+
 def test_a_variant_is_added_to_lines_that_are_there() -> None:
     (diff,) = re.findall(r"^```diff\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     kept = [line[1:] for line in diff.splitlines() if not line.startswith("+")]

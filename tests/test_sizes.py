@@ -1,0 +1,49 @@
+"""The house stays small. A limit is raised in a commit that says why, and falls with what goes; beside it stands the aim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from pipeline.provenance import git
+from tests.helpers import ROOT
+
+ENGINE = "pipeline/kernels/fused_vit"  # the GPU's, which has its own design
+# What, its limit and its aim.
+LIMITS = [
+    ("lines of the package with its templates, but the GPU's engine", 22_600, 15_500),
+    ("lines of tests", 20_400, 13_500),
+    ("lines of benchmarks", 1_000, 1_000),
+    ("bytes of README.md", 17_000, 17_000),
+    ("bytes of params.yaml", 15_000, 15_000),
+    ("bytes of dvc.lock", 130_000, 130_000),
+    ("bytes of docs/architecture.md", 14_400, 14_000),
+    ("bytes of store/", 60_000_000, 60_000_000),
+    ("tracked files", 730, 600),
+]
+
+
+@pytest.fixture(scope="module")
+def sizes() -> dict[str, int]:
+    listed = git("ls-files", "-z", cwd=ROOT, encoding="utf-8")
+    if listed.returncode:
+        pytest.skip("not a git repository")
+    tracked = [path for path in listed.stdout.split("\0") if (ROOT / path).is_file()]
+
+    def lines(folder: str, but: str = "\n") -> int:
+        texts = (path for path in tracked if path.startswith(folder) and path.endswith((".py", ".j2", ".cu")) and not path.startswith(but))
+        return sum((ROOT / path).read_bytes().count(b"\n") for path in texts)
+
+    def size(paths: Iterable[str]) -> int:
+        return sum((ROOT / path).stat().st_size for path in paths)
+
+    counts = [lines("pipeline/", ENGINE), lines("tests/"), lines("benchmarks/")]
+    counts += [size([name]) for name in ("README.md", "params.yaml", "dvc.lock", "docs/architecture.md")]
+    counts += [size(path for path in tracked if path.startswith("store/")), len(tracked)]
+    return dict(zip((what for what, _, _ in LIMITS), counts, strict=True))
+
+
+@pytest.mark.parametrize(("what", "limit", "aim"), LIMITS)
+def test_nothing_grows_without_a_word(sizes: dict[str, int], what: str, limit: int, aim: int) -> None:
+    assert sizes[what] <= limit, f"{what}: {sizes[what]:,}, of at most {limit:,}; the aim is {aim:,}"
