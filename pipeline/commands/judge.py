@@ -196,14 +196,13 @@ def main(argv: list[str]) -> int:
         if kept is not None:
             sys.stdout.flush()
             os.dup2(kept, 1)
+    page = _write(found, shlex.join(argv))
     if given.json:
         print(json.dumps(found.to_json()))
     else:
+        trained = found.change.trained + found.against.trained
         print(f"{found.last.answer}\n{found.sentence}")
-        side = f"{found.change.trained + found.against.trained} seeds trained"
-        print(f"{side} in {found.seconds:.1f} s. This explores: it is no claim of the study. The page: {_write(found, shlex.join(argv))}")
-        return STATUS[found.last.answer]
-    _write(found, shlex.join(argv))
+        print(f"{trained} seeds trained in {found.seconds:.1f} s. This explores: it is no claim of the study. The page: {page}")
     return STATUS[found.last.answer]
 
 
@@ -213,11 +212,11 @@ def _judged(given: argparse.Namespace, start: float) -> Judged:
     change, against = _sides(given)
     measure = given.measure or _MEASURES[change.settings.task]
     margin, most = _numbers(given, measure, change.settings.task, against.settings.task)
+    if change.key() == against.key():
+        raise UserError(f"{change.name} and {against.name} are trained with the same settings by the same code: there is nothing to judge.")
     looks, device = looks_up_to(most), pool.choose_device()
     number = _number(given.series, [*change.key(), *against.key(), measure, str(margin)])
     error = error_of(number) if number else error_of(1) * math.pi**2 / 6
-    if change.key() == against.key():
-        raise UserError(f"{change.name} and {against.name} are trained with the same settings by the same code: there is nothing to judge.")
     taken: list[tuple[Look, int, float]] = []
     for n in looks:
         for sides in [[against], [change]] if against.tree else [[against, change]]:  # what a commit trained may be replayed
