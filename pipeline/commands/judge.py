@@ -424,10 +424,12 @@ def _write(found: Judged, asked: str) -> Path:
     """build/judge.md with its picture; in a profile's folder judge.md."""
     place = Path() if Path.cwd().parent == profiles.ROOT / "build" else Path("build")
     n = found.last.n
-    sides = [(side.name, side.training(n).test_error, _finite(side, found.measure, n)) for side in (found.against, found.change)]
-    picture = judged.picture(sides, MEASURES[found.measure].title, [look.n for look, _, _ in found.taken])
+    sides = [(side.name, side.training(n).test_error, _shown_values(side, found.measure, n)) for side in (found.against, found.change)]
+    measure = MEASURES[found.measure]
+    unit = f" ({measure.of_value})" if measure.of_value else ""
+    picture = judged.picture(sides, f"{measure.title}{unit}", [look.n for look, _, _ in found.taken])
     page = text.environment("pipeline").get_template("judge.md.j2").render(
-        found=found, asked=asked, picture=picture, measure=MEASURES[found.measure], error=found.number and 100 * error_of(found.number)
+        found=found, asked=asked, picture=picture, measure=measure, error=found.number and 100 * error_of(found.number)
     )  # fmt: skip
     for path, content in ((place / "judge.png", picture.png()), (place / "judge.md", re.sub(r"\n{3,}", "\n\n", page).strip() + "\n")):
         with replacing(path) as temporary:
@@ -435,9 +437,10 @@ def _write(found: Judged, asked: str) -> Path:
     return place / "judge.md"
 
 
-def _finite(side: Side, measure: str, n: int) -> FloatArray:
+def _shown_values(side: Side, measure: str, n: int) -> FloatArray:
+    """(n,), in the unit that pages print."""
     values = MEASURES[measure].per_seed(side.training(n))
-    return np.full(n, np.nan) if values is None else values
+    return np.full(n, np.nan) if values is None else np.asarray(values) * MEASURES[measure].factor
 
 
 if __name__ == "__main__":
