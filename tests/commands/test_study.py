@@ -39,7 +39,7 @@ def test_it_is_a_repository_with_a_study_of_one_screen(made: Path) -> None:
     assert git("status", "--porcelain", cwd=made).stdout == b""
     assert git("log", "--format=%s", cwd=made, encoding="utf-8").stdout == "A study begins\n"
     tracked = git("ls-files", cwd=made, encoding="utf-8").stdout.split()
-    assert not [name for name in tracked if name.startswith(("reports/", "store/", "results/", "tables/", "profiles/", "benchmarks/"))]
+    assert not [name for name in tracked if name.startswith(("reports/", "store/", "tables/", "profiles/", "benchmarks/"))]
     assert "thesis" not in " ".join((made / name).read_text() for name in ("params.yaml", "claims.yaml", "README.md", "dvc.yaml"))
     settings.resolve("base")
 
