@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -67,7 +68,7 @@ def _of(run: Training, material: Material) -> Errors:
     images = None
     if material.test_images is not None:
         pixels = np.asarray(material.test_images[worst], dtype=np.float64) / 255
-        images = pixels.reshape(len(worst), -1, *pixels.shape[-2:]).mean(1)
+        images = pixels.reshape(len(worst), math.prod(pixels.shape[1:-2]), *pixels.shape[-2:]).mean(1)  # grey, of three channels too
     return Errors(material.label(run), counts / np.maximum(counts.sum(1, keepdims=True), 1), images, tuple(said))
 
 
