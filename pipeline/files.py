@@ -27,7 +27,8 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        error.filename = error.filename or str(path.parent)  # a write that fails names no file
+        if error.errno and not error.filename:  # a write that fails names no file
+            error.filename = str(path.parent)
         raise
     finally:
         temporary.unlink(missing_ok=True)

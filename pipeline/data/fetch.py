@@ -145,8 +145,10 @@ def _fetch_archive(source: Source, path: Path, md5: str) -> None:
         except (OSError, ValueError) as error:  # requests' errors are of these classes
             reasons.append(f"{mirror}: {first_line(error)}")
             print(f"{path.name}: {reasons[-1]}", flush=True)
+    more = len(reasons) - 1
+    others = f"; nor from {more} other place{'s' * (more > 1)}, see above" if more else ""
     raise UserError(
-        f"{path.name} of {source.dataset} could not be fetched ({'; '.join(reasons)}): name a place that has it with "
+        f"{path.name} of {source.dataset} could not be fetched ({reasons[0]}{others}): name a place that has it with "
         "`MNIST_MIRROR=<directory or URL> dvc repro`, or run `make demo`, which needs no network."
     )
 
@@ -165,7 +167,10 @@ def _copy(mirror: str, name: str, path: Path) -> None:
     directory = Path(urllib.request.url2pathname(address.path) if address.scheme == "file" else os.path.expanduser(mirror))
     stem = name.removesuffix(".gz")
     spelled = [name, stem, stem.replace("-idx", ".idx"), name.replace("-idx", ".idx")]
-    found = next((directory / one for one in spelled if (directory / one).is_file()), None)
+    # Kaggle's archive has a folder for each file, torchvision MNIST/raw.
+    found = next(
+        (file for one in spelled for below in ("", "*/", "*/*/") for file in sorted(directory.glob(below + one)) if file.is_file()), None
+    )
     if found is None:
         raise FileNotFoundError(f"no {' or '.join(spelled)} in {directory.absolute()}")
     with found.open("rb") as archive, path.open("wb") as file:

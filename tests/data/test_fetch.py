@@ -73,7 +73,8 @@ def test_directory_as_mirror(archives, source_of, tmp_path, form, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "spelt", ["{}-ubyte", "{}.idx{}-ubyte", "{}.idx{}-ubyte.gz", "MNIST/raw/{}-ubyte.gz", "MNIST/raw/{}-ubyte", "packed anew"]
+    "spelt",
+    ["{}-ubyte", "{}.idx{}-ubyte", "{}.idx{}-ubyte.gz", "MNIST/raw/{}-ubyte.gz", "MNIST/raw/{}-ubyte", "of {0}/{0}-ubyte", "packed anew"],
 )
 def test_the_spellings_of_other_places_are_known_by_their_content(archives, source_of, tmp_path, spelt, monkeypatch):
     wanted = source_of(archives, str(tmp_path / "there"))
@@ -106,7 +107,7 @@ def test_the_next_mirror_helps_and_alone_the_fault_is_one_sentence(one, mirror, 
     bad = {
         "refused": refused,
         "no directory": lambda: "nowhere",
-        "no file": lambda: str(tmp_path),
+        "no file": lambda: str(tmp_path / "alone"),
         "not a scheme": lambda: "s3://bucket/mnist",
         "not a port": lambda: "http://127.0.0.1:mnist",
         "no such host": lambda: "http://no-such-host.invalid",
@@ -118,6 +119,7 @@ def test_the_next_mirror_helps_and_alone_the_fault_is_one_sentence(one, mirror, 
         fetch(source_of(one, bad), tmp_path / "alone")
     assert caught.value.status == 2
     assert f"{NAME} of mnist could not be fetched ({bad}: " in str(caught.value)
+    assert (f"no {NAME} or " in str(caught.value)) == (fault in ("no directory", "no file", "not a scheme"))
     assert "MNIST_MIRROR=<directory or URL>" in str(caught.value)
     assert list((tmp_path / "alone").iterdir()) == []
 
