@@ -97,7 +97,7 @@ export: $(STAMP) ## an experiment's page as one HTML file, its figures as PDF, i
 	@$(IN_FOLDER); python -m pipeline.commands.export --experiment="$$EXPERIMENT"
 
 compare: $(STAMP) ## what changed between two commits or DVC experiments: BASE=rev [HEAD=rev] [SOURCE=mlflow] [IN=build/demo]
-	@python -m pipeline.compare --source="$$SOURCE" --in="$$IN" -- "$$BASE" "$$HEAD"
+	@python -m pipeline.commands.compare --source="$$SOURCE" --in="$$IN" -- "$$BASE" "$$HEAD"
 
 ui: $(STAMP) ## MLflow's pages on the root's store; on a profile's with IN=build/demo
 	@$(IN_FOLDER); python -m pipeline.tracking.ui

@@ -44,7 +44,7 @@ def make(checkout: Path, *arguments: str, **given: str) -> subprocess.CompletedP
 @pytest.mark.parametrize("value", HOSTILE)
 def test_values_are_text_and_never_run(checkout: Path, value: str) -> None:
     done = make(checkout, "compare", f"BASE={value}", f"HEAD={value}", f"SOURCE={value}", f"IN={value}")
-    expected = [str(checkout), "-m", "pipeline.compare", f"--source={value}", f"--in={value}", "--", value, value]
+    expected = [str(checkout), "-m", "pipeline.commands.compare", f"--source={value}", f"--in={value}", "--", value, value]
     assert done.stdout.splitlines() == expected
     for target in ("plan", "ui", "sync"):
         assert make(checkout, target, f"IN={value}").returncode == 2

@@ -68,7 +68,7 @@ def html(page: str, pictures: dict[str, str]) -> str:
             if one.type == "link_close" and not str(here.pop(0)).startswith(("#", "http")):
                 one.tag = "span"
     body = parser.renderer.render(tokens, parser.options, {})
-    return text.environment("pipeline.report").get_template("export.html.j2").render(title=title, body=body)
+    return text.environment().get_template("export.html.j2").render(title=title, body=body)
 
 
 def csv(table: Table) -> str:

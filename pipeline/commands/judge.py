@@ -428,12 +428,11 @@ def _write(found: Judged, asked: str) -> Path:
     measure = MEASURES[found.measure]
     unit = f" ({measure.of_value})" if measure.of_value else ""
     picture = judged.picture(sides, f"{measure.title}{unit}", [look.n for look, _, _ in found.taken])
-    page = text.environment("pipeline").get_template("judge.md.j2").render(
-        found=found, asked=asked, picture=picture, measure=measure, error=found.number and 100 * error_of(found.number)
-    )  # fmt: skip
-    for path, content in ((place / "judge.png", picture.png()), (place / "judge.md", re.sub(r"\n{3,}", "\n\n", page).strip() + "\n")):
+    error = found.number and 100 * error_of(found.number)
+    page = text.page("judge.md.j2", found=found, asked=asked, picture=picture, measure=measure, error=error)
+    for path, content in ((place / "judge.png", picture.png()), (place / "judge.md", page)):
         with replacing(path) as temporary:
-            temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
+            temporary.write_bytes(content)
     return place / "judge.md"
 
 

@@ -248,14 +248,16 @@ def quote(text: str) -> str:
 
 
 def page(template: str, **values: Any) -> bytes:
-    rendered = environment("pipeline.report").get_template(template).render(**values).strip()
+    rendered = environment().get_template(template).render(**values).strip()
     return (re.sub(r"\n{3,}", "\n\n", rendered) + "\n").encode()
 
 
 @cache
-def environment(package: str) -> jinja2.Environment:
-    """The templates of a package, with the functions of this module that they use."""
-    made = jinja2.Environment(loader=jinja2.PackageLoader(package), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+def environment() -> jinja2.Environment:
+    """The templates, with the functions of this module that they use."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("pipeline.report"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     filters = (cell, quote, percent, count, effect, listed, digits, sizes, heading, anchor)
     made.filters |= {function.__name__: function for function in filters}
     calls = (

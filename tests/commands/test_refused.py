@@ -1,6 +1,6 @@
 """Values that no command can use, in a folder that holds params.yaml alone: one sentence, status 2, nothing run, nothing written.
 
-What params.yaml may hold is told in tests/test_params.py, what `make compare` takes in tests/test_compare.py.
+What params.yaml may hold is told in tests/test_params.py, what `make compare` takes in test_compare.py.
 """
 
 from __future__ import annotations

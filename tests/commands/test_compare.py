@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pipeline.compare import LIMIT, Change, Comparison, compare, main, read, render
+from pipeline.commands.compare import LIMIT, Change, Comparison, compare, main, read, render
 from pipeline.errors import UserError
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.runner import seeds
@@ -302,7 +302,9 @@ def test_folders_are_compared_too(two: Repository, capsys: pytest.CaptureFixture
     ],
 )
 def test_a_wrong_use_is_answered_in_one_sentence(two: Repository, argv: list[str], sentence: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "pipeline.compare", *argv], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.commands.compare", *argv], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+    )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"error: {sentence}")
     assert not (two.root / "build").exists()

@@ -1,4 +1,4 @@
-"""`python -m pipeline.compare BASE [HEAD]`: what changed between two commits, DVC experiments or folders, as a page for a comment.
+"""`python -m pipeline.commands.compare BASE [HEAD]`: what changed between two commits, DVC experiments or folders, as a page for a comment.
 
 Everything is read from the text files that a study commits (or from MLflow); nothing is checked out and nothing trained.
 """
@@ -6,7 +6,6 @@ Everything is read from the text files that a study commits (or from MLflow); no
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -71,6 +70,18 @@ class Change:
         """Median seconds of an epoch as recorded, at base and head."""
         return float(np.median(self.base.seconds)), float(np.median(self.head.seconds))
 
+    @property
+    def reasons(self) -> str:
+        """What differs, for a table's cell."""
+        reasons: Sequence[str] = [*self.settings, *self.causes]
+        if not self.paired:
+            counts = len(self.base.seeds), len(self.head.seeds)
+            sides = counts if counts[0] != counts[1] else (text.seed_list(self.base.seeds), text.seed_list(self.head.seeds))
+            reasons = ["seeds: {} → {}".format(*sides), *reasons]
+        if not reasons:
+            reasons = ["the same training" if self.base.id == self.head.id else "trained anew, nothing that is recorded differs"]
+        return ", ".join(code(reason) if ":" in reason else reason for reason in reasons)
+
 
 class Comparison(NamedTuple):
     """`verdicts`: by claim, at base and head; "" where a side lacks the claim."""
@@ -84,7 +95,7 @@ class Comparison(NamedTuple):
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m pipeline.compare", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pipeline.commands.compare", description=__doc__)
     parser.add_argument("base", nargs="?", default="", help="commit, branch, tag, DVC experiment or folder to compare with")
     parser.add_argument("head", nargs="?", default="", help="the other one (default: the working tree)")
     parser.add_argument("--source", default="", help="files: the tables (default); mlflow: the runs of the same trainings in MLflow")
@@ -92,7 +103,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", type=Path, default=Path("build/compare.md"), help="the page (default: %(default)s)")
     arguments = parser.parse_args(argv)
     if not arguments.base:
-        raise UserError("Say which commit to compare with: make compare BASE=main~1, or python -m pipeline.compare main~1.")
+        raise UserError("Say which commit to compare with: make compare BASE=main~1, or python -m pipeline.commands.compare main~1.")
     if arguments.source not in ("", "files", "mlflow"):
         raise UserError(f"There is no source {arguments.source!r}; the choices are files and mlflow.")
     sides = [read(one, arguments.folder, mlflow=arguments.source == "mlflow") for one in (arguments.base, arguments.head)]
@@ -165,8 +176,10 @@ def _change(base: Training, head: Training) -> Change:
     p = estimate.p if not paired else sign_flip_p(ours, theirs) if len(rows) > 1 else None
     why = tuple(_arrow(key, causes[0][key], causes[1][key]) for key in keys if causes[0][key] != causes[1][key])
     interval = estimate.interval() if paired or estimate.error else None  # without a spread nothing is known of other seeds
-    p = None if identical else p  # two trainings that are the same to the last bit are no sample
-    return Change(head.variant, base, head, identical, _differing(base, head), why, paired, estimate.mean, interval, p)
+    # Two trainings that are the same to the last bit are no sample.
+    return Change(
+        head.variant, base, head, identical, _differing(base, head), why, paired, estimate.mean, interval, None if identical else p
+    )
 
 
 def _differing(base: Training, head: Training) -> tuple[str, ...]:
@@ -190,14 +203,12 @@ def render(comparison: Comparison) -> str:
     moved.sort(key=lambda one: (not one.differs, -abs(one.difference)))
     changed = {id: pair for id, pair in comparison.verdicts.items() if pair[0] != pair[1]}
     told = [{row["claim"]: row for row in side.study.claims.to_dict("records")} for side in (comparison.base, comparison.head)]
-    environment = text.environment("pipeline")
-    environment.globals |= {"code": code, "named": named, "reasons": _reasons, "mean_sd": _mean_sd, "p_value": text.p_value, "ALPHA": ALPHA}
     for rows in _ROWS:
-        page = environment.get_template("compare.md.j2").render(
-            **comparison._asdict(), moved=moved, same=[one for one in comparison.changes if one.identical], changed=changed, told=told,
-            kinds=Counter(changed.values()).most_common(), rows=rows,
-        )  # fmt: skip
-        page = re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
+        page = text.page(
+            "compare.md.j2", **comparison._asdict(), moved=moved, same=[one for one in comparison.changes if one.identical], told=told,
+            changed=changed, kinds=Counter(changed.values()).most_common(), rows=rows, code=code, named=named, mean_sd=_mean_sd,
+            p_value=text.p_value, ALPHA=ALPHA,
+        ).decode()  # fmt: skip
         if len(page) <= LIMIT:
             break
     return page
@@ -212,17 +223,6 @@ def code(value: object) -> str:
 def named(variants: Iterable[str]) -> str:
     names = list(map(code, variants))
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-
-
-def _reasons(change: Change) -> str:
-    reasons: Sequence[str] = [*change.settings, *change.causes]
-    if not change.paired:
-        counts = len(change.base.seeds), len(change.head.seeds)
-        sides = counts if counts[0] != counts[1] else (text.seed_list(change.base.seeds), text.seed_list(change.head.seeds))
-        reasons = ["seeds: {} → {}".format(*sides), *reasons]
-    if not reasons:
-        reasons = ["the same training" if change.base.id == change.head.id else "trained anew, nothing that is recorded differs"]
-    return ", ".join(code(reason) if ":" in reason else reason for reason in reasons)
 
 
 def _mean_sd(training: Training) -> str:
