@@ -19,7 +19,7 @@ from pipeline.errors import UserError, run_command
 from pipeline.files import replacing
 from pipeline.params import ClaimSettings, load
 from pipeline.provenance import mapping
-from pipeline.study.files import CommitFiles
+from pipeline.study.files import Files
 from pipeline.study.fixed import SHORT, TABLE
 from pipeline.study.git import Repository
 from pipeline.study.results import load as load_study
@@ -29,7 +29,7 @@ _WORDS = dict.fromkeys(("source", "sentence", "measured", "margin"), "-")  # whi
 
 def digests_at(repository: Repository, commit: str) -> set[str]:
     """Of all claims of a commit that today's settings can say."""
-    contents = CommitFiles(repository, commit).read(["params.yaml", "claims.yaml"])
+    contents = Files(repository.root, commit).read("*.yaml")
     found = set()
     for claim in ({} | mapping(contents.get("params.yaml", b"")) | mapping(contents.get("claims.yaml", b""))).get("claims", {}).values():
         decisive = {name: claim[name] for name in ("comparisons", "any", "images_shown") if name in claim}

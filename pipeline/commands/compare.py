@@ -132,7 +132,7 @@ def read(source: str, folder: str = "", *, mlflow: bool = False) -> Side:
     else:
         repository = Repository.around(Path.cwd())
         commit = repository.commit(source)
-        name, place = code(source) + ("" if commit.id.startswith(source) else f" ({commit.short})"), repository.root / folder
+        name, place = code(source) + ("" if commit.startswith(source) else f" ({commit[:10]})"), repository.root / folder
         if folder.startswith("build/"):
             raise UserError(
                 f"git does not keep {folder}, so no commit has its results: copy the folder before you run it again, as in "
@@ -173,13 +173,11 @@ def _change(base: Training, head: Training) -> Change:
     paired = {*base.seeds} == {*head.seeds}
     ours, theirs = (head.accuracy[others], base.accuracy[rows]) if paired else (head.accuracy, base.accuracy)
     estimate = of_shares((paired_contrast if paired else contrast)(ours, theirs), 2)
-    p = estimate.p if not paired else sign_flip_p(ours, theirs) if len(rows) > 1 else None
     why = tuple(_arrow(key, causes[0][key], causes[1][key]) for key in keys if causes[0][key] != causes[1][key])
     interval = estimate.interval() if paired or estimate.error else None  # without a spread nothing is known of other seeds
-    # Two trainings that are the same to the last bit are no sample.
-    return Change(
-        head.variant, base, head, identical, _differing(base, head), why, paired, estimate.mean, interval, None if identical else p
-    )
+    p = estimate.p if not paired else sign_flip_p(ours, theirs) if len(rows) > 1 else None
+    p = None if identical else p  # two trainings that are the same to the last bit are no sample
+    return Change(head.variant, base, head, identical, _differing(base, head), why, paired, estimate.mean, interval, p)
 
 
 def _differing(base: Training, head: Training) -> tuple[str, ...]:

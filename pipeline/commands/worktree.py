@@ -72,34 +72,34 @@ def checked_out(revision: str) -> Worktree:
     here = Path().resolve()
     repository = Repository.around(here)
     commit = repository.commit(revision)
-    top = repository.root / CHECKPOINTS / "commits" / commit.short
+    top = repository.root / CHECKPOINTS / "commits" / commit[:10]
     if not (top / "ready").exists():  # or a kill came between
         for words in (
             ("worktree", "remove", "--force", "--force", str(top)),  # fails where there is none
             ("worktree", "prune"),
-            ("worktree", "add", "--force", "--detach", "--no-checkout", str(top), commit.id),
+            ("worktree", "add", "--force", "--detach", "--no-checkout", str(top), commit),
         ):
             done = git(*words, cwd=repository.root, text=True)
         if done.returncode == 0:
             git("sparse-checkout", "set", "--no-cone", "/*", *(f"!/{name}/" for name in _LEFT_OUT), cwd=top)
-            done = git("checkout", "--quiet", "--detach", commit.id, cwd=top, text=True)
+            done = git("checkout", "--quiet", "--detach", commit, cwd=top, text=True)
         if done.returncode:
-            raise UserError(f"git could not check {commit.short} out in {top}: {done.stderr.strip()}", status=1)
+            raise UserError(f"git could not check {commit[:10]} out in {top}: {done.stderr.strip()}", status=1)
         write_text(top / "ready", "")
     python = Path(sys.executable)
     lock, own = repository.root / _LOCK, top / _LOCK
     if own.exists() and lock.exists() and own.read_bytes() != lock.read_bytes():
-        print(f"{commit.short} has another {_LOCK}: its own environment is installed in {top / '.venv'}", flush=True)
+        print(f"{commit[:10]} has another {_LOCK}: its own environment is installed in {top / '.venv'}", flush=True)
         python = top / ".venv" / "bin" / "python"
         if subprocess.run(["make", "--silent", "-C", str(top), "setup"]).returncode:
-            raise UserError(f"The lock of {commit.short} could not be installed; the lines above say why.", status=1)
+            raise UserError(f"The lock of {commit[:10]} could not be installed; the lines above say why.", status=1)
     folder = top / here.relative_to(repository.root.resolve())
-    tree = Worktree(f"commit {commit.short}", top, folder, python)
+    tree = Worktree(f"commit {commit[:10]}", top, folder, python)
     if folder != top:  # a profile's
         lay_out = f"from pipeline.commands.profiles import lay_out; lay_out({here.name!r})"
         environment = os.environ | {"PYTHONPATH": str(top)}
         if subprocess.run([str(python), "-c", lay_out], cwd=top, env=environment).returncode:
-            raise UserError(f"The profile {here.name} of {commit.short} could not be laid out; the lines above say why.", status=1)
+            raise UserError(f"The profile {here.name} of {commit[:10]} could not be laid out; the lines above say why.", status=1)
     FINISHED.mkdir(parents=True, exist_ok=True)
     for path in (ARRAYS, _SCENES, FINISHED):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from pipeline.report.text import NBSP, compared, effect
 from pipeline.study.claims import Judgement
-from pipeline.study.study import CLAIM_COLUMNS
+from pipeline.study.results import CLAIM_COLUMNS
 
 
 def table(judgements: Iterable[Judgement]) -> bytes:

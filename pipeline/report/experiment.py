@@ -19,8 +19,8 @@ from pipeline.report.figures.base import named
 from pipeline.study import Training
 from pipeline.study.claims import Judgement, is_timed
 from pipeline.study.effects import contrast, look_level, of_shares, share_contrast
+from pipeline.study.results import summarized
 from pipeline.study.statistics import Interval, Summary
-from pipeline.study.study import summarized
 
 Column = tuple[str, Callable[[str], str]]  # the head, and the cell of a variant
 _ENDS = {"classification": "late accuracy", "captioning": "scene accuracy"}  # the measures of how well a training ends

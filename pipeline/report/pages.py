@@ -28,9 +28,8 @@ from pipeline.study.effects import look_level
 from pipeline.study.files import ARRAYS
 from pipeline.study.fixed import fixed
 from pipeline.study.ranking import Part, ranking
-from pipeline.study.results import load_dataset
+from pipeline.study.results import load_dataset, summarized
 from pipeline.study.statistics import LEVEL, summarize
-from pipeline.study.study import summarized
 from pipeline.timing.results import Timings, main_device
 from pipeline.timing.results import load as load_timings
 
@@ -110,7 +109,7 @@ class _Report:
             id: judge(id, claim, self.runs, self.timed, images_shown=shown, looks=looks, ended=ended)
             for id, claim in self.params.claims.items()
         }
-        return {id: replace(one, fixed=fixed(one, self.runs)) for id, one in judged.items()}
+        return {id: replace(one, fixed=fixed(one.claim.digest, one.seeds, self.runs)) for id, one in judged.items()}
 
     def experiment(self, name: str, *, alone: bool = False) -> tuple[str, list[Picture], list[Table]]:
         """An experiment's page, its pictures and its tables; `alone`: without links to other pages."""

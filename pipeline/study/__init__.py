@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.study.results import Study, Training, load
+    from pipeline.study.results import Study, load
+    from pipeline.study.training import Training
 
 __all__ = ["Study", "Training", "load"]
 

@@ -191,6 +191,11 @@ class Judgement:
     fixed: Fixed | None = None
 
     @property
+    def seeds(self) -> set[tuple[str, int]]:
+        """The seeds that its findings count, each with its variant."""
+        return {(variant, seed) for finding in self.findings for variant, own in finding.counted.items() for seed in own}
+
+    @property
     def deciding(self) -> Finding:
         """The finding that decides the verdict: of those with the verdict, in cases with the verdict, the first, with three exceptions.
 

@@ -7,15 +7,12 @@ by digest the commits at which a claim of that digest stood; `docs/method/fixed_
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from pipeline.study.training import Training
-
-if TYPE_CHECKING:
-    from pipeline.study.claims import Judgement
 
 TABLE = Path(__file__).with_suffix(".csv")
 SHORT = 10  # characters of a commit there
@@ -33,20 +30,15 @@ class Fixed(NamedTuple):
         return "" if not self.counted else "before" if self.before == self.counted else "partly" if self.before else "after"
 
 
-def fixed(judgement: Judgement, trainings: Mapping[str, Training]) -> Fixed:
-    """Of the seeds that its findings count."""
-    seeds = {(variant, seed) for finding in judgement.findings for variant, own in finding.counted.items() for seed in own}
-    digest, group_of = judgement.claim.digest, dict[tuple[str, int], Mapping[str, Any]]()
-    for variant in {variant for variant, _ in seeds}:
-        group_of |= {(variant, seed): group for group in trainings[variant].trainings for seed in group["seeds"]}
-    return Fixed(len(seeds), sum(_stood(digest, group_of[one]) for one in seeds))
-
-
-def _stood(digest: str, group: Mapping[str, Any]) -> bool:
-    """Whether a claim stood when these seeds began to train."""
-    if "claims" in group:
-        return digest in group["claims"]
-    return str(group.get("git_commit"))[:SHORT] in _commits().get(digest, ())
+def fixed(digest: str, counted: Collection[tuple[str, int]], trainings: Mapping[str, Training]) -> Fixed:
+    """Of the seeds, each with its variant, that a claim of this digest counts."""
+    before = 0
+    for variant in {variant for variant, _ in counted}:
+        for group in trainings[variant].trainings:
+            commit = str(group.get("git_commit"))[:SHORT]
+            stood = digest in group["claims"] if "claims" in group else commit in _commits().get(digest, ())
+            before += stood * sum((variant, seed) in counted for seed in group["seeds"])
+    return Fixed(len(counted), before)
 
 
 @cache

@@ -8,48 +8,129 @@ The stages write the files, and everything that shows results reads them here an
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import re
 import zipfile
 import zlib
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from io import BytesIO
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from pipeline.errors import UserError
 from pipeline.files import DamagedError
-from pipeline.params import Params
+from pipeline.measures import MEASURES
+from pipeline.params import Params, nearest
 from pipeline.study import tables
-from pipeline.study.files import (
-    ARRAYS,
-    PREDICTIONS,
-    REPEATED,
-    TABLES,
-    CommitFiles,
-    Files,
-    FolderFiles,
-    described,
-    in_order,
-    mend,
-    parse_json,
-    places,
-)
+from pipeline.study.files import ARRAYS, PREDICTIONS, REPEATED, TABLES, TIMINGS, Files, mend
 from pipeline.study.git import Repository
-from pipeline.study.study import Study
+from pipeline.study.statistics import Summary, summarize
 from pipeline.study.training import Arrays, Training
 
-__all__ = ["Study", "Training", "load", "load_commit", "load_current", "load_dataset", "read", "read_arrays"]
+CLAIMS = "reports/claims.csv"
+CLAIM_COLUMNS = ("claim", "verdict", "comparison", "n", "effect", "low", "high", "level", "shown", "fixed")
+_TIMED = ("kind", "way", "subject", "tokens", "batch")
+
+
+@dataclass(frozen=True)
+class Study:
+    """All results of one place.
+
+    Attributes:
+        files: of the folder or commit; what `prefix` begins, "" or ending in "/", are the study's.
+        trainings: by variant, in the order of the tables, which is that of params.yaml.
+        left_out: variants that MLflow does not hold whole.
+    """
+
+    files: Files
+    prefix: str
+    trainings: Mapping[str, Training]
+    left_out: tuple[str, ...] = ()
+
+    @cached_property
+    def epochs(self) -> pd.DataFrame:
+        """A row for each variant, seed and epoch (from 1), with the columns of epochs.csv."""
+        return _stacked(_epoch_columns(training) for training in self.trainings.values())
+
+    @cached_property
+    def seeds(self) -> pd.DataFrame:
+        """A row for each variant and seed: after the last epoch, and what the evaluation found."""
+        return _stacked(_seed_columns(training) for training in self.trainings.values())
+
+    @cached_property
+    def variants(self) -> pd.DataFrame:
+        """A row for each variant: its settings by dotted key, its model's size, and where it comes from."""
+        return pd.DataFrame([_variant_columns(training) for training in self.trainings.values()])
+
+    def summary(self, measure: str = "late accuracy") -> pd.DataFrame:
+        """What the pages say of a measure: a row for each variant that has it, with n, mean, sd, and low and high of the 95 % interval.
+
+        In the measure's own unit: an accuracy is a fraction. reports' reference page names the measures.
+        """
+        found = {variant: summarized(training, measure) for variant, training in self.trainings.items()}
+        rows = [
+            {"variant": variant, "n": one.n, "mean": one.mean, "sd": one.sd if one.n > 1 else np.nan}
+            | ({"low": one.interval.low, "high": one.interval.high} if one.interval else {})
+            for variant, one in found.items()
+            if one
+        ]
+        return pd.DataFrame(rows, columns=["variant", "n", "mean", "sd", "low", "high"])
+
+    @cached_property
+    def timings(self) -> pd.DataFrame:
+        """A row for each round of the timing stage and thing that it timed, by device: seconds of one step. Empty where none was taken."""
+        rows: list[dict[str, Any]] = []
+        for path, content in self.files.read(f"{self.prefix}{TIMINGS}/*.json").items():
+            try:
+                raw = json.loads(content)
+                rows += [
+                    {"device": raw["machine"]["device"]}
+                    | {name: entry.get(name) for name in _TIMED}
+                    | {"round": i, "foreign": one["foreign"], "kept": one["kept"], "seconds": one["seconds"][entry["name"]]}
+                    for i, one in enumerate(raw["rounds"])
+                    for entry in raw["measurements"]
+                ]
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise UserError(f"{path} is damaged: {mend('timing')}.") from None
+        return pd.DataFrame(rows, columns=["device", *_TIMED, "round", "foreign", "kept", "seconds"])
+
+    @cached_property
+    def claims(self) -> pd.DataFrame:
+        """A row for each claim with its verdict, as in reports/claims.csv. Empty where an older report lacks that file."""
+        path = f"{self.prefix}{CLAIMS}"
+        if (content := self.files.read(path).get(path)) is None:
+            return pd.DataFrame(columns=CLAIM_COLUMNS)
+        words = ("claim", "verdict", "comparison", "shown", "fixed")
+        try:
+            found = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(words, str))
+            if not {*CLAIM_COLUMNS[:-1]} <= {*found.columns}:  # older reports have no `fixed`
+                raise ValueError
+        except ValueError:
+            raise UserError(f"{path} is damaged: {mend('report')}.") from None
+        return found.assign(fixed=found.get("fixed", "")).fillna({"shown": "", "fixed": ""})
+
+    @property
+    def preview(self) -> str | None:
+        """The first line of the quotation with which the report begins where the results are of no full study; else None.
+
+        It is read from the report, because params.yaml may have changed since these results were made.
+        """
+        path = f"{self.prefix}reports/README.md"
+        quoted = re.match(r"(?:#.*|\s)*^> *(.+)$", self.files.read(path).get(path, b"").decode("utf-8", "replace"), flags=re.MULTILINE)
+        return quoted and quoted[1]
 
 
 def load(source: str | os.PathLike[str] = ".", folder: str = "", *, store: str | None = None) -> Study:
     """The results of a folder, or of a commit of the repository that the working directory lies in.
 
     With `store`, they come from the MLflow runs of the trainings that its tables name. `epochs`, `seeds` and `variants` are those of
-    the files to the last bit; `timings` is empty, and no predictions are there.
+    the files to the last bit, and no predictions are there.
 
     Args:
         source: a folder that holds tables/, such as "." or "build/demo", or what git takes for a commit, such as "HEAD~3".
@@ -60,11 +141,30 @@ def load(source: str | os.PathLike[str] = ".", folder: str = "", *, store: str |
     Raises:
         UserError: there are no results, a file is damaged, or the store cannot be read.
     """
+    prefix = f"{folder}/" if folder else ""
     if Path(source).is_dir():
-        study = read(FolderFiles(Path(source)), folder, name=str(source), root=Path(source))
+        files, name, mended = Files(Path(source)), "", mend("evaluate")
     else:
-        study = load_commit(Repository.around(Path.cwd()), str(source), folder)
-    return study if store is None else _of_store(study, store)
+        repository = Repository.around(Path.cwd())
+        files, name = Files(repository.root, repository.commit(str(source))), f" of the commit {source}"
+        mended = "compare another commit"
+    contents = {Path(path).name: content for path, content in files.read(f"{prefix}{TABLES}/*.csv").items()}
+    if not contents:
+        lacking = f"the commit {source}" if name else str(source)
+        more = "" if name else "; `dvc repro evaluate` writes tables/ of what is trained"
+        raise UserError(f"{lacking[0].upper()}{lacking[1:]} holds no results in {prefix}{TABLES}/{more}.")
+    try:
+        trainings = {training.variant: training for training in tables.parse(contents)}
+        if not trainings:
+            raise DamagedError("variants.csv names no variant")
+    except DamagedError as fault:
+        raise UserError(f"{prefix}{TABLES}/{name} is damaged, {fault}: {mended}.") from None
+    if store is not None:
+        return _of_store(Study(files, prefix, trainings), store)
+    if not name:
+        path = Path(source) / folder / PREDICTIONS
+        trainings = {variant: replace(one, stored=partial(_stored, path / f"{variant}.npz")) for variant, one in trainings.items()}
+    return Study(files, prefix, trainings)
 
 
 def _of_store(study: Study, store: str) -> Study:
@@ -78,77 +178,18 @@ def _of_store(study: Study, store: str) -> Study:
             record, columns = found[one.id]
             columns = columns and {name: column for name, column in columns.items() if name not in REPEATED}
             trainings[variant] = tables.training(record, columns)
-    left_out = tuple(variant for variant in study.trainings if variant not in trainings)
-    return replace(study, place=store, trainings=trainings, left_out=left_out, timed=False)
-
-
-def load_commit(repository: Repository, revision: str, folder: str = "") -> Study:
-    """As `load`, of a commit of any repository."""
-    commit = repository.commit(revision)
-    return read(CommitFiles(repository, commit.id), folder, name=f"the commit {revision}", hint=repository.newest_with_tables)
-
-
-def read(
-    files: Files,
-    folder: str = "",
-    *,
-    name: str,
-    hint: Callable[[], str | None] = lambda: None,
-    root: Path | None = None,
-) -> Study:
-    """What these files hold.
-
-    Args:
-        name: of the source, in sentences.
-        hint: names a commit that has results, for a source that has none.
-        root: the folder of these files, in which the stored predictions are found, too; None for a commit.
-
-    Raises:
-        UserError: no results there, or a damaged file.
-    """
-    prefix = f"{folder}/" if folder else ""
-    if prefix not in places(files, prefix):
-        said = f"{name[0].upper()}{name[1:]} holds no results in {prefix}{TABLES}/"
-        if others := [place.removesuffix("/") for top in ("", "reports/*/", "build/*/") for place in places(files, top) if place != prefix]:
-            first = f"`IN={others[0] or '.'}`"
-            which = f"which, for example with {first}" if len(others) > 1 else f"so with {first}"
-            raise UserError(f"{said}, only in {', '.join(place or 'the top folder' for place in others)}: say {which}.")
-        newest = hint()
-        more = f"; the newest commit that wrote some is {newest}" if newest else ""
-        raise UserError(f"{said}{'; `dvc repro evaluate` writes tables/ of what is trained' if root else more}.")
-    trainings = _of_tables(files, prefix, name)
-    if root is not None:
-        path = root / prefix / PREDICTIONS
-        trainings = {variant: replace(one, stored=partial(_stored, path / f"{variant}.npz")) for variant, one in trainings.items()}
-    return Study(f"{prefix}{TABLES}", prefix, in_order(trainings, described(files, prefix)), files)
-
-
-def _of_tables(files: Files, prefix: str, name: str) -> dict[str, Training]:
-    paths = {table: f"{prefix}{TABLES}/{table}" for table in tables.NAMES}
-    contents = files.read(paths.values())
-    try:
-        found = tables.parse({table: contents[path] for table, path in paths.items() if path in contents})
-        trainings = {training.variant: training for training in found}
-        if not trainings:
-            raise DamagedError("variants.csv names no variant")
-        return trainings
-    except DamagedError as fault:
-        is_commit = name.startswith("the commit")
-        of, do = (f" of {name}", "compare another commit") if is_commit else ("", mend("evaluate"))
-        raise UserError(f"{prefix}{TABLES}/{of} is damaged, {fault}: {do}.") from None
-
-
-def read_arrays(file: Path | BytesIO, name: str) -> Arrays:
-    """All arrays of an npz file. Raises UserError where it is damaged; `name` is what the sentence calls it."""
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return {key: arrays[key] for key in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError):
-        raise UserError(f"{name} is damaged: {mend('evaluate')}.") from None
+    return replace(study, trainings=trainings, left_out=tuple(variant for variant in study.trainings if variant not in trainings))
 
 
 def _stored(path: Path) -> Arrays | None:
-    return read_arrays(path, str(path)) if path.exists() else None
+    """All arrays of an npz file; None without one. Raises UserError where it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in arrays.files}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError):
+        raise UserError(f"{path} is damaged: {mend('evaluate')}.") from None
 
 
 def load_current(params: Params) -> Study:
@@ -157,7 +198,7 @@ def load_current(params: Params) -> Study:
     Raises:
         UserError: no variant was trained, one not with these settings, or its files are damaged; names the command that mends it.
     """
-    study = read(FolderFiles(Path()), "", name="this folder", root=Path())
+    study = load()
     trainings = {variant: study.trainings[variant] for variant in params.variants if variant in study.trainings}
     if not trainings:
         raise UserError(f"{TABLES}/ has no results of any variant that params.yaml names: run `dvc repro`.")
@@ -166,25 +207,56 @@ def load_current(params: Params) -> Study:
         trained = (settings.train.seeds, settings.train.epochs)
         if not settings.trained_as(training.record["config"]) or (training.seeds, training.test_loss.shape[1]) != trained:
             raise UserError(f"{variant} was trained with other settings than params.yaml now has: run `dvc repro`.")
-        if training.parameters is None or training.flops is None:
-            raise UserError(f"{TABLES}/variants.csv is damaged, {variant} lacks `parameters` or `flops`: {mend('evaluate')}.")
     return replace(study, trainings=trainings)
 
 
 def load_dataset() -> dict[str, Any] | None:
     """`data/arrays/dataset.json` as the prepare stage writes it, or None where the data are not here."""
     path = ARRAYS / "dataset.json"
-    if not path.exists():
-        return None
     try:
-        data = parse_json(path.read_bytes())
-        if lacking := {"arrays", "class_counts", "pixel_mean", "pixel_std", "digest"} - data.keys():
-            raise DamagedError(f"it lacks {', '.join(sorted(lacking))}")
-        try:
-            _ = [(data["arrays"][f"{part}_images"]["shape"][0], data["class_counts"][part]) for part in ("train", "test")]
-            _ = float(data["pixel_mean"]), float(data["pixel_std"])
-        except (LookupError, TypeError, ValueError):
-            raise DamagedError("it is not what the stage writes") from None
-    except DamagedError as fault:
-        raise UserError(f"{path} is damaged, {fault}: {mend('prepare')}.") from None
-    return data
+        found: dict[str, Any] | None = json.loads(path.read_bytes()) if path.exists() else None
+    except ValueError:
+        raise UserError(f"{path} is damaged: {mend('prepare')}.") from None
+    return found
+
+
+def summarized(training: Training, measure: str) -> Summary | None:
+    """A measure's finite values; None without one. Intervals of shares end at 0 and 1: Student's goes beyond where one seed lies far off.
+
+    Raises:
+        UserError: there is no such measure.
+    """
+    if measure not in MEASURES:
+        raise UserError(f"There is no measure {measure!r}{nearest(measure, MEASURES)}.")
+    values = MEASURES[measure].per_seed(training)
+    if values is None or not np.isfinite(values).any():
+        return None
+    found = summarize(values[np.isfinite(values)])
+    if MEASURES[measure].of_value != "%" or found.interval is None:
+        return found
+    return replace(found, interval=replace(found.interval, low=max(found.interval.low, 0.0), high=min(found.interval.high, 1.0)))
+
+
+def _epoch_columns(training: Training) -> dict[str, Any]:
+    seeds, epochs = training.test_accuracy.shape
+    own = {"variant": training.variant, "seed": np.repeat(training.seeds, epochs), "epoch": np.tile(np.arange(1, epochs + 1), seeds)}
+    return own | {name: curve.ravel() for name, curve in training.curves.items()}
+
+
+def _seed_columns(training: Training) -> dict[str, Any]:
+    last = {name: curve[:, -1] for name, curve in training.curves.items() if name != "seconds"}
+    group_of = {seed: group for group in training.trainings for seed in group["seeds"]}
+    names = ("code_hash", "git_commit", "device_name", "finished")
+    origin = {name: [group_of[seed].get(name) for seed in training.seeds] for name in names}
+    return {"variant": training.variant, "seed": training.seeds, **last, **dict(sorted((training.evaluation or {}).items())), **origin}
+
+
+def _variant_columns(training: Training) -> dict[str, Any]:
+    sizes = {"parameters": training.parameters, "flops": training.flops}
+    mean = {"num_seeds": len(training.seeds), "test_accuracy": training.accuracy.mean()}
+    return {"variant": training.variant, **mean, **sizes, **training.options, **training.origin}
+
+
+def _stacked(parts: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    frames = [pd.DataFrame(part) for part in parts]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

@@ -4,7 +4,8 @@
     seeds.csv     a row per variant and seed: what the evaluation found
     variants.csv  a row per variant: its settings by dotted key, its model's size, and where it comes from
 
-An empty cell is a value that is not known. A cell that is not a plain word holds JSON.
+An empty cell is a value that is not known; a NaN is one that is. A cell that is not a plain word holds JSON. Tables of any age are read:
+what older ones lack is absent.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from pipeline.files import DamagedError
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import flatten
-from pipeline.study.files import REPEATED, curves_of
+from pipeline.study.files import CURVES, REPEATED
 from pipeline.study.training import Training
 from pipeline.training.records import EpochRow
 
 NAMES = ("epochs.csv", "seeds.csv", "variants.csv")
 # Entries of a training's record that are in the other tables, or that only another training of the variant needs.
-_LEFT_OUT = ("digest", "epochs", "metrics", "outputs", "stacks", "tables")
+_LEFT_OUT = ("digest", "epochs", "metrics", "outputs", "stacks", "tables", "variant")
 
 
 def training(run: Mapping[str, Any], columns: Mapping[str, Sequence[float]] | None) -> Training:
@@ -50,14 +52,13 @@ def render(trainings: Iterable[Training]) -> dict[str, str]:
     for training in trainings:
         variant = {"variant": training.variant}
         for i, seed in enumerate(training.seeds):
-            for epoch in range(training.test_loss.shape[1]):
-                values = {name: float(curve[i, epoch]) for name, curve in training.curves.items()}
-                epochs.append({**variant, "seed": seed, "epoch": epoch + 1, **values})
+            own = {name: curve[i].tolist() for name, curve in training.curves.items()}
+            rows = [dict(zip(own, values, strict=True)) for values in zip(*own.values(), strict=True)]
+            epochs += [{**variant, "seed": seed, "epoch": epoch, **row} for epoch, row in enumerate(rows, 1)]
             if training.evaluation is not None:
-                last = {name: float(training.curves[name][i, -1]) for name in REPEATED}
                 found = {name: float(column[i]) for name, column in training.evaluation.items()}
-                seeds.append({**variant, "seed": seed, **last, **found})
-        record = {name: value for name, value in training.record.items() if name not in (*_LEFT_OUT, "variant")}
+                seeds.append({**variant, "seed": seed, **{name: rows[-1][name] for name in REPEATED}, **found})
+        record = {name: value for name, value in training.record.items() if name not in _LEFT_OUT}
         sizes = {"parameters": training.parameters, "flops": training.flops}
         variants.append(variant | {name: _cell(value) for name, value in flatten(sizes | record)})
     return dict(zip(NAMES, map(_csv, (epochs, seeds, variants)), strict=True))
@@ -93,53 +94,47 @@ def parse(contents: Mapping[str, bytes]) -> Iterator[Training]:
         contents: of the tables, by NAMES.
 
     Raises:
-        DamagedError: they are no such tables; with the table and the reason as a clause.
+        DamagedError: they are no such tables; with the reason as a clause.
     """
-    if lacking := [name for name in NAMES if name not in contents]:
-        raise DamagedError(f"{lacking[0]} is missing")
-    epochs, seeds, variants = (_by_variant(name, contents[name]) for name in NAMES)
-    for variant, (row, *_) in variants.items():
+    tables: list[dict[Any, pd.DataFrame]] = []
+    for name in NAMES:
         try:
-            found = _training(variant, row, epochs[variant], seeds.get(variant))
-        except DamagedError as fault:
-            raise DamagedError(f"epochs.csv, variant {variant}: {fault}") from None
+            table = pd.read_csv(io.BytesIO(contents[name]), dtype=object, keep_default_na=False)
+            tables.append(dict(list(table.groupby("variant", sort=False))))
+        except (KeyError, ValueError):
+            raise DamagedError(f"{name} is {'no table with a row per variant' if name in contents else 'missing'}") from None
+    epochs, seeds, variants = tables
+    for variant, rows in variants.items():
+        try:
+            yield _training(rows.iloc[0].to_dict(), epochs[variant], seeds.get(variant))
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
             raise DamagedError(f"the rows of the variant {variant} do not fit together") from None
-        yield found
 
 
-def _training(variant: str, row: Mapping[str, str], epochs: list[dict[str, str]], evaluated: list[dict[str, str]] | None) -> Training:
+def _training(row: Mapping[Any, str], epochs: pd.DataFrame, evaluated: pd.DataFrame | None) -> Training:
     record = _nested({name: _parsed(cell) for name, cell in row.items() if cell})
     sizes = [None if (size := record.pop(name, None)) is None else int(size) for name in ("parameters", "flops")]
-    seeds, curves = curves_of(epochs)
+    rows = list(zip(epochs["seed"].map(int), epochs["epoch"].map(int), strict=True))
+    seeds = tuple(dict.fromkeys(seed for seed, _ in rows))
+    curves = {name: _floats(epochs[name]).reshape(len(seeds), -1) for name in CURVES}
+    if rows != [(seed, epoch + 1) for seed in seeds for epoch in range(len(rows) // len(seeds))]:
+        raise ValueError
+    if not ((curves["test_accuracy"] >= 0) & (curves["test_accuracy"] <= 1) & np.isfinite(curves["seconds"])).all():
+        raise ValueError
     of_seeds = [seed for group in record.get("trainings", ()) for seed in group["seeds"]]
     if not record["config"].keys() or ("trainings" in record and not {*seeds} <= {*of_seeds}):
         raise ValueError
-    evaluation = _evaluation(seeds, evaluated) if evaluated else None
-    return Training(variant, {"variant": variant, **record}, seeds, curves, sizes[0], sizes[1], evaluation)
-
-
-def _by_variant(name: str, content: bytes) -> dict[str, list[dict[str, str]]]:
-    found: dict[str, list[dict[str, str]]] = {}
-    try:
-        reader = csv.DictReader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
-        if "variant" not in (reader.fieldnames or ()):
+    evaluation = None
+    if evaluated is not None:
+        if tuple(evaluated["seed"].map(int)) != seeds:
             raise ValueError
-        for row in reader:
-            if None in row or None in row.values():
-                raise ValueError
-            found.setdefault(row.pop("variant"), []).append(row)
-    except (ValueError, csv.Error):
-        raise DamagedError(f"{name} is not a table with a row per variant") from None
-    return found
+        own = evaluated.drop(columns=["variant", "seed", *REPEATED])
+        evaluation = {str(name): _floats(cells) for name, cells in own.items() if cells.any()}
+    return Training(row["variant"], record | {"variant": row["variant"]}, seeds, curves, sizes[0], sizes[1], evaluation)
 
 
-def _evaluation(seeds: tuple[int, ...], rows: list[dict[str, str]]) -> dict[str, FloatArray]:
-    """The columns (seeds,) that the variant has."""
-    if tuple(int(row.pop("seed")) for row in rows) != seeds:
-        raise ValueError
-    columns = [name for name in rows[0] if name not in REPEATED and any(row[name] for row in rows)]
-    return {name: np.array([float(row[name]) for row in rows]) for name in columns}
+def _floats(cells: Iterable[str]) -> FloatArray:
+    return np.array([float(cell) for cell in cells])
 
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -297,7 +297,7 @@ def test_folders_are_compared_too(two: Repository, capsys: pytest.CaptureFixture
         (["v2"], "There is no commit 'v2' here; the nearest is 'v1'."),
         (["v1", "--source", "mlfow"], "There is no source 'mlfow'"),
         (["v1", "--in", "../x"], "--in ../x: give a folder"),
-        (["v1", "--in", "reports/demo"], "The commit v1 holds no results in reports/demo/tables/, only in the top folder"),
+        (["v1", "--in", "reports/demo"], "The commit v1 holds no results in reports/demo/tables/."),
         (["v1", "--source", "mlflow"], "There is no MLflow store mlflow.db"),
     ],
 )
@@ -346,7 +346,6 @@ def test_mlflow_has_the_numbers_of_the_tables(
         files, store = load(revision), load(revision, store="mlflow.db")
         for frame in ("epochs", "seeds", "variants"):
             pd.testing.assert_frame_equal(getattr(store, frame), getattr(files, frame), check_exact=True, check_like=True)
-        assert store.timings.empty
     capsys.readouterr()
     main([first, "HEAD"])
     page = capsys.readouterr().out

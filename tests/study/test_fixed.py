@@ -19,7 +19,7 @@ from pipeline.runner import pool, seeds
 from pipeline.study import Training
 from pipeline.study import fixed as module
 from pipeline.study.claims import judge
-from pipeline.study.fixed import fixed
+from pipeline.study.fixed import Fixed, fixed
 from pipeline.study.git import Repository
 from tests.helpers import commit_all, git
 
@@ -38,18 +38,21 @@ def trained(study: Params, variant: str, accuracy: float, groups: list[dict[str,
     return Training(variant, {"config": config, "trainings": groups}, tuple(range(6)), dict.fromkeys(names, curve))
 
 
+def found(claim: ClaimSettings, runs: dict[str, Training]) -> Fixed:
+    judgement = judge("X", claim, runs, images_shown=1, looks=(6,))
+    return fixed(claim.digest, judgement.seeds, runs)
+
+
 def word(study: Params, claim: ClaimSettings, groups: list[dict[str, Any]]) -> tuple[str, int, int]:
-    runs = {name: trained(study, name, 0.9 + 0.01 * i, groups) for i, name in enumerate(claim.comparisons[0].variants)}
-    found = fixed(judge("X", claim, runs, images_shown=1, looks=(6,)), runs)
-    return found.word, found.before, found.counted
+    one = found(claim, {name: trained(study, name, 0.9 + 0.01 * i, groups) for i, name in enumerate(claim.comparisons[0].variants)})
+    return one.word, one.before, one.counted
 
 
 def test_a_new_bound_changes_the_word_and_new_words_do_not(study: Params, claim: ClaimSettings) -> None:
     groups = [{"seeds": [0, 1, 2, 3, 4, 5], "claims": ["another", claim.digest]}]
     assert word(study, claim, groups) == ("before", 12, 12)
-    assert (
-        word(study, claim.model_copy(update={"sentence": "Other words.", "margin": "Another reason.", "seen": True}), groups)[0] == "before"
-    )
+    reworded = claim.model_copy(update={"sentence": "Other words.", "margin": "Another reason.", "seen": True})
+    assert word(study, reworded, groups)[0] == "before"
     (comparison,) = claim.comparisons
     for change in ({"bound": 1.5}, {"measure": "late train loss"}, {"rule": "equivalent", "bound": 1.5}):
         assert word(study, claim.model_copy(update={"comparisons": (comparison.model_copy(update=change),)}), groups) == ("after", 0, 12)
@@ -59,7 +62,7 @@ def test_seeds_from_before_and_after_are_partly(study: Params, claim: ClaimSetti
     groups: list[dict[str, Any]] = [{"seeds": [0, 1, 2], "claims": []}, {"seeds": [3, 4, 5], "claims": [claim.digest]}]
     assert word(study, claim, groups) == ("partly", 6, 12)
     runs = {"base": trained(study, "base", 0.9, groups)}  # the other side is missing, so nothing counts
-    assert fixed(judge("X", claim, runs, images_shown=1, looks=(6,)), runs).word == ""
+    assert found(claim, runs).word == ""
 
 
 def test_older_seeds_are_known_by_their_commit(

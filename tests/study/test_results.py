@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,17 +13,12 @@ import pytest
 from pipeline.errors import UserError
 from pipeline.runner.seeds import read_record
 from pipeline.study import Study, load
-from pipeline.study.files import ARRAYS, FolderFiles
-from pipeline.study.results import load_dataset
+from pipeline.study.files import Files
 from pipeline.training.records import EpochRow
 from tests.helpers import git, stored
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
-
-
-def read_csv(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path)
 
 
 @pytest.mark.slow
@@ -34,7 +28,7 @@ def test_frames_hold_the_numbers_of_the_files(trained: Repository) -> None:
         run = read_record(stored(trained.path, variant))
         found = study.epochs[study.epochs.variant == variant].drop(columns="variant")
         assert found[list(EpochRow._fields)].values.tolist() == run["epochs"]
-        evaluated = read_csv(trained.path / "tables" / "seeds.csv").query("variant == @variant")
+        evaluated = pd.read_csv(trained.path / "tables" / "seeds.csv").query("variant == @variant")
         seeds = study.seeds[study.seeds.variant == variant]
         assert list(seeds.seed) == list(evaluated.seed)
         np.testing.assert_allclose(seeds.test_accuracy, evaluated.test_accuracy, rtol=0, atol=1e-9)
@@ -61,9 +55,7 @@ def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: 
     again = load(".")
     with Path("tables/epochs.csv").open("a") as file:
         file.write("base,0,3,1,1,1,1,1\n")
-    with pytest.raises(
-        UserError, match=r"^tables/ is damaged, epochs\.csv, variant base: it has not one row for every seed and epoch: run"
-    ):
+    with pytest.raises(UserError, match=r"^tables/ is damaged, the rows of the variant base do not fit together: run"):
         load(".")
     for table in Path("tables").glob("*.csv"):
         table.write_text(table.read_text().splitlines(keepends=True)[0])
@@ -75,48 +67,30 @@ def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: 
         _ = again.timings  # which are read when they are asked for
 
 
-def test_without_results_the_sentence_says_where_they_were_sought(tmp_path: Path) -> None:
+def test_the_table_of_claims_is_read_at_any_age(tmp_path: Path) -> None:
+    def claims() -> pd.DataFrame:
+        return Study(Files(tmp_path), "", {}).claims
+
     with pytest.raises(UserError, match="holds no results in tables/"):
         load(tmp_path)
-
-
-def test_a_damaged_table_of_claims_is_one_sentence_and_none_is_empty(tmp_path: Path) -> None:
-    def claims() -> pd.DataFrame:
-        return Study("here", "", {}, FolderFiles(tmp_path)).claims
-
     assert claims().empty
     table = tmp_path / "reports" / "claims.csv"
     table.parent.mkdir()
     header, line = "claim,verdict,comparison,n,effect,low,high,level,shown\n", "T1,supported,a / b,6,1.5,1.2,1.9,0.95,1.5 times\n"
     table.write_text(f"{header}{line}T2,not run,c,,,,,,\n")
-    found = claims()
-    assert found.to_dict("records")[0] == {
+    assert claims().to_dict("records")[0] == {
         "claim": "T1", "verdict": "supported", "comparison": "a / b", "n": 6, "effect": 1.5, "low": 1.2, "high": 1.9, "level": 0.95,
         "shown": "1.5 times", "fixed": "",
     }  # fmt: skip
-    assert found.shown[1] == ""
-    for damaged in ("", line, f"{header}{line}"[:-1], f"{header}T1,,a,,,,,,\n", f"{header}{line}\n\0{line[:3]}", f'{header}"'):
+    assert claims().shown[1] == ""
+    for damaged in ("", line, f'{header}"'):
         table.write_text(damaged)
         with pytest.raises(UserError, match=r"^reports/claims\.csv is damaged: run `dvc repro --force --single-item report`\.$"):
             claims()
 
 
-def test_a_damaged_record_of_the_data_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert load_dataset() is None
-    ARRAYS.mkdir(parents=True)
-    arrays = {f"{part}_images": {"shape": [2, 28, 28]} for part in ("train", "test")}
-    whole = {"arrays": arrays, "class_counts": {"train": [2], "test": [2]}, "pixel_mean": 0.1, "pixel_std": 0.3, "digest": "0"}
-    path = ARRAYS / "dataset.json"
-    path.write_text(json.dumps(whole))
-    assert load_dataset() == whole
-    for change in (
-        {"arrays": {}},
-        {"arrays": {**arrays, "test_images": {"shape": []}}},
-        {"class_counts": {"train": [2]}},
-        {"pixel_mean": "x"},
-    ):
-        path.write_text(json.dumps(whole | change))
-        with pytest.raises(UserError, match=r"dataset\.json is damaged, it is not what the stage writes: .*prepare") as caught:
-            load_dataset()
-        assert caught.value.status == 2
+def test_a_preview_is_known_by_the_quotation_at_its_top(tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    for page, preview in (("# Title\n\n> Few *seeds*.\n> More.\n", "Few *seeds*."), ("# Title\n\nWords.\n\n> Quoted.\n", None), ("", None)):
+        (tmp_path / "reports/README.md").write_text(page)
+        assert Study(Files(tmp_path), "", {}).preview == preview

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.files import DamagedError
 from pipeline.study import Training, tables
+from pipeline.study.files import CURVES
 
 NUMBER = st.floats()  # nan and inf are what a loss that was let go may end at
 WORD = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -61,60 +61,35 @@ def test_what_is_written_is_read_to_the_last_bit(written: list[Training]) -> Non
     assert tables.render(found) == tables.render(written)
 
 
-def training(**changes: Any) -> Training:
-    curve = np.array([[0.5, 0.75]])
-    names = ("train_loss", "test_loss", "test_accuracy", "seconds", "gradient_norm")
-    record = {
-        "variant": "base",
-        "config": {"model": {"patch": 4, "pool": "cls", "memory": None}},
-        "versions": {"torch": "2.15", "numba": "0.61"},
-    }
-    return Training("base", record | changes, (3,), dict.fromkeys(names, curve), 7, 8, {"shift_1": np.array([0.25])})
+EPOCHS = b"variant,seed,epoch,train_loss,test_loss,test_accuracy,seconds,gradient_norm\n"
+CHANGED = [
+    ("epochs.csv", None, "epochs.csv is missing"),
+    *(("epochs.csv", content, "epochs.csv is no table") for content in (b"\xff\xfe\0", b"a,b\n0,1,2\nb,1,2,3,4\n", b"seed\n7\n")),
+    *(
+        ("epochs.csv", EPOCHS + rows, "the rows of the variant base do not fit")
+        for rows in (
+            b"", b"base,3,1,1,1,0.9,1\n", b"base,3,1,1,1,high,1,1\n", b"base,3,1,1,1,nan,1,1\n",
+            b"base,3,2,1,1,0.9,1,1\n",
+            2 * b"base,3,1,1,1,0.9,1,1\n", b"base,3,999999999999,1,1,0.9,1,1\n",
+        )
+    ),
+    ("seeds.csv", b"variant,seed,test_accuracy,test_loss\nbase,4,0.75,1\n", "the rows of the variant base do not fit"),
+    ("variants.csv", b"", "variants.csv is no table"),
+    *(
+        ("variants.csv", content, "the rows of the variant (base|other) do not fit")
+        for content in (
+            b"variant,parameters\nbase,7\n", b"variant,parameters,config.a\nbase,Infinity,4\n", b"variant,config\nbase,3\n",
+            b'variant,config.a,trainings\nbase,4,"[{""seeds"": [5]}]"\n', b"variant,config.model.patch\nother,4\n",
+        )
+    ),
+]  # fmt: skip
 
 
-HEADER = b"variant,seed,epoch,train_loss,test_loss,test_accuracy,seconds,gradient_norm\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "fault"),
-    [
-        ("epochs.csv", None, "epochs.csv is missing"),
-        ("epochs.csv", b"\xff\xfe\0", "epochs.csv is not a table with a row per variant"),
-        ("epochs.csv", b'variant,seed\nbase,"0\n', "epochs.csv is not a table with a row per variant"),
-        ("epochs.csv", b"variant,seed\nbase,0,1\n", "epochs.csv is not a table with a row per variant"),
-        *(("variants.csv", content, "variants.csv is not a table with a row per variant") for content in (b"", b"parameters\n7\n")),
-        ("epochs.csv", HEADER + b"base,0,1,1,1,0.9\n", "epochs.csv is not a table with a row per variant"),
-        ("epochs.csv", b"variant,seed,epoch\nbase,0,1\n", "epochs.csv, variant base: it is not a table of numbers"),
-        ("epochs.csv", HEADER + b"base,0,1,1,1,high,1,1\n", "epochs.csv, variant base: it is not a table of numbers"),
-        *(
-            ("epochs.csv", HEADER + rows, "epochs.csv, variant base: it has not one row for every seed and epoch")
-            for rows in (b"base,0,2,1,1,0.9,1,1\n", 2 * b"base,0,1,1,1,0.9,1,1\n", b"base,0,999999999999,1,1,0.9,1,1\n")
-        ),
-        *(
-            ("epochs.csv", HEADER + row, "epochs.csv, variant base: it holds an accuracy that is not between 0 and 1")
-            for row in (b"base,0,1,1,1,nan,1,1\n", b"base,0,1,1,1,90.5,1,1\n")
-        ),
-        *(
-            ("seeds.csv", content, "the rows of the variant base do not fit together")
-            for content in (b"variant,seed,test_accuracy\nbase,4,0.75\n", b"variant,seed,shift_1\nbase,3,high\n")
-        ),
-        *(
-            ("variants.csv", content, "the rows of the variant (base|other) do not fit together")
-            for content in (
-                b"variant,parameters\nbase,7\n",
-                b"variant,parameters,config.a\nbase,many,4\n",
-                b"variant,parameters,config.a\nbase,Infinity,4\n",
-                b"variant,config,config.a\nbase,3,4\n",
-                b"variant,config\nbase,3\n",
-                b'variant,config.a,trainings\nbase,4,"[{""seeds"": [5]}]"\n',
-                b"variant,config.a,trainings\nbase,4,7\n",
-                b"variant,config.model.patch\nother,4\n",
-            )
-        ),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "fault"), CHANGED)
 def test_a_damaged_table_is_told(name: str, content: bytes | None, fault: str) -> None:
-    contents = {table: text.encode() for table, text in tables.render([training()]).items()}
+    curves = dict.fromkeys(CURVES, np.array([[0.5, 0.75]]))
+    base = Training("base", {"variant": "base", "config": {"model": {"patch": 4}}}, (3,), curves, 7, 8, {"shift_1": np.array([0.25])})
+    contents = {table: text.encode() for table, text in tables.render([base]).items()}
     contents = {table: text for table, text in (contents | {name: content}).items() if text is not None}
     with pytest.raises(DamagedError, match=f"^{fault}"):
         list(tables.parse(contents))
