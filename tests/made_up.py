@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pipeline.measures import Probe
 from pipeline.measures.definitions import EMPTY_ROWS, SHIFTS, SIZES
 from pipeline.params import ModelSettings, Params, parse, read_both
 from pipeline.runner import seeds as store
+from pipeline.study import Training
 from tests.helpers import ROOT, STUDY, stored
 
 IMAGES = 500  # test images of a made-up study
@@ -358,3 +360,21 @@ def check_text(root: Path) -> None:
         assert numbers == list(range(1, len(numbers) + 1)), page.name
         numbers = [int(number) for number in re.findall(r"^\*Figure (\d+)\.", text, flags=re.MULTILINE)]
         assert numbers == list(range(1, len(numbers) + 1)), page.name
+
+
+def make_run(
+    study: Params, name: str, *, epochs: int = 30, seeds: Sequence[int] = range(6), error: float = 0.03, **options: Any
+) -> Training:
+    """A trained variant whose curves fall to about this test error; a seed has the same luck whatever seeds stand beside it.
+
+    Args:
+        options: of `train` that differ from the variant's.
+    """
+    late = 1 / np.arange(1, epochs + 1)
+    luck = np.stack([np.random.default_rng([seed, len(name)]).normal(1, 0.1, epochs) for seed in seeds])
+    falls = {"train_loss": (0.05, 0.4), "test_loss": (0.1, 0.3), "test_error": (error, 0.1), "gradient_norm": (1, 0), "seconds": (2, 0)}
+    curves = {curve: (start + fall * late) * luck for curve, (start, fall) in falls.items()}
+    curves["test_accuracy"] = 1 - curves.pop("test_error")
+    settings = study.resolve(name)
+    settings = settings.model_copy(update={"train": settings.train.model_copy(update={"seeds": tuple(seeds), **options})})
+    return Training(name, {"config": settings.model_dump(mode="json")}, tuple(seeds), curves, 10_000, 10**6)

@@ -6,7 +6,6 @@ python -m pipeline.commands.classify --image=digit.png
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +56,12 @@ def main(argv: list[str]) -> None:
     if maps is None:
         print(f"\n{variant} has no attention weights to draw.")
         return
-    from pipeline.report.figures.attention import draw_rollouts
+    from pipeline.report.figures.attention import rollouts
     from pipeline.report.figures.base import png
 
     grey = (picture if picture.ndim == 2 else picture.mean(0)) / 255
     shown = maps[:_SHOWN]
-    content = png(partial(draw_rollouts, np.stack([grey] * len(shown)), [("attention rollout", shown)], [f"seed {one}" for one in chosen]))
+    content = png(rollouts(np.stack([grey] * len(shown)), [("attention rollout", shown)], [f"seed {one}" for one in chosen]))
     with replacing(PICTURE) as temporary:
         temporary.write_bytes(content)
     print(f"\nWhere attention goes: {PICTURE}")

@@ -20,7 +20,7 @@ from pipeline.params import DATASETS, Params
 from pipeline.report import claims, curves, experiment, text, timing
 from pipeline.report.experiment import Table
 from pipeline.report.figures import Material, Picture
-from pipeline.report.figures.ranking import picture as ranked
+from pipeline.report.figures.measure import ranking as ranked
 from pipeline.report.figures.verdicts import forest
 from pipeline.study import Training
 from pipeline.study.claims import DECIDED, Judgement, Verdict, is_timed, judge

@@ -1,4 +1,4 @@
-"""Captions of the first test scenes, where the decoder looks for each word, and scene error against epochs."""
+"""Captions of the first test scenes, and where the decoder looks for each word."""
 
 from __future__ import annotations
 
@@ -7,23 +7,15 @@ from difflib import SequenceMatcher
 from functools import partial
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from pipeline.captioning.grammar import Words, grammar_of
-from pipeline.measures import MEASURES
-from pipeline.measures.definitions import BEAM_WIDTH, FloatArray
-from pipeline.report.figures import base
-from pipeline.report.figures.base import Line, Material, Picture, bare, figure
-from pipeline.report.figures.scaling import draw_lines
+from pipeline.report.figures import tiles
+from pipeline.report.figures.base import Material, Picture, figure
+from pipeline.report.figures.tiles import Tile
 
 SCENES = 6  # in a figure
 MIN_DIGITS = 3  # of a scene that shows where a decoder looks
 _ACROSS = 8  # maps in a row
-
-
-# --- captions beside their scenes ---
 
 
 @figure("captions")
@@ -33,7 +25,8 @@ def captions(material: Material) -> list[Picture]:
     caption = (
         f"The first {SCENES} test scenes, chosen by their place alone. The table below has the greedy caption of each model's first seed."
     )
-    return [Picture(caption, partial(draw_scenes, written.scenes[:SCENES]))] if written else []
+    scenes = [Tile(scene, "greys", f"scene {i}", crossed=True) for i, scene in enumerate(written.scenes[:SCENES], 1)] if written else []
+    return [Picture(caption, partial(tiles.draw, [("", scenes)], 1.3))] if scenes else []
 
 
 def caption_rows(material: Material) -> list[list[str]]:
@@ -61,26 +54,6 @@ def marked(words: Words, references: Sequence[Words]) -> str:
     return " ".join(parts)
 
 
-def draw_scenes(scenes: FloatArray) -> Figure:
-    """The scenes, (scene, height, width) in [0, 1], in a row with their numbers."""
-    drawn = Figure(figsize=(base.WIDTH, 1.7), layout="constrained")
-    for number, (axes, scene) in enumerate(zip(drawn.subplots(1, len(scenes), squeeze=False)[0], scenes, strict=True), 1):
-        _scene(axes, scene, f"scene {number}")
-    return drawn
-
-
-def _scene(axes: Axes, scene: FloatArray, title: str) -> None:
-    """A scene with the edges of its cells."""
-    axes.imshow(scene, cmap=base.GREYS, vmin=0, vmax=1, interpolation="nearest")
-    bare(axes)
-    for line in (axes.axvline, axes.axhline):
-        line(scene.shape[1] / 2 - 0.5, color=base.MUTED, linewidth=0.6)
-    axes.set_title(title, fontsize=9.5, fontweight="normal", loc="center")
-
-
-# --- where a decoder looks ---
-
-
 @figure("gaze")
 def gaze(material: Material) -> list[Picture]:
     """Where a captioner's decoder looks before each word."""
@@ -90,61 +63,21 @@ def gaze(material: Material) -> list[Picture]:
     for has_levels in (False, True):
         for run, found, attention in [one for one in looking if (one[2].shape[1] > 1) == has_levels][:1]:
             digits = (found.cells[: len(found.scenes)] >= 0).sum(1)
-            scene = int(np.flatnonzero(digits >= min(MIN_DIGITS, digits.max()))[0])
-            words = (*grammar_of(run.settings.data.dataset).decode(found.greedy[0, scene].tolist()), "end")[: attention.shape[3]]
-            weights = np.nan_to_num(attention.mean(0)[:, scene, : len(words)])  # (level, word, token)
-            side = round(weights.shape[-1] ** 0.5)
+            place = int(np.flatnonzero(digits >= min(MIN_DIGITS, digits.max()))[0])
+            words = (*grammar_of(run.settings.data.dataset).decode(found.greedy[0, place].tolist()), "end")[: attention.shape[3]]
+            weights = np.nan_to_num(attention.mean(0)[:, place, : len(words)])  # (level, word, token)
+            side, scene = round(weights.shape[-1] ** 0.5), found.scenes[place]
             caption = (
                 f"{material.label(run)}, seed {run.seeds[0]}: where the decoder looks before it writes each word of its greedy caption of "
                 f"the first test scene of {MIN_DIGITS} digits or more. A map is the mean over the decoder's blocks and heads, from 0 "
                 "(white) to the largest weight of the figure; the line is the edge of the digits."
                 + (" Below each word: the levels of the encoder, the last the deepest." if has_levels else "")
             )
-            draw = partial(draw_gaze, found.scenes[scene], words, weights.reshape(*weights.shape[:2], side, side))
-            drawn.append(Picture(caption, draw, run.variant))
+            maps: list[list[Tile | None]] = []
+            for level, of_level in enumerate(weights.reshape(*weights.shape[:2], side, side)):
+                titles = [word * (not level) for word in words]
+                maps.append([None, *(Tile(one, title=title, over=scene) for title, one in zip(titles, of_level, strict=True))])
+            maps[0][0] = Tile(scene, "greys", "the scene", crossed=True)
+            rows = [("", line[start : start + _ACROSS]) for start in range(0, len(words) + 1, _ACROSS) for line in maps]
+            drawn.append(Picture(caption, partial(tiles.draw, rows, 1.0, float(weights.max())), run.variant))
     return drawn
-
-
-def draw_gaze(scene: FloatArray, words: Sequence[str], maps: FloatArray) -> Figure:
-    """The scene, (height, width), and a map for each word, (level, word, grid, grid), with the digits' edges."""
-    levels, lines = len(maps), -(-(1 + len(words)) // _ACROSS)
-    drawn = Figure(figsize=(base.WIDTH, 1.12 * lines * levels + 0.25 * lines), layout="constrained")
-    grid = drawn.subplots(lines * levels, _ACROSS, squeeze=False)
-    for axes in grid.flat:
-        axes.set_axis_off()
-    _scene(grid[0, 0], scene, "the scene")
-    grid[0, 0].set_axis_on()
-    for place, word in enumerate(words, 1):
-        for level in range(levels):
-            axes = grid[place // _ACROSS * levels + level, place % _ACROSS]
-            axes.set_axis_on()
-            extent = (0, scene.shape[1], scene.shape[0], 0)
-            axes.imshow(maps[level, place - 1], cmap=base.WEIGHTS, vmin=0, vmax=maps.max(), interpolation="nearest", extent=extent)
-            base.outline(axes, scene, 0.5)
-            bare(axes)
-            if not level:
-                axes.set_title(word, fontsize=9.5, loc="center")
-    return drawn
-
-
-# --- scene error against epochs ---
-
-
-@figure("budget")
-def budget(material: Material) -> list[Picture]:
-    """Scene error against epochs, each a training of its own."""
-    lines = []
-    for measure, said in (("scene accuracy", "greedy"), ("scene accuracy by beam search", f"beam of {BEAM_WIDTH}")):
-        found = {run.variant: values for run in material.runs if (values := MEASURES[measure].per_seed(run)) is not None}
-        for members in base.same_but([run for run in material.runs if run.variant in found], "train.epochs", "train.seeds"):
-            members.sort(key=lambda run: run.settings.train.epochs)
-            values = pd.DataFrame({run.variant: pd.Series(1 - found[run.variant]) for run in members}).to_numpy()
-            x = tuple(float(run.settings.train.epochs) for run in members)
-            lines.append(Line(f"{' / '.join(run.variant for run in members)}, {said}", x, values, any(map(material.is_baseline, members))))
-    if not any(len(line.x) > 1 for line in lines):
-        return []
-    caption = (
-        "Share of the test scenes whose caption is not true and complete, against the number of epochs, each a training of its own. "
-        "Both axes are logarithmic."
-    )
-    return [Picture(caption, partial(draw_lines, lines, "Scene error on the test scenes (%, log scale)", "epochs (log scale)", "errors"))]

@@ -1,17 +1,26 @@
-"""The experiment's own measure, seed by seed."""
+"""The experiment's own measure seed by seed, and all parts of the network by what they are worth."""
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from pipeline.measures import MEASURES
-from pipeline.report.figures.base import COLOURS, INK, MUTED, WIDTH, Line, Material, Picture, figure, log_axis, plain_numbers, tidy
+from pipeline.report.figures import rows
+from pipeline.report.figures.base import COLOURS, INK, MUTED, Material, Picture, figure
+from pipeline.report.figures.rows import Row
+from pipeline.report.text import digits
+from pipeline.study.ranking import SMALL, Part
 from pipeline.study.statistics import summarize
+
+_KINDS = {
+    "more": (COLOURS[1], "more errors by over a quarter"), "fewer": (COLOURS[0], "fewer by over a fifth"),
+    "small": (MUTED, "within a quarter"), "open": (INK, "across a bound"),
+}  # fmt: skip
 
 
 @figure("measure")
@@ -19,46 +28,37 @@ def measure(material: Material) -> list[Picture]:
     """The experiment's measure, seed by seed."""
     # By default that on which verdicts and tables rest, and not the last epoch's, of which the curves have more.
     chosen = MEASURES["late accuracy" if material.experiment.measure == "accuracy" else material.experiment.measure]
-    rows = [
-        Line(material.label(run), (), chosen.factor * values, material.is_baseline(run))
-        for run in material.runs
-        if (values := chosen.per_seed(run)) is not None
-    ]
-    title = chosen.title + (f" ({chosen.of_value})" if chosen.of_value else "")
-    caption = f"{chosen.title} of each seed."
-    return [Picture(caption, partial(draw_measure, rows, title))] if rows else []
-
-
-def draw_measure(rows: Sequence[Line], title: str) -> Figure:
-    """A row per variant, whose values are (seeds,), with a ring per seed, the mean, its Student t interval and what is not finite."""
-    finite = [row.values[np.isfinite(row.values)] for row in rows]
+    found = [(run, chosen.factor * values) for run in material.runs if (values := chosen.per_seed(run)) is not None]
+    finite = [values[np.isfinite(values)] for _, values in found]
     medians = [float(np.median(values)) for values in finite if values.size]
     logarithmic = bool(medians) and min(values.min() for values in finite if values.size) > 0 and max(medians) > 20 * min(medians)
-    heading = textwrap.fill(title + (", log scale" if logarithmic else ""), 88)
-    drawn = Figure(figsize=(WIDTH, 1.0 + 0.2 * heading.count("\n") + 0.42 * len(rows)), layout="constrained")
-    axes = drawn.subplots()
-    labels = []
-    for place, (row, values) in enumerate(zip(rows, finite, strict=True)):
-        lost = f"\n{len(row.values) - values.size} of {len(row.values)} not finite" if values.size < len(row.values) else ""
-        labels.append(textwrap.fill(row.label, 30) + lost)
-        if not values.size:
-            continue
-        colour, summary = INK if row.is_baseline else COLOURS[0], summarize(values)
-        # One ring below the other, so that equal values can be counted, and all below the mean, which would hide them.
-        below = place + np.linspace(0.14, 0.42, values.size)
-        axes.plot(values, below, "o", markersize=3.2, markerfacecolor="none", markeredgecolor=colour, markeredgewidth=0.8, alpha=0.75)
-        if summary.interval:
-            low = max(summary.interval.low, values.min() / 2) if logarithmic else summary.interval.low
-            axes.plot([low, summary.interval.high], [place, place], color=colour, linewidth=4, alpha=0.35, solid_capstyle="butt")
-        axes.plot([summary.mean], [place], "D", markersize=6, color=colour, markeredgewidth=0, zorder=4)
-        if row.is_baseline:
-            axes.axvline(summary.mean, color=MUTED, linestyle=":", linewidth=1.2, zorder=1)
-    if logarithmic:
-        log_axis(axes, "x")
-    else:
-        plain_numbers(axes, "x")
-    axes.set_title(heading)
-    axes.set_yticks(range(len(rows)), labels)
-    axes.set_ylim(len(rows) - 0.4, -0.4)
-    tidy(axes, grid="x")
-    return drawn
+    made, dotted = [], []
+    for (run, values), kept in zip(found, finite, strict=True):
+        lost = f"\n{len(values) - kept.size} of {len(values)} not finite" if kept.size < len(values) else ""
+        summary = summarize(kept) if kept.size else None
+        mean, interval = (summary.mean, summary.interval) if summary else (math.nan, None)
+        low, high = (interval.low, interval.high) if interval else (math.nan, math.nan)
+        if logarithmic:  # the axis would end at 0
+            low = max(low, kept.min(initial=math.inf) / 2)
+        if material.is_baseline(run):
+            dotted.append(mean)
+        colour = INK if material.is_baseline(run) else COLOURS[0]
+        made.append(Row(textwrap.fill(material.label(run), 30) + lost, mean, low, high, colour, seeds=kept))
+    title = f"{chosen.title} ({chosen.of_value})" if chosen.of_value else chosen.title
+    title = textwrap.fill(title + (", log scale" if logarithmic else ""), 88)
+    draw = partial(rows.draw, made, title, "", inches=0.42, fontsize=10, logarithmic=logarithmic, dotted=dotted)
+    return [Picture(f"{chosen.title} of each seed.", draw)] if made else []
+
+
+def ranking(parts: Sequence[Part]) -> Picture | None:
+    """A dot for each part, sorted; None where there is no part."""
+    caption = (
+        "Each part of the network and of its training by what its removal or exchange does to the test error: ratio of the errors without "
+        f"it to those with it, and its interval. Dotted lines: a quarter more errors, {SMALL:g}, and a fifth fewer, {1 / SMALL:g}."
+    )
+    made = [
+        Row(part.name, part.ratio, part.interval.low, part.interval.high, *_KINDS[part.kind], right=digits(part.ratio)) for part in parts
+    ]
+    place, dotted = "test errors without the part over those with it, log scale", (1 / SMALL, SMALL)
+    draw = partial(rows.draw, made, "", place, inches=0.215, fontsize=8.5, logarithmic=True, solid=(1.0,), dotted=dotted)
+    return Picture(caption, draw, "ranking") if made else None
