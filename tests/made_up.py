@@ -179,9 +179,7 @@ def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarra
 
 
 def _records(root: Path) -> Records:
-    return Records(
-        arrays=root / "data/arrays", trainings=root / "store/trainings", predictions=root / "store/predictions", tables=root / "tables"
-    )
+    return Records(root)
 
 
 def write_tables(root: Path) -> None:

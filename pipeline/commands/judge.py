@@ -40,7 +40,7 @@ from pipeline.runner.seeds import Finished
 from pipeline.runner.train import survey, train
 from pipeline.study import Training, tables
 from pipeline.study.claims import measure_values
-from pipeline.study.files import ARRAYS, CHECKPOINTS, FINISHED
+from pipeline.study.files import ARRAYS, CHECKPOINTS
 from pipeline.study.proposals import LOOKS, MARGIN, STATUS, UNDECIDED, Look, error_of, judge, looks_up_to
 from pipeline.study.results import load as load_study
 from pipeline.training.tasks import data_digest
@@ -406,9 +406,7 @@ def _evaluate(side: Side, measure: str, n: int, device: str) -> None:
         seeds.assemble(path, settings, [side.parts[seed] for seed in missing], about)
         probe = MEASURES[measure].probe
         groups = pool.make_groups(missing, device, stackable=settings.stackable)
-        jobs = [
-            inference.Task(side.variant, settings, tuple(one), (probe,) if probe else (), device, path, ARRAYS, FINISHED) for one in groups
-        ]
+        jobs = [inference.Task(side.variant, settings, tuple(one), (probe,) if probe else (), device, path, ARRAYS) for one in groups]
         for task, result in inference.run(jobs, min(len(jobs), pool.choose_processes() if device == "cpu" else 1)):
             if isinstance(result, UserError):
                 raise result

@@ -22,14 +22,15 @@ from pipeline.captioning.data import SCENES
 from pipeline.commands.repro import data_stage, reproduce
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation import inference
+from pipeline.evaluation.evaluate import difference, elsewhere
 from pipeline.evaluation.records import Records
 from pipeline.params import Params, VariantSettings, shown
 from pipeline.params import load as load_params
-from pipeline.provenance import device_name, same_processor, training_code, versions
+from pipeline.provenance import device_name, same_processor, training_code
 from pipeline.runner import pool, seeds
 from pipeline.runner.seeds import Finished
 from pipeline.runner.train import train
-from pipeline.study.files import ARRAYS, FINISHED, PREDICTIONS, TABLES, TRAININGS
+from pipeline.study.files import ARRAYS, TABLES, TRAININGS
 from pipeline.study.results import load_current
 from pipeline.training.records import EpochRow
 from pipeline.training.tasks import data_digest
@@ -52,7 +53,7 @@ def main(argv: list[str]) -> int:
         raise UserError(f"TRAIN is {given.train!r}; 1 trains the seed again.")
     if given.train == "1" and (not variant or seed is None):
         raise UserError("TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0.")
-    records = Records(ARRAYS, TRAININGS, PREDICTIONS, TABLES)
+    records = Records()
     trained = [name for name in params.variants if records.training(name).exists()]
     chosen = {
         name: settings.train.seeds[0] if seed is None else seed
@@ -104,30 +105,23 @@ def retest(params: Params, records: Records, chosen: Mapping[str, int]) -> list[
     """
     from pipeline.runner.replay import test_difference
 
-    device = pool.choose_device()
-    here = device_name(device)
-    said: dict[str, str] = {}
-    stored: dict[str, Finished] = {}
+    device, stored, said = pool.choose_device(), dict[str, Finished](), dict[str, str]()
     tasks = []
     for variant, seed in chosen.items():
         try:
             stored[variant] = _stored(params, records, variant, seed)
             place = records.training(variant)
-            tasks.append(inference.Task(variant, params.resolve(variant), (seed,), (), device, place, ARRAYS, FINISHED))
+            tasks.append(inference.Task(variant, params.resolve(variant), (seed,), (), device, place, ARRAYS))
         except UserError as error:
             said[variant] = f"not verified: {error}"
-    for task, outcome in inference.run(tasks, len(pool.choose_cards(device))) if tasks else ():
+    for task, found in inference.run(tasks, len(pool.choose_cards(device))) if tasks else ():
         part, variant = stored[task.variant], task.variant
-        if isinstance(outcome, UserError):
-            said[variant] = f"not verified: {outcome}"
-            continue
-        tested = float(outcome.losses[0]), float(outcome.accuracies[0]), outcome.num_tests
-        # Torch's engine has no other bits than in the same stack; a fused training is tested by torch's operations.
-        exact = same_processor(part.origin["device_name"], here) and part.origin["stack"] == [part.seed] and not part.is_fused
-        if clause := test_difference(part, *tested, exact=exact):
-            said[variant] = f"not verified: the test of seed {part.seed}: {clause}{_elsewhere(part, here)}"
+        if isinstance(found, UserError):
+            said[variant] = f"not verified: {found}"
+        elif clause := difference(part, found, 0, device_name(device)):
+            said[variant] = f"not verified: the test of seed {part.seed}: {clause}"
         else:
-            same = test_difference(part, *tested, exact=True) is None
+            same = test_difference(part, float(found.losses[0]), float(found.accuracies[0]), found.num_tests, exact=True) is None
             said[variant] = f"seed {part.seed}  same {'bits' if same else 'up to rounding'}"
     for variant in chosen:
         _say(f"{variant}  {said[variant]}")
@@ -143,14 +137,6 @@ def _stored(params: Params, records: Records, variant: str, seed: int) -> Finish
     if run["data_digest"] != data_digest(settings.task, ARRAYS):
         raise UserError(f"it was trained on other data than {ARRAYS} holds; `dvc repro train@{variant}` mends it.")
     return next(part for part in seeds.load(path) if part.seed == seed)
-
-
-def _elsewhere(part: Finished, here: str) -> str:
-    """The processor and the versions that differ from the training's, as a clause after a fault; empty without any."""
-    old = {"processor": part.origin["device_name"], **part.origin["versions"]}
-    new = {"processor": old["processor"] if same_processor(old["processor"], here) else here, **versions()}
-    others = [f"{name} {now} here, {old.get(name)} there" for name, now in new.items() if old.get(name) != now]
-    return f" ({', '.join(others)})" if others else ""
 
 
 def train_again(params: Params, records: Records, variant: str, seed: int) -> bool:
@@ -172,7 +158,7 @@ def train_again(params: Params, records: Records, variant: str, seed: int) -> bo
     exact = same and (new.is_fused or old.origin["stack"] == group)
     clause = first_difference(settings, new, old, exact=exact)
     bits = "same bits: the weights, the trace, all epochs" if exact else "the beginning agrees up to rounding"
-    _say(f"{variant}  seed {seed}, trained again  {f'differs: {clause}' if clause else bits}{'' if exact else _elsewhere(old, here)}")
+    _say(f"{variant}  seed {seed}, trained again  {f'differs: {clause}' if clause else bits}{'' if exact else elsewhere(old, here)}")
     return clause is None
 
 
@@ -212,7 +198,8 @@ def first_difference(settings: VariantSettings, new: Finished, old: Finished, *,
 def compare_tables(params: Params) -> bool:
     """Whether the tables are what the records of trainings and evaluations give; prints a line."""
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
-        records = Records(ARRAYS, TRAININGS, PREDICTIONS, Path(folder))
+        records = Records()
+        records.tables = Path(folder)
         try:
             records.write_tables(records.wanted(params, _say))
         except UserError as error:

@@ -15,7 +15,7 @@ from pipeline.captioning.data import SceneData
 from pipeline.captioning.grammar import PHRASINGS, grammar_of
 from pipeline.captioning.learning import EVALUATION_BATCH, evaluate, scenes_right, shifted
 from pipeline.captioning.model import CaptionModel
-from pipeline.captioning.scenes import Split, compose
+from pipeline.captioning.scenes import compose
 from pipeline.evaluation.inference import Result, Task
 from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.training.classification import pixels
@@ -44,14 +44,16 @@ def measure(task: Task, data: SceneData, make_stack: Callable[..., Stack], devic
     train_images, test_images = (torch.from_numpy(images).to(device) for images in (data.dataset.train_images, data.dataset.test_images))
     loss, validated = evaluate(model, train_images, data.scenes.validation)
     right = scenes_right(validated.cpu().numpy(), data.scenes.validation, grammar)
+    cells = torch.from_numpy(test.cells).long().to(device)
     arrays: dict[str, np.ndarray] = {}
     columns: dict[str, np.ndarray] = {}
-    for name, write in _SEARCHES.items():
-        captions = _write(write, model, test_images, test)
+    for name, search in _SEARCHES.items():
+        written = [search(model, pixels(compose(test_images, part), 1)) for part in cells.split(EVALUATION_BATCH)]
+        captions = torch.cat(written).to(torch.uint8).cpu().numpy()
         arrays[name] = captions[None]
         found = metrics.summarise(metrics.measure(captions, test.captions, test.labels, grammar))
         columns |= {f"{name}_{column}": np.array([value]) for column, value in _columns(found).items()}
-    scenes = compose(test_images, torch.from_numpy(test.cells[:EXAMPLES]).long().to(device))
+    scenes = compose(test_images, cells[:EXAMPLES])
     shared: dict[str, Any] = {
         "scenes": scenes.cpu().numpy(),
         "cells": test.labels,
@@ -81,10 +83,3 @@ def _columns(found: dict[str, dict[str, float]]) -> dict[str, float]:
     shares = {group: found.get(group, {}).get("share", 0.0) for group in phrasings}
     columns |= {f"share_{group.replace(' ', '_')}": share for group, share in shares.items()}
     return columns | {"share_commonest": max(shares[group] for group in PHRASINGS)}
-
-
-def _write(search: Callable[[CaptionModel, Tensor], Tensor], model: CaptionModel, images: Tensor, split: Split) -> np.ndarray:
-    """The captions of a split's scenes (scene, place) uint8."""
-    cells = torch.from_numpy(split.cells).long().to(images.device)
-    parts = [search(model, pixels(compose(images, part), 1)) for part in cells.split(EVALUATION_BATCH)]
-    return torch.cat(parts).to(torch.uint8).cpu().numpy()

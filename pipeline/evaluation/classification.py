@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch.nn.functional import interpolate, pad
 
 from pipeline.data.datasets import Dataset
 from pipeline.evaluation import recurrence, saturation
-from pipeline.evaluation.attention import NUM_IMAGES, first_of_each_class, probe
+from pipeline.evaluation.attention import NUM_IMAGES, probe
 from pipeline.evaluation.inference import Result, Task
 from pipeline.measures.definitions import EMPTY_ROWS, SHIFTS, SIZES, FloatArray
 from pipeline.measures.positions import table_correlation
@@ -21,7 +22,7 @@ from pipeline.params import ModelSettings
 from pipeline.training.classification import evaluate, fit_pixels
 from pipeline.training.stack import Stack, initial_model
 
-_DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left and right, as (rows, columns)
+CLASSES_MAPPED = 10  # maps that fit side by side on a page
 
 
 def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], device: torch.device) -> Result:
@@ -32,83 +33,68 @@ def measure(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], devi
         or (seed, 0, 0) if there are none; with the probe `attention` also `rollout`.
         Columns: `validation_loss` and `validation_accuracy`, on training images that were held out, if any. As the probes ask: `shift_N`,
         accuracy under shifts of N pixels, mean over the directions; `size_N`, accuracy on images scaled to a side of N pixels; `rows_N`,
-        accuracy with N rows of empty patches below the image; `attention_entropy`, `ink_correlation`, `own_ink_correlation`, `deletion`,
-        `own_deletion` and `attention_distance_N` of the N-th block, see `pipeline.evaluation.attention`; `saturated_attention` and
-        `score_gradient`, see `pipeline.evaluation.saturation`; those of `position_columns`; `state_gradient`, see
-        `pipeline.evaluation.recurrence`. A column of saturation or recurrence has a second one with the ending `_start`, which is that
-        of the untrained models.
+        accuracy with N rows of empty patches below the image; those of `attention.probe`, `saturation.measure` and `position_columns`;
+        `state_gradient`, see `pipeline.evaluation.recurrence`. A column of saturation or recurrence has a second one with the ending
+        `_start`, which is that of the untrained models.
         Shared: the labels of the test images; with the probe `attention` also one image of each class, and the first seed's maps and
         patch filters.
     """
-    num_seeds = len(task.seeds)
-    stack = make_stack(*task.seeds)
-    images = torch.from_numpy(dataset.test_images).to(device)
-    labels = torch.from_numpy(dataset.test_labels).long().to(device)
+    stack, model = make_stack(*task.seeds), cast("ModelSettings", task.settings.model)  # which those are that have a probe's options
+    images, labels = torch.from_numpy(dataset.test_images).to(device), torch.from_numpy(dataset.test_labels).long().to(device)
 
-    def test(images: Tensor, stack: Stack = stack) -> tuple[Tensor, Tensor]:
-        return evaluate(stack, images, labels, num_seeds=num_seeds)
+    def accuracy(images: Tensor, stack: Stack, seeds: Sequence[int] = task.seeds) -> FloatArray:
+        """(seed,): of images in the test images' place."""
+        return (evaluate(stack, images, labels, num_seeds=len(seeds))[1] == labels).double().mean(1).cpu().numpy()
 
-    losses, predictions = test(images)
+    def add(found: Iterable[Mapping[str, float]], end: str = "") -> None:
+        """Adds columns of what was found of each seed's network."""
+        each = list(found)
+        columns.update({f"{name}{end}": np.array([one[name] for one in each]) for name in each[0]})
+
+    losses, predictions = evaluate(stack, images, labels, num_seeds=len(task.seeds))
     position = stack.position()
     arrays = {
         "predictions": predictions.cpu().numpy().astype(dataset.test_labels.dtype),
-        "positions": np.zeros((num_seeds, 0, 0), np.float32) if position is None else position.cpu().numpy(),
+        "positions": np.zeros((len(task.seeds), 0, 0), np.float32) if position is None else position.cpu().numpy(),
     }
     shared: dict[str, np.ndarray] = {"labels": dataset.test_labels}
-    columns = {}
+    columns: dict[str, FloatArray] = {}
     if held := task.settings.train.validation:
         held_images = torch.from_numpy(dataset.train_images[-held:]).to(device)
         held_labels = torch.from_numpy(dataset.train_labels[-held:]).long().to(device)
-        held_losses, predicted = evaluate(stack, held_images, held_labels, num_seeds=num_seeds)
+        held_losses, predicted = evaluate(stack, held_images, held_labels, num_seeds=len(task.seeds))
         columns["validation_loss"] = held_losses.cpu().numpy()
         columns["validation_accuracy"] = (predicted == held_labels).double().mean(1).cpu().numpy()
     if "shifts" in task.probes:
-        for distance in SHIFTS:
-            right = torch.zeros(num_seeds, dtype=torch.float64, device=device)
-            for down, across in _DIRECTIONS:
-                _, predicted = test(shift(images, down * distance, across * distance))
-                right += (predicted == labels).double().mean(1)
-            columns[f"shift_{distance}"] = (right / len(_DIRECTIONS)).cpu().numpy()
+        for by in SHIFTS:
+            moved = [accuracy(shift(images, *step), stack) for step in ((-by, 0), (by, 0), (0, -by), (0, by))]
+            columns[f"shift_{by}"] = np.mean(moved, 0)
     if "sizes" in task.probes:
         for size in SIZES:
-            _, predicted = test(scale(images, size), at_size(stack, task, size, device))
-            columns[f"size_{size}"] = (predicted == labels).double().mean(1).cpu().numpy()
+            columns[f"size_{size}"] = accuracy(scale(images, size), at_size(stack, task, size, device))
         for rows in EMPTY_ROWS:
-            longer = (evaluate(lengthened(make_stack(seed), task, rows), images, labels, num_seeds=1)[1] for seed in task.seeds)
-            columns[f"rows_{rows}"] = np.array([float((predicted == labels).double().mean()) for predicted in longer])
+            longer = [accuracy(images, lengthened(make_stack(seed), model, rows), (seed,)) for seed in task.seeds]
+            columns[f"rows_{rows}"] = np.concatenate(longer)
     if "attention" in task.probes:
-        assert isinstance(task.settings.model, ModelSettings)
-        places = first_of_each_class(dataset.test_labels)
-        digits, looked_at = dataset.test_images[places], dataset.test_images[:NUM_IMAGES]
+        places = np.unique(dataset.test_labels, return_index=True)[1][:CLASSES_MAPPED]
+        seen = dataset.test_images[:NUM_IMAGES], dataset.test_labels[:NUM_IMAGES], (digits := dataset.test_images[places])
         # Maps need plain modules, not stacks.
-        truth = dataset.test_labels[:NUM_IMAGES]
-        probes = [probe(make_stack(seed).module, task.settings.model, looked_at, truth, digits) for seed in task.seeds]
-        columns |= {
-            "attention_entropy": np.array([one.entropy for one in probes]),
-            "ink_correlation": np.array([one.ink_correlation for one in probes]),
-            "own_ink_correlation": np.array([one.own_ink_correlation for one in probes]),
-            "deletion": np.array([one.deletion for one in probes]),
-            "own_deletion": np.array([one.own_deletion for one in probes]),
-            **{f"attention_distance_{i}": np.array(one) for i, one in enumerate(zip(*(p.distances for p in probes), strict=True), 1)},
-        }
-        arrays["rollout"] = np.stack([one.rollout for one in probes])
-        shared |= {"images": digits, "image_labels": dataset.test_labels[places], "maps": probes[0].maps}
-        shared["filters"] = patch_filters(make_stack(task.seeds[0]).module)
+        found, maps, rolled = zip(*(probe(make_stack(seed).module, model, *seen) for seed in task.seeds), strict=True)
+        add(found)
+        arrays["rollout"] = np.stack(rolled)
+        filters = make_stack(task.seeds[0]).module.get_parameter("embedding.project.weight").detach()
+        shared |= {"images": digits, "image_labels": dataset.test_labels[places], "maps": maps[0]}
+        shared["filters"] = filters.flatten(1).double().cpu().numpy()  # (token channel, value of a patch)
     if "saturation" in task.probes:
-        model, chosen = task.settings.model, slice(saturation.NUM_IMAGES)
-        assert isinstance(model, ModelSettings)
+        some = dataset.test_images[: saturation.NUM_IMAGES], dataset.test_labels[: saturation.NUM_IMAGES]
         for end, modules in _ends(task, dataset, make_stack, device).items():
-            found = [saturation.measure(module, model, dataset.test_images[chosen], dataset.test_labels[chosen]) for module in modules]
-            columns[f"saturated_attention{end}"] = np.array([one.share for one in found])
-            columns[f"score_gradient{end}"] = np.array([one.gradient_ratio for one in found])
+            add((saturation.measure(module, model, *some) for module in modules), end)
     if "positions" in task.probes:
-        assert isinstance(task.settings.model, ModelSettings)
-        columns |= position_columns(task.settings.model, task.seeds, arrays["positions"].astype(np.float64))
+        columns |= position_columns(model, task.seeds, arrays["positions"].astype(np.float64))
     if "recurrence" in task.probes:
-        chosen = slice(recurrence.NUM_IMAGES)
+        some = dataset.test_images[: recurrence.NUM_IMAGES], dataset.test_labels[: recurrence.NUM_IMAGES]
         for end, modules in _ends(task, dataset, make_stack, device).items():
-            norms = [recurrence.state_gradients(one, dataset.test_images[chosen], dataset.test_labels[chosen]) for one in modules]
-            columns[f"state_gradient{end}"] = np.array([recurrence.log_ratio(one) for one in norms])
+            add(({"state_gradient": recurrence.log_ratio(recurrence.state_gradients(one, *some))} for one in modules), end)
     accuracies = (arrays["predictions"] == dataset.test_labels).mean(1)
     return Result(losses.cpu().numpy(), accuracies, len(labels), columns, arrays, shared)
 
@@ -130,7 +116,7 @@ def position_columns(settings: ModelSettings, seeds: Sequence[int], positions: F
     }
     kinds = {"positions": positions}
     if settings.position == "learned":
-        initial = [dict(initial_model(settings, seed).named_parameters())["position"].detach() for seed in seeds]
+        initial = [initial_model(settings, seed).get_parameter("position").detach() for seed in seeds]
         kinds["position_changes"] = positions - torch.stack(initial).double().numpy()
     return {
         f"{kind}_{name}": np.array(
@@ -139,14 +125,6 @@ def position_columns(settings: ModelSettings, seeds: Sequence[int], positions: F
         for kind, vectors in kinds.items()
         for name, table in tables.items()
     }
-
-
-def patch_filters(module: nn.Module) -> FloatArray:
-    """The weights of the patch embedding, (token channel, value of a patch): a filter is what a channel of a token sees of its patch."""
-    project = module.get_submodule("embedding.project")
-    assert isinstance(project.weight, Tensor)
-    filters: FloatArray = project.weight.detach().flatten(1).double().cpu().numpy()
-    return filters
 
 
 def _ends(task: Task, dataset: Dataset, make_stack: Callable[..., Stack], device: torch.device) -> dict[str, list[nn.Module]]:
@@ -180,8 +158,7 @@ def at_size(stack: Stack, task: Task, size: int, device: torch.device) -> Stack:
     Args:
         size: pixels, a multiple of the patch.
     """
-    assert isinstance(task.settings.model, ModelSettings)
-    settings = task.settings.model.at_size(size)
+    settings = cast("ModelSettings", task.settings.model).at_size(size)
     resized = Stack(settings, task.seeds, device)
     state, position = stack.state(), stack.position()
     if position is not None:
@@ -193,18 +170,16 @@ def at_size(stack: Stack, task: Task, size: int, device: torch.device) -> Stack:
     return resized
 
 
-def lengthened(stack: Stack, task: Task, rows: int) -> Stack:
+def lengthened(stack: Stack, settings: ModelSettings, rows: int) -> Stack:
     """A trained model of one seed, changed to add rows of empty patches below every image: a longer sequence that says no more.
 
     A fixed table is continued by its formula. Of learned vectors, which have none, those of the last row stand for the new ones, as
     where vectors are interpolated beyond the outermost patches.
     """
-    settings, module = task.settings.model, stack.module
-    assert isinstance(settings, ModelSettings)
-    grid, new, position = settings.grid, rows * settings.grid, stack.position()
+    module, grid, position = stack.module, settings.grid, stack.position()
     if position is not None:
         if settings.position == "sinusoidal":
-            more = sinusoidal_table(settings.num_tokens + new, settings.dim)[-new:]
+            more = sinusoidal_table(settings.num_tokens + rows * grid, settings.dim)[-rows * grid :]
         elif settings.position == "sincos2d":
             more = sincos2d_table(grid + rows, settings.dim).unflatten(0, (grid + rows, grid + rows))[grid:, :grid].flatten(0, 1)
         else:
@@ -217,7 +192,5 @@ def lengthened(stack: Stack, task: Task, rows: int) -> Stack:
         empty = embedding.forward(tokens.new_zeros(1, channels, side, side))[:, :grid].repeat(1, rows, 1)
         return torch.cat([tokens, empty.expand(len(tokens), -1, -1)], 1)
 
-    embedding = module.embedding
-    assert isinstance(embedding, nn.Module)
-    embedding.register_forward_hook(extend)
+    module.get_submodule("embedding").register_forward_hook(extend)
     return stack

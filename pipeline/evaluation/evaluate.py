@@ -6,11 +6,10 @@ are not here keep it, too, if the first seed, which is tested anew, gives the sa
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,13 +20,12 @@ from pipeline.evaluation.records import Evaluation, Records
 from pipeline.params import Params, VariantSettings
 from pipeline.provenance import device_name, same_processor, versions
 from pipeline.runner import pool, seeds
-from pipeline.runner.seeds import IMAGES_APART, TEST_TOLERANCE
-from pipeline.training.records import EpochRow
+from pipeline.runner.seeds import Finished
 
 # What rounding may change in an evaluation on another kind of processor: the share of predictions or words, and a number.
 _OTHER, _RELATIVE, _ABSOLUTE = 0.01, 0.05, 0.002
 
-Outcome = tuple[Task, Result]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,7 @@ class _Variant:
 
     Attributes:
         inputs: what it is to be made from.
+        parts: its finished seeds.
         kept, arrays: what there is.
         tested: the seeds to test; the others keep what they have.
         earlier: of these, the code that tested those whose weights are not here. The first seed has to give the same as before.
@@ -44,6 +43,7 @@ class _Variant:
     name: str
     settings: VariantSettings
     inputs: Mapping[str, Any]
+    parts: Mapping[int, Finished]
     kept: Evaluation
     arrays: Mapping[str, np.ndarray]
     tested: Sequence[int]
@@ -65,28 +65,24 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
     Raises:
         UserError: a process died; finished evaluations are kept.
     """
-    device = pool.choose_device()
-    faults, variants, results = dict[str, UserError](), dict[str, _Variant](), defaultdict[str, list[Outcome]](list)
+    device, faults, count = pool.choose_device(), dict[str, UserError](), 0
 
-    def fail(name: str, error: UserError) -> None:
-        if name not in faults:
+    def attempt(name: str, step: Callable[[], T]) -> T | None:
+        try:
+            return step()
+        except UserError as error:
             faults[name] = error
             print(f"{name}: not evaluated. {error}", flush=True)
+            return None
 
     def finish(name: str) -> None:
-        if name not in faults:
-            try:
-                said = _finish(records, variants[name], results.pop(name, []), device)
-                finished.append(name)
-                print(f"{name}: {said} ({len(finished)} of {len(wanted)})", flush=True)
-            except UserError as error:
-                fail(name, error)
+        nonlocal count
+        if said := attempt(name, partial(_finish, records, variants[name], results[name], device)):
+            count += 1
+            print(f"{name}: {said} ({count} of {len(wanted)})", flush=True)
 
-    for name, inputs in wanted.items():
-        try:
-            variants[name] = _divided(records, name, params.resolve(name), inputs)
-        except UserError as error:
-            fail(name, error)
+    divided = {name: attempt(name, partial(_divided, records, name, params.resolve(name), of)) for name, of in wanted.items()}
+    variants = {name: one for name, one in divided.items() if one}
     tasks = [
         Task(
             name, one.settings, tuple(group), tuple(one.inputs["probes"]), device, records.training(name), records.arrays, records.finished
@@ -95,24 +91,22 @@ def evaluate(params: Params, records: Records, wanted: Mapping[str, dict[str, An
         for group in pool.make_groups(one.tested, device, stackable=one.settings.stackable)
         if group
     ]
-    left, finished = {name: sum(task.variant == name for task in tasks) for name in variants}, list[str]()
-    for name in [name for name, count in left.items() if not count]:
+    left = {name: sum(task.variant == name for task in tasks) for name in variants}
+    results: dict[str, list[tuple[Task, Result | UserError]]] = {name: [] for name in variants}
+    for name in [name for name, number in left.items() if not number]:
         finish(name)
     processes = pool.choose_processes() if device == "cpu" else 1
     for task, outcome in inference.run(tasks, min(processes, len(tasks))) if tasks else ():
-        if isinstance(outcome, UserError):
-            fail(task.variant, outcome)
-        else:
-            results[task.variant].append((task, outcome))
-        left[task.variant] -= 1
-        if not left[task.variant]:
+        results[task.variant].append((task, outcome))
+        if len(results[task.variant]) == left[task.variant]:
             finish(task.variant)
     return faults
 
 
 def _divided(records: Records, name: str, settings: VariantSettings, inputs: Mapping[str, Any]) -> _Variant:
     """What is to be tested of a variant. Raises UserError where that needs weights that are not here."""
-    here = {str(part.seed): part.has_weights for part in seeds.load(records.training(name), records.finished)}
+    parts = {part.seed: part for part in seeds.load(records.training(name), records.finished)}
+    here = {str(seed): part.has_weights for seed, part in parts.items()}
     old, arrays = records.stored(name) or (Evaluation({}, {}, {}), {})
     same = [seed for seed, digest in inputs["weights"].items() if old.inputs.get("weights", {}).get(seed) == digest]
     before = {seed: code for seed, code in old.inputs.get("earlier", {}).items() if seed in same}
@@ -131,52 +125,52 @@ def _divided(records: Records, name: str, settings: VariantSettings, inputs: Map
             f"The weights of seed {', '.join(gone)} are not here, and what an earlier evaluation found of them does not hold or does not"
             f" suffice: {_train_again(name)}."
         )
-    return _Variant(name, settings, inputs, old, arrays, [int(seed) for seed in tested], earlier)
+    return _Variant(name, settings, inputs, parts, old, arrays, [int(seed) for seed in tested], earlier)
 
 
-def _finish(records: Records, one: _Variant, results: Sequence[Outcome], device: str) -> str:
-    """Checks and writes a variant's evaluation. Returns what there is to say of it."""
-    run, order, notes = seeds.read_record(records.training(one.name)), one.settings.train.seeds, []
-    fresh = {
-        seed: {name: value[i] for part in (result.arrays, result.columns) for name, value in part.items()}
-        for task, result in results
-        for i, seed in enumerate(task.seeds)
-    }
+def _finish(records: Records, one: _Variant, outcomes: Sequence[tuple[Task, Result | UserError]], device: str) -> str:
+    """Checks and writes a variant's evaluation. Returns what there is to say of it. Raises UserError where a seed has none."""
+    order, here, said = one.settings.train.seeds, device_name(device), ""
     stored = {name: one.arrays[name] for name in one.kept.by_seed} | one.kept.columns
     old = {
         seed: {name: value[i] for name, value in stored.items()} for i, seed in enumerate(one.arrays.get("seeds", np.array([])).tolist())
     }
-    here = device_name(device)
-    if results:
-        result = results[0][1]
-        rows = {row.seed: row for row in seeds.epoch_rows(run) if row.epoch == one.settings.train.epochs}
-        losses, accuracies = (np.concatenate([getattr(result, name) for _, result in results]) for name in ("losses", "accuracies"))
-        other = elsewhere(run, {"device": here, "attention": result.attention, "torch": versions()["torch"]})
-        last = [rows[seed] for seed in fresh]
-        note = check_reproduced(one.name, last, losses, accuracies, num_tests=result.num_tests, elsewhere=other)
-        notes += [note] if note else []
-        if one.earlier:
-            exact = one.kept.inputs["torch"] == versions()["torch"] and same_processor(one.kept.inputs.get("device") or "", here)
-            new, was = fresh[order[0]], old[order[0]]
-            if unlike := [name for name, value in new.items() if name not in was or not _alike(value, was[name], exact=exact)]:
+    new: dict[int, dict[str, Any]] = {}
+    names, columns, shared = one.kept.by_seed, [*one.kept.columns], dict[str, np.ndarray]()
+    for task, result in outcomes:
+        if isinstance(result, UserError):
+            raise result
+        for i, seed in enumerate(task.seeds):
+            if fault := difference(one.parts[seed], result, i, here):
                 raise UserError(
-                    f"Its first seed has another `{unlike[0]}` than by the code before, and the weights of seed"
-                    f" {', '.join(one.earlier)} are not here: {_train_again(one.name)}.",
+                    f"The weights of variant {one.name}, seed {seed}, are not what its training tested: {fault}. Either they are of another"
+                    f" training: train it again with `dvc repro --force --single-item train@{one.name}`. Or the network changes what its"
+                    " state_dict leaves out, such as a buffer with persistent=False: register it as persistent first.",
                     status=1,
                 )
-            notes.append(f"seed {', '.join(one.earlier)} kept, whose weights are not here: the first seed gives what it gave before")
-    names, columns = (results[0][1].arrays, results[0][1].columns) if results else (one.kept.by_seed, one.kept.columns)
-    found = old | fresh
+            new[seed] = {name: value[i] for name, value in (result.arrays | result.columns).items()}
+        names, columns = [*result.arrays], [*result.columns]
+        shared |= result.shared if order[0] in task.seeds else {}  # what is stored only once is the first seed's
+    if one.earlier and order[0] in new:
+        exact = one.kept.inputs["torch"] == versions()["torch"] and same_processor(one.kept.inputs.get("device") or "", here)
+        now, was = new[order[0]], old[order[0]]
+        if unlike := [name for name, value in now.items() if name not in was or not _alike(value, was[name], exact=exact)]:
+            raise UserError(
+                f"Its first seed has another `{unlike[0]}` than by the code before, and the weights of seed"
+                f" {', '.join(one.earlier)} are not here: {_train_again(one.name)}.",
+                status=1,
+            )
+        said = f"; seed {', '.join(one.earlier)} kept, whose weights are not here: the first seed gives what it gave before"
+    found = old | new
     arrays = {name: np.array([found[seed][name] for seed in order]) for name in names} | {"seeds": np.array(order)}
-    # What is stored only once is the first seed's.
-    shared = [result.shared for task, result in results if order[0] in task.seeds]
-    arrays |= shared[0] if shared else {name: value for name, value in one.arrays.items() if name not in arrays}
+    arrays |= shared or {name: value for name, value in one.arrays.items() if name not in arrays}
     votes = summarize_votes(arrays["predictions"], arrays["labels"]) if one.settings.task == "classification" else {}
-    inputs = {**one.inputs, "device": here if results else one.kept.inputs.get("device"), "earlier": dict(one.earlier)}
+    inputs = {**one.inputs, "device": here if new else one.kept.inputs.get("device"), "earlier": dict(one.earlier)}
     by_column = {name: [float(found[seed][name]) for seed in order] for name in columns}
-    records.write(one.name, arrays, Evaluation(inputs, by_column, votes, list(names)))
+    records.write(one.name, arrays, Evaluation(inputs, by_column, votes, names))
+    accuracy = np.mean([one.parts[seed].rows[-1].test_accuracy for seed in order])
     vote = f", of the vote of {len(order)} seeds {votes['ensemble_accuracy']:.2%}" if votes and len(order) > 1 else ""
-    return "; ".join([f"accuracy {run['metrics']['test_accuracy_mean']:.2%}{vote}", *notes])
+    return f"accuracy {accuracy:.2%}{vote}{said}"
 
 
 def _train_again(name: str) -> str:
@@ -194,55 +188,27 @@ def _alike(new: Any, old: Any, *, exact: bool) -> bool:
     return bool(np.isclose(new.astype(np.float64), old.astype(np.float64), *tolerances, equal_nan=True).all())
 
 
-def elsewhere(run: Mapping[str, Any], here: Mapping[str, str]) -> str | None:
-    """How the devices, kernels and torch versions of a training differ from those here, as a clause; None if they do not.
+def difference(part: Finished, found: Result, place: int, here: str) -> str | None:
+    """How a test of stored weights differs from the training's last row, as a clause; None where it does not.
 
-    Args:
-        run: a training's record. A version of torch that it lacks counts as the same.
-        here: `device`, its name; `attention`, the kernel; `torch`, its version.
+    Where something else computes here than computed the training, up to the rounding that a replay allows; the clause names it.
+    `place` is the seed's in the result, `here` the device's name.
     """
-    clauses = []
-    for group in run["trainings"]:
-        there = {"device": group["device_name"], "attention": group["attention"], "torch": group["versions"].get("torch", here["torch"])}
-        same = {name: there[name] == here[name] for name in here} | {"device": same_processor(there["device"], here["device"])}
-        clauses += [f"{name} {there[name]}" for name in here if not same[name]]
-    return f"trained with {', '.join(dict.fromkeys(clauses))}" if clauses else None
+    from pipeline.runner.replay import test_difference
+
+    others = elsewhere(part, here, found.attention)
+    # Torch's engine has no other bits than in the same stack; a fused training is tested by torch's operations.
+    exact = not others and part.origin["stack"] == [part.seed] and not part.is_fused
+    clause = test_difference(part, float(found.losses[place]), float(found.accuracies[place]), found.num_tests, exact=exact)
+    return clause and clause + others
 
 
-def check_reproduced(
-    variant: str, last: Sequence[EpochRow], losses: np.ndarray, accuracies: np.ndarray, *, num_tests: int, elsewhere: str | None
-) -> str | None:
-    """Compares a test with the training's last epoch: the accuracies have to be equal, the losses to a relative 1e-5.
-
-    If the training was computed by something else, a difference of two images and of a relative 1e-3 in the loss counts as rounding,
-    as in a replay. A loss that is not finite equals any other that is not.
-
-    Args:
-        num_tests: number of examples in a test.
-        elsewhere: what else computed the training, as a clause; None if nothing differs.
-
-    Returns:
-        The largest difference due to rounding, in one sentence; None if the accuracies are equal.
-
-    Raises:
-        UserError: they differ, so weights and record are not of the same training.
-    """
-    tolerance, images_apart = (TEST_TOLERANCE, IMAGES_APART) if elsewhere else (1e-5, 0)
-    most = 0
-    for row, loss, accuracy in zip(last, losses, accuracies, strict=True):
-        same_loss = math.isclose(row.test_loss, loss, rel_tol=tolerance) or not (math.isfinite(row.test_loss) or math.isfinite(loss))
-        apart = abs(round(row.test_accuracy * num_tests) - round(accuracy * num_tests))
-        if not same_loss or apart > images_apart:
-            raise UserError(
-                f"The weights of variant {variant}, seed {row.seed}, test at loss {loss:.6f} and accuracy {accuracy:.4f},"
-                f" but its training ended at {row.test_loss:.6f} and {row.test_accuracy:.4f}:"
-                f" so its state_dict is not what it then computed with. Either it is of another training: train it again with"
-                f" `dvc repro --force --single-item train@{variant}`. Or the network changes what its state_dict leaves out, such as a"
-                " buffer with persistent=False: register it as persistent first.",
-                status=1,
-            )
-        most = max(most, apart)
-    return f"up to {most} of {num_tests} tests apart from its training, which is rounding: {elsewhere}." if most else None
+def elsewhere(part: Finished, here: str, attention: str = "") -> str:
+    """The processor, the versions and the attention kernel that differ from a training's, as a clause in brackets; empty without any."""
+    old = {"processor": part.origin["device_name"], "attention": part.origin["attention"], **part.origin["versions"]}
+    new = {"processor": old["processor"] if same_processor(old["processor"], here) else here, "attention": attention or old["attention"]}
+    others = [f"{name} {now} here, {old.get(name)} there" for name, now in (new | versions()).items() if old.get(name) != now]
+    return f" ({', '.join(others)})" if others else ""
 
 
 def summarize_votes(predictions: np.ndarray, labels: np.ndarray) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from functools import cache
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,19 +20,12 @@ from pipeline.errors import UserError
 from pipeline.measures.definitions import FIRST_STEPS, FloatArray
 from pipeline.measures.traces import loss_spikes, steps_to_loss
 from pipeline.params import VariantSettings
-from pipeline.runner import pool
-from pipeline.runner.seeds import Finished, load
+from pipeline.runner import pool, seeds
+from pipeline.study.files import FINISHED
 from pipeline.training import tasks
 
 if TYPE_CHECKING:
     import torch
-
-# The function that measures the models of a task, `module:function`. Its arguments are a Task, the data, a function that makes the stack
-# of some of the task's seeds, and the device.
-_MEASURES = {
-    "classification": "pipeline.evaluation.classification:measure",
-    "captioning": "pipeline.evaluation.captions:measure",
-}
 
 
 @dataclass(frozen=True)
@@ -53,7 +45,7 @@ class Task:
     device: str
     training: Path
     arrays: Path
-    finished: Path | None = None
+    finished: Path = FINISHED
 
 
 @dataclass(frozen=True)
@@ -125,25 +117,24 @@ def measure(task: Task) -> Result:
     """
     import torch
 
+    from pipeline.evaluation import captions, classification
     from pipeline.models import attention_kernel
     from pipeline.training.stack import Stack
 
     device = torch.device(task.device)
     data = _data(task.settings.task, task.arrays)
-    parts = {part.seed: part for part in load(task.training, task.finished, task.seeds)}
-    if gone := [str(seed) for seed in task.seeds if seed not in parts or not parts[seed].has_weights]:
-        raise UserError(f"The weights of seed {', '.join(gone)} are neither in {task.training} nor in {task.finished}.")
+    weights = seeds.load_weights(task.training, task.seeds, task.finished)
 
     def stack(*chosen: int) -> Stack:
-        made = Stack(task.settings.model, chosen, device)
-        weights = [parts[seed].weights for seed in chosen]
-        made.load({name: torch.from_numpy(np.stack([one[name] for one in weights])).to(device) for name in weights[0]})
+        made, places = Stack(task.settings.model, chosen, device), [task.seeds.index(seed) for seed in chosen]
+        made.load({name: value[places].to(device) for name, value in weights.items()})
         return made
 
-    found: Result = resolve_name(_MEASURES[task.settings.task])(task, data, stack, device)
+    of_task = captions if task.settings.task == "captioning" else classification
+    found = of_task.measure(task, data, stack, device)
     columns = dict(found.columns)
     if "trace" in task.probes:
-        columns |= trace_columns(task.settings, [parts[seed] for seed in task.seeds])
+        columns |= trace_columns(task)
     if "first_steps" in task.probes:
         columns |= first_changes(task, data, device)
     return replace(found, columns=columns, attention=attention_kernel(task.settings.model, device))
@@ -167,10 +158,11 @@ def first_changes(task: Task, data: Any, device: torch.device) -> dict[str, Floa
     return {f"change_{step}": change for step, change in enumerate(changes, 1)}
 
 
-def trace_columns(settings: VariantSettings, parts: Sequence[Finished]) -> dict[str, FloatArray]:
-    """`loss_spikes` and `steps_to_loss` of seeds, see `pipeline.measures.traces`."""
+def trace_columns(task: Task) -> dict[str, FloatArray]:
+    """`loss_spikes` and `steps_to_loss` of a group's seeds, see `pipeline.measures.traces`."""
+    parts, settings = {part.seed: part for part in seeds.load(task.training)}, task.settings
     num_steps = settings.train.epochs * math.ceil(settings.epoch_examples / settings.train.batch_size)
-    traces = [(part.tensors["trace.step"], part.tensors["trace.loss"]) for part in parts]
+    traces = [(parts[seed].tensors["trace.step"], parts[seed].tensors["trace.loss"]) for seed in task.seeds]
     return {
         "loss_spikes": np.array([float(loss_spikes(loss)) for _, loss in traces]),
         "steps_to_loss": np.array([float(steps_to_loss(step, loss, num_steps)) for step, loss in traces]),

@@ -8,7 +8,6 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,10 +18,8 @@ from pipeline.measures import PROBES
 from pipeline.params import Params
 from pipeline.provenance import EVALUATION_CODE, code_hash, versions
 from pipeline.runner import seeds
-from pipeline.study.files import FINISHED
+from pipeline.study.files import ARRAYS, FINISHED, PREDICTIONS, TABLES, TRAININGS
 from pipeline.training.tasks import data_digest
-
-_NOT_INPUTS = ("device", "earlier")  # what stored inputs say beside those that have to be the same
 
 
 class Evaluation(NamedTuple):
@@ -47,23 +44,12 @@ class Evaluation(NamedTuple):
         return all(self.inputs.get(name) == value for name, value in inputs.items() if name != "weights")
 
 
-@dataclass(frozen=True)
 class Records:
-    """The folders of a study's evaluations and of their inputs.
+    """The evaluations of the study in a folder: a file per variant with its arrays and its `Evaluation`, and the tables of all."""
 
-    Attributes:
-        arrays: `data/arrays`.
-        trainings: a file per variant, with its record and its first seed's weights; read only.
-        predictions: an npz file per variant, with its arrays and its `Evaluation`.
-        tables: the tables of all variants, which git tracks.
-        finished: where the weights of other seeds may lie.
-    """
-
-    arrays: Path
-    trainings: Path
-    predictions: Path
-    tables: Path
-    finished: Path = FINISHED
+    def __init__(self, root: Path = Path()) -> None:
+        places = (root / place for place in (ARRAYS, FINISHED, TRAININGS, PREDICTIONS, TABLES))
+        self.arrays, self.finished, self.trainings, self.predictions, self.tables = places
 
     def training(self, variant: str) -> Path:
         return self.trainings / f"{variant}{seeds.SUFFIX}"
@@ -77,21 +63,15 @@ class Records:
         shared = {"code": code_hash(EVALUATION_CODE), "torch": versions()["torch"]}
         probed = {probe: params.probed(probe) for probe in PROBES}
         wanted = {}
-        trained = [variant for variant in params.variants if self.training(variant).exists()]
-        if missing := [variant for variant in params.variants if variant not in trained]:
+        if missing := [variant for variant in params.variants if not self.training(variant).exists()]:
             say(f"left out, without a finished training in {self.trainings}/: {', '.join(missing)}")
-        for variant in trained:
+        for variant in [variant for variant in params.variants if variant not in missing]:
             settings, run = params.resolve(variant), seeds.read_record(self.training(variant))
             if not settings.trained_as(run["config"], seeds=True):
                 say(f"{variant}: left out, params.yaml has other settings than its training had; `dvc repro train@{variant}` mends it")
-            else:
-                wanted[variant] = {
-                    "weights": run["outputs"]["weights"],
-                    "config": settings.training_hash,
-                    "data": data_digest(settings.task, self.arrays),
-                    "probes": [probe for probe, names in probed.items() if variant in names],
-                    **shared,
-                }
+                continue
+            own = {"weights": run["outputs"]["weights"], "config": settings.training_hash, "data": data_digest(settings.task, self.arrays)}
+            wanted[variant] = own | {"probes": [probe for probe, names in probed.items() if variant in names]} | shared
         return wanted
 
     def split_stale(self, wanted: Mapping[str, dict[str, Any]]) -> tuple[list[str], list[str]]:
@@ -100,13 +80,13 @@ class Records:
         if lacking:  # a variant that was renamed takes what it had: the weights of its other seeds may not be here
             found = {json.dumps(one.inputs["weights"]): path for path in self.predictions.glob("*.npz") if (one := self.read(path.stem))}
             for variant in lacking:
-                if (path := found.get(json.dumps(wanted[variant]["weights"]))) is not None:
+                if path := found.get(json.dumps(wanted[variant]["weights"])):
                     shutil.copyfile(path, self._path(variant))
         evaluations = {variant: self.read(variant) for variant in wanted}
         kept = [
             variant
             for variant, one in evaluations.items()
-            if one is not None and one.is_of(wanted[variant]) and one.inputs["weights"] == wanted[variant]["weights"]
+            if one and one.is_of(wanted[variant]) and one.inputs["weights"] == wanted[variant]["weights"]
         ]
         return kept, [variant for variant in wanted if variant not in kept]
 
@@ -118,10 +98,7 @@ class Records:
         self.predictions.mkdir(parents=True, exist_ok=True)
         for path in self.predictions.iterdir():
             if path.name not in {f"{variant}.npz" for variant in wanted}:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
+                path.unlink()
 
     def write(self, variant: str, arrays: Mapping[str, np.ndarray], evaluation: Evaluation) -> None:
         """Writes one variant's evaluation.
@@ -158,9 +135,9 @@ class Records:
         trainings, metrics = [], {}
         for variant, inputs in wanted.items():
             run, found = seeds.read_record(self.training(variant)), self.read(variant)
-            if found is not None and found.inputs["weights"] != inputs["weights"]:
+            if found and found.inputs["weights"] != inputs["weights"]:
                 found = None
-            trainings.append(tables.training(run, None if found is None else found.columns))
+            trainings.append(tables.training(run, found and found.columns))
             metrics[variant] = run["metrics"] | (found.metrics if found else {})
         for name, text in tables.render(trainings).items():
             write_changed(self.tables / name, text)

@@ -56,15 +56,13 @@ def state_gradients(module: nn.Module, images: npt.NDArray[np.uint8], labels: np
 
     Args:
         module: a network that reads rows; it is left as it was.
-        images: uint8, as `Dataset` has them.
-        labels: (image,), their classes.
+        images: uint8, as `Dataset` has them, with `labels` (image,).
     """
     assert isinstance(module, RowReader)
     model = copy.deepcopy(module).double()
     device = next(model.parameters()).device
     read = scaled(model, pixels(torch.from_numpy(images).to(device), 1).double())
-    rows = read.transpose(1, 2).flatten(2)  # as in the network's forward
-    found = states(model.recurrent, rows)
+    found = states(model.recurrent, read.transpose(1, 2).flatten(2))  # the rows, as in the network's forward
     loss = F.cross_entropy(model.head(found[-1][:, : model.recurrent.hidden_size]), torch.from_numpy(labels).long().to(device))
     norms: FloatArray = torch.stack([gradient.norm() for gradient in torch.autograd.grad(loss, found)]).cpu().numpy()
     return norms

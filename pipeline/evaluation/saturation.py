@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,19 +24,6 @@ from pipeline.training.classification import pixels
 NUM_IMAGES = 256  # the first test images
 SATURATED = 0.9
 _SCORES_AT_ONCE = 2**22  # scores held at a time, with their gradients and the tensors that these need
-
-
-class Saturation(NamedTuple):
-    """Saturation of one model's attention on some images; NaN if gradients are not finite.
-
-    Attributes:
-        share: share of the rows of attention weights, over images, blocks, heads and queries, whose largest weight exceeds `SATURATED`.
-        gradient_ratio: L2 norm of the gradient of the mean cross-entropy at the scores, which are the input of softmax, over that at the
-            values; each over all images and blocks. NaN if no gradient reaches the values.
-    """
-
-    share: float
-    gradient_ratio: float
 
 
 class ExplicitAttention(nn.Module):
@@ -81,14 +67,17 @@ def explicit(module: nn.Module) -> tuple[nn.Module, list[ExplicitAttention]]:
     return model, attentions
 
 
-def measure(module: nn.Module, settings: ModelSettings, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> Saturation:
+def measure(module: nn.Module, settings: ModelSettings, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> dict[str, float]:
     """Measures the saturation of one model's attention.
 
     Args:
-        module: a vision transformer; it is left as it was.
-        settings: its options.
-        images: uint8, as `Dataset` has them.
-        labels: (image,), their classes.
+        module: a vision transformer of these settings; it is left as it was.
+        images: uint8, as `Dataset` has them, with `labels` (image,).
+
+    Returns:
+        `saturated_attention`, the share of the rows of attention weights, over images, blocks, heads and queries, whose largest weight
+        exceeds `SATURATED`; `score_gradient`, the L2 norm of the gradient of the mean cross-entropy at the scores, which are the input of
+        softmax, over that at the values, each over all images and blocks. NaN where gradients are not finite, or none reaches the values.
     """
     model, attentions = explicit(module)
     device = next(model.parameters()).device
@@ -104,4 +93,7 @@ def measure(module: nn.Module, settings: ModelSettings, images: npt.NDArray[np.u
         rows, saturated = rows + largest.numel(), saturated + int((largest > SATURATED).sum())
     scores, values = squares.sqrt().tolist()
     finite = math.isfinite(scores) and math.isfinite(values)
-    return Saturation(saturated / rows if finite else math.nan, scores / values if finite and values else math.nan)
+    return {
+        "saturated_attention": saturated / rows if finite else math.nan,
+        "score_gradient": scores / values if finite and values else math.nan,
+    }

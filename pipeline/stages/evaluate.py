@@ -13,14 +13,14 @@ from pipeline.evaluation.evaluate import evaluate
 from pipeline.evaluation.records import Records
 from pipeline.params import load as load_params
 from pipeline.runner import pool
-from pipeline.study.files import ARRAYS, PREDICTIONS, TABLES, TRAININGS
+from pipeline.study.files import TRAININGS
 
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.evaluate", description=__doc__).parse_args(argv)
     pool.die_with_dvc()
     params = load_params()
-    records = Records(arrays=ARRAYS, trainings=TRAININGS, predictions=PREDICTIONS, tables=TABLES)
+    records = Records()
     wanted = records.wanted(params, _say)
     if not wanted:
         raise UserError(

@@ -26,7 +26,7 @@ from pipeline.measures import late
 from pipeline.params import Params
 from pipeline.provenance import git
 from pipeline.runner.seeds import SUFFIX, epoch_rows, load_weights, read_record, settings_of
-from pipeline.study.files import ARRAYS, CHECKPOINTS, PREDICTIONS, REPEATED, TABLES, TRAININGS
+from pipeline.study.files import CHECKPOINTS, REPEATED, TABLES, TRAININGS
 from pipeline.study.statistics import summarize
 from pipeline.tracking import registry
 from pipeline.tracking.record import CURRENT, Finished, described, milliseconds, record
@@ -115,7 +115,7 @@ def _read(path: Path, held: Collection[str]) -> tuple[Finished, bool]:
     run = read_record(path)
     rows, seeds = epoch_rows(run), run["seeds"]
     curves = np.array([[row.test_accuracy for row in rows if row.seed == seed] for seed in seeds])
-    evaluation = Records(ARRAYS, TRAININGS, PREDICTIONS, TABLES).read(path.stem)
+    evaluation = Records().read(path.stem)
     columns, summary = {}, _late(curves, "word" if run["config"].get("scenes") else "")
     if evaluation is not None and evaluation.inputs["weights"] == run["outputs"]["weights"]:  # else of an earlier training
         last = {row.seed: row for row in rows}

@@ -324,7 +324,7 @@ def test_mlflow_has_the_numbers_of_the_tables(
     (study.root / "mlflow.db").write_bytes(empty_database.read_bytes())
     (study.root / ".gitignore").write_text("/mlflow.db*\n/mlartifacts/\n/.checkpoints/\n/build/\n/store/\n")
     (study.root / "params.yaml").write_text("data: {dataset: digits}\nvariants: {base: {}, kept: {}, new: {}}\n")
-    records = Records(*(study.root / name for name in ("data/arrays", "store/trainings", "store/predictions", "tables")))
+    records = Records(study.root)
     columns = {"shift_1": [0.1 + 0.2, 2 / 3, 0.7], "attention_entropy": [float("inf"), 1.0, 1e-300]}
     found = {"base": columns, "kept": {"shift_1": [1 / 3, 0.2, 0.1]}}
 

@@ -105,7 +105,7 @@ class TestClone:
     def test_another_seed_needs_its_weights(self, origin: Path, clone: Repository) -> None:
         status, said = verify(clone.path, "--variant=base", "--seed=1")
         assert status == 1
-        assert "base  not verified: The weights of seed 1 are neither in store/trainings/base.safetensors nor in .checkpoints/seeds" in said
+        assert "base  not verified: The weights of base's seed 1 are not here" in said
         status, said = verify(origin, "--variant=base", "--seed=1")
         assert (status, said) == (0, "base  seed 1  same bits\nVerified: seed 1 of base.\n")
 

@@ -178,18 +178,16 @@ def test_a_map_that_is_blind_for_the_image_has_no_correlation_of_its_own() -> No
     assert attention.own_ink_correlation(np.full((50, 16), 0.1), ink).tolist() == [0.0] * 50
 
 
-def test_the_patches_looked_at_most_and_their_blanking_by_hand() -> None:
+def test_the_patches_looked_at_most_are_blanked_by_hand() -> None:
     looked = np.array([[0.1, 0.4, 0.1, 0.3, 0.1, 0.0, 0.0, 0.0, 0.0], [0.2] * 9])
     order = np.array([[9.0, 8, 7, 6, 5, 4, 3, 2, 1]] * 2)
-    places = attention.most_looked_at(looked, order)  # a fifth of nine is two
-    assert places.tolist() == [[1, 3], [8, 7]]
     images = np.arange(1, 73, dtype=np.uint8).reshape(2, 6, 6)
-    found = attention.blank(images, places, 3)
+    found = attention.blanked(images, looked, order, 3)  # a fifth of nine is two: patches 1 and 3, and the last two
     gone = np.zeros((2, 6, 6), bool)
     gone[0, 0:2, 2:4] = gone[0, 2:4, 0:2] = gone[1, 4:6, 4:6] = gone[1, 4:6, 2:4] = True
     assert np.array_equal(found, np.where(gone, 0, images))
     coloured = np.stack([images, images], axis=1)
-    assert np.array_equal(attention.blank(coloured, places, 3), np.stack([found, found], axis=1))
+    assert np.array_equal(attention.blanked(coloured, looked, order, 3), np.stack([found, found], axis=1))
 
 
 def test_deletion_by_hand() -> None:
@@ -239,12 +237,6 @@ def test_another_images_map_is_never_the_images_own() -> None:
     assert attention.deletion(predict, images, labels, looked, 5)[1] == 1.0
 
 
-def test_the_first_image_of_each_class() -> None:
-    labels = np.array([7, 2, 1, 0, 4, 1, 4, 9, 5, 9, 0, 6, 9, 8, 3], dtype=np.uint8)
-    assert attention.first_of_each_class(labels) == [3, 2, 1, 14, 4, 8, 11, 0, 13, 7]
-    assert attention.first_of_each_class(np.array([3, 3, 1], dtype=np.uint8)) == [2, 0]
-
-
 def settings_of(raw_params: dict[str, Any], **change: Any) -> ModelSettings:
     return ModelSettings.model_validate(raw_params["base"] | {"patch": 7, "blocks": 2} | change)
 
@@ -275,14 +267,14 @@ def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: di
     monkeypatch.setattr(
         attention, "_WEIGHTS_AT_ONCE", 2 * settings.blocks * settings.heads * settings.num_tokens * (settings.num_tokens + settings.memory)
     )
-    found = attention.probe(module, settings, images, labels, digits)
+    found, maps, rollout = attention.probe(module, settings, images, labels, digits)
 
     with torch.no_grad():
         weights = attention_maps(module.eval(), torch.from_numpy(images).float()[:, None] / 255).double().numpy()
     tokens = settings.num_tokens
     assert weights.shape == (settings.blocks, 7, settings.heads, tokens, tokens + settings.memory)
     flat = weights.reshape(-1, tokens + settings.memory)
-    assert found.entropy == pytest.approx(np.mean([-sum(p * math.log(p) for p in row) for row in flat.tolist()]), abs=1e-6)
+    assert found["attention_entropy"] == pytest.approx(np.mean([-sum(p * math.log(p) for p in row) for row in flat.tolist()]), abs=1e-6)
     rows = []
     for image in range(7):
         rolled = rollout_by_loops(weights[:, image], settings.residual != "none")
@@ -290,20 +282,20 @@ def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: di
     ink = images.reshape(7, 4, 7, 4, 7).mean((2, 4)).reshape(7, 16)
     patches = np.array(rows)[:, int(settings.has_cls) :]
     correlations = [stats.spearmanr(np.round(a, 7), b).statistic for a, b in zip(patches, ink, strict=True)]
-    assert found.ink_correlation == pytest.approx(np.mean(correlations), abs=1e-6)
-    assert found.own_ink_correlation == pytest.approx(attention.own_ink_correlation(patches, ink).mean(), abs=1e-6)
+    assert found["ink_correlation"] == pytest.approx(np.mean(correlations), abs=1e-6)
+    assert found["own_ink_correlation"] == pytest.approx(attention.own_ink_correlation(patches, ink).mean(), abs=1e-6)
 
     def predict(blanked: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             return module(torch.from_numpy(blanked).float()[:, None] / 255).argmax(1).numpy()
 
-    assert (found.deletion, found.own_deletion) == pytest.approx(attention.deletion(predict, images, labels, patches, 4))
-    assert found.maps.shape == (2, settings.blocks, settings.heads, tokens)
-    assert found.maps.dtype == np.float16
+    assert (found["deletion"], found["own_deletion"]) == pytest.approx(attention.deletion(predict, images, labels, patches, 4))
+    assert maps.shape == (2, settings.blocks, settings.heads, tokens)
+    assert maps.dtype == np.float16
     own = weights[:, 4:6].mean(3) if settings.pool == "mean" else weights[:, 4:6, :, int(settings.pool == "first")]
-    np.testing.assert_allclose(found.maps, own[..., :tokens].swapaxes(0, 1), atol=1e-3)
-    assert found.rollout.dtype == np.float32
-    np.testing.assert_allclose(found.rollout, rows[4:6], atol=1e-6)
+    np.testing.assert_allclose(maps, own[..., :tokens].swapaxes(0, 1), atol=1e-3)
+    assert rollout.dtype == np.float32
+    np.testing.assert_allclose(rollout, rows[4:6], atol=1e-6)
 
 
 def test_a_model_that_looks_everywhere_alike(raw_params: dict[str, Any]) -> None:
@@ -319,10 +311,10 @@ def test_a_model_that_looks_everywhere_alike(raw_params: dict[str, Any]) -> None
             if "qkv" in name:
                 parameter[: 2 * settings.dim] = 0.0
     images = np.random.default_rng(6).integers(0, 256, (3, 28, 28), dtype=np.uint8)
-    found = attention.probe(module, settings, images, np.arange(3, dtype=np.uint8), images[:1])
-    assert found.entropy == pytest.approx(math.log(16), abs=1e-6)
-    assert (found.ink_correlation, found.own_ink_correlation, found.deletion) == (0.0, 0.0, 0.0)
-    np.testing.assert_allclose(found.rollout, 1 / 16, atol=1e-7)
+    found, _, rollout = attention.probe(module, settings, images, np.arange(3, dtype=np.uint8), images[:1])
+    assert found["attention_entropy"] == pytest.approx(math.log(16), abs=1e-6)
+    assert (found["ink_correlation"], found["own_ink_correlation"], found["deletion"]) == (0.0, 0.0, 0.0)
+    np.testing.assert_allclose(rollout, 1 / 16, atol=1e-7)
 
 
 def test_a_diverged_model(raw_params: dict[str, Any]) -> None:
@@ -336,6 +328,6 @@ def test_a_diverged_model(raw_params: dict[str, Any]) -> None:
         for parameter in module.parameters():
             parameter.fill_(math.nan)
     images = np.zeros((3, 28, 28), dtype=np.uint8)
-    found = attention.probe(module, settings, images, np.zeros(3, dtype=np.uint8), images[:1])
-    assert np.isnan([found.entropy, found.ink_correlation, found.own_ink_correlation, found.deletion, found.own_deletion]).all()
-    assert np.isnan(found.maps).all()
+    found, maps, _ = attention.probe(module, settings, images, np.zeros(3, dtype=np.uint8), images[:1])
+    assert np.isnan([*found.values()]).all()
+    assert np.isnan(maps).all()

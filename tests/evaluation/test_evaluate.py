@@ -3,56 +3,47 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.errors import UserError
-from pipeline.evaluation.evaluate import check_reproduced, elsewhere, summarize_votes
+from pipeline.evaluation.evaluate import difference, elsewhere, summarize_votes
+from pipeline.evaluation.inference import Result
+from pipeline.provenance import versions
+from pipeline.runner.seeds import Finished
 from pipeline.training.records import EpochRow
 
 
-def make_row(loss: float, accuracy: float, seed: int = 0) -> EpochRow:
-    return EpochRow(seed, 1, loss, loss, accuracy, loss, 1.0)
+def part(loss: float, accuracy: float, **origin: Any) -> Finished:
+    origin = {"device_name": "AMD EPYC (2 cores)", "attention": "sdpa", "versions": versions(), "stack": [0]} | origin
+    return Finished(0, {}, (EpochRow(0, 1, loss, loss, accuracy, loss, 1.0),), origin)
 
 
-def check(last: list[EpochRow], losses: list[float], accuracies: list[float], elsewhere: str | None = None) -> str | None:
-    return check_reproduced("v", last, np.array(losses), np.array(accuracies), num_tests=10_000, elsewhere=elsewhere)
+def test_a_test_has_the_bits_of_the_training_where_nothing_else_computes_and_else_its_rounding() -> None:
+    here, others = "AMD EPYC (64 cores)", "NVIDIA H200"
+
+    def told(old: Finished, loss: float, accuracy: float, place: str = here) -> str | None:
+        found = Result(np.array([9, loss]), np.array([9, accuracy]), 10_000, {}, {}, {}, "sdpa")
+        return difference(old, found, 1, place)
+
+    next_loss = float(np.nextafter(0.25, 1))
+    assert told(part(0.25, 0.9), 0.25, 0.9) is None
+    assert told(part(math.nan, 0.9), math.nan, 0.9) is None
+    assert str(told(part(0.25, 0.9), next_loss, 0.9)).startswith("loss 0.25")
+    assert told(part(0.25, 0.9), 0.25, 0.9001) == "accuracy 90.0100% was 90.0000%"
+    for old, place in ((part(0.25, 0.9), others), (part(0.25, 0.9, stack=[0, 1]), here), (part(0.25, 0.9, engine="fused"), here)):
+        assert told(old, 0.2501, 0.9002, place) is None
+        assert told(old, 0.2504, 0.9, place) is not None
+        assert told(old, 0.25, 0.9003, place) is not None
+    assert str(told(part(0.25, 0.9), 0.5, 0.9, others)).endswith(" (processor NVIDIA H200 here, AMD EPYC (2 cores) there)")
 
 
-def test_a_diverged_loss_is_reproduced_by_one() -> None:
-    check([make_row(math.nan, 0.1), make_row(math.inf, 0.1)], [math.nan, math.inf], [0.1, 0.1])
-    for loss, accuracy in ((0.3, 0.1), (math.nan, 0.2)):
-        with pytest.raises(UserError, match="variant v, seed 0, test at loss"):
-            check([make_row(math.nan, 0.1)], [loss], [accuracy])
-
-
-def test_a_loss_is_reproduced_to_five_digits_and_an_accuracy_exactly() -> None:
-    last = [make_row(0.25, 0.9, seed=3), make_row(0.5, 0.8, seed=5)]
-    assert check(last, [0.250002, 0.5], [0.9, 0.8]) is None
-    for losses, accuracies in (([0.25, 0.50001], [0.9, 0.8]), ([0.25, 0.5], [0.9, 0.8001])):
-        with pytest.raises(UserError, match=r"seed 5, test at .* ended at 0.500000 and 0.8000: .* train@v`.* persistent=False") as caught:
-            check(last, losses, accuracies)
-        assert caught.value.status == 1
-
-
-def test_where_something_else_computed_two_images_may_be_apart() -> None:
-    last = [make_row(0.25, 0.9), make_row(0.5, 0.8, seed=1)]
-    said = "up to 2 of 10000 tests apart from its training, which is rounding: trained with attention fused-cuda."
-    assert check(last, [0.2501, 0.5], [0.9001, 0.7998], "trained with attention fused-cuda") == said
-    assert check(last, [0.2501, 0.5], [0.9, 0.8], "trained with attention fused-cuda") is None
-    for losses, accuracies in (([0.25, 0.5], [0.9003, 0.8]), ([0.2504, 0.5], [0.9, 0.8])):
-        with pytest.raises(UserError, match="train it again"):
-            check(last, losses, accuracies, "trained with attention fused-cuda")
-
-
-def test_what_else_computed_is_named() -> None:
-    here = {"device": "AMD EPYC (2 cores)", "attention": "fused-cpu", "torch": "2.15.0"}
-    same = {"device_name": "AMD EPYC (64 cores)", "attention": "fused-cpu", "versions": {"torch": "2.15.0"}}
-    gpu = {"device_name": "NVIDIA H200", "attention": "fused-cuda", "versions": {"torch": "2.14.1"}}
-    assert elsewhere({"trainings": [same]}, here) is None
-    assert elsewhere({"trainings": [same, gpu, gpu]}, here) == "trained with device NVIDIA H200, attention fused-cuda, torch 2.14.1"
-    assert elsewhere({"trainings": [{**same, "attention": "sdpa"}]}, here) == "trained with attention sdpa"
+def test_what_else_computes_is_named() -> None:
+    assert elsewhere(part(0.5, 0.9), "AMD EPYC (64 cores)", "sdpa") == ""
+    other = part(0.5, 0.9, versions=versions() | {"torch": "1.0"})
+    found = elsewhere(other, "AMD EPYC (2 cores)", "fused-cpu")
+    assert found == f" (attention fused-cpu here, sdpa there, torch {versions()['torch']} here, 1.0 there)"
 
 
 def test_summary_of_votes_by_hand() -> None:

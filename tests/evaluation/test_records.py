@@ -36,7 +36,8 @@ class Study:
 
     def __init__(self, root: Path, arrays: Path, raw: dict[str, Any]) -> None:
         self.root, self.raw, self.said = root, raw, list[str]()
-        self.records = Records(arrays, root / "store/trainings", root / "store/predictions", root / "tables", root / "nowhere")
+        self.records = Records(root)
+        self.records.arrays = arrays
         for variant in raw["variants"]:
             self.train(variant, variant)
             self.evaluate(variant)

@@ -88,9 +88,9 @@ def test_gradients_are_those_at_what_is_added(change: dict[str, Any], raw_params
             added = torch.zeros_like(getattr(attention, name), requires_grad=True)
             (gradient,) = torch.autograd.grad(F.cross_entropy(_shifted(model, attention, inputs, name, added), classes), added)
             squares[name] += float((gradient**2).sum())
-    assert whole.gradient_ratio == pytest.approx(math.sqrt(squares["scores"] / squares["values"]), rel=1e-6)
+    assert whole["score_gradient"] == pytest.approx(math.sqrt(squares["scores"] / squares["values"]), rel=1e-6)
     largest = attention_maps(module, inputs.float()).amax(-1)
-    assert whole.share == pytest.approx(float((largest > saturation.SATURATED).double().mean()))
+    assert whole["saturated_attention"] == pytest.approx(float((largest > saturation.SATURATED).double().mean()))
 
 
 def _shifted(
@@ -121,13 +121,13 @@ def test_all_attention_on_one_key_lets_no_gradient_through(raw_params: dict[str,
             if name.endswith("attention.weight"):
                 parameter[:2] *= 1e6
     found = saturation.measure(module, settings, images, labels)
-    assert found.share > 0.99
-    assert found.gradient_ratio == pytest.approx(0.0, abs=1e-3)
+    assert found["saturated_attention"] > 0.99
+    assert found["score_gradient"] == pytest.approx(0.0, abs=1e-3)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if ".attention." in name:
                 parameter[:2] = 0.0  # all keys alike
-    assert saturation.measure(module, settings, images, labels).share == 0.0
+    assert saturation.measure(module, settings, images, labels)["saturated_attention"] == 0.0
 
 
 def test_a_diverged_model_has_neither(raw_params: dict[str, Any]) -> None:
@@ -136,4 +136,4 @@ def test_a_diverged_model_has_neither(raw_params: dict[str, Any]) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.fill_(math.nan)
-    assert np.isnan(saturation.measure(module, settings, images, labels)).all()
+    assert np.isnan([*saturation.measure(module, settings, images, labels).values()]).all()

@@ -93,7 +93,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: dic
     set_reproducible(torch.device("cpu"))
     for variant in TRAINED:
         train(root, variant, study.resolve(variant))
-    records = Records(root / "data/arrays", root / "store/trainings", root / "store/predictions", root / "tables", root / FINISHED)
+    records = Records(root)
     (root / "store/predictions").mkdir(parents=True, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAB_DEVICE", "cpu")

@@ -106,8 +106,7 @@ def write_evaluation(path: Path, weights: Mapping[str, str] = WEIGHTS, metrics: 
 
 def records_of(path: Path) -> Records:
     """Where the evaluations of the study of a training lie."""
-    root = path.parents[2]
-    return Records(root / "data/arrays", path.parent, root / "store/predictions", root / "tables")
+    return Records(path.parents[2])
 
 
 class Content(NamedTuple):
