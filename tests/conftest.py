@@ -23,6 +23,7 @@ from pipeline import params
 from pipeline.commands.profiles import write_settings
 from pipeline.environment import clean
 from pipeline.params import data
+from pipeline.tracking.store import Store
 from tests.helpers import ROOT, STUDY
 
 if TYPE_CHECKING:
@@ -383,9 +384,6 @@ def empty_database(once: Callable[[str, Callable[[Path], str]], tuple[Path, str]
 
     MLflow reads all its migrations whenever a store is opened, to learn the newest; here it does once.
     """
-    from pipeline.tracking.store import Store, set_environment
-
-    set_environment()
     from mlflow.store.db import utils
 
     def make(path: Path) -> str:

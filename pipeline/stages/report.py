@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 
 from pipeline.errors import UserError, run_command
 from pipeline.params import load
 from pipeline.report import pages
-from pipeline.report.figures import curves
-from pipeline.study import Training
 from pipeline.study.results import load_current
 
 
@@ -18,15 +15,13 @@ def main(argv: list[str]) -> None:
     params = load()
     trainings = load_current(params).trainings
     pages.write(params, trainings)
-    track(trainings.values())
+    track()
 
 
-def track(trainings: Iterable[Training]) -> None:
-    """Completes the MLflow store: evaluations, pictures, and trainings that were too short to open it."""
-    from pipeline.stages.sync import PICTURES, sync
+def track() -> None:
+    """Completes the MLflow store: evaluations, and trainings that were too short to open it."""
+    from pipeline.stages.sync import sync
 
-    for run in trainings:
-        curves.draw_variant(run, PICTURES / f"{run.variant}.png")
     try:
         sync(register=False)
     except UserError as error:  # tracking never stops the pages, which are written

@@ -28,7 +28,7 @@ from pipeline.files import DamagedError
 from pipeline.measures import MEASURES
 from pipeline.params import Params, nearest
 from pipeline.study import tables
-from pipeline.study.files import ARRAYS, PREDICTIONS, REPEATED, TABLES, TIMINGS, Files, mend
+from pipeline.study.files import ARRAYS, PREDICTIONS, TABLES, TIMINGS, Files, mend
 from pipeline.study.git import Repository
 from pipeline.study.statistics import Summary, summarize
 from pipeline.study.training import Arrays, Training
@@ -176,7 +176,6 @@ def _of_store(study: Study, store: str) -> Study:
     for variant, one in study.trainings.items():
         if one.id in found:
             record, columns = found[one.id]
-            columns = columns and {name: column for name, column in columns.items() if name not in REPEATED}
             trainings[variant] = tables.training(record, columns)
     return replace(study, trainings=trainings, left_out=tuple(variant for variant in study.trainings if variant not in trainings))
 

@@ -11,21 +11,22 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
+from pipeline.errors import UserError
 from pipeline.provenance import mapping
 
 # MLflow reads these when it is imported or at each call; what the user has set wins, except for telemetry. Nothing is tried again,
 # because a POST that a slow server did carry out would be doubled.
-_ENVIRONMENT = {
+os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
+for _name, _value in {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
-}  # fmt: skip
-_REMAKE = "`rm {0}` and `make sync` make it anew from store/, without earlier trainings"
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}.items():  # fmt: skip
+    os.environ.setdefault(_name, _value)
 _PATIENCE = 20.0  # seconds for which a call waits while another program writes to a SQLite file
 
 
@@ -38,25 +39,9 @@ def study_name() -> str:
     return "vit-ablations"
 
 
-def mlflow_name(dataset: str) -> str:
-    """The name of the MLflow experiment on a data set."""
-    return f"{study_name()}/{dataset}"
-
-
-class StoreFault(Exception):
-    """A fault of the store that is known by name: one clause, without a full stop."""
-
-
-def set_environment() -> None:
-    """Has MLflow be quiet and quick to give up. To be called before it is imported."""
-    os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-
-
-def store_uri(uri: str | None = None) -> str:
-    """The store's address: as given, else MLFLOW_TRACKING_URI, else the SQLite file `mlflow.db` of this study."""
-    return uri or os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(home() / "mlflow.db")
+def store_uri(file: Path | None = None) -> str:
+    """The store's address: MLFLOW_TRACKING_URI, else the given SQLite file, by default the study's `mlflow.db`."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(file or home() / "mlflow.db")
 
 
 def experiment_name() -> str | None:
@@ -71,32 +56,38 @@ def home() -> Path:
 
 
 def sqlite_uri(path: Path) -> str:
-    """The address of a SQLite store, absolute where that is possible."""
-    # Versions of SQLAlchemy quote '%' and '?' differently; a relative path leaves out those in the folders' names.
-    return f"sqlite:///{os.path.relpath(path) if {'%', '?'} & set(str(path)) else path.absolute()}"
+    return f"sqlite:///{path.absolute()}"
 
 
 def database_path(uri: str) -> Path | None:
     """The file of a SQLite store; None for any other store."""
-    path = uri.removeprefix("sqlite:///").split("?", 1)[0]
-    return Path(path).absolute() if uri.startswith("sqlite:///") and path not in ("", ":memory:") else None
-
-
-def is_server(uri: str) -> bool:
-    """Whether the store is behind a server, which keeps the files of its runs itself."""
-    return uri.startswith(("http://", "https://"))
+    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
 
 
 def artifact_root(path: Path) -> str:
     """Address of the folder in which the runs of a SQLite file keep their files."""
-    return (path.parent / "mlartifacts").as_uri()
+    return (path.parent / "mlartifacts").absolute().as_uri()
 
 
 def display_name(uri: str) -> str:
-    """What messages call the store; a password in the address is left out."""
-    if path := database_path(uri):
-        return f"the MLflow store {path.name}"
-    return f"MLflow at {re.sub(r'(?<=://)[^/?#]*@', '', uri)}"
+    """What messages call the store."""
+    path = database_path(uri)
+    return f"MLflow's store {path.name}" if path else f"MLflow at {_without_password(uri)}"
+
+
+def fault(error: Exception, uri: str, then: str) -> UserError:
+    """What is wrong with the store, and what to do when it is mended."""
+    if isinstance(error, UserError):
+        return error
+    text, path = _without_password(" ".join(str(error).split()))[:300], database_path(uri)
+    if path is None:
+        return UserError(f"{display_name(uri)} does not answer, or with an error ({text}); mend that, then {then}.")
+    anew = f"if it is damaged or of another version of MLflow, `rm {path.name}` and `make sync` make it anew, without earlier trainings"
+    return UserError(f"{display_name(uri)} cannot be used ({text}): {anew}; then {then}.")
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"(?<=://)[^/?#\s]*@", "", text)
 
 
 def training_lock(training_id: str, seconds: float = 0) -> FileLock:
@@ -107,79 +98,74 @@ def training_lock(training_id: str, seconds: float = 0) -> FileLock:
 
 
 class Store:
-    """An open MLflow store; `call` reaches the methods of mlflow.MlflowClient. A missing SQLite file is made.
+    """An open MLflow store, with the methods of mlflow.MlflowClient, which wait for other writers. A missing SQLite file is made.
 
     Raises:
-        StoreFault, or whatever MLflow raises; `explain` names either.
+        UserError, or whatever MLflow raises; `fault` makes a UserError of either.
     """
 
     def __init__(self, uri: str) -> None:
-        path = database_path(uri)
-        # Another database has no folder for the files of its runs, which only a server or a file's own folder gives.
-        if path is None and not is_server(uri):
-            raise StoreFault(
+        self.uri, self.path = uri, database_path(uri)
+        if self.path is not None:
+            _make_or_check(self.path)
+        elif not uri.startswith(("http://", "https://")):
+            # Another database has no folder for the files of its runs, which only a server or a file's own folder gives.
+            raise UserError(
                 f"{display_name(uri)} is neither a SQLite file nor a server: start `mlflow server` on it, as docs/mlflow.md says,"
-                " and give MLFLOW_TRACKING_URI the server's http address"
+                " and give MLFLOW_TRACKING_URI the server's http address."
             )
-        set_environment()
-        if path is not None:
-            _make_or_check(path)
         from mlflow import MlflowClient
 
-        self.uri = uri
         # The registry is named, too: else MLFLOW_REGISTRY_URI, of whatever project, would say where models go.
         self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        self._experiments: dict[str, str] = {}
 
-    def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """One call of the MLflow client, repeated while another program writes to a SQLite file."""
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                return getattr(self._client, method)(*arguments, **keywords)
-            except Exception as error:
-                # SQLite refuses at once, without its busy timeout, where waiting could deadlock two writers.
-                if "database is locked" not in str(error) or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
+    def __getattr__(self, method: str) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            deadline = time.monotonic() + _PATIENCE
+            while True:
+                try:
+                    return getattr(self._client, method)(*arguments, **keywords)
+                except Exception as error:
+                    # SQLite refuses at once, without its busy timeout, where waiting could deadlock two writers.
+                    if "database is locked" not in str(error) or time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.2)
+
+        return call
 
     def experiment(self, dataset: str) -> str:
         """Id of the dataset's MLflow experiment, created when missing."""
-        if dataset not in self._experiments:
-            name, path = mlflow_name(dataset), database_path(self.uri)
-            found = self.call("get_experiment_by_name", name)
-            if found is None:
-                self.call("create_experiment", name, artifact_location=artifact_root(path) if path else None)
-                found = self.call("get_experiment_by_name", name)
-            if found.lifecycle_stage != "active":
-                command = f"mlflow experiments restore --experiment-id {found.experiment_id}"
-                raise StoreFault(f"the experiment {name} is deleted in {display_name(self.uri)}: bring it back with `{command}`")
-            if path and found.artifact_location != artifact_root(path):  # MLflow would write into the folder that it was made in
-                raise StoreFault(
-                    f"{display_name(self.uri)} was made elsewhere and keeps its files in {found.artifact_location}:"
-                    f" {_REMAKE.format(path.name)}"
-                )
-            self._experiments[dataset] = found.experiment_id
-        return self._experiments[dataset]
+        name, root = f"{study_name()}/{dataset}", artifact_root(self.path) if self.path else None
+        found = self.get_experiment_by_name(name)
+        if found is None:
+            return str(self.create_experiment(name, artifact_location=root))
+        if found.lifecycle_stage != "active":
+            command = f"mlflow experiments restore --experiment-id {found.experiment_id}"
+            raise UserError(f"The experiment {name} is deleted in {display_name(self.uri)}: bring it back with `{command}`.")
+        if self.path and found.artifact_location != root:  # MLflow would write into the folder that it was made in
+            raise UserError(
+                f"{display_name(self.uri)} was made elsewhere and keeps its files in {found.artifact_location}: `rm {self.path.name}` and"
+                " `make sync` make it anew, without earlier trainings."
+            )
+        return str(found.experiment_id)
 
     def experiments(self) -> list[Any]:
         """The study's experiments, one for each data set, the last updated one first."""
-        name = mlflow_name("%")
-        return list(self.call("search_experiments", filter_string=f"name LIKE '{name}'", order_by=["last_update_time DESC"]))
+        return list(self.search_experiments(filter_string=f"name LIKE '{study_name()}/%'", order_by=["last_update_time DESC"]))
 
     def runs(self, experiments: Iterable[str], filter_string: str = "") -> Iterator[Any]:
         """Runs that are not deleted, the oldest first, always in the same order."""
         where, order, token = list(experiments), ["attributes.start_time ASC", "attributes.run_id ASC"], None
         while where:
-            page = self.call("search_runs", where, filter_string, order_by=order, max_results=1000, page_token=token)
+            page = self.search_runs(where, filter_string, order_by=order, max_results=1000, page_token=token)
             yield from page
             if not (token := page.token):
                 return
 
     def discard(self, run: Any) -> None:
         """Deletes a run. As KILLED it counts as no finished training even where MLflow brings it back with its experiment."""
-        self.call("set_terminated", run.info.run_id, status="KILLED")
-        self.call("delete_run", run.info.run_id)
+        self.set_terminated(run.info.run_id, status="KILLED")
+        self.delete_run(run.info.run_id)
 
 
 def _write_at_once(connection: Any, _: object) -> None:
@@ -199,7 +185,7 @@ def _make_or_check(path: Path) -> None:
     with FileLock(path.with_name(path.name + ".lock"), timeout=120):
         if path.exists() and path.stat().st_size:
             # MLflow would try for a minute and a half to open a file that is no database.
-            with closing(sqlite3.connect(path, timeout=_PATIENCE)) as database:
+            with contextlib.closing(sqlite3.connect(path, timeout=_PATIENCE)) as database:
                 database.execute("SELECT count(*) FROM sqlite_master")
             return
         from mlflow import MlflowClient
@@ -209,22 +195,3 @@ def _make_or_check(path: Path) -> None:
             leftover.unlink()
         MlflowClient(tracking_uri=sqlite_uri(new), registry_uri=sqlite_uri(new)).search_experiments(max_results=1)
         new.replace(path)
-
-
-def explain(error: BaseException, uri: str) -> str:
-    """What is wrong with the store, as one clause that starts a sentence and has no full stop."""
-    name, path, text = display_name(uri), database_path(uri), " ".join(str(error).split())[:200]
-    if isinstance(error, StoreFault):
-        clause = text if len(text) < 200 else " ".join(str(error).split())
-    elif path is None:
-        # A RestException carries what a live server said; everything else is a connection that failed.
-        clause = f"{name} answers with an error ({text})" if type(error).__name__ == "RestException" else f"{name} does not answer"
-    elif "database is locked" in text:
-        clause = f"{name} is locked by another program"
-    elif any(words in str(error).lower() for words in ("disk is full", "disk i/o error", "no space left", "file too large")):
-        clause = f"the disk of {name} is full or fails"
-    elif "readonly" in text or "unable to open" in text or isinstance(error, OSError):
-        clause = f"{name} cannot be written ({text})"
-    else:
-        clause = f"{name} cannot be used ({type(error).__name__}: {text}): {_REMAKE.format(path.name)}"
-    return clause[:1].upper() + clause[1:]

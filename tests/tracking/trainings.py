@@ -166,9 +166,9 @@ def expected_points(training: str = "0123", variant: str = "base") -> Counter[tu
     points.update((f"{training} {variant}", key, 0, float(value)) for key, value in COUNTS.items())
     points.update((f"{training} {variant}", key, 0, value) for key, value in LATE.items())
     points[f"{training} {variant}", "evaluation.ensemble_accuracy", 0, 0.93] += 1
-    for key, values in SEED_EVALUATION.items():
-        if key not in EVALUATION:
-            points[f"{training} {variant}", f"evaluation.{key}", 0, float(sum(map(Fraction, values)) / 3)] += 1
+    for key in SEED_EVALUATION.keys() - EVALUATION.keys():
+        values = SEED_EVALUATION[key]
+        points[f"{training} {variant}", f"evaluation.{key}", 0, float(sum(map(Fraction, values)) / 3)] += 1
         points.update(
             (f"{training} {variant}, seed {seed}", f"evaluation.{key}", 0, value) for seed, value in zip(SEEDS, values, strict=True)
         )
