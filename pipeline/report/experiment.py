@@ -18,7 +18,7 @@ from pipeline.report.figures import Material, Picture, captions, pictures
 from pipeline.report.figures.base import named
 from pipeline.study import Training
 from pipeline.study.claims import Judgement, is_timed
-from pipeline.study.effects import contrast, look_level, of_shares, share_contrast
+from pipeline.study.effects import effect, look_level, mapped
 from pipeline.study.results import summarized
 from pipeline.study.statistics import Interval, Summary
 
@@ -40,16 +40,12 @@ class Table:
 def difference(measure: str, values: FloatArray, reference: FloatArray, level: float) -> tuple[float, Interval | None] | None:
     """Of two sides of (seeds,) values, with its interval where each has two seeds; of a measure whose effects are ratios, the ratio of
     the geometric means. None where a value is not finite, or has no logarithm and the effect is a ratio."""
-    sides, show = [values, reference], float
-    if MEASURES[measure].ratio:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            sides, show = [np.log(side) for side in sides], math.exp  # type: ignore[assignment]
-    if not all(np.isfinite(side).all() for side in sides):
+    try:
+        estimate = effect(MEASURES[measure], values, reference)
+    except ValueError:
         return None
-    estimate = (share_contrast if MEASURES[measure].share else contrast)(*sides)
-    estimate = of_shares(estimate, 2) if MEASURES[measure].of_value == "%" and not MEASURES[measure].ratio else estimate
-    ends = estimate.interval(level)
-    return show(estimate.mean), ends and Interval(show(ends.low), show(ends.high), level)
+    show, ends = math.exp if MEASURES[measure].ratio else float, estimate.interval(level)
+    return show(estimate.mean), ends and mapped(ends, show)
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,14 @@
-"""The rules that judge the claims of params.yaml.
+"""The rules that judge the claims of claims.yaml; reports/method.md tells them to a reader, with their counted error rates.
 
-A claim is one or more comparisons. Each rule puts the effect of a comparison into a region, such as a ratio within a factor or a mean
-above a bound. A comparison is judged from its interval, never from a point: "supported" when the whole interval lies inside the
-region, "contradicted" when no part of it does, else "not decided". Where a ratio of trainings is not decided and its whole interval
-lies between 0.8 and 1.25, the verdict is "no effect of more than a quarter" (equivalence, at the same looks and levels). It is "not
-run" when what it compares was not trained, evaluated or timed. A count of bytes, parameters or operations is exact and has no interval.
+Each comparison of a claim is judged by where its interval lies to the region in which the claim puts the effect, never by a point.
+Support needs all comparisons, each on its own interval: an intersection-union test needs no adjustment (Berger 1982). One that is
+contradicted suffices, so contradiction takes the interval that covers all of them at once (Bonferroni), which keeps false
+contradictions at 5 % per claim. Of a claim of `any`, whose cases are the comparisons of one variant each, one case suffices: there
+support takes an interval that covers all cases (the first step of Holm 1979), and contradiction, which needs all cases, one that covers
+a case's comparisons only. Of several verdicts the claim has the first in `PRECEDENCE`.
 
-A claim is supported when all its comparisons are, each on its own interval: an intersection-union test needs no adjustment (Berger
-1982). It is contradicted when one is. Because any one suffices, contradiction takes the wider interval that covers all of the
-claim's comparisons at once (Bonferroni), which keeps false contradictions at 5 % per claim. The claim has the verdict that comes
-first in `PRECEDENCE`, so a claim with a comparison that was not run is not supported.
-
-A claim that something holds in `any` case has a case for each variant, whose comparisons all have to hold. Each case is judged as
-above, with two changes. One case supports the claim, so support takes an interval that covers all cases (Bonferroni; the first step of
-Holm 1979). All cases have to be contradicted, so that takes an interval that covers one case's comparisons only.
-
-The gate: a comparison of trainings is judged when each of them was shown as many images as the claim speaks of ("short run" if not),
-when not all of its sides stayed at the loss of a guess ("learned nothing" if so; shares of trainings that diverge speak of just that),
-and when its effect has settled ("not settled" if not, see `_settled`). Else its effect and interval are an observation and no verdict.
-Not every effect has to settle, see `_has_to_settle`.
-So only trainings of full length contradict. One such comparison contradicts the claim even where another is a short run, because the
-claim asserts all of its comparisons. Where none contradicts, a claim with a short run has no verdict.
-
-The looks: each side of a comparison counts its first k seeds, k the largest of the declared looks that it reaches. Before the first
-look there is no verdict. Without looks all seeds count. The intervals have the level at which all looks together err in at most
-5 % of cases.
-
-Claims about accuracy speak of trainings, and their unit is the seed. Claims about speed speak of the timing stage's interleaved
-rounds, and their unit is the round; recorded times of trainings judge nothing.
-
-Nothing here is said in words: `pipeline.report` makes sentences of a finding's fields.
+The unit of trainings is the seed, that of timings the round; recorded times of trainings judge nothing. A count of bytes, parameters or
+operations is exact and has no interval. Nothing is said in words here: `pipeline.report` makes sentences of a finding's fields.
 """
 
 from __future__ import annotations
@@ -40,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import MappingProxyType
-from typing import Literal, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
@@ -52,10 +31,12 @@ from pipeline.study.effects import (
     RankEstimate,
     ShareEstimate,
     contrast,
+    effect,
     look_level,
+    mapped,
     of_shares,
     paired_contrast,
-    share_contrast,
+    to_decide,
     vote_estimate,
 )
 from pipeline.study.fixed import Fixed
@@ -107,8 +88,7 @@ class Timings(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Levels:
+class Levels(NamedTuple):
     """Levels of two intervals: `inside` supports when it lies in the region, `outside` contradicts when no part of it does."""
 
     inside: float = LEVEL
@@ -142,7 +122,7 @@ class Finding:
     verdict: Verdict
     why: Why
     place: Why | None = None
-    levels: Levels = Levels()
+    levels: Levels = field(default_factory=Levels)
     sizes: tuple[int, ...] = ()
     effect: float | None = None
     interval: Interval | None = None
@@ -225,7 +205,7 @@ def _distance_to_edge(finding: Finding) -> float:
 
 
 def _needed(finding: Finding) -> float:
-    return math.inf if finding.needed is None else finding.needed
+    return finding.needed or math.inf
 
 
 def is_timed(claim: ClaimSettings) -> bool:
@@ -372,8 +352,7 @@ def _counted(
     return {name: seeds[:most] for name, seeds in own.items()}
 
 
-@dataclass(frozen=True)
-class _Sample:
+class _Sample(NamedTuple):
     """An effect on the scale on which it is judged, and the values that it was formed from, in the measure's own unit.
 
     Attributes:
@@ -405,27 +384,20 @@ def _formed(
     if measure.series is not None:
         common = next(iter(seeds.values()))
         ours, theirs = zip(*(tuple(sides[name] for name in pair) for pair in comparison.pairs), strict=True)
-        values = _scaled(comparison, measure.series(ours, theirs, common))
-        _refuse_infinite(values, common, f"the {comparison.measure}")
-        return _Sample(contrast(values))
-
-    def values_of(name: str) -> FloatArray:
+        values = measure.series(ours, theirs, common)
+        _refuse_infinite(_scaled(comparison, values), common, f"the {comparison.measure}")
+        return _Sample(effect(measure, values))
+    parts = []
+    for name in comparison.variants:
         total = sides[name].test_accuracy.shape[1]
         length = max(1, total // FIFTH)
+        window = slice(total - 2 * length, total - length) if before else None
         try:
-            window = slice(total - 2 * length, total - length) if before else None
-            return measure_values(comparison.measure, sides[name], seeds=seeds[name], epochs=window)
+            parts.append(measure_values(comparison.measure, sides[name], seeds=seeds[name], epochs=window))
+            _refuse_infinite(_scaled(comparison, parts[-1]), seeds[name], f"the logarithm of the {measure.phrase or comparison.measure}")
         except NotFormed as error:
             raise type(error)(f"{name}: {error}") from None
-
-    raw = tuple(values_of(name) for name in comparison.variants)
-    parts = tuple(_scaled(comparison, values) for values in raw)
-    for name, part in zip(comparison.variants, parts, strict=True):
-        _refuse_infinite(part, seeds[name], f"{name}: the logarithm of the {measure.phrase or comparison.measure}")
-    if measure.share and not comparison.paired and comparison.minus is None:
-        return _Sample(share_contrast(*parts), raw)
-    estimate = (paired_contrast if comparison.paired else contrast)(*parts)
-    return _Sample(of_shares(estimate, len(raw)) if measure.of_value == "%" and not is_ratio(comparison) else estimate, raw)
+    return _Sample(effect(measure, *parts, paired=comparison.paired), tuple(parts))
 
 
 # --- verdicts ---
@@ -451,7 +423,7 @@ def _of_trainings(
             return Finding(comparison, "not run", Why.SEEN, lacking=seen)
         sample = _formed(comparison, sides, seeds)
         if MEASURES[comparison.measure].per_step:
-            sample = replace(sample, estimate=_priced(comparison, sample.estimate, timings))
+            sample = sample._replace(estimate=_priced(comparison, sample.estimate, timings))
         finding = _place(comparison, sample, levels, [len(seeds[name]) for name in comparison.variants], looks)
         finding = replace(finding, counted=seeds)
     except NotMeasured as error:
@@ -500,12 +472,10 @@ def _place(comparison: ComparisonSettings, sample: _Sample, levels: Levels, size
     """The verdict, from where the interval lies: inside, outside or across an end of the region."""
     show = math.exp if is_ratio(comparison) else float
     low, high = _scaled(comparison, np.array(region(comparison))).tolist()
-    estimate = sample.estimate
-    plain = None
+    estimate, plain = sample.estimate, None
     if sample.parts and is_ratio(comparison):
-        difference = (paired_contrast if comparison.paired else contrast)(*sample.parts)
-        difference = of_shares(difference, len(sample.parts)) if MEASURES[comparison.measure].of_value == "%" else difference
-        plain = (difference.mean, difference.interval(min(levels.inside, levels.outside)))
+        difference = effect(replace(MEASURES[comparison.measure], ratio=False), *sample.parts, paired=comparison.paired)
+        plain = (difference.mean, difference.interval(min(levels)))
     means = tuple(show(float(_scaled(comparison, part).mean())) for part in sample.parts) if len(sample.parts) > 1 else ()
     finding = Finding(comparison, "not decided", Why.NO_INTERVAL, sizes=tuple(sizes), effect=show(estimate.mean), means=means)
     if MEASURES[comparison.measure].exact:
@@ -515,8 +485,7 @@ def _place(comparison: ComparisonSettings, sample: _Sample, levels: Levels, size
         return finding
     if inner.low == inner.high:
         return replace(finding, why=Why.NO_SPREAD)
-    shown = inner if levels.inside <= levels.outside else outer
-    finding = replace(finding, interval=Interval(show(shown.low), show(shown.high), shown.level), plain=plain)
+    finding = replace(finding, interval=mapped(min(inner, outer, key=lambda one: one.level), show), plain=plain)
     if looks and min(sizes) < looks[0]:
         return replace(finding, why=Why.FEW_SEEDS)
     if low < inner.low and inner.high < high:
@@ -524,11 +493,11 @@ def _place(comparison: ComparisonSettings, sample: _Sample, levels: Levels, size
     if outer.low > high or outer.high < low:
         return replace(finding, verdict="contradicted", why=Why.OUTSIDE, place=Why.OUTSIDE)
     trained = comparison.rule not in TIMING_RULES
-    if trained and is_ratio(comparison) and abs(inner.low) < (small := math.log(QUARTER)) and abs(inner.high) < small:
+    if trained and is_ratio(comparison) and max(abs(inner.low), abs(inner.high)) < math.log(QUARTER):
         return replace(finding, verdict="no effect of more than a quarter", why=Why.SMALL, place=Why.SMALL)
     decides = inner if low < estimate.mean < high else outer
     half = estimate.half_width(decides.level) if isinstance(estimate, Estimate) else (decides.high - decides.low) / 2
-    return replace(finding, why=Why.ACROSS, place=Why.ACROSS, needed=_to_decide(min(sizes), estimate.mean, half, low, high))
+    return replace(finding, why=Why.ACROSS, place=Why.ACROSS, needed=to_decide(min(sizes), half, estimate.mean - low, estimate.mean - high))
 
 
 def _exactly(finding: Finding) -> Finding:
@@ -537,12 +506,6 @@ def _exactly(finding: Finding) -> Finding:
     low, high = finding.region
     inside = low <= finding.effect <= high
     return replace(finding, verdict="supported" if inside else "contradicted", why=Why.INSIDE if inside else Why.OUTSIDE)
-
-
-def _to_decide(n: int, mean: float, half: float, low: float, high: float) -> int | None:
-    """n (half width / distance to the bound)², and more than n; None where the mean lies on the bound."""
-    distance = min(abs(mean - low), abs(mean - high))
-    return max(n + 1, math.ceil(n * (half / distance) ** 2)) if distance > 0 else None
 
 
 def _has_to_settle(comparison: ComparisonSettings, ended: Collection[str]) -> bool:
@@ -579,8 +542,7 @@ def _settled(finding: Finding, sample: _Sample, sides: Mapping[str, Training], s
     if (low < sample.estimate.mean < high) == (low < sample.estimate.mean + FIFTH * movement.mean < high):
         return finding
     show = math.exp if is_ratio(comparison) else float
-    moved = (show(movement.mean), Interval(show(ends.low), show(ends.high), ends.level))
-    return replace(finding, verdict="not settled", needed=None, why=Why.MOVED, moved=moved)
+    return replace(finding, verdict="not settled", needed=None, why=Why.MOVED, moved=(show(movement.mean), mapped(ends, show)))
 
 
 def _bounded(finding: Finding, sample: _Sample, sides: Mapping[str, Training]) -> Finding:

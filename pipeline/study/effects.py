@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special, stats
 
+from pipeline.measures import Measure
 from pipeline.measures.definitions import FloatArray
 from pipeline.study.statistics import LEVEL, ROUNDING, Interval, row_of, student, vote
 
-T = TypeVar("T")
 TOGETHER = 0.035  # rate at which all looks together err by the normal theory; see `look_level`
 _NODES = 200  # of the quadrature over the paths that have not yet crossed: the level is then exact to ten digits
 MIN_ROUNDS = 6  # the signed-rank test of fewer values cannot reject at 5 %
@@ -64,9 +63,9 @@ class Estimate:
         return float(2 * special.stdtr(self.freedom, -abs(self.mean) / self.error)) if self.error > 0 else None
 
 
-def of_shares(estimate: T, sides: int) -> T:
+def of_shares(estimate: Estimate, sides: int) -> Estimate:
     """The estimate with the limits of shares: of one 0 and 1, of the difference of two -1 and 1, of two such differences -2 and 2."""
-    return replace(estimate, limits=(-(sides // 2), max(sides // 2, 1))) if isinstance(estimate, Estimate) else estimate
+    return replace(estimate, limits=(-(sides // 2), max(sides // 2, 1)))
 
 
 @dataclass(frozen=True)
@@ -216,6 +215,35 @@ def paired_contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
         raise ValueError(f"a pairing needs the same seeds on all sides, not shapes {' and '.join(str(row.shape) for row in rows)}")
     differences: FloatArray = np.sum([sign * row for sign, row in zip((1, -1, -1, 1), rows, strict=False)], axis=0)
     return _estimate(float(differences.mean()), [differences], max(float(np.abs(row).max()) for row in rows))
+
+
+def effect(measure: Measure, *sides: Sequence[float] | FloatArray, paired: bool = False) -> Estimate | ShareEstimate:
+    """The effect on a measure: `contrast`, `paired_contrast` or `share_contrast` of the sides, of logarithms where effects are ratios.
+
+    Raises:
+        ValueError: as `contrast`; a logarithm may be what is not finite.
+    """
+    if measure.ratio:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sides = tuple(np.log(side) for side in sides)
+    if measure.share and not paired and len(sides) <= 2:
+        return share_contrast(*sides)
+    estimate = (paired_contrast if paired else contrast)(*sides)
+    return of_shares(estimate, len(sides)) if measure.of_value == "%" and not measure.ratio else estimate
+
+
+def mapped(ends: Interval, show: Callable[[float], float]) -> Interval:
+    """The interval on another scale, such as of a ratio from that of its logarithm."""
+    return Interval(show(ends.low), show(ends.high), ends.level)
+
+
+def to_decide(n: int, half: float, *distances: float) -> int | None:
+    """Values with which an interval of this half width would end at the nearest bound: n (half / distance)², and more than n.
+
+    None where the mean lies on the bound.
+    """
+    distance = min(map(abs, distances))
+    return max(n + 1, math.ceil(n * (half / distance) ** 2)) if distance > 0 else None
 
 
 def vote_estimate(predictions: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8]) -> Estimate:

@@ -11,11 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import FloatArray
-from pipeline.study.effects import common_look_level, contrast, of_shares, share_contrast
+from pipeline.study.effects import common_look_level, effect, mapped, to_decide
 from pipeline.study.statistics import LEVEL, Interval
 
 LOOKS = (6, 10, 20, 50, 100)
@@ -85,20 +83,15 @@ def judge(
         margin: how far a ratio may lie from 1 (0.05: from 1/1.05 to 1.05), or a difference from 0, and still be the same.
         error: the share of cases in which all looks together may err.
     """
-    is_ratio, level = MEASURES[measure].ratio, common_look_level(looks, error)
-    sides = [np.asarray(side, dtype=np.float64) for side in (change, against)]
-    sides = [np.log(side) for side in sides] if is_ratio else sides
-    bound, show = (math.log1p(margin), math.exp) if is_ratio else (margin, float)
-    estimate = (share_contrast if MEASURES[measure].share else contrast)(*sides)
-    estimate = of_shares(estimate, 2) if MEASURES[measure].of_value == "%" and not is_ratio else estimate
-    n, mean, ends = len(sides[0]), estimate.mean, estimate.interval(level)
+    entry, level = MEASURES[measure], common_look_level(looks, error)
+    bound, show = (math.log1p(margin), math.exp) if entry.ratio else (margin, float)
+    estimate = effect(entry, change, against)
+    n, mean, ends = len(change), estimate.mean, estimate.interval(level)
     if ends is None or ends.low == ends.high:  # without a spread nothing is known of other seeds
         return Look(n, show(mean), None, UNDECIDED)
-    shown = Interval(show(ends.low), show(ends.high), level)
     smaller, larger = words(measure)
     for holds, answer in ((ends.high < -bound, smaller), (ends.low > bound, larger), (-bound < ends.low and ends.high < bound, "the same")):
         if holds:
-            return Look(n, show(mean), shown, answer)
-    distance = min(abs(mean + bound), abs(mean - bound))
-    needed = max(n + 1, math.ceil(n * ((ends.high - ends.low) / 2 / distance) ** 2)) if distance else None
-    return Look(n, show(mean), shown, UNDECIDED, needed)
+            return Look(n, show(mean), mapped(ends, show), answer)
+    needed = to_decide(n, (ends.high - ends.low) / 2, mean + bound, mean - bound)
+    return Look(n, show(mean), mapped(ends, show), UNDECIDED, needed)

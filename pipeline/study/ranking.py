@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from pipeline.measures import MEASURES
-from pipeline.study.effects import contrast
+from pipeline.study.effects import effect, mapped
 from pipeline.study.statistics import Interval
 from pipeline.study.training import Training
 
@@ -49,12 +47,10 @@ def ranking(pairs: Mapping[str, tuple[str, str]], trainings: Mapping[str, Traini
         pairs: by name, the variants without and with the part.
         level: of the intervals.
     """
-    found = []
+    found, measure = [], MEASURES["late test error"]
     for name, sides in pairs.items():
-        if not all(side in trainings and trainings[side].settings.task == "classification" for side in sides):
-            continue
-        errors = [MEASURES["late test error"].per_seed(trainings[side]) for side in sides]
-        effect = contrast(*(np.log(side) for side in errors if side is not None))
-        if (ends := effect.interval(level)) is not None:
-            found.append(Part(name, *sides, math.exp(effect.mean), Interval(math.exp(ends.low), math.exp(ends.high), level)))
+        if all(side in trainings and trainings[side].settings.task == "classification" for side in sides):
+            estimate = effect(measure, *(errors for side in sides if (errors := measure.per_seed(trainings[side])) is not None))
+            if (ends := estimate.interval(level)) is not None:
+                found.append(Part(name, *sides, math.exp(estimate.mean), mapped(ends, math.exp)))
     return sorted(found, key=lambda part: -part.ratio)
