@@ -201,14 +201,11 @@ def test_probed_is_what_a_figure_or_claim_asks_about_and_what_has_it(raw: dict[s
 # The place of a fault, the value there, and the key that the sentence begins with.
 FAULTS: list[tuple[str, Any, str]] = [
     ("trian", {}, "trian: there is no such key; the nearest is 'train'."),
-    ("base/pach", 4, "base.pach: there is no such key; the nearest is 'patch'."),
     ("scenes/repeats", 0.5, "scenes.repeats: there is no such key; the nearest is 'repeat'."),
     ("variants/x", {"epoch": 3}, "variants.x.epoch: vit has no such option; the nearest is 'epochs'."),
-    ("variants/x", {"widths": [3]}, "variants.x.widths: vit has no"),
     ("variants/x", {"from": "cnn", "patch": 7}, "variants.x.patch: cnn has no"),
     ("variants/x", {"architecture": "lstn"}, "variants.x.architecture: there is no 'lstn'; the nearest is 'lstm'."),
     ("variants/x", {"architecture": ["cnn"]}, "variants.x.architecture"),
-    ("variants/x", {"architecture": "mlp"}, "variants.x.widths"),
     ("variants/x", {"architecture": "cnn", "widths": [12]}, "variants.x.widths: "),
     ("variants/x", {"from": "wid"}, "variants.x.from: there is no variant 'wid'; the nearest is 'wide'."),
     ("variants/wide", {"from": "deep"}, "variants.deep.from"),
@@ -219,27 +216,19 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("variants/x", {"position": "sincos2d", "dim": 6}, "variants.x.position: "),
     ("variants/x", {"position": "none", "position_std": 0.02}, "variants.x.position_std: "),
     ("variants/x", {"attention": "uniform", "memory": 4}, "variants.x.memory: "),
-    ("variants/x", {"attention": "none", "score_scale": False}, "variants.x.score_scale: "),
-    ("variants/x", {"mlp": "none", "mlp_dropout": 0.1}, "variants.x.mlp_dropout: "),
     ("variants/x", {"mlp": "none", "residual": "normalized"}, "variants.x.residual: "),
     ("variants/x", {"momentum": 0.9}, "variants.x.momentum: "),
     ("variants/x", {"schedule": "noam"}, "variants.x.warmup: "),
-    ("variants/x", {"warmup": 0.1}, "variants.x.warmup: "),
     ("variants/x", {"self_critical_epochs": 1}, "variants.x.self_critical_epochs"),
     ("variants/x", {"from": "caption", "augment": "affine"}, "variants.x.augment"),
     ("variants/x", {"train_images": 60_001}, "variants.x.train_images: mnist has 60,000 of them."),
-    ("variants/x", {"from": "caption", "train_images": 301}, "variants.x.train_images"),
     ("variants/x", {"train_images": 50_001, "validation": 10_000}, "variants.x.train_images: mnist has 50,000 of them"),
     ("variants/x", {"validation": 60_000}, "variants.x.validation"),
-    ("variants/x", {"from": "caption", "validation": 1}, "variants.x.validation"),
-    ("variants/a b", {}, "variants: 'a b'"),
     ("variants/" + 300 * "a", {}, "variants: 'aaa"),
     ("variants", {}, "variants"),
-    ("variants", ["base"], "variants"),
     ("variants/x", 3, "variants.x"),
     ("base/dim", True, "base.dim"),
     ("base/dim", 32.0, "base.dim"),
-    ("base/architecture", "cnn", "base.architecture"),
     ("data", {"dataset": "npz", "path": "x.npz", "channels": 1, "classes": 3}, "data.size: npz needs it"),
     ("data", {"dataset": "npz", "size": 28, "channels": 1, "classes": 3}, "data.path: npz needs one"),
     ("data/classes", 11, "data.classes: mnist has its own"),
@@ -247,74 +236,45 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("data/dataset", "mnst", "data.dataset: there is no 'mnst'; the nearest is 'mnist'."),
     ("train/seeds", [1, 2, 1], "train.seeds: seed 1"),
     ("train/seeds", 5000, "train.seeds"),
-    ("train/seeds", True, "train.seeds"),
-    ("train/seeds", [], "train.seeds"),
     ("train/learning_rate", math.nan, "train.learning_rate"),
     ("train/learning_rate", "5e-3", "train.learning_rate"),
-    ("train/clip_norm", math.inf, "train.clip_norm"),
     ("train/epoch_images", 10**400, "train.epoch_images"),
-    ("looks", [6, 6, 10], "looks"),
     ("looks", [1, 6], "looks.0"),
-    ("images_shown", 1.8e6, "images_shown"),
-    ("scenes", None, "scenes"),
-    ("experiments/width/baseline", "first", "experiments.width: 'first' is not among its variants"),
+    ("experiments/width/baseline", "first", "experiments.width: there is no 'first'"),
     ("experiments/width/variants", ["base", "wid"], "experiments.width.variants: there is no 'wid'; the nearest is 'wide'."),
-    ("experiments/width/variants", ["base", "wide", "wide"], "experiments.width"),
     ("experiments/width/variants", ["base", "wide", "deep", "caption"], "experiments.width.variants: captioners"),
-    ("experiments/width/beside", {"deep": "cnn"}, "experiments.width: 'cnn'"),
-    ("experiments/width/labels", {"bas": "x"}, "experiments.width: 'bas'"),
-    ("experiments/width/figures", ["curve"], "experiments.width.figures.0"),
+    ("experiments/width/labels", {"bas": "x"}, "experiments.width: there is no 'bas'; the nearest is 'base'"),
     ("experiments/width/claims", ["W2"], "experiments.width.claims: there is no 'W2'"),
     ("experiments/width/measure", "step time", "experiments.width.measure"),
-    ("claims/W 1", {}, "claims.W 1"),
-    ("claims/W1/margin", "", "claims.W1.margin"),
-    ("claims/W1/translation", "so it is", "claims.W1.translation: "),
-    ("claims/S1/comparisons/0/variant", "wide", "claims.S1: the step of 'wide' is not timed"),
     ("timing/tokens", [4, 50], "timing.tokens: square patches cut an image into 1, 4, 16, 49, 196, 784 tokens"),
-    ("timing/tokens", [16, 4], "timing.tokens"),
     ("timing/subjects/new", {"pach": 7}, "timing.subjects.new.pach"),
-    ("timing/subjects/new", {"loops": "flat"}, "timing.subjects: "),
     ("timing/subjects/new", {"attention": "none"}, "timing.subjects.new"),
-    ("timing/labels", {"frist": "x"}, "timing.labels: "),
 ]
+PAIR = {"rule": "less", "measure": "accuracy", "variant": "first", "reference": "base"}
+RATIO = PAIR | {"rule": "ratio", "measure": "step time"}
+WRONG_COMPARISONS = [
+    ("bond", {"bond": 0.1}),
+    ("bound", {"rule": "equivalent"}),
+    ("bound", {"rule": "equivalent", "bound": 0.0}),
+    ("bound", {"rule": "equivalent", "measure": "late test error", "bound": 0.9}),
+    ("reference", {"reference": None}),
+    ("reference", {"rule": "at least", "bound": 0.9}),
+    ("bound", {"rule": "at least", "reference": None, "bound": 99.5}),
+    ("pairs", {"rule": "at least", "measure": "data for equal accuracy", "bound": 1.25}),
+    ("pairs", {"pairs": [["base", "first"]]}),
+    ("rule", {"measure": "step time"}),
+    ("rule", {"rule": "ratio", "between": [1.0, 2.0]}),
+    ("between", RATIO),
+    ("between", RATIO | {"between": [2.0, 1.0]}),
+    ("bound", RATIO | {"between": [1.0, 2.0], "bound": 0.1}),
+    ("minus", {"minus": ["cnn", "base"]}),
+]
+FAULTS += [("claims/W1/comparisons", [PAIR | change], f"claims.W1.comparisons.0.{key}") for key, change in WRONG_COMPARISONS]
 
 
 @pytest.mark.parametrize(("path", "value", "start"), FAULTS)
 def test_a_fault_is_named_by_its_key(raw: dict[str, Any], path: str, value: Any, start: str) -> None:
     assert refusal(put(raw, path, value)).startswith(start)
-
-
-PAIR = {"rule": "less", "measure": "accuracy", "variant": "first", "reference": "base"}
-RATIO = {"rule": "ratio", "measure": "step time"}
-WRONG_COMPARISONS = [
-    ({"bond": 0.1}, "bond"),
-    ({"rule": "equivalent"}, "bound"),
-    ({"rule": "equivalent", "bound": 0.0}, "bound"),
-    ({"rule": "equivalent", "bound": math.nan}, "bound"),
-    ({"rule": "equivalent", "measure": "late test error", "bound": 0.9}, "bound"),
-    ({"measure": "late test error", "bound": 0.0}, "bound"),
-    ({"reference": None}, "reference"),
-    ({"reference": "first"}, "reference"),
-    ({"rule": "at least", "bound": 0.9}, "reference"),
-    ({"rule": "at least", "reference": None}, "bound"),
-    ({"rule": "at least", "reference": None, "bound": 99.5}, "bound"),
-    ({"rule": "at least", "measure": "data for equal accuracy", "bound": 1.25}, "pairs"),
-    ({"pairs": [["base", "first"]]}, "pairs"),
-    ({"measure": "step time"}, "rule"),
-    ({"rule": "ratio", "between": [1.0, 2.0]}, "measure"),
-    ({"between": [0.0, 1.0]}, "between"),
-    (RATIO, "between"),
-    (RATIO | {"between": [2.0, 1.0]}, "between"),
-    (RATIO | {"between": [-1.0, 2.0]}, "between"),
-    (RATIO | {"between": [1.0, 2.0], "bound": 0.1}, "bound"),
-    (RATIO | {"between": [1.0, 2.0], "minus": ["cnn", "base"]}, "minus"),
-    ({"minus": ["cnn", "base"]}, "minus"),
-]
-
-
-@pytest.mark.parametrize(("change", "key"), WRONG_COMPARISONS)
-def test_a_comparison_that_cannot_be_judged_is_refused(raw: dict[str, Any], change: dict[str, Any], key: str) -> None:
-    assert f" {key}:" in refusal(put(raw, "claims/W1/comparisons", [PAIR | change])).replace(".", " ")
 
 
 def test_what_a_comparison_may_be(raw: dict[str, Any]) -> None:
@@ -324,27 +284,8 @@ def test_what_a_comparison_may_be(raw: dict[str, Any]) -> None:
     assert parsed.claims["W1"].comparisons[0].variants == ("first", "base", "cnn", "base")
 
 
-@pytest.mark.parametrize(("change", "refused"), [({}, True), ({"patch": 14}, False), ({"batch_size": 31}, False)], ids=str)
-def test_batch_norm_is_refused_where_torch_would_refuse_its_last_batch(raw: dict[str, Any], change: dict[str, Any], refused: bool) -> None:
-    import torch
-
-    from pipeline.models import build
-
-    one_token = {"patch": 28, "cls_insert": "none", "pool": "first", "norm_kind": "batch", "batch_size": 30, "epoch_images": 31} | change
-    model = build(params.parse(put(raw, "variants/x", one_token | {"batch_size": 64, "epoch_images": 64})).resolve("x").model)
-    images = torch.zeros(31 % one_token["batch_size"] or 31, 1, 28, 28)
-    if refused:
-        with pytest.raises(ValueError, match="more than 1 value"):
-            model(images)
-        assert refusal(put(raw, "variants/x", one_token)).startswith("variants.x.norm_kind: ")
-    else:
-        assert model(images).isfinite().all()
-        params.parse(put(raw, "variants/x", one_token))
-
-
 def test_what_is_missing_is_named(raw: dict[str, Any], tmp_path: Path) -> None:
-    for key in ("data", "variants"):
-        assert refusal({name: value for name, value in raw.items() if name != key}).startswith(f"{key}: ")
+    assert refusal({name: value for name, value in raw.items() if name != "data"}).startswith("data: ")
     with pytest.raises(UserError, match=r"There is no params\.yaml in .*: run the command from the repository's root"):
         params.load(tmp_path / "params.yaml")
 
@@ -362,8 +303,8 @@ def test_claims_lie_in_a_file_of_their_own_or_beside_the_rest(raw: dict[str, Any
 
 
 NO_SUCH_FILE = [
-    b"", b"- 1", b"base: {a: [}", b"train:\n\tepochs: 3\n", b"data: \x00", b"data: {}\ndata: {}\n", b"x: {a: 1, b: 2, a: 3}",
-    b"d: 2026-02-30", "data: {}\n".encode("utf-16"), b"x: !!python/name:os.system",
+    b"", b"- 1", b"base: {a: [}", b"data: \x00", b"x: {a: 1, b: 2, a: 3}", b"d: 2026-02-30", "data: {}\n".encode("utf-16"),
+    b"x: !!python/name:os.system",
 ]  # fmt: skip
 
 
@@ -376,14 +317,9 @@ def test_what_is_no_such_file_is_one_sentence(tmp_path: Path, content: bytes) ->
     assert "\n" not in str(caught.value)
 
 
-ANYTHING = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 40),
-    st.floats(allow_nan=True),
-    st.text(max_size=6),
-    st.lists(st.integers(), max_size=2),
-    st.sampled_from(["cnn", "lstm", "mlp", "captioner", "sgd", "noam", "post", "none", "normalized", 0.1, [12, 26]]),
+VALUES = ["cnn", "lstm", "mlp", "captioner", "sgd", "noam", "post", "none", "normalized", 0.1, [12, 26]]
+ANYTHING = (
+    st.none() | st.integers(-3, 40) | st.floats() | st.text(max_size=6) | st.lists(st.integers(), max_size=2) | st.sampled_from(VALUES)
 )
 KINDS = (params.ModelSettings, params.CaptionerSettings, params.BaselineSettings, params.TrainSettings)
 OPTIONS = sorted({name for kind in KINDS for name in kind.model_fields})
@@ -404,11 +340,6 @@ def test_any_difference_is_accepted_or_refused_in_one_sentence(raw: dict[str, An
         written = change | {"seeds": list(range(count))}
     assert {name: taken[name] for name in change} == written
     assert params.VariantSettings.model_validate_json(settings.to_json()) == settings
-
-
-def test_flat_keys_are_dotted() -> None:
-    nested = {"train": {"epochs": 3, "more": {"a": None}}, "model": {}, "x": [1, {"y": 2}]}
-    assert dict(params.flatten(nested)) == {"train.epochs": 3, "train.more.a": None, "x": [1, {"y": 2}]}
 
 
 def test_names_stay_names(raw: dict[str, Any], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from pipeline.errors import UserError
 from pipeline.measures import MEASURES, TIMING_RULES, Probe
@@ -195,15 +195,9 @@ def recorded(config: Mapping[str, Any], where: str) -> VariantSettings:
     try:
         return VariantSettings.model_validate_json(json.dumps(_completed(config)))
     except ValidationError as error:
-        fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-        place = [str(part) for part in fault["loc"]]
-        key = ".".join(place[:1] + place[-1:])
-        has, mend = {
-            "extra_forbidden": (f"has {key} = {shown(fault['input'])}, an option that is gone", "REMOVED, with what the code still does"),
-            "missing": (f"lacks {key}, an option that is new", "FROZEN, with what trainings did without it"),
-        }.get(fault["type"], (f"has a value of {key} that is no choice any more", "its class again"))
         raise UserError(
-            f"{where} {has}: name it in {mend} (pipeline/params/study.py), so that its seeds are kept, or train anew with `REPLAY=0`."
+            f"{where} has settings that this code does not read, {sentence(error, '', VariantSettings)} Name the option in FROZEN or "
+            "REMOVED of pipeline/params/study.py, so that its seeds are kept, or train anew with `REPLAY=0`."
         ) from None
 
 
@@ -242,31 +236,26 @@ class ComparisonSettings(Settings):
 
     @model_validator(mode="after")
     def _possible(self) -> ComparisonSettings:
-        measure, bound, timed = MEASURES[self.measure], self.bound, self.rule in TIMING_RULES
+        measure, timed = MEASURES[self.measure], self.rule in TIMING_RULES
         alone = self.rule == "at least" and measure.series is None
-        ends = self.between or (0.0, 0.0)
+        low, high = self.between or (0.0, 0.0)
+        least = float(measure.ratio) if self.rule == "equivalent" else 0.0 if measure.ratio else -math.inf
+        most = 1.0 if alone and measure.of_value == "%" else math.inf
         for fault, said in (
             ((self.reference is None) != alone, f"reference: {self.rule} {'compares with its bound alone' if alone else 'needs one'}"),
             (self.variant == self.reference, f"reference: {self.reference} cannot be compared with itself"),
-            (measure.rule not in (None, self.rule), f"rule: {self.measure} is judged by {measure.rule}"),
-            (timed and measure.rule != self.rule, f"measure: {self.rule} does not judge {self.measure}"),
-            (
-                timed == (self.between is None),
-                f"between: {self.rule} {'needs two ends, such as [1.0, .inf]' if timed else 'has a bound instead'}",
-            ),
-            (
-                timed and not (ends[0] < ends[1] and (ends[0] >= 0 or self.rule != "ratio")),
-                "between: give its ends in rising order, of a ratio from 0 on",
-            ),
-            (timed and bound is not None, f"bound: {self.rule} has two ends instead, between"),
-            (self.rule in ("equivalent", "at least") and bound is None, f"bound: {self.rule} needs one"),
-            (bound is not None and measure.ratio and bound <= 0, f"bound: effects on the {self.measure} are ratios, so it is above 0"),
-            (self.rule == "equivalent" and (bound or 0) <= float(measure.ratio), f"bound: equivalent needs one above {int(measure.ratio)}"),
-            (alone and measure.of_value == "%" and not 0 <= (bound or 0) <= 1, "bound: a share is between 0 and 1; 99.5 % is 0.995"),
+            (self.rule != measure.rule and bool(measure.rule or timed), f"rule: {self.rule} does not judge {self.measure}"),
+            (timed == (self.between is None), f"between: {self.rule} {'needs its two ends' if timed else 'has a bound instead'}"),
+            (timed and not (low < high and (low >= 0 or self.rule != "ratio")), "between: its ends rise, of a ratio from 0 on"),
+            (timed and self.bound is not None, f"bound: {self.rule} has two ends instead, between"),
+            (self.rule in ("equivalent", "at least") and self.bound is None, f"bound: {self.rule} needs one"),
+            (self.bound is not None and not least < self.bound <= most, f"bound: it is above {least:g}, and at most {most:g}"),
             (self.minus is not None and self.rule not in ("equivalent", "less", "more"), f"minus: {self.rule} compares one pair only"),
             (self.minus is not None and not self.paired and len({*self.variants}) < 4, "minus: unpaired, it needs four different variants"),
-            (bool(self.pairs) != (measure.series is not None), f"pairs: {self.measure} {'needs' if measure.series else 'has no'} pairs"),
-            (bool(self.pairs) and self.pairs[-1] != (self.variant, self.reference), "pairs: they end with variant and reference"),
+            (
+                self.pairs[-1:] != ((self.variant, self.reference),) * (measure.series is not None),
+                "pairs: those of a measure of two curves end with variant and reference; others have none",
+            ),
         ):
             if fault:
                 raise ValueError(said)
@@ -307,12 +296,6 @@ class ClaimSettings(Settings):
     first_seed: Annotated[int, Field(ge=0)] = 0
     seen: bool = False
     device: Literal["cpu", "cuda"] = "cpu"
-
-    @model_validator(mode="after")
-    def _translates_a_quote(self) -> ClaimSettings:
-        if self.translation is not None and self.quote is None:
-            raise ValueError("translation: there is no quote that it translates")
-        return self
 
     @property
     def digest(self) -> str:
@@ -361,6 +344,9 @@ class ExperimentSettings(Settings):
         return self.beside.get(variant, self.baseline)
 
 
+Rising = Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(strict=False), AfterValidator(lambda looks: tuple(sorted({*looks})))]
+
+
 class Params(Settings):
     """The whole of params.yaml and claims.yaml.
 
@@ -378,24 +364,17 @@ class Params(Settings):
     data: DataSettings
     train: TrainSettings
     base: ModelSettings
-    variants: dict[str, dict[str, Any]]
+    variants: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     title: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     timing: TimingSettings = TimingSettings()
     images_shown: Annotated[int, Field(ge=1)] = 1
     experiments: dict[str, ExperimentSettings] = Field(default_factory=dict)
     claims: dict[str, ClaimSettings] = Field(default_factory=dict)
     ranking: dict[str, Annotated[tuple[str, str], Field(strict=False)]] = Field(default_factory=dict)
-    looks: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(strict=False)] = ()
+    looks: Rising = ()
     scenes: ScenesSettings = ScenesSettings()
     preview: str | None = None
     profile: str | None = None
-
-    @field_validator("looks")
-    @classmethod
-    def _rising(cls, looks: tuple[int, ...]) -> tuple[int, ...]:
-        if list(looks) != sorted(set(looks)):
-            raise ValueError("give the numbers in rising order, each once")
-        return looks
 
     @field_validator("variants", mode="before")
     @classmethod
@@ -459,8 +438,6 @@ class Params(Settings):
             available = self.scenes.train if captions else self.data.count("train") - train.validation
         except UserError:  # the trainer, which has the images, looks again
             available = max(train.train_images or 0, train.batch_size)
-        last_batch = (train.epoch_images or available) % train.batch_size or train.batch_size
-        one_token = isinstance(settings, ModelSettings) and settings.num_tokens == 1 and settings.has_batch_norm
         besides = " besides those held out" if train.validation else ""
         for fault, said in (
             (available < 1, f"validation: {train.validation:,} held out are all training images of {self.data.dataset}"),
@@ -469,7 +446,6 @@ class Params(Settings):
             (train.self_critical_epochs and not captions, f"self_critical_epochs: {architecture} writes no captions; set it to 0"),
             (train.augments and captions, "augment, crop and flip are for single images; leave them out"),
             (settings.normalize != "none" and captions, "normalize: captioners read pixels in [0, 1]; set it to none"),
-            (one_token and last_batch == 1, "norm_kind: batch needs two tokens, and the last batch has one; change patch or batch_size"),
         ):
             if fault:
                 raise UserError(f"{key}.{said}.")
@@ -549,7 +525,7 @@ def parse(raw: Any) -> Params:
         params = Params.model_validate(raw, context=shape_context(raw.get("data") if isinstance(raw, Mapping) else None))
     except ValidationError as error:
         raise UserError(sentence(error, "", Params)) from None
-    for fault in _misnamed(params):
+    if fault := next(_misnamed(params), None):
         raise UserError(f"{fault}.")
     # Variants that others start from come first, so that a fault names the variant in which it is written.
     tasks = {name: params.resolve(name).task for name in sorted(params.variants, key=lambda name: len(params.ancestry(name)))}
@@ -565,34 +541,19 @@ def _misnamed(params: Params) -> Iterator[str]:
     """Names that no file can have, and references to what is not there. Claims may speak of variants that are not there."""
     for kind in ("variants", "experiments", "claims"):
         for name in getattr(params, kind):
-            if not _NAME.fullmatch(name):
-                yield f"{kind}: {shown(name)} is no name: up to 100 letters, digits, '-' and '_'"
-            if name in _MISSING:
-                yield f"{kind}: pandas reads {name!r} as a missing value; take another name"
-    wants, has = params.data.source.shape is None, params.data.path is not None
-    if wants and not has:
-        yield f"data.path: {params.data.dataset} needs one: where it lies"
-    if has and not wants and params.data.source.torchvision is None:
-        yield f"data.path: {params.data.dataset} reads no files; leave it out"
-    if not params.variants:
-        yield "variants: name at least one, for example `base: {}`"
+            if not _NAME.fullmatch(name) or name in _MISSING:
+                yield f"{kind}: {shown(name)} is no name: up to 100 letters, digits, '-' and '_', and not what pandas reads as missing"
+    wants = params.data.source.shape is None
+    if wants == (params.data.path is None) and (wants or params.data.source.torchvision is None):
+        yield f"data.path: {params.data.dataset} {'needs one: where it lies' if wants else 'reads no files; leave it out'}"
     for name, own in params.experiments.items():
         inside = [own.baseline, *own.labels, *own.lead, *own.beside, *own.beside.values()]
-        for key, wanted, there in (("variants", own.variants, params.variants), ("claims", own.claims, params.claims)):
+        for key, wanted, there in (
+            (".variants", own.variants, params.variants), (".claims", own.claims, params.claims), ("", inside, own.variants)
+        ):  # fmt: skip
             for one in wanted:
                 if one not in there:
-                    yield f"experiments.{name}.{key}: there is no {one!r}{nearest(one, there)}"
-        for one in inside:
-            if one not in own.variants:
-                yield f"experiments.{name}: {one!r} is not among its variants{nearest(one, own.variants)}"
-        for key, listed in (("variants", own.variants), ("figures", own.figures), ("claims", own.claims)):
-            if len(set(listed)) < len(listed):
-                yield f"experiments.{name}.{key}: each stands there once"
-    for name, claim in params.claims.items():
-        for part in claim.comparisons:
-            for one in part.variants if MEASURES[part.measure].rule == "ratio" else ():
-                if one in params.variants and one not in params.timing.subjects:
-                    yield f"claims.{name}: the step of {one!r} is not timed; add it to timing.subjects"
+                    yield f"experiments.{name}{key}: there is no {one!r}{nearest(one, there)}"
 
 
 def load_variant(path: str | Path) -> VariantSettings:
@@ -604,9 +565,7 @@ def load_variant(path: str | Path) -> VariantSettings:
     try:
         return VariantSettings.model_validate_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(
-            f"{shown(str(path))} cannot be read ({error.strerror}): run `dvc repro resolve`, or check the variant's name."
-        ) from None
+        raise UserError(f"{path} cannot be read ({error.strerror}): run `dvc repro resolve`, or check the variant's name.") from None
     except ValueError:  # no UTF-8, or of another version
         raise UserError(f"{path} is damaged or of another version: run `dvc repro --force resolve` to write it again.") from None
 
