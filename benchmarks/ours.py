@@ -11,7 +11,6 @@ import torch
 
 from benchmarks.loops import BATCH_SIZE, EPOCH_STEPS, LEARNING_RATE, Timing
 from pipeline.data.datasets import Dataset, load
-from pipeline.errors import UserError
 from pipeline.models import build, count_parameters
 from pipeline.params import DataSettings, ModelSettings, TrainSettings, VariantSettings
 from pipeline.provenance import code_hash
@@ -66,11 +65,10 @@ def time_processes(model: ModelSettings, arrays: Path, num_seeds: int, *, proces
     durations: list[float] = []
     checkpoints: list[float] = []
 
-    def lost(assignment: pool.Assignment, error: UserError) -> None:
-        raise error
-
     def handle(assignment: pool.Assignment, message: pool.Message) -> None:
-        if isinstance(message, pool.Epoch) and message.epoch == 2:
+        if message.error is not None:
+            raise message.error
+        if message.kind == "epoch" and message.epoch == 2:
             durations.extend(row.seconds for row in message.rows)
             checkpoints.append(message.checkpoint_seconds)
 
@@ -78,6 +76,6 @@ def time_processes(model: ModelSettings, arrays: Path, num_seeds: int, *, proces
         origin = {"code_hash": code_hash(), "device": "cpu"}
         job = pool.Job(variant(model, num_seeds, 2, steps), arrays, Path(folder), "cpu", origin)
         assignments = [pool.Assignment(job, pool.Task([seed])) for seed in range(num_seeds)]
-        pool.run_all(assignments, handle=handle, lost=lost, cards=[""] * processes)
+        pool.run_all(assignments, handle, cards=[""] * processes)
     seconds = makespan(durations, processes) / (steps * num_seeds) * EPOCH_STEPS
     return Timing(count_parameters(build(model)), num_seeds, steps, seconds, meter.foreign, fmean(checkpoints))

@@ -115,11 +115,11 @@ def seeds(claims: tuple[str, ...], count: int, until: float, packer: Packer, epo
             begin = time.monotonic()
             for part in pool.make_groups(missing, device, stackable=settings.stackable) if missing else []:
                 for message in pool.messages(pool.Assignment(job, pool.Task(part)), lambda job: data[job.settings.task]):
-                    if isinstance(message, pool.Broken):
+                    if message.error is not None:
                         raise message.error
-                    if isinstance(message, pool.Started):
+                    if message.kind == "started":
                         epoch_begin = time.monotonic()
-                    if isinstance(message, pool.Epoch):
+                    if message.kind == "epoch":
                         left = (time.monotonic() - epoch_begin) / message.epoch * (settings.train.epochs - message.epoch)
                         if time.monotonic() + left > until:
                             print(f"{variant}: no time for seeds {first} and on; {trained} seeds are packed", flush=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load_file
 
-from pipeline.runner import seeds
+from pipeline.runner import pool, seeds
 
 if TYPE_CHECKING:
     from pipeline.training.engine import Trainer
@@ -51,6 +51,15 @@ def finish(trainer: Trainer) -> None:
     """Trains all epochs that are left."""
     while not trainer.done:
         trainer.run_epoch()
+
+
+def trains_here(assignments: Sequence[pool.Assignment], handle: pool.Handle, **_: Any) -> None:
+    """An engine that has a worker's own functions called in this process."""
+    from pipeline.data.datasets import load
+
+    for assignment in assignments:
+        for message in pool.messages(assignment, lambda job: load(job.arrays)):
+            handle(assignment, message)
 
 
 def flip_bit(path: Path, place: float = 0.5) -> bytes:

@@ -25,7 +25,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--on", default="", metavar="ENGINE", help="here: processes of this machine (default); ray: a Ray cluster")
     given = parser.parse_args(argv)
     repro.check_place()
-    jobs = pool.count_of("JOBS", given.jobs) if given.jobs else None
+    jobs = pool.count_of(given.jobs) if given.jobs else None
     device = pool.choose_device()
     engine: pool.Engine
     if given.on == "ray":

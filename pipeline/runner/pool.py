@@ -22,11 +22,11 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple
 
 from pipeline.errors import UserError, disk_sentence, first_line
 from pipeline.files import DamagedError
@@ -68,8 +68,7 @@ class Task:
     replay: bool = False
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """What a worker does at one time: a group of a variant."""
 
     job: Job
@@ -77,93 +76,43 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """The engine, the attention kernel that runs, trained scalars, forward FLOPs of an image, and the device's name."""
+class Message:
+    """What is told of a group of seeds.
 
-    engine: str
-    attention: str
-    parameters: int
-    flops: int
-    device_name: str
-
-
-@dataclass(frozen=True)
-class Started:
-    """A group begins to train."""
-
-    seeds: list[int]
-    epoch: int
-    rows: list[EpochRow]  # those of an earlier process
-    warning: str | None  # why an existing checkpoint is not used, as a clause
-    facts: Facts  # what only a process with torch can say of the model
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """A group has finished an epoch. `note`, with its first one: how the steps are driven, where that is worth a line."""
-
-    seeds: list[int]
-    epoch: int
-    rows: list[EpochRow]
-    checkpoint_seconds: float
-    note: str | None = None
-
-
-@dataclass(frozen=True)
-class Done:
-    """A group has finished, and its seeds are kept. `failed`: by seed, the epoch in which its loss stopped being finite."""
-
-    seeds: list[int]
-    failed: dict[int, int]
-
-
-@dataclass(frozen=True)
-class Replayed:
-    """A finished group was replayed. `difference` says where today's code differs, which trains it next; None: it computes the same."""
-
-    seeds: list[int]
-    difference: str | None
-
-
-@dataclass(frozen=True)
-class Gone:
-    """The process or node of a group is gone, and another one goes on from the last epoch. `reason`: in one sentence."""
-
-    seeds: list[int]
-    reason: str
-
-
-@dataclass(frozen=True)
-class Broken:
-    """An error ends the work on a group. Its status is 1 where other groups may be computed all the same."""
-
-    seeds: list[int]
-    error: UserError
-
-
-Message = Started | Epoch | Done | Replayed | Gone | Broken
-
-
-def is_last(message: Message) -> bool:
-    """Whether a group's work ends with this message, and without an error."""
-    return isinstance(message, Done) or (isinstance(message, Replayed) and message.difference is None)
-
-
-class Engine(Protocol):
-    """Works through groups of seeds in their order, on this machine or a cluster.
-
-    Args:
-        handle: is given every message, in the order of arrival.
-        lost: is told of a group whose process died or failed; unless it raises, the others go on.
+    Attributes:
+        kind: "same": it is finished, and today's code computes the same; "other": it does not, and trains it next; "started": it begins
+            to train; "epoch": it has finished one; "done": it has finished; "gone": its process or node is gone, and another one goes on
+            from the last epoch; "broken": an error ends the work on it.
+        epoch: the last one that it has finished.
+        rows: those of the epoch; of "started" those of an earlier process.
+        note: what is worth a line, as a sentence; of "other" a clause.
+        facts: of "started" what only a process with torch can say: `engine`, `attention` (the kernel that runs), `parameters` (trained
+            scalars), `flops` (of an image's forward pass) and `device_name`.
+        failed: of "done", by seed, the epoch in which its loss stopped being finite.
+        error: of "broken"; its status is 1 where other groups may be computed all the same.
+        checkpoint_seconds: of "epoch".
     """
 
-    def __call__(
-        self,
-        assignments: Sequence[Assignment],
-        *,
-        handle: Callable[[Assignment, Message], None],
-        lost: Callable[[Assignment, UserError], None],
-    ) -> None: ...
+    kind: Literal["same", "other", "started", "epoch", "done", "gone", "broken"]
+    seeds: list[int]
+    epoch: int = 0
+    rows: list[EpochRow] = field(default_factory=list)
+    note: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    failed: dict[int, int] = field(default_factory=dict)
+    error: UserError | None = None
+    checkpoint_seconds: float = 0.0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the group's work ends with it, and without an error."""
+        return self.kind in ("same", "done")
+
+
+Handle = Callable[[Assignment, Message], None]
+# Works through groups of seeds in their order, on this machine or a cluster, and hands on every message in the order of arrival. After
+# one that is broken the others go on, unless its handling raises.
+Engine = Callable[[Sequence[Assignment], Handle], None]
 
 
 # --- the device ---
@@ -213,16 +162,15 @@ def why_no_gpu() -> str | None:
 
 
 def choose_processes() -> int:
-    """CPU workers: the cores this process may use, or LAB_PROCESSES. The results do not depend on it."""
+    """CPU workers: the cores this process may use, or LAB_PROCESSES, which the Makefile's JOBS sets. The results do not depend on it."""
     wanted = os.environ.get("LAB_PROCESSES", "")
-    name = "JOBS" if os.environ.get("JOBS") == wanted else "LAB_PROCESSES"  # which the Makefile sets to what it was given as JOBS
-    return count_of(name, wanted) if wanted else len(os.sched_getaffinity(0))
+    return count_of(wanted) if wanted else len(os.sched_getaffinity(0))
 
 
-def count_of(name: str, text: str) -> int:
-    """A number of processes. Raises UserError, which calls it by `name`, where the text is no such number."""
+def count_of(text: str) -> int:
+    """A number of processes. Raises UserError where the text is no such number."""
     if not re.fullmatch("[1-9][0-9]{0,3}", text):
-        raise UserError(f"{name} is {shown(text)}, but has to be a whole number from 1 to 9999.")
+        raise UserError(f"JOBS (or LAB_PROCESSES) is {shown(text)}, but has to be a whole number from 1 to 9999.")
     return int(text)
 
 
@@ -249,79 +197,60 @@ def make_groups(seeds: Sequence[int], device: str, *, stackable: bool) -> list[l
 # --- the coordinating process ---
 
 
-@dataclass
-class _Worker:
-    process: BaseProcess
-    card: str
-    assignment: Assignment
-
-
-def run_all(
-    assignments: Sequence[Assignment],
-    *,
-    handle: Callable[[Assignment, Message], None],
-    lost: Callable[[Assignment, UserError], None],
-    cards: Sequence[str],
-) -> None:
+def run_all(assignments: Sequence[Assignment], handle: Handle, *, cards: Sequence[str]) -> None:
     """An `Engine` of as many processes as there are `cards`: one that is done with a group takes the next.
 
     Args:
         cards: for each process the GPU that it sees, as CUDA_VISIBLE_DEVICES names it; empty for all of them, and on the CPU.
     """
     context = multiprocessing.get_context("spawn")
-    waiting = deque(assignments)
-    busy: dict[Connection, _Worker] = {}
-    idle = list(reversed(cards))
-    processes: list[BaseProcess] = []
+    waiting, idle, processes = deque(assignments), list(reversed(cards)), list[BaseProcess]()
+    busy: dict[Connection, tuple[BaseProcess, str, Assignment]] = {}
     try:
         while waiting or busy:
             while waiting and idle:
                 ours, theirs = context.Pipe()
-                worker = _Worker(context.Process(target=_work, args=(idle[-1], theirs), daemon=True), idle.pop(), waiting.popleft())
-                worker.process.start()
+                processes.append(context.Process(target=_work, args=(idle[-1], theirs), daemon=True))
+                processes[-1].start()
                 theirs.close()
-                processes.append(worker.process)
-                busy[ours] = worker
-                ours.send(worker.assignment)
+                busy[ours] = processes[-1], idle.pop(), waiting.popleft()
+                ours.send(busy[ours][-1])
             for pipe in wait(list(busy)):
                 assert isinstance(pipe, Connection)
-                worker = busy[pipe]
-                assignment = worker.assignment
-                message = _receive(pipe, worker)
-                if isinstance(message, Broken):
-                    idle.append(busy.pop(pipe).card)
-                    worker.process.kill()  # with a broken CUDA context it may not end by itself
-                    worker.process.join()
-                    lost(assignment, message.error)
-                    continue
+                process, card, assignment = busy[pipe]
+                message = _receive(pipe, process, assignment)
                 # The next group goes out first, because handling a message takes time, MLflow included.
-                if is_last(message):
-                    following = waiting.popleft() if waiting else None
+                following = waiting.popleft() if message.is_last and waiting else None
+                if message.is_last:
                     with contextlib.suppress(BrokenPipeError):  # of a process that has just died; the next read notices it
                         pipe.send(following)
-                    if following is None:
-                        idle.append(busy.pop(pipe).card)
-                    else:
-                        worker.assignment = following
+                if message.kind == "broken":
+                    process.kill()  # with a broken CUDA context it may not end by itself
+                    process.join()
+                if following is not None:
+                    busy[pipe] = process, card, following
+                elif message.is_last or message.kind == "broken":
+                    del busy[pipe]
+                    idle.append(card)
                 handle(assignment, message)
     finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.join()
+        for one in processes:
+            one.terminate()
+        for one in processes:
+            one.join()
 
 
-def _receive(pipe: Connection, worker: _Worker) -> Message:
-    """The next message of a training process; `Broken` where the process has died."""
+def _receive(pipe: Connection, process: BaseProcess, assignment: Assignment) -> Message:
+    """The next message of a training process; a broken one where it has died."""
     try:
         message: Message = pipe.recv()
     except (EOFError, ConnectionResetError):
-        worker.process.join()
+        process.join()
         sentence = (
-            f"A training process ended with status {worker.process.exitcode} (out of memory?); run the same command again:"
+            f"A training process ended with status {process.exitcode} (out of memory?); run the same command again:"
             " it goes on from the last finished epoch."
         )
-        return Broken(worker.assignment.task.seeds, UserError(sentence, status=1))
+        return Message("broken", assignment.task.seeds, error=UserError(sentence, status=1))
     return message
 
 
@@ -369,10 +298,10 @@ def messages(assignment: Assignment, data_of: Callable[[Job], Any]) -> Iterator[
         data = data_of(job)
         if task.replay:
             yield (replayed := _replay(job, data, task.seeds))
-        if not task.replay or replayed.difference is not None:
+        if not task.replay or not replayed.is_last:
             yield from _train(job, data, task.seeds)
     except Exception as error:
-        yield Broken(task.seeds, error if isinstance(error, UserError) else _explained(assignment, error))
+        yield Message("broken", task.seeds, error=error if isinstance(error, UserError) else _explained(assignment, error))
 
 
 def prepare(device: str) -> None:
@@ -393,23 +322,18 @@ def _explained(assignment: Assignment, error: Exception) -> UserError:
     """What an error in the work on a group means to the user."""
     if sentence := disk_sentence(error):
         return UserError(sentence)
-    cause, seeds = first_line(error), assignment.task.seeds
-    on_gpu = assignment.job.device == "cuda"
-    if on_gpu and ("out of memory" in cause or "ALLOC_FAILED" in cause):
-        anew = ", or anew with REPLAY=0" if assignment.task.replay else ""
-        sentence = (
-            f"The GPU's memory does not hold the training of seeds {seeds} ({cause}): lower train.batch_size, ask for fewer seeds at a"
-            f" time, or train on the processor with LAB_DEVICE=cpu{anew}."
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(_PACKAGE)]
+    where = f"{Path(frames[-1].filename).relative_to(_PACKAGE.parent)}, line {frames[-1].lineno}, " if frames else ""
+    hint = ""
+    if assignment.job.device == "cuda":
+        hint = (
+            ". Where its memory is full, lower train.batch_size or ask for fewer seeds at a time; LAB_ATTENTION=sdpa trains without this"
+            " project's kernel, LAB_GRAPHS=0 without CUDA graphs, LAB_DEVICE=cpu on the processor."
         )
-    else:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(_PACKAGE)]
-        where = f"{Path(frames[-1].filename).relative_to(_PACKAGE.parent)}, line {frames[-1].lineno}, " if frames else ""
-        hint = ". LAB_ATTENTION=sdpa trains without this project's kernel, LAB_GRAPHS=0 without CUDA graphs." if on_gpu else ""
-        sentence = f"Training seeds {seeds} failed in {where}{cause}{hint}"
-    return UserError(sentence, status=1)
+    return UserError(f"Training seeds {assignment.task.seeds} failed in {where}{first_line(error)}{hint}", status=1)
 
 
-def _replay(job: Job, data: Any, group: list[int]) -> Replayed:
+def _replay(job: Job, data: Any, group: list[int]) -> Message:
     """Keeps the finished seeds where today's code computes the same."""
     import torch
 
@@ -426,7 +350,7 @@ def _replay(job: Job, data: Any, group: list[int]) -> Replayed:
         record = {**job.origin, "date": job.started, "device_name": name, "exact": exact}
         for part in parts:
             seeds.write(job.folder, part.replayed(record))
-    return Replayed(group, difference)
+    return Message("other" if difference else "same", group, note=difference)
 
 
 def _train(job: Job, data: Any, group: list[int]) -> Iterator[Message]:
@@ -440,16 +364,16 @@ def _train(job: Job, data: Any, group: list[int]) -> Iterator[Message]:
     facts = _facts(job, trainer.engine)
     checkpoint = seeds.Checkpoint(job.folder, group, job.origin["code_hash"])
     # A benchmark records no versions.
-    here: dict[str, Any] = {"device_name": facts.device_name, "versions": job.origin.get("versions", {})}
+    here: dict[str, Any] = {"device_name": facts["device_name"], "versions": job.origin.get("versions", {})}
     warning, kept = None, dict[str, Any]()
     try:
         kept = checkpoint.restore(trainer, **here)
     except DamagedError as fault:
-        warning = str(fault)
+        warning = f"{fault}: seeds {group} start from the beginning."
     if kept:  # begun by a version that kept no claims
         kept.setdefault("claims", [])
     about = {"started": now(), "claims": job.claims, **kept, **here}
-    yield Started(group, trainer.epoch, trainer.rows, warning, facts)
+    yield Message("started", group, trainer.epoch, trainer.rows, warning, facts)
     first = trainer.epoch + 1
     while not trainer.done:
         rows = trainer.run_epoch()
@@ -459,12 +383,12 @@ def _train(job: Job, data: Any, group: list[int]) -> Iterator[Message]:
         start = time.perf_counter()
         checkpoint.save(trainer, about)
         note = trainer.driver.note if trainer.epoch == first else None
-        yield Epoch(group, trainer.epoch, rows, time.perf_counter() - start, note)
-    origin = {**job.origin, **asdict(facts), **about, "finished": now()}
+        yield Message("epoch", group, trainer.epoch, rows, note, checkpoint_seconds=time.perf_counter() - start)
+    origin = {**job.origin, **facts, **about, "finished": now()}
     for part in seeds.of_trainer(trainer, origin, tables):
         seeds.write(job.folder, part)
     checkpoint.path.unlink(missing_ok=True)
-    yield Done(group, trainer.failed)
+    yield Message("done", group, trainer.epoch, failed=trainer.failed)
 
 
 def now() -> str:
@@ -472,12 +396,14 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _facts(job: Job, engine: str) -> Facts:
+def _facts(job: Job, engine: str) -> dict[str, Any]:
     from pipeline.models import attention_kernel, build, count_flops, count_parameters
 
     model = job.settings.model
-    attention = "fused-vit" if engine == "fused" else attention_kernel(model, job.device)
-    return Facts(engine, attention, count_parameters(build(model)), count_flops(model), device_name(job.device))
+    return {
+        "engine": engine, "attention": "fused-vit" if engine == "fused" else attention_kernel(model, job.device),
+        "parameters": count_parameters(build(model)), "flops": count_flops(model), "device_name": device_name(job.device),
+    }  # fmt: skip
 
 
 def die_with_dvc() -> None:

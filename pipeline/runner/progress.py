@@ -18,7 +18,7 @@ class _Group:
     work: float  # of an epoch
     epochs: int
     left: int
-    bar: progress.TaskID | None = None
+    bar: progress.TaskID
 
 
 class Progress(progress.Progress):
@@ -33,49 +33,40 @@ class Progress(progress.Progress):
         columns = progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=24), progress.TextColumn("{task.fields[text]}")
         super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._groups: dict[object, _Group] = {}
-        self._work = self._done = 0.0
-        self._start: float | None = None  # of the first training; replays come before
+        self._done, self._start = 0.0, time.monotonic()
         self._overall = self.add_task(title, total=None, text="starting")
 
     def expect(self, key: object, name: str, epochs: int, work: float) -> None:
         """A group is to train so many epochs, of so much work each."""
-        self._groups[key] = _Group(name, work, epochs, epochs)
-        self._work += epochs * work
+        self._groups[key] = _Group(name, work, epochs, epochs, self.add_task(f"  {name}", total=epochs, visible=False, text=""))
 
     def begin(self, key: object, epoch: int) -> None:
-        """A group begins, after `epoch` epochs of an earlier process."""
-        self._start = time.monotonic() if self._start is None else self._start
+        """A group begins, after `epoch` epochs of an earlier process. The time left is that of trainings: replays come before."""
+        if not self._done:
+            self._start = time.monotonic()
         group = self._groups[key]
-        group.left -= epoch
-        self._work -= epoch * group.work
+        group.left = group.epochs - epoch
         if epoch:
             self.say(f"{group.name}  goes on after epoch {epoch} of {group.epochs}")
-        group.bar = self.add_task(f"  {group.name}", total=group.epochs, completed=epoch, text="")
+        self.update(group.bar, completed=epoch, visible=True)
 
     def epoch(self, key: object, epoch: int, rows: Sequence[EpochRow]) -> None:
         """A group has finished an epoch; `rows` are its seeds'."""
         group = self._groups[key]
-        group.left -= 1
+        group.left = group.epochs - epoch
         self._done += group.work
+        left = sum(group.left * group.work for group in self._groups.values())
+        said = f"{duration((time.monotonic() - self._start) / self._done * left)} left"
         text = f"epoch {epoch}/{group.epochs}  {_figures(rows)}"
-        if group.bar is not None:
-            self.update(group.bar, completed=epoch, text=text)
-        self.update(self._overall, completed=self._done, total=self._work, text=self.left())
+        self.update(group.bar, completed=epoch, text=text)
+        self.update(self._overall, completed=self._done, total=self._done + left, text=said)
         if self.disable:
-            self.say(f"{group.name}  {text}  {self.left()}")
+            self.say(f"{group.name}  {text}  {said}")
 
     def end(self, key: object) -> None:
         """A group has ended, finished or not; of one that was not expected, nothing changes."""
         if (group := self._groups.pop(key, None)) is not None:
-            self._work -= group.left * group.work
-            if group.bar is not None:
-                self.remove_task(group.bar)
-
-    def left(self) -> str:
-        """The time left at the pace so far, in words; empty while nothing is done."""
-        if self._start is None or not self._done:
-            return ""
-        return f"{duration((time.monotonic() - self._start) / self._done * (self._work - self._done))} left"
+            self.remove_task(group.bar)
 
     def say(self, sentence: str) -> None:
         """One line above the bars."""

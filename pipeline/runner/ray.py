@@ -13,7 +13,7 @@ import os
 import platform
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from pipeline import environment
 from pipeline.errors import UserError, first_line
 from pipeline.files import replacing
 from pipeline.provenance import PACKAGE, versions
-from pipeline.runner.pool import Assignment, Broken, Done, Epoch, Gone, Message, choose_processes, die_with_parent, is_last, messages
+from pipeline.runner.pool import Assignment, Handle, Message, choose_processes, die_with_parent, messages
 from pipeline.runner.progress import group_name
 from pipeline.runner.seeds import Checkpoint
 
@@ -70,14 +70,7 @@ def _cluster(jobs: int | None) -> Iterator[Any]:
         yield ray
 
 
-def run_all(
-    assignments: Sequence[Assignment],
-    *,
-    handle: Callable[[Assignment, Message], None],
-    lost: Callable[[Assignment, UserError], None],
-    device: str,
-    jobs: int | None = None,
-) -> None:
+def run_all(assignments: Sequence[Assignment], handle: Handle, *, device: str, jobs: int | None = None) -> None:
     """A `pool.Engine` on a cluster. A group whose process or node dies begins again, before all others, from what came back.
 
     Args:
@@ -113,39 +106,35 @@ def run_all(
             ready, _ = ray.wait(list(running), timeout=_LOOK_SECONDS, fetch_local=False)
             for stream in ready:
                 assignment = running.pop(stream)
-                job, seeds = assignment.job, assignment.task.seeds
-                group = job.folder, tuple(seeds)
+                job, task = assignment
+                group, files = (job.folder, tuple(task.seeds)), dict[str, bytes]()
                 try:
                     message, files = ray.get(next(stream))
-                except ray.exceptions.RayTaskError as error:
-                    text = f"Training seeds {seeds} failed on a node before it began: {first_line(error.cause)}"
-                    lost(assignment, UserError(text, status=1))
-                    continue
                 except (ray.exceptions.RayError, StopIteration) as error:
                     deaths[group] += 1
-                    cause = type(error).__name__
-                    if deaths[group] < MAX_DEATHS:
+                    message = _death(assignment, first_line(getattr(error, "cause", None) or error), deaths[group])
+                    if message.kind == "gone":
                         waiting.appendleft(assignment)
-                        reason = f"{group_name(seeds)}: its process or node is gone ({cause}); another one goes on from the last epoch."
-                        handle(assignment, Gone(seeds, reason))
-                    else:
-                        text = f"Its process or node was lost {MAX_DEATHS} times without an epoch between ({cause}); run the command again."
-                        lost(assignment, UserError(text, status=1))
-                    continue
-                if isinstance(message, Broken):
-                    lost(assignment, message.error)
-                    continue
                 for name, content in files.items():  # with their seals
                     with replacing(job.folder / name) as temporary:
                         temporary.write_bytes(content)
-                if isinstance(message, Epoch | Done):
+                if message.kind in ("epoch", "done"):
                     deaths.pop(group, None)
-                if isinstance(message, Done):
-                    Checkpoint(job.folder, seeds, job.origin["code_hash"]).path.unlink(missing_ok=True)
-                if not is_last(message):
+                if message.kind == "done":
+                    Checkpoint(job.folder, task.seeds, job.origin["code_hash"]).path.unlink(missing_ok=True)
+                if message.kind in ("other", "started", "epoch"):
                     running[stream] = assignment  # behind the others, so that each has its turn
                 hand_out()  # first, because handling a message takes time, MLflow included
                 handle(assignment, message)
+
+
+def _death(assignment: Assignment, cause: str, times: int) -> Message:
+    """What is told of a group whose process or node is gone, or which failed before it began."""
+    seeds = assignment.task.seeds
+    if times < MAX_DEATHS:
+        return Message("gone", seeds, note=f"{group_name(seeds)}: its process or node is gone ({cause}); another one goes on.")
+    sentence = f"Its process or node was lost {MAX_DEATHS} times without an epoch between ({cause}); run the command again."
+    return Message("broken", seeds, error=UserError(sentence, status=1))
 
 
 def _stored(assignment: Assignment) -> Files:
@@ -170,7 +159,7 @@ def _train(assignment: Assignment, stored: Files, data: list[Any], wanted: dict[
     if any(found[name] != version for name, version in wanted.items()):
         theirs, ours = (", ".join(f"{name} {of[name]}" for name in _SAME) for of in (found, wanted))
         text = f"Node {platform.node()} has {theirs}, and this machine {ours}: other versions compute other bits; {_INSTALL} mends it."
-        yield Broken(assignment.task.seeds, UserError(text)), {}
+        yield Message("broken", assignment.task.seeds, error=UserError(text)), {}
         return
     from pipeline.training.engine import keep_freed_memory
 
@@ -182,7 +171,7 @@ def _train(assignment: Assignment, stored: Files, data: list[Any], wanted: dict[
             (folder / file).write_bytes(content)
         moved = replace(job, folder=folder, origin=job.origin | {"versions": versions(job.device)})
         before = _times(folder)
-        for message in messages(replace(assignment, job=moved), lambda job: _fetch(data[0])):
+        for message in messages(assignment._replace(job=moved), lambda job: _fetch(data[0])):
             after = _times(folder)
             yield message, {path.name: path.read_bytes() for path, time in after.items() if before.get(path) != time}
             before = after

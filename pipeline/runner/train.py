@@ -14,7 +14,6 @@ import heapq
 import os
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -35,7 +34,6 @@ from pipeline.runner.progress import Progress, group_name
 from pipeline.runner.seeds import Finished
 from pipeline.study.files import ARRAYS, FINISHED, TRAININGS
 from pipeline.tracking.live import Live
-from pipeline.training.records import EpochRow
 from pipeline.training.tasks import TASKS, data_digest
 
 # This share of the recorded epochs is taken to have had the machine for itself: other work makes an epoch longer, up to fifty times in a
@@ -247,8 +245,7 @@ def train(
     """
     places = {variant: seeds.folder(root, settings, data_digest(settings.task, ARRAYS)) for variant, settings in variants.items()}
     rates, known = estimated(entries, recorded(entries, device)), {entry.variant: entry for entry in entries}
-    progress, faults, trainings, finished = Progress("all trainings"), 0, dict[Path, _Training](), 0
-    waiting = dict(variants)
+    progress, faults, trainings = Progress("all trainings"), 0, dict[Path, _Training]()
 
     def fault(error: UserError, of: str = "") -> None:
         nonlocal faults
@@ -258,44 +255,30 @@ def train(
         progress.say(f"{of}{error}")
 
     def handle(assignment: Assignment, message: pool.Message) -> None:
-        trainings[assignment.job.folder].handle(message)
-        if pool.is_last(message):
-            ended(assignment)
-
-    def lost(assignment: Assignment, error: UserError) -> None:
-        if error.status != 1:  # such as a full disk, for all of them
-            raise error
         training = trainings[assignment.job.folder]
-        training.is_broken = True
-        progress.end(training.key(assignment.task.seeds))
-        fault(error, f"{training.variant}  {group_name(assignment.task.seeds)}: ")
-        ended(assignment)
+        training.handle(message)
+        if message.error is not None:
+            if message.error.status != 1:  # such as a full disk, for all of them
+                raise message.error
+            fault(message.error, f"{training.variant}  {group_name(message.seeds)}: ")
+        if (message.is_last or message.error) and not (training.left or training.is_broken):
+            conclude(training)
 
-    def ended(assignment: Assignment) -> None:
-        """Counts a task as ended. After a variant's last one its seeds are looked at, or written to the store."""
-        nonlocal finished
-        training = trainings[assignment.job.folder]
-        training.left -= 1
-        if training.left == 0:
-            try:
-                if not training.is_broken:
-                    training.finish(assemble=assemble)
-                    finished += 1
-                    if len(variants) > 1:
-                        progress.say(f"study: {finished} of {len(variants)} variants{f', {left}' if (left := progress.left()) else ''}")
-            except UserError as error:
-                training.is_broken = True
-                fault(error)
-            training.close("FAILED" if training.is_broken else "SCHEDULED")
+    def conclude(training: _Training) -> None:
+        try:
+            training.finish(assemble=assemble)
+            training.close("SCHEDULED")
+        except UserError as error:
+            fault(error)
 
     with contextlib.ExitStack() as stack:
         refused = _lock(places, stack)
         if len(refused) == len(variants):
             raise next(iter(refused.values()))
         stack.enter_context(progress)
-        for variant, refusal in refused.items():
-            del waiting[variant]
+        for refusal in refused.values():
             fault(refusal)
+        waiting = {variant: settings for variant, settings in variants.items() if variant not in refused}
         unreadable = gather(set(places.values())) if root == FINISHED else {}
         try:
             while waiting:
@@ -303,25 +286,23 @@ def train(
                 # Of variants that share a folder, because they differ in seeds or names alone, the first; the others may need no more.
                 for variant in {places[variant]: variant for variant in reversed(waiting)}.values():
                     settings = waiting.pop(variant)
-                    entry = known.get(variant, Entry(variant, settings, (), {}))
-                    rate = rates.get(variant, 1.0)
+                    entry, rate = known.get(variant, Entry(variant, settings, (), {})), rates.get(variant, 1.0)
                     told = sorted({one for name, place in places.items() if place == places[variant] for one in claims.get(name, ())})
                     origin = provenance.origin(device, settings.task)
                     job = Job(settings, ARRAYS, places[variant], device, origin, claims=tuple(told))
                     try:
                         training = _Training(variant, job, progress, rate, unreadable.get(variant), live=root == FINISHED)
-                        if not training.tasks:
-                            training.finish(assemble=assemble)
-                            finished += 1
                     except UserError as error:
                         fault(error)
                         continue
                     trainings[job.folder] = training
                     queue += [(cost(entry, task, rate), Assignment(job, task)) for task in training.tasks]
-                engine([one for _, one in sorted(queue, key=lambda item: -item[0])], handle=handle, lost=lost)
+                    if not training.tasks:
+                        conclude(training)
+                engine([one for _, one in sorted(queue, key=lambda item: -item[0])], handle)
         finally:
-            with ThreadPoolExecutor(len(variants)) as threads:
-                list(threads.map(lambda training: training.close("FAILED"), trainings.values()))
+            for training in trainings.values():
+                training.close("FAILED")
     if faults:
         raise UserError(
             "Not everything is trained, and the lines above say why. What is finished is kept: the same command trains the rest.", status=1
@@ -393,43 +374,33 @@ class _Training:
             if not task.replay:
                 self._expect(task.seeds)
 
-    def key(self, group: Sequence[int]) -> tuple[str, ...]:
-        """Of a group, in the progress."""
-        return self.variant, *map(str, group)
-
     def _expect(self, group: Sequence[int]) -> None:
         name = f"{self.variant}  {group_name(group)}"
-        self._progress.expect(self.key(group), name, self._job.settings.train.epochs, self._work * len(group))
+        self._progress.expect((self.variant, *group), name, self._job.settings.train.epochs, self._work * len(group))
 
     def handle(self, message: pool.Message) -> None:
         """Takes one message of a worker."""
-        key, say = self.key(message.seeds), self._progress.say
-        match message:
-            case pool.Replayed(difference=None):
-                self._replayed |= set(message.seeds)
-            case pool.Replayed():
-                say(f"{self.variant}  trained anew, because the code computes something else: {message.difference}")
-                self._expect(message.seeds)
-            case pool.Gone():
-                say(f"{self.variant}  {message.reason}")
-                if set(message.seeds) <= self._trained:
-                    self._progress.end(key)
-                    self._expect(message.seeds)
-            case pool.Started():
-                self._start(message.facts)
-                self._trained |= set(message.seeds)
-                if message.warning:
-                    say(f"{message.warning}: seeds {message.seeds} start from the beginning.")
-                self._progress.begin(key, message.epoch)
-                self._record(message.rows)
-            case pool.Epoch():
-                self._progress.epoch(key, message.epoch, message.rows)
-                self._record(message.rows)
-                if message.note:
-                    say(message.note)
-            case pool.Done():
-                self._failed |= message.failed
-                self._progress.end(key)
+        key, group = (self.variant, *message.seeds), set(message.seeds)
+        if message.kind == "other":
+            self._progress.say(f"{self.variant}  trained anew, because the code computes something else: {message.note}")
+            self._expect(message.seeds)
+        elif message.note:
+            self._progress.say(message.note)
+        if message.kind == "started":
+            self._start(message.facts)
+            self._trained |= group
+            self._progress.begin(key, message.epoch)
+        elif message.kind == "epoch":
+            self._progress.epoch(key, message.epoch, message.rows)
+        elif message.is_last or message.error:
+            self._failed |= message.failed
+            self._replayed |= group if message.kind == "same" else set()
+            self.is_broken |= message.error is not None
+            self.left -= 1
+            self._progress.end(key)
+        if self._live is not None:
+            for row in message.rows:
+                self._live.epoch(row)
 
     def finish(self, *, assemble: bool) -> None:
         """Looks at the finished seeds, and writes the variant's file if it is to. Raises UserError when a seed's loss was not finite."""
@@ -462,20 +433,19 @@ class _Training:
         if live is not None:
             live.close(status)
 
-    def _start(self, facts: pool.Facts) -> None:
+    def _start(self, facts: Mapping[str, Any]) -> None:
         """Says how the first group trains, and begins tracking with it, because only its message completes the run's description."""
         if self._trained:
             return
         on_gpu = self._job.device == "cuda"
         if on_gpu:
-            self._progress.say(f"{self.variant}  engine: {facts.engine}")
-            if not self._job.settings.stackable:
-                self._progress.say("This network cannot be stacked: its seeds train one after another.")
-        elif not facts.attention.startswith("fused") and facts.attention != "none":
-            self._progress.say(f"{self.variant}  attention is not computed by the fused kernel but as: {facts.attention}")
+            stacked = "" if self._job.settings.stackable else "; this network cannot be stacked: its seeds train one after another"
+            self._progress.say(f"{self.variant}  engine: {facts['engine']}{stacked}")
+        elif not facts["attention"].startswith("fused") and facts["attention"] != "none":
+            self._progress.say(f"{self.variant}  attention is not computed by the fused kernel but as: {facts['attention']}")
         if self._live_wanted:
-            run = self._describe(self._id(self._code, facts.device_name)) | self._job.origin | {"started": pool.now()}
-            run |= {name: getattr(facts, name) for name in ("engine", "attention", "device_name")}
+            run = self._describe(self._id(self._code, facts["device_name"])) | self._job.origin | {"started": pool.now()}
+            run |= {name: facts[name] for name in ("engine", "attention", "device_name")}
             # On CUDA the processor has time to spare, so the run can be watched from the start.
             self._live = Live(run, start_after=0.0) if on_gpu else Live(run)
 
@@ -504,8 +474,3 @@ class _Training:
             "dataset": settings.data.dataset,
             "seeds": list(settings.train.seeds),
         }
-
-    def _record(self, rows: Iterable[EpochRow]) -> None:
-        if self._live is not None:
-            for row in rows:
-                self._live.epoch(row)

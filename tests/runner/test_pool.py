@@ -82,13 +82,12 @@ def test_a_kill_after_the_last_epoch_does_not_forget_that_graphs_ran(
     captured.driver.graphs = "captured"
     trainers = iter([captured, other])
     monkeypatch.setattr("pipeline.training.fused.make_trainer", lambda *arguments: next(trainers))
-    monkeypatch.setattr(pool, "_facts", lambda job, engine: pool.Facts(engine, "sdpa", 1, 2, "A GPU"))
+    monkeypatch.setattr(pool, "_facts", lambda job, engine: {"engine": engine, "device_name": "A GPU"})
     job = pool.Job(captured.settings, tmp_path, tmp_path, "cuda", {"code_hash": "c" * 64, "versions": {"torch": "2.15.0"}})
     until_killed = pool._train(job, None, [0, 1])
     while not captured.done:
         next(until_killed)
     started, done = pool._train(job, None, [0, 1])
-    assert isinstance(started, pool.Started)
-    assert (started.epoch, done) == (captured.settings.train.epochs, pool.Done([0, 1], {}))
+    assert (started.kind, started.epoch, done.kind, done.failed) == ("started", captured.settings.train.epochs, "done", {})
     parts, _ = seeds.read_all(tmp_path)
     assert [part.origin["graphs"] for part in parts] == ["captured"] * 2

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from pipeline.runner import pool, ray, seeds
 from pipeline.stages import resolve
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import set_reproducible
-from tests.helpers import PATIENCE, wait_until
+from tests.helpers import PATIENCE, trains_here, wait_until
 
 DRIVER = """
 import functools
@@ -88,18 +88,12 @@ def local(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[s
 def trained_here(study: Path, directory: Path) -> dict[tuple[str, int], Any]:
     """The outcome of a worker's own functions, in this process, in a copy of the study."""
     shutil.copytree(study, directory)
-
-    def here(assignments: Sequence[pool.Assignment], *, handle: Callable[..., None], lost: Callable[..., None]) -> None:
-        for assignment in assignments:
-            for message in pool.messages(assignment, lambda job: load(job.arrays)):
-                handle(assignment, message)
-
     threads = torch.get_num_threads()
     set_reproducible(torch.device("cpu"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
         patch.setenv("LAB_ATTENTION", "sdpa")  # the fused kernel would be compiled anew for the nodes
-        train.train_all(params.load(), "cpu", here)
+        train.train_all(params.load(), "cpu", trains_here)
     torch.set_num_threads(threads)
     return outcome(directory)
 
@@ -254,10 +248,7 @@ def test_a_group_whose_replay_differs_goes_on_from_its_checkpoint(
     seeds.write(tmp_path, replace(part, origin={**part.origin, "code_hash": "a" * 64}))
     told(pool.Task([0]), 2)
     replayed, started, epoch, done = told(pool.Task([0], replay=True), 5)
-    assert isinstance(replayed, pool.Replayed)
-    assert str(replayed.difference).startswith("step 4 of seed 0: ")
-    assert isinstance(started, pool.Started)
-    assert isinstance(epoch, pool.Epoch)
-    assert (started.epoch, epoch.epoch) == (1, 2)
-    assert done == pool.Done([0], {})
+    assert [one.kind for one in (replayed, started, epoch, done)] == ["other", "started", "epoch", "done"]
+    assert str(replayed.note).startswith("step 4 of seed 0: ")
+    assert (started.epoch, epoch.epoch, done.failed) == (1, 2, {})
     assert {one.origin["code_hash"] for one in seeds.read_all(tmp_path)[0]} == {"a" * 64, training_code()}

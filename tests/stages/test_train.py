@@ -36,7 +36,7 @@ from pipeline.stages import train as stage
 from pipeline.stages.resolve import prune
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import Trainer, set_reproducible
-from tests.helpers import flip_bit, is_worker, rewrite, stored, wait_until, workers_of
+from tests.helpers import flip_bit, is_worker, rewrite, stored, trains_here, wait_until, workers_of
 
 SEEDS = (0, 1, 2)
 
@@ -97,11 +97,8 @@ def here(directory: Path, watch: Callable[[pool.Message], None] = lambda message
         watch: gets every message after the stage has taken it.
     """
 
-    def run(assignments: Sequence[pool.Assignment], *, handle: Callable[..., None], lost: Callable[..., None], cards: list[str]) -> None:
-        for assignment in assignments:
-            for message in pool.messages(assignment, lambda job: load(job.arrays)):
-                handle(assignment, message)
-                watch(message)
+    def run(assignments: Sequence[pool.Assignment], handle: pool.Handle, cards: list[str]) -> None:
+        trains_here(assignments, lambda assignment, message: (handle(assignment, message), watch(message)))
 
     threads = torch.get_num_threads()
     set_reproducible(torch.device("cpu"))
@@ -129,7 +126,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, arrays: Path, study: Para
     directory = lay_out(tmp_path_factory.mktemp("unbroken"), arrays, study)
 
     def keep(message: pool.Message) -> None:
-        if isinstance(message, pool.Epoch) and (message.seeds, message.epoch) == ([0], 1):
+        if (message.kind, message.seeds, message.epoch) == ("epoch", [0], 1):
             shutil.copy(*(directory / ".checkpoints" / "seeds").glob("*/seed-0.*.part"), directory / "first-epoch.part")
 
     assert "tiny  seed 2  epoch 6/6  train loss" in here(directory, keep)
@@ -352,9 +349,9 @@ def test_what_an_edited_worker_would_train_is_refused(tmp_path: Path, arrays: Pa
     directory = lay_out(tmp_path, arrays, study)
     settings = load_variant(directory / "configs" / "tiny.json")
     job = pool.Job(settings, arrays, tmp_path, "cpu", {"code_hash": "f" * 64})
-    found: list[UserError] = []
-    pool.run_all([pool.Assignment(job, pool.Task([0]))], handle=lambda *_: None, lost=lambda _, error: found.append(error), cards=[""])
-    assert [error.status for error in found] == [2]
+    found: list[pool.Message] = []
+    pool.run_all([pool.Assignment(job, pool.Task([0]))], lambda _, message: found.append(message), cards=[""])
+    assert [message.error and message.error.status for message in found] == [2]
     assert not list(tmp_path.glob("seed-*"))
 
 
@@ -363,7 +360,7 @@ def test_a_second_trainer_is_refused(tmp_path: Path, arrays: Path, study: Params
     second: list[tuple[int, str, str]] = []
 
     def try_again(message: pool.Message) -> None:
-        if isinstance(message, pool.Epoch) and message.epoch == 1:
+        if message.kind == "epoch" and message.epoch == 1:
             second.append(finish(start(directory)))
 
     assert epochs_trained(here(directory, try_again)) == 2
