@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from benchmarks import loops, ours
 from benchmarks.measure import FIRST, THESIS, time_one
 from benchmarks.peers import thesis_vit
 from pipeline.data.datasets import Dataset
-from pipeline.training.engine import Trainer
 
 CPU = torch.device("cpu")
 Blobs = Callable[[int, int], Dataset]
@@ -43,13 +41,6 @@ def test_timed_steps_are_counted_and_scaled(blobs: Blobs, monkeypatch: pytest.Mo
     epochs = loops.preloaded_epochs(blobs(10 * 128, 50), CPU)
     timing = loops.time_training(lambda: thesis_vit(FIRST), epochs, device=CPU, steps=2, published=True)
     assert (timing.steps, timing.parameters, timing.epoch_seconds) == (2, 10_602, 4.0 / 2 * 469)
-
-
-@pytest.mark.usefixtures("one_thread")
-def test_an_epoch_of_a_stack_is_divided_by_its_seeds_and_scaled(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trainer, "run_epoch", lambda trainer: [SimpleNamespace(seconds=12.0)])
-    epoch = ours.epochs_of(Trainer, ours.variant(THESIS, 2, 2, 3), blobs(3 * 128, 10), CPU)
-    assert epoch() == pytest.approx(12.0 / (2 * 3) * 469)
 
 
 @pytest.mark.slow

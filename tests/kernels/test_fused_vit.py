@@ -51,6 +51,11 @@ def catalogue() -> params.Params:
     return params.load(STUDY / "params.yaml")
 
 
+def some(*short: str) -> list[Any]:
+    """All cases, of which the others than these are long: each is compiled for itself."""
+    return [case if case in short else pytest.param(case, marks=pytest.mark.long) for case in CASES]
+
+
 def model_settings(case: str) -> ModelSettings:
     base = catalogue().resolve("base").model
     assert isinstance(base, ModelSettings)
@@ -131,7 +136,7 @@ def same_bits(a: dict[str, Tensor], b: dict[str, Tensor], rows_a: slice, rows_b:
 
 
 @kernels
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some("base", "heads-of-2", "whole-4", "whole-32"))
 def test_loss_and_gradient_are_those_of_float64(kernel: Kernel, case: str) -> None:
     """Five images do not fill the last block where a block has two or four. Twice the same bits, whatever thread comes first."""
     batch = Batch(model_settings(case), [0, 1], 5)
@@ -151,7 +156,7 @@ def test_loss_and_gradient_are_those_of_float64(kernel: Kernel, case: str) -> No
 
 
 @kernels
-@pytest.mark.parametrize("case", ["8-pixels", "whole-32"])
+@pytest.mark.parametrize("case", ["whole-32", pytest.param("8-pixels", marks=pytest.mark.long)])
 def test_a_seeds_bits_do_not_depend_on_the_stack(kernel: Kernel, case: str) -> None:
     """Stacks of 1, 2 and 7 seeds, twice, and a neighbour whose weights are not finite."""
     batch = Batch(model_settings(case), range(7), 3)
@@ -170,7 +175,7 @@ def test_a_seeds_bits_do_not_depend_on_the_stack(kernel: Kernel, case: str) -> N
 
 
 @kernels
-@pytest.mark.parametrize("case", ["base", "heads-of-2", "heads-of-32", "whole-2"])
+@pytest.mark.parametrize("case", some("base"))
 def test_scores_far_below_their_bound(kernel: Kernel, case: str) -> None:
     """Queries and keys that point away from one another: exp of score minus bound is 0 in float32, so the maximum has to be exact."""
     batch = Batch(model_settings(case), [0, 1], 5)

@@ -33,8 +33,7 @@ CAPTIONER = {
 VARIANTS = {
     "base": {},
     "caption": CAPTIONER,
-    "critical": {"from": "caption", "self_critical_epochs": 1},
-    "net": {"architecture": "cnn_lstm", "widths": [8, 16], "epochs": 2},
+    "critical": {"architecture": "cnn_lstm", "widths": [8, 16], "epochs": 2, "self_critical_epochs": 1},
 }
 
 
@@ -70,11 +69,11 @@ def test_tables_hold_what_the_captions_are_worth(captioned: Repository, monkeypa
     test, grammar = found.scenes.test, grammar_of("digits")
     with (captioned.path / "tables" / "seeds.csv").open() as file:
         rows = {(row["variant"], int(row["seed"])): row for row in csv.DictReader(file)}
-    for variant in ("caption", "critical", "net"):
+    for variant in ("caption", "critical"):
         with np.load(captioned.path / "store/predictions" / f"{variant}.npz") as stored:
             arrays = dict(stored)
-        assert ("attention" in arrays) == (variant != "net")
-        if variant != "net":
+        assert ("attention" in arrays) == (variant == "caption")
+        if variant == "caption":
             assert arrays["attention"].shape == (1, 2, 8, 18, 16)
             assert np.allclose(arrays["attention"].astype(float).sum(-1), 1, atol=0.01)
         for place, seed in enumerate((0, 1)):
@@ -89,32 +88,24 @@ def test_tables_hold_what_the_captions_are_worth(captioned: Repository, monkeypa
     assert rows["base", 0]["greedy_scene_accuracy"] == ""
 
 
-def load_metrics() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(Path("tables/metrics.json").read_text())
-    return content
-
-
 def test_a_captioner_is_a_training_as_any_other(inside: Repository, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sorted(inside.stages_run(inside.output)) == ["evaluate", "resolve", "train@caption", "train@critical", "train@net"]
+    assert sorted(inside.stages_run(inside.output)) == ["evaluate", "resolve", "train@caption", "train@critical"]
     run = seeds.read_record(stored(Path(), "caption"))
     scenes = json.loads(Path("data/scenes/scenes.json").read_text())
     assert run["data_digest"] == scenes["digest"]
     assert run["config"]["scenes"] == {"train": 300, "validation": 40, "test": 60, "repeat": 0.25}
-    trained = load(".").trainings["caption"]
+    trained, critical = (load(".").trainings[variant] for variant in ("caption", "critical"))
     assert trained.images_shown == 600
     assert trained.captions is not None
     assert trained.captions.greedy.shape == (2, 60, 18)
-    critical = load(".").trainings["critical"]
     assert np.isnan(critical.train_loss[:, 1]).all()
-    assert load_metrics()["critical"]["train_loss_mean"] == pytest.approx(critical.curves["train_loss"][:, 0].mean())
-    assert critical.diverged == load_metrics()["critical"]["diverged"]
-    assert inside.repro("evaluate") == []
-    assert verify.main(["--variant=caption", "--seed=1", "--train=1"]) == 0
+    metrics = json.loads(Path("tables/metrics.json").read_text())["critical"]
+    assert metrics["train_loss_mean"] == pytest.approx(critical.curves["train_loss"][:, 0].mean())
+    assert critical.diverged == metrics["diverged"]
+    assert verify.main(["--variant=critical", "--seed=1", "--train=1"]) == 0
     assert "same bits" in capsys.readouterr().out
-    assert verify.main(["--variant=critical", "--seed=0"]) == 0
-    assert "critical  seed 0  same bits" in capsys.readouterr().out
     plan.main([])
-    assert "4 kept" in capsys.readouterr().out
+    assert "3 kept" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("inside")
@@ -142,35 +133,29 @@ def test_make_caption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.strip() in said
 
 
-def test_weights_of_another_vocabulary_or_training_are_refused(captioned: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(captioned.path)
+@pytest.mark.usefixtures("inside")
+def test_weights_of_another_vocabulary_or_training_are_refused() -> None:
     settings = params.load().resolve("caption")
     picture = np.full((56, 56), 255, np.uint8)
     object.__setattr__(settings.model, "_shape", settings.model.shape._replace(words=37))
-    with pytest.raises(UserError, match=r"^The weights in .*caption\.safetensors know 35 words, but the captions of digits have 37: "):
-        caption.describe(settings, stored(Path(), "caption"), 0, picture)
-    with pytest.raises(UserError, match=r"critical\.safetensors was trained with other settings .*: run `dvc repro train@critical`\.$"):
-        caption.describe(settings, stored(Path(), "critical"), 0, picture)
+    for variant, said in (("caption", "know 35 words, but the captions of digits have 37"), ("critical", "trained with other settings")):
+        with pytest.raises(UserError, match=said):
+            caption.describe(settings, stored(Path(), variant), 0, picture)
 
 
+@pytest.mark.usefixtures("inside")
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--scene=60"], "SCENE is '60', but has to be a whole number from 0 to 59."),
-        (["--scene=-1"], "SCENE is '-1', but has to be a whole number from 0 to 59."),
-        (["--scene=1", "--seed=7"], "SEED is '7', but has to be a whole number from 0 to 1."),
-        (["--image=empty.png"], "empty.png holds no digit: a scene has one to four, light on dark."),
-        (["--scene=1", "--caption=a sevn at the top left"], "'sevn' is not a word of these captions; the nearest is 'seven'."),
-        (["--scene=1", f"--caption={'a two and ' * 6}"], "A caption has at most 17 words, and "),
+        (["--scene=60"], "SCENE is '60'"),
+        (["--scene=1", "--seed=7"], "SEED is '7'"),
+        (["--image=empty.png"], "empty.png holds no digit"),
+        (["--scene=1", "--caption=a sevn at the top left"], "'sevn' is not a word"),
         (["--image=reports/data/samples.png"], "reports/data/samples.png has "),
     ],
 )
-def test_a_wrong_request_gets_one_sentence(
-    captioned: Repository, options: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(captioned.path)
-    if "--image=empty.png" in options:
-        Image.new("L", (56, 56)).save("empty.png")
+def test_a_wrong_request_gets_one_sentence(options: list[str], sentence: str) -> None:
+    Image.new("L", (56, 56)).save("empty.png")
     with pytest.raises(UserError) as caught:
         caption.main(options)
     assert str(caught.value).startswith(sentence)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from pipeline import params
@@ -36,18 +37,10 @@ from tests.helpers import ROOT, finish, flip_bit, is_worker, rewrite, stored, wa
 
 SEEDS = [4, 2, 7]
 ORIGIN = {
-    "code_hash": "c" * 64,
-    "git_commit": None,
-    "git_dirty": None,
-    "device": "cpu",
-    "device_name": "A processor (2 cores)",
-    "attention": "fused-cpu",
-    "versions": {},
-    "started": "2026-01-02T03:04:05+00:00",
-    "finished": "2026-01-02T03:09:05+00:00",
-    "parameters": 1,
-    "flops": 1,
-}
+    "code_hash": "c" * 64, "git_commit": None, "git_dirty": None, "device": "cpu", "device_name": "A processor (2 cores)",
+    "attention": "fused-cpu", "versions": {}, "started": "2026-01-02T03:04:05+00:00", "finished": "2026-01-02T03:09:05+00:00",
+    "parameters": 1, "flops": 1,
+}  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     "tiny": {},
     "mean": {"pool": "mean", "cls_insert": "none", "position": "none", "epochs": 1},
@@ -70,8 +63,6 @@ def make_params(raw_params: dict[str, Any]) -> dict[str, Any]:
 
 def train(path: Path, settings: params.VariantSettings, arrays: Path) -> None:
     """The variant's file, as the train stage leaves it in a clone, with the first seed's weights; the others' beside it."""
-    import torch
-
     parts = []
     set_reproducible(torch.device("cpu"))
     for seed in settings.train.seeds:
@@ -105,9 +96,9 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory, trained: Path) -> Path:
     directory = tmp_path_factory.mktemp("evaluated") / "project"
     shutil.copytree(trained, directory, symlinks=True)
     with started(directory, LAB_PROCESSES="2") as child:
-        output, _ = child.communicate(timeout=250)
+        output, _ = child.communicate()
     assert child.returncode == 0, output
-    (directory / "output.txt").write_text(output)
+    assert [line.rpartition(" (")[2] for line in output.splitlines()] == ["1 of 3)", "2 of 3)", "3 of 3)"]
     return directory
 
 
@@ -186,30 +177,19 @@ def test_what_it_writes_follows_from_the_predictions(evaluated: Path) -> None:
         with np.load(evaluated / "store/predictions" / f"{variant}.npz") as file:
             labels, predictions, seeds, positions = (file[name] for name in ("labels", "predictions", "seeds", "positions"))
         assert (predictions.dtype, predictions.shape) == (np.uint8, (3, 360))
-        assert list(seeds) == SEEDS
         assert (positions.dtype, positions.shape) == (np.float32, (3, *width))
         assert np.array_equal(labels, load(evaluated / "data" / "arrays").test_labels)
-        last = [row for row in table(evaluated, "epochs.csv", variant) if row["epoch"] == ("2" if variant == "tiny" else "1")]
         rows = table(evaluated, "seeds.csv", variant)
-        assert [row["seed"] for row in rows] == [str(seed) for seed in SEEDS]
-        assert [float(row["test_accuracy"]) for row in last] == (predictions == labels).mean(axis=1).tolist()
+        assert [row["seed"] for row in rows] == [str(seed) for seed in seeds] == ["4", "2", "7"]
+        last = [row for row in table(evaluated, "epochs.csv", variant) if row["epoch"] == ("2" if variant == "tiny" else "1")]
+        for listed in (rows, last):
+            assert [float(row["test_accuracy"]) for row in listed] == (predictions == labels).mean(axis=1).tolist()
         metrics = json.loads((evaluated / "tables" / "metrics.json").read_text())[variant]
-        assert metrics["test_accuracy_mean"] == pytest.approx(np.mean([float(row["test_accuracy"]) for row in rows]))
+        assert metrics["test_accuracy_mean"] == pytest.approx((predictions == labels).mean())
         assert metrics["test_loss_mean"] == pytest.approx(np.mean([float(row["test_loss"]) for row in rows]))
-        winners = [max(Counter(image).values()) for image in predictions.T.tolist()]
-        voted = [
-            next(digit for digit in image if image.count(digit) == most)
-            for image, most in zip(predictions.T.tolist(), winners, strict=True)
-        ]
+        voted = [max(image, key=lambda digit, image=image: (image.count(digit), -image.index(digit))) for image in predictions.T.tolist()]
         assert metrics["ensemble_accuracy"] == pytest.approx(np.mean(np.array(voted) == labels))
-        three = labels == 3
-        assert metrics["per_class_accuracy"]["3"] == pytest.approx((predictions[:, three] == 3).mean())
-
-
-def test_progress_lines(evaluated: Path) -> None:
-    lines = (evaluated / "output.txt").read_text().splitlines()
-    assert sorted(line.split(":")[0] for line in lines) == ["mean", "net", "tiny"]
-    assert [line.rpartition(" (")[2] for line in lines] == ["1 of 3)", "2 of 3)", "3 of 3)"]
+        assert metrics["per_class_accuracy"]["3"] == pytest.approx((predictions[:, labels == 3] == 3).mean())
 
 
 def test_only_what_is_asked_for_is_probed(evaluated: Path) -> None:
@@ -234,16 +214,10 @@ def test_nothing_is_done_twice(done: Path, in_process: Counter[str], capsys: pyt
 
 
 def test_finding_nothing_to_do_imports_no_torch(done: Path) -> None:
-    code = """
-import sys
-from pipeline.stages import evaluate
-evaluate.main([])
-print([name for name in ("torch", "mlflow", "scipy") if name in sys.modules])
-"""
-    output = subprocess.run(
-        [sys.executable, "-c", code], cwd=done, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
-    ).stdout
-    assert output.splitlines()[-1] == "[]"
+    code = "import sys; from pipeline.stages import evaluate; evaluate.main([]); print({'torch', 'mlflow', 'scipy'} & sys.modules.keys())"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    output = subprocess.run([sys.executable, "-c", code], cwd=done, env=environment, capture_output=True, text=True, check=True).stdout
+    assert output.splitlines()[-1] == "set()"
 
 
 def test_what_is_new_or_changed_is_evaluated_alone(done: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,18 +248,8 @@ def test_what_is_new_or_changed_is_evaluated_alone(done: Path, in_process: Count
 
 
 def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Path, arrays: Path) -> None:
-    settings = params.load(evaluated / "params.yaml").resolve("tiny")
-    data = load(arrays)
-    task = inference.Task(
-        "tiny",
-        settings,
-        tuple(SEEDS),
-        ("shifts", "attention"),
-        "cpu",
-        stored(evaluated, "tiny"),
-        evaluated / "data/arrays",
-        evaluated / FINISHED,
-    )
+    settings, place = params.load(evaluated / "params.yaml").resolve("tiny"), stored(evaluated, "tiny")
+    task = inference.Task("tiny", settings, tuple(SEEDS), ("shifts", "attention"), "cpu", place, arrays, evaluated / FINISHED)
     found = inference.measure(task)  # as one stack, where the stage tested seed by seed
     rows = table(evaluated, "seeds.csv", "tiny")
     for name in ("attention_entropy", "ink_correlation", "own_ink_correlation", "deletion", "own_deletion"):
@@ -294,13 +258,11 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
         shifted = [found.columns[f"shift_{distance}"][i] for distance in SHIFTS]
         assert [float(row[f"shift_{distance}"]) for distance in SHIFTS] == pytest.approx(shifted, abs=2 / 360)
     with np.load(evaluated / "store/predictions" / "tiny.npz") as file:
-        content = dict(file)
-    assert list(content["image_labels"]) == list(range(10))
-    for digit in range(10):
-        assert np.array_equal(content["images"][digit], data.test_images[list(data.test_labels).index(digit)])
-    assert (content["maps"].dtype, content["maps"].shape) == (np.float16, (10, 1, 8, 5))
+        content, data = dict(file), load(arrays)
+    assert content["image_labels"].tolist() == list(range(10))
+    assert np.array_equal(content["images"], data.test_images[[list(data.test_labels).index(digit) for digit in range(10)]])
+    assert (content["maps"].shape, content["rollout"].shape) == ((10, 1, 8, 5), (3, 10, 5))
     assert np.array_equal(content["maps"], found.shared["maps"])
-    assert (content["rollout"].dtype, content["rollout"].shape) == (np.float32, (3, 10, 5))
     assert np.array_equal(content["rollout"], found.arrays["rollout"])
 
 
@@ -324,8 +286,7 @@ def test_a_flipped_bit_in_the_weights(project: Path, in_process: Counter[str], c
     # The others were evaluated all the same, and are not again.
     assert sorted(path.stem for path in (project / "store/predictions").iterdir()) == ["net", "tiny"]
     in_process.clear()
-    stage_fails = pytest.raises(UserError, match="mean")
-    with stage_fails:
+    with pytest.raises(UserError, match="mean"):
         stage.main([])
     assert not in_process
 
@@ -347,8 +308,7 @@ def evaluation(project: Path, variant: str) -> Any:
 def by_other_code(project: Path, variant: str, **changes: Any) -> None:
     """Has a variant's evaluation be of an earlier version of the code."""
     found, arrays = evaluation(project, variant)
-    records = Records(project)
-    records.write(variant, arrays, found._replace(inputs=found.inputs | {"code": "e" * 64} | changes))
+    Records(project).write(variant, arrays, found._replace(inputs=found.inputs | {"code": "e" * 64} | changes))
 
 
 def test_a_further_seed_is_evaluated_alone(done: Path, in_process: Counter[str], arrays: Path) -> None:
@@ -403,8 +363,7 @@ def test_other_code_tests_what_is_here_and_keeps_the_rest_if_the_first_seed_agre
     }
 
     old = found._replace(columns=found.columns | {"shift_1": [found.columns["shift_1"][0] + 1e-9, *found.columns["shift_1"][1:]]})
-    records = Records(done)
-    records.write("tiny", evaluation(done, "tiny")[1], old)
+    Records(done).write("tiny", evaluation(done, "tiny")[1], old)
     by_other_code(done, "tiny")
     with pytest.raises(UserError, match=r"first seed has another `shift_1` .* weights of seed 2, 7 are not here: `REPLAY=0 dvc repro"):
         stage.main([])
@@ -445,7 +404,7 @@ def test_a_process_that_is_killed(project: Path) -> None:
     """As the kernel does when memory runs out: one sentence, and the same command goes on."""
     with started(project) as child:
         os.kill(wait_for_workers(child, 1)[0], signal.SIGKILL)
-        output, _ = child.communicate(timeout=100)
+        output, _ = child.communicate()
     assert child.returncode == 1
     assert output.splitlines()[-1].startswith("error: A process of the evaluation ended early (out of memory?); run the same command again")
 
@@ -459,9 +418,3 @@ def test_a_killed_stage_leaves_no_process(project: Path) -> None:
 def wait_for_workers(child: subprocess.Popen[str], count: int) -> list[int]:
     wait_until(lambda: len(workers_of(child)) >= count)
     return workers_of(child)
-
-
-def test_unknown_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        stage.main(["tiny"])
-    assert "unrecognized arguments: tiny" in capsys.readouterr().err

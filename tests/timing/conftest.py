@@ -18,7 +18,7 @@ SUBJECTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="session")
 def small(raw_params: dict[str, Any]) -> Params:
-    """The study's model, with small batches and the shortest of timings."""
+    """A block of the study's model, with small batches and the shortest of timings."""
     return parse(
         raw_params
         | {
@@ -27,6 +27,7 @@ def small(raw_params: dict[str, Any]) -> Params:
             "experiments": {},
             "claims": {},
             "train": raw_params["train"] | {"batch_size": 4},
+            "base": raw_params["base"] | {"patch": 14, "blocks": 1},
             "timing": {"rounds": 2, "steps": 2, "seconds": 0.01, "tokens": [4, 16], "subjects": SUBJECTS},
         }
     )

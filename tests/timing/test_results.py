@@ -42,12 +42,6 @@ def test_verdicts_follow_the_interval_of_the_ratio(study: Params, make_timings: 
     assert (vague["T4"], vague["T7"]) == ("not decided", "not decided")
 
 
-def test_patch_14_has_to_be_slower_than_each_other(study: Params, make_timings: Make) -> None:
-    """Slower than 7 and 4, but faster than 2: one comparison is enough against the claim."""
-    findings = judged(study, "T6", make_timings(patch_14=3.0)).findings
-    assert [finding.verdict for finding in findings] == ["supported", "supported", "contradicted"]
-
-
 def test_a_slow_round_does_not_change_a_ratio(make_timings: Make) -> None:
     before, after = make_timings(), make_timings()
     for name in after.rounds[3]:
@@ -94,35 +88,20 @@ def test_other_settings_than_the_studys_are_not_judged(
         assert {judgements[id].verdict for id in undecided} == {"not run"}
 
 
-def test_a_subject_that_params_do_not_have_any_more_is_not_judged(study: Params, tmp_path: Path, make_timings: Make) -> None:
-    """No params.yaml with such a claim is accepted; results of before are all the same read."""
-    make_timings()
-    subjects, labels = (
-        {name: value for name, value in old.items() if name != "patch-7"} for old in (study.timing.subjects, study.timing.labels)
-    )
-    timing = study.timing.model_copy(update={"subjects": subjects, "labels": labels})
-    found = results.load(study.model_copy(update={"timing": timing}), tmp_path)["cpu"]
-    assert judged(study, "T6", found).findings[0].verdict == "not run"
-    assert judged(study, "T4", found).verdict == "supported"
-
-
 @pytest.mark.parametrize(
     "damage",
-    ["{", "[]", "no rounds", "no step", "no groups", "a missing time", "no machine"],
+    [
+        lambda raw: raw.clear(),
+        lambda raw: raw["rounds"].clear(),
+        lambda raw: raw["measurements"].remove(next(entry for entry in raw["measurements"] if entry["name"] == "step/fast/base")),
+        lambda raw: raw["profiles"]["step/fast/base"]["groups"].clear(),
+        lambda raw: raw["rounds"][4]["seconds"].popitem(),
+    ],
 )
-def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_timings: Make, damage: str) -> None:
+def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_timings: Make, damage: Any) -> None:
     raw = make_timings().raw
-    if damage == "no rounds":
-        raw["rounds"] = []
-    elif damage == "no step":
-        raw["measurements"] = [entry for entry in raw["measurements"] if entry["name"] != "step/fast/base"]
-    elif damage == "no groups":
-        raw["profiles"]["step/fast/base"]["groups"] = {}
-    elif damage == "no machine":
-        raw["mbchine"] = raw.pop("machine")
-    elif damage == "a missing time":
-        del raw["rounds"][4]["seconds"]["growth/fast/49"]
-    (tmp_path / TIMINGS / "cpu.json").write_text(damage if len(damage) <= 2 else json.dumps(raw))
+    damage(raw)
+    (tmp_path / TIMINGS / "cpu.json").write_text(json.dumps(raw))
     with pytest.raises(UserError, match="damaged: run `dvc repro --force --single-item timing`"):
         results.load(study, tmp_path)
 
@@ -161,7 +140,3 @@ def test_a_claim_is_judged_on_the_device_that_its_source_timed(study: Params, ma
     (tmp_path / TIMINGS / "cuda.json").rename(tmp_path / TIMINGS / "tpu.json")
     with pytest.raises(UserError, match="is damaged"):
         results.load(study, tmp_path)
-
-
-def test_without_timings_there_is_nothing(study: Params, tmp_path: Path) -> None:
-    assert results.load(study, tmp_path) == {}

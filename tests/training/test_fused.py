@@ -174,7 +174,7 @@ def test_a_kernel_that_fails_leaves_the_work_to_torch(study: Params, dataset: Da
         assert trainer.run_epoch()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 def test_an_emulated_training_of_base_follows_the_cpu(study: Params, blobs: Callable[[int, int], Dataset], tmp_path: Path) -> None:
     """Twelve steps of the kernel's own source, two of them of one image, on MNIST where it is; and the same bits for a seed alone."""
