@@ -19,17 +19,17 @@ def grammar() -> Grammar:
     return grammar_of("mnist")
 
 
-@pytest.mark.parametrize("dataset", ["mnist", "fashion_mnist", "kmnist"])
-def test_every_caption_of_every_scene_is_its_own_and_is_understood(dataset: str) -> None:
+@pytest.mark.parametrize(("dataset", "each"), [("mnist", 1), ("fashion_mnist", 23), ("kmnist", 23)])
+def test_every_caption_of_every_scene_is_its_own_and_is_understood(dataset: str, each: int) -> None:
     grammar = grammar_of(dataset)
     assert len(SCENES) == 11**4 - 1 == 14_640
-    meant = {}
-    for scene, phrasing in product(SCENES, PHRASINGS):
+    meant, scenes = {}, [*SCENES[::each], *SCENES[-1:] * (each > 1)]
+    for scene, phrasing in product(scenes, PHRASINGS):
         caption = grammar.describe(scene, phrasing)
         assert grammar.parse(caption) == scene, caption
         assert grammar.decode(grammar.encode(caption)) == caption
         meant[caption] = scene
-    assert len(meant) == 73_200
+    assert len(meant) == 5 * len(set(scenes))
     assert max(map(len, meant)) == MAX_WORDS
     assert {word for caption in meant for word in caption} == set(grammar.words[3:])
 
@@ -45,16 +45,6 @@ def test_every_caption_of_every_scene_is_its_own_and_is_understood(dataset: str)
                 "a three above a seven on the left and a seven on the right at the bottom",
                 "on the right at the bottom a seven and on the left a seven below a three",
                 "a three top left two sevens bottom left bottom right",
-            ],
-        ),
-        (
-            (1, 8, 8, 8),
-            [
-                "a one and an eight at the top and two eights at the bottom",
-                "at the bottom two eights and at the top a one and an eight",
-                "a one above an eight on the left and two eights on the right",
-                "on the right two eights and on the left an eight below a one",
-                "a one top left three eights top right bottom left bottom right",
             ],
         ),
     ],
@@ -102,7 +92,7 @@ def test_anything_else_is_not_a_caption(grammar: Grammar, caption: str) -> None:
 
 def test_no_word_of_a_caption_may_be_missing_twice_or_another(grammar: Grammar) -> None:
     """Whatever a changed caption means, it is not its scene."""
-    for scene in SCENES[::297]:
+    for scene in SCENES[::1171]:
         for phrasing in PHRASINGS:
             caption = grammar.describe(scene, phrasing)
             for place, word in enumerate(caption):
@@ -111,13 +101,6 @@ def test_no_word_of_a_caption_may_be_missing_twice_or_another(grammar: Grammar) 
                 assert grammar.parse((*before, word, word, *after)) is None
                 for other in grammar.words:
                     assert other == word or grammar.parse((*before, other, *after)) != scene
-
-
-def test_the_vocabulary_of_digits(grammar: Grammar) -> None:
-    assert grammar.words[:3] == ("<pad>", "<bos>", "<eos>")
-    assert (grammar.words[PAD], grammar.words[BOS], grammar.words[EOS]) == ("<pad>", "<bos>", "<eos>")
-    assert len(set(grammar.words)) == len(grammar.words) == 35
-    assert {"an", "two", "sixes"} < set(grammar.words)
 
 
 @pytest.mark.parametrize("dataset", CAPTIONED)
@@ -137,35 +120,22 @@ def test_an_article_goes_by_sound() -> None:
 def test_ids(grammar: Grammar) -> None:
     caption = grammar.describe((None, 2, None, None), "classes")
     ids = grammar.encode(caption)
-    assert len(ids) == MAX_WORDS + 1
-    assert ids[4:] == (EOS, *[PAD] * 13)
+    assert (len(ids), ids[4:]) == (MAX_WORDS + 1, (EOS, *[PAD] * 13))
     assert grammar.decode(ids) == grammar.decode(ids[:4]) == caption
     assert grammar.decode([BOS, PAD, EOS, 5]) == ("<bos>", "<pad>")
     assert grammar.encode(["a"] * MAX_WORDS)[-1] == EOS
-    with pytest.raises(UserError, match=r"^A caption has at most 17 words, and 'a a .* has 18\.$"):
-        grammar.encode(["a"] * (MAX_WORDS + 1))
-    with pytest.raises(UserError, match=r"^'eigth' is not a word of these captions; the nearest is 'eight'\.$"):
-        grammar.encode(["eigth"])
+    for words, said in ((["a"] * (MAX_WORDS + 1), "at most 17 words"), (["eigth"], "the nearest is 'eight'")):
+        with pytest.raises(UserError, match=said):
+            grammar.encode(words)
 
 
 def test_a_data_set_without_nouns_has_no_captions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATASETS, "noise", DataSource("Noise"))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="Noise has no captions"):
         grammar_of("noise")
-    assert str(caught.value) == (
-        "Noise has no captions, because its classes have no nouns: give it some in pipeline/params/data.py, "
-        "or choose one of mnist, fashion_mnist, kmnist, digits."
-    )
 
 
-@pytest.mark.parametrize(
-    "nouns",
-    [
-        [("cat", "cats"), ("cat", "cattes")],  # one word for two classes
-        [("ankle boot", "ankle boots")],
-        [("top", "tops")],
-    ],
-)
+@pytest.mark.parametrize("nouns", [[("cat", "cats"), ("cat", "cattes")], [("ankle boot", "ankle boots")], [("top", "tops")]])
 def test_nouns_that_would_be_ambiguous_are_refused(nouns: list[tuple[str, str]]) -> None:
     with pytest.raises(ValueError, match="nouns have to be single words"):
         Grammar(nouns)

@@ -63,21 +63,9 @@ def test_cider_d_by_hand() -> None:
     assert CiderD(both).score(np.array([[3, EOS, PAD]], dtype=np.uint8), np.array([0])) == 0
 
 
-def test_the_ceiling_is_the_score_of_references() -> None:
-    scorer = CiderD(REFERENCES)
-    by_phrasing = [scorer.score(REFERENCES[:, phrasing], np.arange(len(REFERENCES))).mean() for phrasing in range(5)]
-    assert scorer.ceiling() == pytest.approx(by_phrasing)
-    # One reference a scene is its own ceiling, 10, where it has four words.
-    assert CiderD(REFERENCES[:5, :1]).ceiling() == pytest.approx(10)
-
-
 def sacrebleu(captions: list[str], references: list[list[str]]) -> float:
     scorer = BLEU(tokenize="none", smooth_method="none")
     return scorer.corpus_score(captions, [list(stream) for stream in zip(*references, strict=True)]).score / 100
-
-
-def test_bleu_is_sacrebleus() -> None:
-    assert bleu(*bleu_statistics(CAPTIONS, REFERENCES)) == pytest.approx(sacrebleu(CANDIDATES, SENTENCES), rel=1e-12)
 
 
 SENTENCE = st.lists(st.sampled_from(VOCABULARY[:5]), min_size=1, max_size=MAX_WORDS).map(" ".join)
@@ -172,8 +160,6 @@ def test_measures_of_each_caption() -> None:
 def test_summary_of_each_group() -> None:
     measures = measured()
     summary = summarise(measures)
-    by_digits = ["all", "1 digit", "2 digits", "3 digits"]
-    assert list(summary) == [*by_digits, "repeats", "no repeats", "rows", "columns", "columns back", "classes", "no phrasing"]
     every = summary["all"]
     assert (every["share"], every["scene_accuracy"], every["cell_accuracy"]) == (1, 2 / 7, 9 / 14)
     assert every["exact_match"] == 1 / 7

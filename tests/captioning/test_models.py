@@ -67,25 +67,13 @@ def captions(count: int = 4, places: int = MAX_WORDS + 1) -> Tensor:
     return words
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
+def test_sizes_by_hand() -> None:
     # Stem 39,312 + 288; places 768 + 864; encoder 3 x 18,960; decoder 2 x 28,464; vectors 1,680; output 1,715; last norms 192.
-    [
-        (PLAIN, 158_627),
-        (MEMORY, 158_627 + 3 * 8 * 2 * 48),
-        (MESHED, 158_627 + 2 * 3 * (96 * 48 + 48) + 2 * 96),  # gates, and norms of two more levels
-        (M2, 189_059),
-        (POST | {"memory": 0, "meshed": False}, 158_627 - 768 - 864 - 192),
-    ],
-)
-def test_size_of_the_captioner(changes: dict[str, Any], expected: int) -> None:
-    assert count_parameters(make_captioner(**changes)) == expected
-
-
-def test_size_of_the_lstm() -> None:
+    meshed = 2 * 3 * (96 * 48 + 48) + 2 * 96  # gates, and norms of two more levels
+    assert count_parameters(make_captioner(**M2)) == 158_627 + 3 * 8 * 2 * 48 + meshed
     # The stem, 768 to 64, twice 64 to 112, 35 vectors of 48, the LSTM, its output.
-    expected = 39_600 + 768 * 64 + 64 + 2 * (64 * 112 + 112) + 35 * 48 + 4 * 112 * (48 + 112 + 2) + 112 * 35 + 35
-    assert count_parameters(make(lstm_settings())) == expected == 181_587
+    lstm = 39_600 + 768 * 64 + 64 + 2 * (64 * 112 + 112) + 35 * 48 + 4 * 112 * (48 + 112 + 2) + 112 * 35 + 35
+    assert count_parameters(make(lstm_settings())) == lstm
 
 
 @pytest.mark.parametrize(("size", "tokens"), [(28, 16), (8, 1), (20, 9), (33, 25)])
@@ -100,14 +88,6 @@ def test_any_size_of_scene(size: int, tokens: int) -> None:
         assert model(images, words).shape == (2, 2, 9)
 
 
-def torch_attention(module: DecoderAttention) -> nn.MultiheadAttention:
-    """Torch's own with a module's weights."""
-    dim = module.out.in_features
-    own = nn.MultiheadAttention(dim, module.heads, batch_first=True).double()
-    own.load_state_dict({"in_proj_weight": module.qkv.weight, "in_proj_bias": module.qkv.bias, **_out(module)})
-    return own
-
-
 def _out(module: Any) -> dict[str, Tensor]:
     return {"out_proj.weight": module.out.weight, "out_proj.bias": module.out.bias}
 
@@ -116,7 +96,8 @@ def test_attention_equals_torch_s() -> None:
     torch.manual_seed(0)
     module = DecoderAttention(12, 3).double()
     nn.init.normal_(module.qkv.bias)
-    own = torch_attention(module)
+    own = nn.MultiheadAttention(12, 3, batch_first=True).double()
+    own.load_state_dict({"in_proj_weight": module.qkv.weight, "in_proj_bias": module.qkv.bias, **_out(module)})
     words, tokens = torch.randn(2, 5, 12, dtype=torch.float64), torch.randn(2, 7, 12, dtype=torch.float64)
     expected, weights = own(words, tokens, tokens, average_attn_weights=False)
     query, keys = module.query(words), module.keys(tokens)
@@ -137,8 +118,7 @@ def test_attention_starts_as_torch_s() -> None:
     own = nn.MultiheadAttention(12, 3)
     assert torch.equal(module.qkv.weight, own.in_proj_weight)
     assert torch.equal(module.out.weight, own.out_proj.weight)
-    assert not module.qkv.bias.any()
-    assert not module.out.bias.any()
+    assert not module.qkv.bias.any() | module.out.bias.any()
 
 
 def torch_layer(block: Any, kind: type[nn.Module], settings: CaptionerSettings) -> nn.Module:
@@ -218,19 +198,6 @@ def test_meshed_reads_every_level() -> None:
         assert [bool(norm.weight.grad.any()) for norm in model.level_norms] == [i == opened for i in range(blocks)]
 
 
-@pytest.mark.parametrize("settings", ALL, ids=str)
-def test_no_word_sees_a_later_one(settings: AnyModelSettings) -> None:
-    model = make(settings).eval()
-    images, words = scenes(dtype=torch.float32), captions()
-    before = model(images, words)
-    for place in range(1, 18):
-        changed = words.clone()
-        changed[:, place] = torch.where(words[:, place] == 7, 8, 7)  # of padding, too
-        after = model(images, changed)
-        assert torch.equal(after[:, :place], before[:, :place])
-        assert not torch.equal(after[:, place], before[:, place])
-
-
 @pytest.mark.parametrize("changes", [PLAIN, POST], ids=str)
 def test_padding_is_seen_nowhere(changes: dict[str, Any]) -> None:
     """Not behind it either: padding inside a row, which no caption has, would show a mask that never fires."""
@@ -247,6 +214,7 @@ def test_padding_is_seen_nowhere(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("settings", ALL, ids=str)
 def test_word_by_word_equals_all_at_once(settings: AnyModelSettings) -> None:
+    """So no word sees a later one."""
     model: CaptionModel = make(settings).double().eval()
     images, words = scenes(), captions()
     words[words == PAD] = 9  # a state has no padding
@@ -255,18 +223,6 @@ def test_word_by_word_equals_all_at_once(settings: AnyModelSettings) -> None:
         logits, state = model.step(words[:, place], state)
         steps.append(logits)
     torch.testing.assert_close(torch.stack(steps, 1), model(images, words), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("settings", ALL, ids=str)
-def test_rows_of_an_image_can_be_copied_and_swapped(settings: AnyModelSettings) -> None:
-    model: CaptionModel = make(settings).double().eval()
-    images = scenes(2)
-    _, state = model.step(torch.tensor([BOS, BOS]), model.start(images))
-    _, state = model.step(torch.tensor([5, 6, 7, 8, 9, 10]), state.select(torch.tensor([0, 0, 0, 1, 1, 1])))
-    logits, _ = model.step(torch.tensor([11, 12, 13, 14]), state.select(torch.tensor([2, 0, 4, 4])))
-    words = torch.tensor([[BOS, 7, 11], [BOS, 5, 12], [BOS, 9, 13], [BOS, 9, 14]])
-    expected = model(images[[0, 0, 1, 1]], words)[:, -1]
-    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("settings", ALL, ids=str)
@@ -281,10 +237,7 @@ def test_every_parameter_has_a_gradient(settings: AnyModelSettings) -> None:
     model, words = make(settings), captions()
     logits = model(scenes(dtype=torch.float32), words[:, :-1])
     F.cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten(), ignore_index=PAD).backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.any(), name
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()] == []
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
@@ -296,17 +249,15 @@ def test_image_attention_is_what_the_decoder_uses(changes: dict[str, Any], monke
     levels = 3 if model.settings.meshed else 1
     assert maps.shape == (2, levels, 4, 18, 16)
     torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]))
-    seen, weights = [], DecoderAttention.weights
+    seen, weights = {}, DecoderAttention.weights
 
     def watched(self: DecoderAttention, *args: Any, **kwargs: Any) -> Tensor:
-        result = weights(self, *args, **kwargs)
-        if self in [block.cross for block in model.decoder]:
-            seen.append(result.mean(2))
-        return result
+        seen[self] = weights(self, *args, **kwargs)
+        return seen[self]
 
     monkeypatch.setattr(DecoderAttention, "weights", watched)
     model.eval()(images, words)
-    assert torch.equal(torch.stack(seen), maps)
+    assert torch.equal(torch.stack([seen[block.cross].mean(2) for block in model.decoder]), maps)
 
 
 def test_lstm_equals_its_formula() -> None:

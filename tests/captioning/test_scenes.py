@@ -61,13 +61,17 @@ def close(observed: float, probability: float, trials: int) -> bool:
 # --- the draw ---
 
 
-def test_the_numbers_of_images_and_their_cells_are_uniform(drawn: Scenes) -> None:
+def test_the_numbers_of_images_their_cells_and_the_images_are_uniform(drawn: Scenes) -> None:
     occupied = drawn.train.cells >= 0
     for size in (1, 2, 3, 4):
         choices = list(combinations(range(4), size))
         for choice in choices:
             share = (occupied == np.isin(np.arange(4), choice)).all(1).mean()
             assert close(share, 1 / 4 / len(choices), len(occupied)), choice
+    counts = np.bincount(drawn.train.cells[occupied], minlength=1600)
+    counts = counts[counts > 0]
+    assert len(counts) == 1500
+    assert abs(((counts - counts.mean()) ** 2).sum() / counts.mean() - 1499) < 4.5 * np.sqrt(2 * 1499)  # chi square
 
 
 @pytest.mark.parametrize("repeat", [0.0, 0.25, 1.0])
@@ -78,20 +82,7 @@ def test_so_many_scenes_have_a_class_more_than_once(repeat: float) -> None:
     for size in (1, 2, 3, 4):
         new = np.prod([(1 - repeat) * (1 - before / 10) for before in range(1, size)])
         assert close(found[of == size].mean(), 1 - new, (of == size).sum())
-    if repeat == 0.25:
-        assert close(found.mean(), 0.427, len(found))
-
-
-def test_every_image_is_as_likely(drawn: Scenes) -> None:
-    counts = np.bincount(drawn.train.cells[drawn.train.cells >= 0], minlength=1600)
-    counts = counts[counts > 0]
-    assert len(counts) == 1500
-    chi_square = ((counts - counts.mean()) ** 2).sum() / counts.mean()
-    assert abs(chi_square - 1499) < 4.5 * np.sqrt(2 * 1499)
-    places = [drawn.train.labels[:, cell] for cell in range(4)]
-    for labels in places:
-        shares = np.bincount(labels[labels >= 0], minlength=10) / (labels >= 0).sum()
-        assert all(close(share, 0.1, (labels >= 0).sum()) for share in shares)
+    assert repeat != 0.25 or close(found.mean(), 0.427, len(found))
 
 
 def test_splits_have_no_image_in_common_and_scenes_no_image_twice(drawn: Scenes) -> None:
@@ -122,17 +113,6 @@ def test_fewer_scenes_are_the_first_of_more(drawn: Scenes) -> None:
     for name, array in fewer.arrays.items():
         assert np.array_equal(array, drawn.arrays[name][: len(array)])
     assert fewer.digest != drawn.digest
-
-
-def test_a_repeat_is_another_image_where_there_is_one() -> None:
-    dataset = noise(320, 40, classes=2)
-    dataset.test_labels[:] = [0, *[1] * 2, *[2] * 37]  # one image of the class 0, two of 1
-    split = draw(dataset, ScenesSettings(train=1, validation=1, test=3000, repeat=0.9)).test
-    for cells, labels in zip(split.cells, split.labels, strict=True):
-        for label in set(labels[labels >= 0].tolist()):
-            images = cells[labels == label]
-            assert len(set(images.tolist())) == min(len(images), (dataset.test_labels == label).sum())
-    assert (np.sort(split.labels, axis=1) == [0, 0, 0, 0]).all(1).any()
 
 
 @pytest.mark.slow
@@ -192,20 +172,19 @@ def test_the_digest_is_that_of_all(few: Scenes, tmp_path: Path) -> None:
         digests.add(Scenes(few.dataset, few.data_digest, few.words, few.train, few.validation, few.test).digest)
         array.flat[0] ^= 1
         assert len(digests) == 2 + list(few.arrays).index(name)
-    digests.add(Scenes(few.dataset, "1" * 64, few.words, few.train, few.validation, few.test).digest)
-    digests.add(Scenes(few.dataset, few.data_digest, few.words[::-1], few.train, few.validation, few.test).digest)
+    for data_digest, words in (("1" * 64, few.words), (few.data_digest, few.words[::-1])):
+        digests.add(Scenes(few.dataset, data_digest, words, few.train, few.validation, few.test).digest)
     assert len(digests) == 12
 
 
 @pytest.mark.parametrize(
     ("name", "spoil", "sentence"),
     [
-        (module._ARRAYS, Path.unlink, "is missing: run `dvc repro --force scenes` to draw the scenes."),
-        (module._DESCRIPTION, Path.unlink, "is missing: run `dvc repro --force scenes` to draw the scenes."),
-        (module._ARRAYS, flip_bit, "is damaged, not what was drawn: run `dvc repro --force scenes` to draw the scenes again."),
-        (module._DESCRIPTION, flip_bit, "is damaged, not what was drawn"),
-        (module._ARRAYS, lambda path: path.write_bytes(path.read_bytes()[:-1]), "is damaged, not what was drawn"),
-        (module._ARRAYS, lambda path: (path.unlink(), path.mkdir()), "cannot be read (Is a directory): mend that, or run `dvc repro"),
+        (module._ARRAYS, Path.unlink, "is missing: run `dvc repro --force scenes`"),
+        (module._DESCRIPTION, Path.unlink, "is missing"),
+        (module._ARRAYS, flip_bit, "is damaged, not what was drawn: run `dvc repro --force scenes`"),
+        (module._DESCRIPTION, flip_bit, "is damaged"),
+        (module._ARRAYS, lambda path: (path.unlink(), path.mkdir()), "cannot be read (Is a directory)"),
     ],
 )
 def test_missing_and_damaged_files_are_one_sentence(
@@ -221,5 +200,5 @@ def test_missing_and_damaged_files_are_one_sentence(
 def test_scenes_of_other_arrays_are_not_used(few: Scenes, arrays: Path, tmp_path: Path) -> None:
     shutil.copytree(arrays, tmp_path / "arrays")
     write(few, tmp_path / "scenes")
-    with pytest.raises(UserError, match=r"scenes was made of other arrays: run `dvc repro scenes`\.$"):
+    with pytest.raises(UserError, match="scenes was made of other arrays: run `dvc repro scenes`"):
         data.load(tmp_path / "arrays")

@@ -42,6 +42,18 @@ def raw(archives, source_of, tmp_path) -> Path:
     return tmp_path / "raw"
 
 
+@pytest.fixture
+def own_reader(monkeypatch, tmp_path):
+    """Has the data set `own` be read by a function that gives these arrays."""
+
+    def use(arrays, shape=None):
+        monkeypatch.setitem(DATASETS, "own", DataSource("Own", shape or Shape(), reader="pipeline.data.datasets:read_own"))
+        monkeypatch.setattr(datasets, "read_own", lambda *_: arrays, raising=False)
+        (tmp_path / MANIFEST).write_text(json.dumps({"dataset": "own", "files": {}}))
+
+    return use
+
+
 def same(dataset: Dataset, arrays: dict[str, np.ndarray]) -> bool:
     return all(np.array_equal(getattr(dataset, name), array) and getattr(dataset, name).dtype == np.uint8 for name, array in arrays.items())
 
@@ -52,9 +64,7 @@ def test_arrays_are_what_the_archives_hold(raw, synthetic, tmp_path):
     assert same(dataset, synthetic)
     assert dataset.name == "mnist"
     assert description == json.loads((tmp_path / "arrays" / "dataset.json").read_text())
-    assert list(description["arrays"]) == list(ARRAYS)
     sums = [hashlib.sha256((tmp_path / "arrays" / f"{name}.npy").read_bytes()).hexdigest() for name in ARRAYS]
-    assert [array["sha256"] for array in description["arrays"].values()] == sums
     assert dataset.digest == description["digest"] == data_digest(tmp_path / "arrays") == hashlib.sha256("".join(sums).encode()).hexdigest()
     for split in ("train", "test"):
         assert description["class_counts"][split] == [int((synthetic[f"{split}_labels"] == label).sum()) for label in range(10)]
@@ -63,21 +73,15 @@ def test_arrays_are_what_the_archives_hold(raw, synthetic, tmp_path):
     assert description["pixel_std"] == pytest.approx(pixels.std(), rel=1e-12)
 
 
-def test_the_same_archives_give_the_same_bytes(raw, tmp_path):
-    for name in ("a", "b"):
-        prepare(DataSettings(dataset="mnist"), raw, tmp_path / name)
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
-
-
-def test_what_stood_there_is_replaced_as_a_whole(raw, tmp_path):
+def test_what_stood_there_is_replaced_as_a_whole_by_the_same_bytes(raw, tmp_path):
     out = tmp_path / "arrays"
     prepare(DataSettings(dataset="mnist"), raw, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
     (out / "stray.npy").write_bytes(b"of an older layout")
     (tmp_path / "arrays.part").mkdir()
     (tmp_path / "arrays.part" / "half.npy").write_bytes(b"of a killed run")
     prepare(DataSettings(dataset="mnist"), raw, out)
-    assert sorted(path.name for path in out.iterdir()) == sorted([*(f"{name}.npy" for name in ARRAYS), "dataset.json"])
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert not (tmp_path / "arrays.part").exists()
 
 
@@ -90,7 +94,7 @@ def test_a_write_that_fails_leaves_the_old_arrays(raw, tmp_path):
         "from pipeline.params import DataSettings\n"
         f"run_command(lambda _: (prepare(DataSettings(dataset='mnist'), Path({str(raw)!r}), Path({str(out)!r})), 0)[1])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "arrays cannot be written (File too large)" in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -112,9 +116,6 @@ def test_real_mnist(real_mirror, tmp_path, monkeypatch):
     assert round(description["pixel_mean"], 4) == 0.1307
     assert round(description["pixel_std"], 4) == 0.3081
     dataset = load(tmp_path / "arrays")
-    assert dataset.train_images.shape == (60_000, 28, 28)
-    assert dataset.test_images.shape == (10_000, 28, 28)
-    assert dataset.train_labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     for name, file in ARRAYS.items():
         plain = tmp_path / name
         plain.write_bytes(gzip.decompress((tmp_path / "raw" / file).read_bytes()))
@@ -122,24 +123,10 @@ def test_real_mnist(real_mirror, tmp_path, monkeypatch):
         assert np.array_equal(getattr(dataset, name), theirs)
 
 
-def test_decoder_agrees_with_torchvisions(archives, tmp_path):
-    from torchvision.datasets.mnist import read_image_file, read_label_file
-
-    for name, content in archives.items():
-        (tmp_path / name).write_bytes(content)
-        (tmp_path / "plain").write_bytes(gzip.decompress(content))
-        dimensions, theirs = (3, read_image_file) if "images" in name else (1, read_label_file)
-        ours = read_idx(content, dimensions, tmp_path / name)
-        assert ours.dtype == np.uint8
-        assert np.array_equal(ours, theirs(str(tmp_path / "plain")).numpy())
-
-
 NO_LABEL_FILES = {
     "empty": b"",
-    "not gzip": b"<!DOCTYPE html>",
     "cut gzip": gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 7]))[:-9],
     "bytes after the end": gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 7])) + b"more",
-    "no header": gzip.compress(b"\0\0\x08"),
     "short header": gzip.compress(bytes([0, 0, 8, 1, 0, 0])),
     "other magic number": gzip.compress(bytes([1, 0, 8, 1, 0, 0, 0, 2, 7, 7])),
     "integers of four bytes": gzip.compress(bytes([0, 0, 12, 1, 0, 0, 0, 2]) + bytes(8)),
@@ -173,15 +160,26 @@ def test_a_flipped_bit_in_an_archive_is_noticed_and_fetch_mends_it(raw, archives
     prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
 
 
-def test_archives_that_do_not_belong_together(raw, archives, tmp_path):
-    """Verified one by one, wrong as a whole: the test's labels in the training labels' place."""
-    train, test = ARRAYS["train_labels"], ARRAYS["test_labels"]
-    shutil.copy(raw / test, raw / train)
-    manifest = json.loads((raw / MANIFEST).read_text())
-    manifest["files"][train] = manifest["files"][test]
-    (raw / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="label"):
-        prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
+IMAGES_OF_NO_READER = [
+    lambda images: images.astype(np.float32) / 255,
+    lambda images: np.full_like(images, np.nan, dtype=np.float64),
+    lambda images: images.astype(np.uint16) * 4,
+    lambda images: images[..., None],
+    lambda images: images[:, :27],
+    lambda images: images[:-1],
+    lambda images: images[:0],
+    lambda images: images.tolist(),
+    lambda images: images[0, 0, 0],
+]
+LABELS_OF_NO_READER = [
+    lambda labels: labels + np.uint8(1),
+    lambda labels: labels.astype(np.int64) - 1,
+    lambda labels: np.eye(10, dtype=np.uint8)[labels],
+    lambda labels: labels.astype(np.float32),
+    lambda labels: labels.astype(str),
+    lambda labels: labels.astype(object),
+    lambda labels: labels[:0],
+]
 
 
 @pytest.mark.parametrize(
@@ -190,55 +188,29 @@ def test_archives_that_do_not_belong_together(raw, archives, tmp_path):
         lambda arrays: {name: array for name, array in arrays.items() if name != "test_labels"},
         lambda arrays: arrays | {"more": arrays["test_labels"]},
         lambda arrays: None,
-        *(
-            lambda arrays, name=name, change=change: arrays | {name: change(arrays[name])}
-            for name in ("train_images", "test_images")
-            for change in (
-                lambda images: images.astype(np.float32) / 255,
-                lambda images: np.full_like(images, np.nan, dtype=np.float64),
-                lambda images: images.astype(np.uint16) * 4,
-                lambda images: images[..., None],
-                lambda images: images[:, :27],
-                lambda images: images[:-1],
-                lambda images: images[:0],
-                lambda images: images.tolist(),
-                lambda images: images[0, 0, 0],
-            )
-        ),
-        *(
-            lambda arrays, name=name, change=change: arrays | {name: change(arrays[name])}
-            for name in ("train_labels", "test_labels")
-            for change in (
-                lambda labels: labels + np.uint8(1),
-                lambda labels: labels.astype(np.int64) - 1,
-                lambda labels: np.eye(10, dtype=np.uint8)[labels],
-                lambda labels: labels.astype(np.float32),
-                lambda labels: labels.astype(str),
-                lambda labels: labels.astype(object),
-                lambda labels: labels[:0],
-            )
-        ),
         lambda arrays: arrays | {"train_labels": np.maximum(arrays["train_labels"], 1)},
+        *(
+            lambda arrays, name=f"{split}_{kind}", change=change: arrays | {name: change(arrays[name])}
+            for kind, changes in (("images", IMAGES_OF_NO_READER), ("labels", LABELS_OF_NO_READER))
+            for split in ("train", "test")
+            for change in changes
+        ),
     ],
 )
-def test_arrays_that_no_reader_may_give(change, synthetic, monkeypatch, tmp_path):
-    monkeypatch.setitem(DATASETS, "own", DataSource("Own", reader="pipeline.data.datasets:read_own"))
-    monkeypatch.setattr(datasets, "read_own", lambda *_: change(synthetic), raising=False)
-    (tmp_path / MANIFEST).write_text(json.dumps({"dataset": "own", "files": {}}))
+def test_arrays_that_no_reader_may_give(change, synthetic, own_reader, tmp_path):
+    own_reader(change(synthetic))
     with pytest.raises(UserError, match=r"read_own gives .* for own, but .* is expected"):
         prepare(DataSettings(dataset="own"), tmp_path, tmp_path / "arrays")
     assert not (tmp_path / "arrays").exists()
 
 
 @pytest.mark.parametrize(("classes", "kind"), [(256, np.uint8), (300, np.uint16)])
-def test_labels_have_one_type_from_the_reader_to_the_predictions(classes, kind, monkeypatch, tmp_path, study):
+def test_labels_have_one_type_from_the_reader_to_the_predictions(classes, kind, own_reader, tmp_path, study):
     """The network learns nothing; that its predictions and their accuracy agree is what matters."""
     images = np.zeros((2 * classes, 4, 4), np.uint8)
     labels = (np.arange(2 * classes) % classes).astype(kind)
     arrays = {f"{split}_{name}": of for split in ("train", "test") for name, of in (("images", images), ("labels", labels))}
-    monkeypatch.setitem(DATASETS, "own", DataSource("Own", Shape(4, 1, classes), reader="pipeline.data.datasets:read_own"))
-    monkeypatch.setattr(datasets, "read_own", lambda *_: arrays, raising=False)
-    (tmp_path / MANIFEST).write_text(json.dumps({"dataset": "own", "files": {}}))
+    own_reader(arrays, Shape(4, 1, classes))
     prepare(DataSettings(dataset="own"), tmp_path, tmp_path / "arrays")
     model = BaselineSettings.model_validate({"architecture": "mlp", "widths": (2,)}, context={"shape": DATASETS["own"].shape})
     settings = VariantSettings(data=DataSettings(dataset="own"), train=study.train.model_copy(update={"seeds": (0,)}), model=model)
@@ -267,7 +239,6 @@ def test_a_label_beyond_the_classes(raw, synthetic, tmp_path):
     ("text", "complaint"),
     [
         (None, "is missing"),
-        ("", "is damaged"),
         ("[]", "is damaged"),
         ('{"dataset": "mnist", "files": {}}', "is damaged"),
         ('{"dataset": "digits", "files": {}}', "holds the data set 'digits', not 'mnist'"),
@@ -281,31 +252,15 @@ def test_manifest_faults(raw, tmp_path, text, complaint):
         prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
 
 
-def test_another_data_set_in_raw(raw, tmp_path):
-    with pytest.raises(UserError, match="holds the data set 'mnist', not 'digits'"):
-        prepare(DataSettings(dataset="digits"), raw, tmp_path / "arrays")
-    with pytest.raises(UserError, match="holds the data set 'mnist', not 'kmnist'"):
-        prepare(DataSettings(dataset="kmnist"), raw, tmp_path / "arrays")
-    fetch(source("digits"), raw)
-    with pytest.raises(UserError, match="holds the data set 'digits', not 'mnist'"):
-        prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
-
-
 def test_digits(arrays):
     from sklearn.datasets import load_digits
 
-    dataset = load(arrays)
-    assert dataset.train_images.shape == (1437, 28, 28)
-    assert dataset.test_images.shape == (360, 28, 28)
-    bunch = load_digits()
-    for label in range(10):
-        whole = int((bunch.target == label).sum())
-        assert int((dataset.test_labels == label).sum()) == pytest.approx(whole / 5, abs=1)
-        assert int((dataset.train_labels == label).sum() + (dataset.test_labels == label).sum()) == whole
+    dataset, bunch = load(arrays), load_digits()
+    assert (len(dataset.train_images), len(dataset.test_images)) == (1437, 360)
+    counts = np.bincount(bunch.target) / 5
+    assert np.bincount(dataset.test_labels) == pytest.approx(counts, abs=1)
     images = np.concatenate([dataset.train_images, dataset.test_images])
     labels = np.concatenate([dataset.train_labels, dataset.test_labels])
-    assert images.min() == 0
-    assert images.max() == 255
     # Every original is there once, with its label: the upscaled pixel at a small pixel's centre is close to it.
     centres = (np.arange(8) * 3.5 + 1.25).round().astype(int)
     small = images[:, centres][:, :, centres].reshape(len(images), -1) / 255 * 16

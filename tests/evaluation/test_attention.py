@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from pipeline.evaluation import attention, recurrence, saturation
 from pipeline.measures import MEASURES
+from pipeline.models import attention_maps, build
 from pipeline.params import ModelSettings
 
 
@@ -23,9 +25,7 @@ def distributions(rng: np.random.Generator, *shape: int) -> np.ndarray:
 @pytest.mark.parametrize("module", [attention, recurrence, saturation], ids=lambda module: module.__name__.rpartition(".")[2])
 def test_pages_say_how_many_test_images_a_probe_looks_at(module: Any) -> None:
     probe = module.__name__.rpartition(".")[2]
-    notes = [measure.note for measure in MEASURES.values() if measure.probe == probe]
-    assert len(notes) >= 2
-    for note in notes:
+    for note in [measure.note for measure in MEASURES.values() if measure.probe == probe]:
         assert f"first {module.NUM_IMAGES:,} test images" in note
 
 
@@ -83,10 +83,7 @@ def test_rollout_worked_out_by_hand() -> None:
     weights = np.array([first, second])[:, None, None]
     # Half each with the identity: [[1/2, 1/2], [0, 1]], then [[1, 0], [1/2, 1/2]] from the left.
     np.testing.assert_allclose(attention.rollout(weights)[0], [[0.5, 0.5], [0.25, 0.75]])
-    # The same attention, three quarters of it on a slot: dropped, it leaves the same.
-    with_slot = np.concatenate([0.25 * weights, np.full((2, 1, 1, 2, 1), 0.75)], axis=-1)
-    np.testing.assert_allclose(attention.rollout(with_slot)[0], [[0.5, 0.5], [0.25, 0.75]])
-    # All of it on the slot: nothing moves between tokens.
+    # All of it on a slot: nothing moves between tokens.
     only_slot = np.concatenate([0 * weights, np.ones((2, 1, 1, 2, 1))], axis=-1)
     for residual in (True, False):
         np.testing.assert_allclose(attention.rollout(only_slot, residual=residual)[0], np.eye(2))
@@ -110,26 +107,6 @@ def test_source_row_is_of_what_the_head_reads(raw_params: dict[str, Any], pool: 
     rolled = np.random.default_rng(2).random((3, 4, 4))
     found = attention.source_row(rolled, settings_of(raw_params, pool=pool, cls_insert=cls_insert))
     np.testing.assert_allclose(found[1, 2], sum(rolled[1, i, 2] for i in read) / len(read))
-
-
-@pytest.mark.parametrize("pool", ["cls", "first", "mean"])
-def test_the_head_depends_on_no_patch_that_its_row_leaves_out(raw_params: dict[str, Any], pool: str) -> None:
-    """Against the model's own gradient: where every token attends to itself alone, the head sees the patches of its row, and no other."""
-    import torch
-
-    from pipeline.models import build
-
-    settings = settings_of(raw_params, pool=pool, cls_insert="expand", heads=1, blocks=1)
-    module = build(settings)
-    images = torch.rand(1, 1, 28, 28, requires_grad=True)
-    module.blocks[0].attention.forward = lambda tokens: tokens  # each token attends to itself
-    module(images).sum().backward()
-    assert images.grad is not None
-    size = settings.patch
-    seen = images.grad[0, 0].reshape(settings.grid, size, settings.grid, size).abs().sum((1, 3)).flatten().numpy() > 0
-    alone = np.eye(settings.num_tokens)[None, None, None]
-    row = attention.source_row(attention.rollout(alone), settings)[0]
-    np.testing.assert_array_equal(seen, row[1:] > 0)
 
 
 def test_patch_ink_by_loops() -> None:
@@ -167,15 +144,8 @@ def test_own_ink_correlation_by_loops() -> None:
     rank = [[stats.spearmanr(a, b).statistic for b in ink] for a in looked]
     expected = [rank[i][i] - sum(rank[i][j] for j in range(6) if j != i) / 5 for i in range(6)]
     np.testing.assert_allclose(attention.own_ink_correlation(looked, ink), expected, atol=1e-12)
-
-
-def test_a_map_that_is_blind_for_the_image_has_no_correlation_of_its_own() -> None:
-    ink = np.random.default_rng(9).random((50, 16)) + np.linspace(0, 1, 16)
-    blind = np.tile(np.linspace(0, 1, 16), (50, 1))
-    assert attention.ink_correlation(blind, ink).mean() > 0.5
+    blind = np.tile(looked[0], (6, 1))  # the same for all images
     assert attention.own_ink_correlation(blind, ink).mean() == pytest.approx(0.0, abs=1e-15)
-    assert attention.own_ink_correlation(ink, ink).mean() > 0.4
-    assert attention.own_ink_correlation(np.full((50, 16), 0.1), ink).tolist() == [0.0] * 50
 
 
 def test_the_patches_looked_at_most_are_blanked_by_hand() -> None:
@@ -212,19 +182,6 @@ def test_deletion_by_hand() -> None:
     assert all(math.isnan(one) for one in lost(looked * math.nan))
 
 
-def test_a_map_that_is_blind_for_the_image_loses_what_another_images_does() -> None:
-    """A network that reads the middle of the image: a map that is largest there, for all images alike, names the patches that count."""
-    images, labels = np.full((60, 5, 5), 1, np.uint8), np.ones(60, np.uint8)
-    blind = np.tile(np.hypot(*np.indices((5, 5)) - 2).max() - np.hypot(*np.indices((5, 5)) - 2).ravel(), (60, 1))
-
-    def predict(blanked: np.ndarray) -> np.ndarray:
-        return blanked[:, 1:4, 1:4].sum((1, 2)) > 4
-
-    against_random, against_others = attention.deletion(predict, images, labels, blind, 5)
-    assert against_random > 0.9
-    assert against_others == 0.0
-
-
 def test_another_images_map_is_never_the_images_own() -> None:
     """Of two images each gets the other's map, whatever is drawn."""
     images, labels = np.full((2, 5, 5), 1, np.uint8), np.ones(2, np.uint8)
@@ -253,10 +210,6 @@ def settings_of(raw_params: dict[str, Any], **change: Any) -> ModelSettings:
 )
 def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """In many small batches, against one batch and loops; dropout is off."""
-    import torch
-
-    from pipeline.models import attention_maps, build
-
     settings = settings_of(raw_params, **change)
     torch.manual_seed(0)
     module = build(settings)
@@ -298,30 +251,7 @@ def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: di
     np.testing.assert_allclose(rollout, rows[4:6], atol=1e-6)
 
 
-def test_a_model_that_looks_everywhere_alike(raw_params: dict[str, Any]) -> None:
-    """Without queries and keys every weight is 1 / keys: entropy is its logarithm, and no patch is preferred."""
-    import torch
-
-    from pipeline.models import build
-
-    settings = settings_of(raw_params, attention="full", pool="mean", cls_insert="none")
-    module = build(settings)
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if "qkv" in name:
-                parameter[: 2 * settings.dim] = 0.0
-    images = np.random.default_rng(6).integers(0, 256, (3, 28, 28), dtype=np.uint8)
-    found, _, rollout = attention.probe(module, settings, images, np.arange(3, dtype=np.uint8), images[:1])
-    assert found["attention_entropy"] == pytest.approx(math.log(16), abs=1e-6)
-    assert (found["ink_correlation"], found["own_ink_correlation"], found["deletion"]) == (0.0, 0.0, 0.0)
-    np.testing.assert_allclose(rollout, 1 / 16, atol=1e-7)
-
-
 def test_a_diverged_model(raw_params: dict[str, Any]) -> None:
-    import torch
-
-    from pipeline.models import build
-
     settings = settings_of(raw_params)
     module = build(settings)
     with torch.no_grad():

@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from timm.layers import resample_abs_pos_embed
+from torch.nn.functional import cross_entropy
 
 from pipeline import params
 from pipeline.data.datasets import load
@@ -16,9 +20,11 @@ from pipeline.evaluation import attention, recurrence, saturation
 from pipeline.evaluation.classification import position_columns, scale, shift
 from pipeline.evaluation.inference import Task, first_changes, measure
 from pipeline.measures.positions import table_correlation
+from pipeline.models import build
 from pipeline.models.positions import sincos2d_table, sinusoidal_table
 from pipeline.runner import seeds
 from pipeline.runner.seeds import Finished
+from pipeline.training.engine import Trainer, epoch_order
 from pipeline.training.records import EpochRow
 from pipeline.training.stack import Stack, initial_model
 from tests.helpers import flip_bit
@@ -53,8 +59,6 @@ def settings_of(raw_params: dict[str, Any]) -> dict[str, params.VariantSettings]
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, settings_of: dict[str, params.VariantSettings]) -> Path:
     """The initial weights of every seed, in MOVED half as large again, stored as those of a finished training are."""
-    import torch
-
     directory = tmp_path_factory.mktemp("runs")
     for variant, settings in settings_of.items():
         origin = dict.fromkeys(("code_hash", "git_commit", "git_dirty", "device", "device_name", "attention", "versions"))
@@ -86,13 +90,25 @@ def weights_of(runs: Path, variant: str) -> Any:
 
 def moved(settings: params.VariantSettings, seed: int) -> Any:
     """What the runs of MOVED hold: the initial model with all parameters half as large again."""
-    import torch
-
     model = initial_model(settings.model, seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter *= 1.5
     return model
+
+
+def network(runs: Path, settings: params.VariantSettings, variant: str, place: int) -> Any:
+    """A stored seed in a module of its own."""
+    module = build(settings.model).eval()
+    module.load_state_dict({name: value[place] for name, value in weights_of(runs, variant).items()})
+    return module
+
+
+@torch.no_grad()
+def answers(module: Any, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+    """Loss and predictions of images (image, row, column), by torch's own cross-entropy."""
+    logits = module(torch.from_numpy(images)[:, None].float() / 255)
+    return float(cross_entropy(logits, torch.from_numpy(labels).long())), logits.argmax(1).numpy()
 
 
 def make_task(
@@ -102,79 +118,48 @@ def make_task(
 
 
 def test_losses_predictions_and_positions(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
-    """In the order in which the task names the seeds, which need not be that of the weights; by torch's own cross-entropy."""
-    import torch
-
-    from pipeline.models import build
-
+    """In the order in which the task names the seeds, which need not be that of the weights."""
     data = load(arrays)
-    images, labels = torch.from_numpy(data.test_images)[:, None].float() / 255, torch.from_numpy(data.test_labels).long()
     for variant, width in (("tiny", (5, 32)), ("net", (0, 0))):
         settings = settings_of[variant]
         found = measure(make_task(settings, file_of(runs, variant), arrays, seeds=(7, 4)))
-        weights = weights_of(runs, variant)
         assert (list(found.columns), list(found.arrays), list(found.shared)) == ([], ["predictions", "positions"], ["labels"])
         positions, predictions = found.arrays["positions"], found.arrays["predictions"]
         assert (positions.dtype, positions.shape) == (np.float32, (2, *width))
-        assert (predictions.dtype, predictions.shape) == (np.uint8, (2, len(labels)))
-        assert found.num_tests == len(labels)
+        assert (predictions.dtype, predictions.shape) == (np.uint8, (2, found.num_tests))
         assert np.array_equal(found.accuracies, (predictions == data.test_labels).mean(1))
         for row, place in enumerate((2, 0)):
-            module = build(settings.model).eval()
-            module.load_state_dict({name: value[place] for name, value in weights.items()})
-            with torch.no_grad():
-                logits = module(images)
-            assert found.losses[row] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5)
-            assert (predictions[row] == logits.argmax(1).numpy()).mean() > 0.99
+            loss, expected = answers(network(runs, settings, variant, place), data.test_images, data.test_labels)
+            assert found.losses[row] == pytest.approx(loss, rel=1e-5)
+            assert (predictions[row] == expected).mean() > 0.99
 
 
 def test_held_out_images_are_the_last_training_images(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
-    """The same columns as a test's where the held-out images stand in the test's place."""
-    import torch
-
-    from pipeline.models import build
-
     settings, data = settings_of["net"], load(arrays)
     held_out = settings.model_copy(update={"train": settings.train.model_copy(update={"validation": 123})})
     found = measure(make_task(held_out, file_of(runs, "net"), arrays, seeds=(2, 7))).columns
     assert list(found) == ["validation_loss", "validation_accuracy"]
-    images = torch.from_numpy(data.train_images)[-123:, None].float() / 255
-    labels = torch.from_numpy(data.train_labels)[-123:].long()
-    weights = weights_of(runs, "net")
+    images, labels = data.train_images[-123:], data.train_labels[-123:]
     for row, place in enumerate((1, 2)):
-        module = build(settings.model).eval()
-        module.load_state_dict({name: value[place] for name, value in weights.items()})
-        with torch.no_grad():
-            logits = module(images)
-        assert found["validation_loss"][row] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5)
-        assert found["validation_accuracy"][row] == pytest.approx(float((logits.argmax(1) == labels).double().mean()), abs=1.1 / 123)
+        loss, predictions = answers(network(runs, settings, "net", place), images, labels)
+        assert found["validation_loss"][row] == pytest.approx(loss, rel=1e-5)
+        assert found["validation_accuracy"][row] == pytest.approx((predictions == labels).mean(), abs=1.1 / 123)
 
 
-def test_accuracy_under_shifts_by_loops(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
-    """Pixel by pixel, and through torch's own softmax model: a multilayer perceptron."""
-    import torch
-
-    from pipeline.models import build
-
-    settings = settings_of["net"]
+def test_accuracy_under_shifts(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
+    settings, data = settings_of["net"], load(arrays)
     found = measure(make_task(settings, file_of(runs, "net"), arrays, probes=("shifts",))).columns
     assert list(found) == [f"shift_{distance}" for distance in (1, 2, 3, 4)]
-    weights = weights_of(runs, "net")
-    module = build(settings.model).eval()
-    module.load_state_dict({name: value[0] for name, value in weights.items()})
-    data = load(arrays)
+    module, padded = network(runs, settings, "net", 0), np.pad(data.test_images, ((0, 0), (4, 4), (4, 4)))
     for distance in (1, 4):
         accuracies = []
         for down, right in ((-distance, 0), (distance, 0), (0, -distance), (0, distance)):
-            moved = np.zeros_like(data.test_images)
-            for y in range(28):
-                for x in range(28):
-                    if 0 <= y - down < 28 and 0 <= x - right < 28:
-                        moved[:, y, x] = data.test_images[:, y - down, x - right]
-            with torch.no_grad():
-                logits = module(torch.from_numpy(moved)[:, None].float() / 255)
-            accuracies.append((logits.argmax(1).numpy() == data.test_labels).mean())
+            images = padded[:, 4 - down : 32 - down, 4 - right : 32 - right]
+            accuracies.append((answers(module, images, data.test_labels)[1] == data.test_labels).mean())
         assert found[f"shift_{distance}"] == pytest.approx(np.mean(accuracies), abs=1e-9)
+    images = torch.tensor([[[1, 2], [3, 4]]])
+    assert shift(images, 1, 0).tolist() == [[[0, 0], [1, 2]]]
+    assert shift(images, 0, -1).tolist() == [[[2, 0], [4, 0]]]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "radam"])
@@ -183,10 +168,6 @@ def test_changes_of_weights_in_the_first_steps(
 ) -> None:
     """Plain SGD's are the learning rate times the gradient, whose norm the trace of a training has; Adam's first is the learning rate
     for every weight with a gradient far above its epsilon; RAdam's first is the gradient's, as SGD's."""
-    import torch
-
-    from pipeline.training.engine import Trainer
-
     settings = settings_of["net"]
     rate = 1e-3 if optimizer == "adam" else 0.1
     settings = settings.model_copy(update={"train": settings.train.model_copy(update={"optimizer": optimizer, "learning_rate": rate})})
@@ -199,43 +180,26 @@ def test_changes_of_weights_in_the_first_steps(
         of_gradient = rate * trainer.trace.gradient_norm[0, :10].double().numpy() / np.sqrt(size)
         changes = [found[f"change_{step}"][i] for step in range(1, 11)]
         if optimizer == "adam":
-            moved = sum(int((value.grad.abs() > 1e-6).sum()) for value in untrained_gradients(settings, seed, arrays))
-            assert changes[0] == pytest.approx(rate * np.sqrt(moved / size), rel=0.02)
+            module, data = initial_model(settings.model, seed), load(arrays)
+            first = epoch_order(seed, 1, len(data.train_labels))[: settings.train.batch_size].numpy()
+            images, labels = torch.from_numpy(data.train_images[first])[:, None].float() / 255, torch.from_numpy(data.train_labels[first])
+            gradients = torch.autograd.grad(cross_entropy(module(images), labels.long()), list(module.parameters()))
+            large = sum(int((gradient.abs() > 1e-6).sum()) for gradient in gradients)
+            assert changes[0] == pytest.approx(rate * np.sqrt(large / size), rel=0.02)
         else:
             same = 10 if optimizer == "sgd" else 1
             assert changes[:same] == pytest.approx(of_gradient[:same], rel=1e-4)
 
 
-def untrained_gradients(settings: params.VariantSettings, seed: int, arrays: Path) -> list[Any]:
-    """The parameters of the untrained network with the gradient of its first batch, by torch alone."""
-    import torch
-
-    from pipeline.training.engine import epoch_order
-
-    data, module = load(arrays), initial_model(settings.model, seed)
-    first = epoch_order(seed, 1, len(data.train_labels), train_images=None, epoch_images=None)[: settings.train.batch_size].numpy()
-    images = torch.from_numpy(data.train_images[first])[:, None].float() / 255
-    torch.nn.functional.cross_entropy(module(images), torch.from_numpy(data.train_labels[first]).long()).backward()
-    return list(module.parameters())
-
-
 @pytest.mark.parametrize("position", POSITIONS)
 def test_accuracy_at_other_sizes(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path, position: str) -> None:
     """By timm's interpolation and a forward pass that is put together from the parts of the trained network."""
-    import torch
-    from timm.layers import resample_abs_pos_embed
-
-    from pipeline.models import build
-    from pipeline.models.positions import sincos2d_table, sinusoidal_table
-
     settings = settings_of[position]
     found = measure(make_task(settings, file_of(runs, position), arrays, seeds=(7, 4), probes=("sizes",))).columns
     assert list(found) == ["size_20", "size_24", "size_32", "size_36", "size_40", "rows_1", "rows_2", "rows_4", "rows_7"]
-    weights = weights_of(runs, position)
     data = load(arrays)
     for row, place in enumerate((2, 0)):
-        module = build(settings.model).eval()
-        module.load_state_dict({name: value[place] for name, value in weights.items()})
+        module = network(runs, settings, position, place)
         own = torch.zeros(50, 32) if module.position is None else module.position  # of the class token and 49 patches
         continued = {
             "none": torch.zeros(99, 32),
@@ -263,9 +227,6 @@ def test_accuracy_at_other_sizes(settings_of: dict[str, params.VariantSettings],
 
 @pytest.mark.parametrize("size", [20, 28, 40])
 def test_scaling_is_that_of_pillow(arrays: Path, size: int) -> None:
-    import torch
-    from PIL import Image
-
     images = load(arrays).test_images[:5]
     scaled = scale(torch.from_numpy(images), size)
     assert (scaled.shape, scaled.dtype) == ((5, size, size), torch.float32)
@@ -275,19 +236,7 @@ def test_scaling_is_that_of_pillow(arrays: Path, size: int) -> None:
         assert ours.numpy() == pytest.approx(np.asarray(theirs), abs=1e-3)
 
 
-def test_shift() -> None:
-    import torch
-
-    images = torch.tensor([[[1, 2], [3, 4]]])
-    assert shift(images, 1, 0).tolist() == [[[0, 0], [1, 2]]]
-    assert shift(images, -1, 0).tolist() == [[[3, 4], [0, 0]]]
-    assert shift(images, 0, 1).tolist() == [[[0, 1], [0, 3]]]
-    assert shift(images, 0, -1).tolist() == [[[2, 0], [4, 0]]]
-
-
 def test_attention_of_each_seed(settings_of: dict[str, params.VariantSettings], runs: Path, arrays: Path) -> None:
-    import torch
-
     settings = settings_of["tiny"]
     model = settings.model
     assert isinstance(model, params.ModelSettings)

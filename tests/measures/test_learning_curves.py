@@ -20,10 +20,6 @@ def power(factor: float, exponent: float = -0.5) -> dict[int, float]:
     return {size: factor * size**exponent for size in SIZES}
 
 
-def test_equal_curves_need_the_same() -> None:
-    assert images_ratio(BENT, BENT) == 1.0
-
-
 def test_a_curve_that_is_shifted_by_a_factor_of_four() -> None:
     shifted = {4 * size: error for size, error in BENT.items()}
     assert images_ratio(shifted, BENT) == pytest.approx(4.0, rel=1e-12)

@@ -11,20 +11,12 @@ from pipeline.measures.positions import cosine_similarity, grid_distance, nearne
 from pipeline.models.positions import sinusoidal_table
 
 
-def test_cosine_similarity_is_one_minus_scipys_cosine_distance() -> None:
+def test_similarity_and_distance_are_scipys() -> None:
     vectors = np.random.default_rng(0).normal(size=(9, 5))
     assert cosine_similarity(vectors) == pytest.approx(1 - distance.cdist(vectors, vectors, "cosine"))
-    stack = np.stack([vectors, 2 * vectors])
-    assert cosine_similarity(stack)[1] == pytest.approx(cosine_similarity(vectors))
-
-
-def test_grid_distance_counts_row_by_row() -> None:
-    distances = grid_distance(3)
-    assert distances[0, 1] == 1  # the next in the row
-    assert distances[0, 3] == 1  # the next in the column
-    assert distances[0, 8] == pytest.approx(np.sqrt(8))  # corner to corner
-    points = np.array([(r, c) for r in range(3) for c in range(3)], dtype=float)
-    assert distances == pytest.approx(distance.cdist(points, points))
+    assert cosine_similarity(np.stack([vectors, 2 * vectors]))[1] == pytest.approx(cosine_similarity(vectors))
+    points = np.array([(r, c) for r in range(3) for c in range(3)], dtype=float)  # row by row
+    assert grid_distance(3) == pytest.approx(distance.cdist(points, points))
 
 
 def _blurred(grid: int, width: float) -> np.ndarray:
@@ -77,14 +69,3 @@ def test_pairs_that_are_equally_far_apart_tie() -> None:
     assert len({round(one, 12) for one in by_distance}) == 48
     expected = spearmanr([cosine[i, j] for i, j in pairs], np.round(by_distance, 12)).statistic
     assert table_correlation(vectors, sinusoidal_table(49, 32).double().numpy()) == pytest.approx(expected, abs=1e-6)
-
-
-def test_table_correlation_by_hand() -> None:
-    """Angles of 0, 10 and 40 degrees order the pairs as 0, 1 and 3 do; 0, 40 and 50 swap two of them."""
-
-    def at(*degrees: float) -> np.ndarray:
-        return np.stack([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], axis=1)
-
-    assert table_correlation(at(0, 10, 40), at(0, 1, 3)) == pytest.approx(1.0)
-    assert table_correlation(at(0, 40, 50), at(0, 1, 3)) == pytest.approx(0.5)  # ranks 2, 1, 3 against 3, 1, 2
-    assert table_correlation(5 * at(0, 10, 40), at(0, 10, 40)) == pytest.approx(1.0)

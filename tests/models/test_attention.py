@@ -98,35 +98,14 @@ def test_memory_slots_start_from_the_standard_normal_and_are_each_head_s_own(kin
     assert abs(memory.std() - 1) < 5 / (2 * memory.numel()) ** 0.5
 
 
-def test_full_attention_equals_torch() -> None:
-    torch.manual_seed(0)
-    ours = FullAttention(32, 8).double()
-    theirs = nn.MultiheadAttention(32, 8, batch_first=True).double()
-    theirs.load_state_dict({
-        "in_proj_weight": ours.qkv.weight, "in_proj_bias": ours.qkv.bias, "out_proj.weight": ours.out.weight, "out_proj.bias": ours.out.bias
-    })  # fmt: skip
-    tokens = torch.randn(5, 50, 32, dtype=torch.float64)
-    expected, _ = theirs(tokens, tokens, tokens)
-    torch.testing.assert_close(ours(tokens), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(ours.float()(tokens.float()).double(), expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("dim", "heads"), [(32, 8), (128, 4)])
-def test_full_attention_starts_as_torch_s_does(dim: int, heads: int) -> None:
+def test_full_attention_starts_as_torch_s_does() -> None:
     torch.manual_seed(3)
-    ours = FullAttention(dim, heads)
+    ours = FullAttention(32, 8)
     torch.manual_seed(3)
-    theirs = nn.MultiheadAttention(dim, heads)
-    assert theirs.in_proj_weight is not None
-    assert theirs.in_proj_bias is not None
-    for mine, other in (
-        (ours.qkv.weight, theirs.in_proj_weight),
-        (ours.qkv.bias, theirs.in_proj_bias),
-        (ours.out.weight, theirs.out_proj.weight),
-        (ours.out.bias, theirs.out_proj.bias),
-    ):
-        assert torch.equal(mine, other)
-        assert mine.requires_grad
+    theirs = nn.MultiheadAttention(32, 8)
+    assert torch.equal(ours.qkv.weight, theirs.in_proj_weight)
+    assert torch.equal(ours.out.weight, theirs.out_proj.weight)
+    assert not ours.qkv.bias.any() | ours.out.bias.any()
 
 
 def test_sliced_attention_starts_as_its_linear_layers_would() -> None:

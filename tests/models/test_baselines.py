@@ -28,22 +28,6 @@ def test_size_is_the_transformer_s_within_five_percent(study: Params, name: str)
     assert abs(count_parameters(build(baseline(study, name))) / count_parameters(build(study.base)) - 1) <= 0.05
 
 
-@pytest.mark.parametrize(
-    ("architecture", "widths", "expected"),
-    [
-        ("lenet", (6, 16, 120, 84), 61_706),  # the widths of 1998, every map connected to every other
-        ("mlp", (128,), 101_770),  # 784 * 128 + 128 + 128 * 10 + 10
-        ("mlp", (300, 100), 266_610),
-        ("cnn", (12, 26), 10_794),  # 120 + 24 + 1,308 + 24 + 2,834 + 52 + 6,110 + 52 + 270
-        ("rnn", (128,), 21_514),  # (28 + 128 + 2) * 128 + 1,290
-        ("lstm", (128,), 82_186),  # 4 * (28 + 128 + 2) * 128 + 1,290
-    ],
-)
-def test_size_at_other_widths(architecture: str, widths: tuple[int, ...], expected: int) -> None:
-    settings = BaselineSettings.model_validate({"architecture": architecture, "widths": widths})
-    assert count_parameters(build(settings)) == expected
-
-
 def normalize(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """By the batch's own mean and variance, channel by channel."""
     centred = x - x.mean((0, 2, 3), keepdim=True)

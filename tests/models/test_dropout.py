@@ -32,19 +32,6 @@ def test_masks_of_calls_neighbours_and_keys_are_independent() -> None:
         assert abs(torch.corrcoef(torch.stack([a, b]))[0, 1]) < bound
 
 
-def test_off_in_evaluation_and_repeatable_from_its_state() -> None:
-    layer = dropout(0.3)
-    x = torch.randn(50, 50)
-    assert torch.equal(layer.eval()(x), x)
-    layer.train()
-    layer(x)
-    state = {name: value.clone() for name, value in layer.state_dict().items()}
-    following = layer(x)
-    again = dropout(0.3, seed=9)
-    again.load_state_dict(state)
-    assert torch.equal(again(x), following)
-
-
 def word(key: int, call: int, element: int) -> int:
     """The 32 random bits of an element, one integer after the other."""
     bits = (element + key) % 2**32

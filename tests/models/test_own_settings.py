@@ -10,7 +10,6 @@ import pytest
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from pipeline.errors import UserError
 from pipeline.models import build, count_flops, count_parameters
 from pipeline.params import ARCHITECTURES, NetworkSettings, VariantSettings, parse, recorded
 from pipeline.params.architectures import Architecture
@@ -75,18 +74,3 @@ def test_an_option_that_came_later_keeps_the_key(raw: dict[str, Any], monkeypatc
     assert before.trained_as(old)
     assert recorded(old, "here") == before
     assert before.training_hash != parse(raw).resolve("deep").training_hash
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"hidden": 5}, "variants.mixer.hidden: 5 is odd."),
-        ({"hiden": 6}, "variants.mixer.hiden: mixer has no such option; the nearest is 'hidden'."),
-        ({"hidden": "six"}, "variants.mixer.hidden: Input should be a valid integer"),
-    ],
-)
-def test_a_wrong_option(raw: dict[str, Any], change: dict[str, Any], said: str) -> None:
-    raw["variants"]["mixer"] = {"architecture": "mixer", **change}
-    with pytest.raises(UserError) as caught:
-        parse(raw)
-    assert str(caught.value).startswith(said)

@@ -11,7 +11,6 @@ from timm.models import VisionTransformer as TimmTransformer
 
 from pipeline.models import build
 from pipeline.models.positions import interpolated, sincos2d_table, sinusoidal_table
-from pipeline.models.vit import PatchEmbedding
 from pipeline.params import ModelSettings, Params
 
 
@@ -48,15 +47,6 @@ def test_learned_positions_start_with_the_deviation_asked_for(study: Params) -> 
     assert abs(starts[0.02]["position"].std() / theirs.std() - 1) < 0.05
     assert torch.equal(starts[0.02].pop("position"), 0.02 * starts[1.0].pop("position"))
     assert all(torch.equal(value, starts[1.0][name]) for name, value in starts[0.02].items())
-
-
-def test_learned_positions_of_deviation_one_keep_every_bit(study: Params) -> None:
-    torch.manual_seed(3)
-    model = build(study.base)
-    torch.manual_seed(3)
-    PatchEmbedding(4, 32, conv=False)
-    torch.randn(1, 32)  # the class token
-    assert torch.equal(model.position, torch.randn(50, 32))
 
 
 def test_interpolation_worked_by_hand() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.params import Params, TrainSettings
 from pipeline.training import schedules
@@ -191,31 +190,6 @@ def test_the_state_is_changed_in_place(study: Params) -> None:
         run.optimizer.load({name: tensor.clone() for name, tensor in run.optimizer.state().items()})
         assert {name: tensor.data_ptr() for name, tensor in run.optimizer.state().items()} == places
         assert int(run.optimizer.state()["step"]) == 1
-
-
-class HostReads(TorchDispatchMode):
-    """Counts how often a number is taken out of a tensor; on a GPU the host waits for each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_the_host_reads_no_tensor(study: Params, options: dict[str, Any]) -> None:
-    run = Run(train(study, **options), [3, 1], stacked=True)
-    for parameter in run.parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    with HostReads() as reads:
-        run.optimizer.step()
-    assert reads.count == 0
-    with HostReads() as reads:  # what the optimiser's own comment warns of
-        torch.arange(3)[run.optimizer.state()["step"]]
-    assert reads.count == 1
 
 
 @pytest.mark.cuda
