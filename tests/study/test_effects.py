@@ -11,16 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from pipeline.study import effects
 from pipeline.study.effects import (
     MIN_ROUNDS,
-    TOGETHER,
     RankEstimate,
     ShareEstimate,
     contrast,
     look_level,
     look_orders,
     paired_contrast,
-    share_contrast,
     vote_estimate,
 )
 from pipeline.study.statistics import vote
@@ -45,16 +44,10 @@ def test_two_sides_are_scipys_welch_test(
     assert (interval.low, interval.high) == pytest.approx(tuple(test.confidence_interval(level)))
     assert found.p == pytest.approx(test.pvalue)
     assert found.freedom == pytest.approx(test.df)
-    mirrored = contrast(theirs, ours)
-    assert (mirrored.mean, mirrored.error) == pytest.approx((-found.mean, found.error))
-
-
-def test_one_side_is_scipys_t_interval_of_the_mean() -> None:
-    values = [1.0, 2.0, 4.0, 9.0]
-    interval = contrast(values).interval(0.98)
-    low, high = stats.t.interval(0.98, 3, loc=np.mean(values), scale=stats.sem(values))
-    assert interval is not None
-    assert (interval.low, interval.high) == pytest.approx((low, high))
+    alone = contrast(ours).interval(level)
+    assert alone is not None
+    assert (alone.low, alone.high) == pytest.approx(stats.t.interval(level, len(ours) - 1, loc=np.mean(ours), scale=stats.sem(ours)))
+    assert (contrast(ours[:1], theirs).interval(), contrast(ours[:1], theirs).p) == (None, None)
 
 
 def test_four_sides_worked_by_hand() -> None:
@@ -84,14 +77,6 @@ def test_differences_that_are_equal_on_paper_have_no_spread() -> None:
     assert paired_contrast(ours, theirs).error == 0
     same = contrast([0.97, 0.97], [0.97, 0.97])
     assert (same.mean, same.error, same.p) == (0.0, 0.0, None)
-    interval = same.interval()
-    assert interval is not None
-    assert (interval.low, interval.high) == (0.0, 0.0)
-
-
-def test_one_value_on_a_side_has_neither_interval_nor_p() -> None:
-    found = contrast([1.0], [2.0, 3.0])
-    assert (found.mean, found.interval(), found.p) == (-1.5, None, None)
 
 
 # --- shares ---
@@ -99,18 +84,15 @@ def test_one_value_on_a_side_has_neither_interval_nor_p() -> None:
 
 def test_shares_by_hand() -> None:
     """All of six against none has a chance of p^6 (1 - q)^6, at most ((1 + p - q) / 2)^12."""
-    found = share_contrast([1.0] * 6, [0.0] * 6)
+    found = effects.share_contrast([1.0] * 6, [0.0] * 6)
     assert found.mean == 1.0
     assert (found.interval(0.95).low, found.interval(0.95).high) == pytest.approx((2 * 0.025 ** (1 / 12) - 1, 1.0), abs=1e-6)
-    alike = share_contrast([0.0] * 6, [0.0] * 6).interval(0.95)
-    assert alike.low == pytest.approx(-alike.high)
-    assert alike.high > 1 - 0.025 ** (1 / 6)  # none of six is no proof of none at all, of either side
-    one = share_contrast([1.0, 0.0, 1.0, 1.0])
+    one = effects.share_contrast([1.0, 0.0, 1.0, 1.0])
     exact = stats.binomtest(3, 4).proportion_ci(0.9, "exact")
     assert (one.mean, one.interval(0.9).low, one.interval(0.9).high) == pytest.approx((0.75, exact.low, exact.high))
 
 
-@pytest.mark.parametrize("sizes", [(6, 6), (6, 10), (10, 10), (20, 10)])
+@pytest.mark.parametrize("sizes", [(6, 6), (20, 10)])
 def test_shares_are_covered_wherever_they_lie(sizes: tuple[int, int]) -> None:
     """Over all outcomes of both sides, weighted by their chance, for any pair of true shares."""
     level = look_level((6, 10, 20))
@@ -184,7 +166,7 @@ def test_all_looks_together_err_at_the_rate_that_their_level_is_for() -> None:
         return float(missed.mean())
 
     for looks in ((6, 10, 20), (3, 6)):
-        assert simulated(looks, look_level(looks)) == pytest.approx(TOGETHER, abs=0.002)
+        assert simulated(looks, look_level(looks)) == pytest.approx(effects.TOGETHER, abs=0.002)
     assert 0.9883 < look_level((6, 10, 20)) < 0.9885
 
 
@@ -203,18 +185,3 @@ def test_the_votes_error_is_the_delete_half_jackknife_by_hand() -> None:
     pairs = [(vote(predictions[list(kept)]) == labels).mean() for kept in itertools.combinations(range(3), 2)]
     assert vote_estimate(predictions[:3], labels).error == pytest.approx(math.sqrt(2) * np.std(pairs))  # one of three is left out
     assert math.isnan(vote_estimate(predictions[:1], labels).error)
-
-
-def test_the_votes_interval_covers_what_other_seeds_give() -> None:
-    """Voters that know each image with a chance of its own; the truth is the mean vote of as many other voters."""
-    rng = np.random.default_rng(1)
-    chance = rng.beta(3, 1.2, 300)
-
-    def predictions(seeds: int) -> np.ndarray:
-        wrong: np.ndarray = (rng.uniform(size=(seeds, 300)) > chance).astype(np.uint8)
-        return wrong
-
-    labels = np.zeros(300, dtype=np.uint8)
-    truth = np.mean([(vote(predictions(9)) == labels).mean() for _ in range(400)])
-    intervals = [vote_estimate(predictions(9), labels).interval(0.95) for _ in range(40)]
-    assert sum(interval is not None and interval.low <= truth <= interval.high for interval in intervals) >= 36

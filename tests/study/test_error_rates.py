@@ -31,19 +31,8 @@ def test_the_table_has_every_scenario_and_keeps_its_promise() -> None:
 
 
 def test_seeds_are_added_side_by_side() -> None:
-    assert look_orders((6, 10, 20)) == [
-        [(6, 6), (6, 10), (10, 10), (10, 20), (20, 20)],
-        [(6, 6), (6, 10), (10, 10), (20, 10), (20, 20)],
-        [(6, 6), (10, 6), (10, 10), (10, 20), (20, 20)],
-        [(6, 6), (10, 6), (10, 10), (20, 10), (20, 20)],
-    ]
-    assert (look_orders((3,)), look_orders(())) == ([[(3, 3)]], [[]])
-
-
-def test_the_same_trials_give_the_same_counts() -> None:
-    scenario = next(scenarios())
-    assert rates(scenario, 5) == rates(scenario, 5)
-    found = verdicts(scenario, np.random.default_rng(0))
+    assert look_orders((6, 10)) == [[(6, 6), (6, 10), (10, 10)], [(6, 6), (10, 6), (10, 10)]]
+    found = verdicts(next(scenarios()), np.random.default_rng(0))
     assert [len(order) for order in found] == [len(order) for order in look_orders(LOOKS)]
     assert {verdict for order in found for verdict in order} <= {*DECIDED, "not decided"}  # trainings that do not move
 

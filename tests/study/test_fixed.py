@@ -13,7 +13,7 @@ import torch
 
 from docs.method.fixed_claims import digests_at
 from pipeline.data.datasets import load as load_arrays
-from pipeline.params import ClaimSettings, Params, VariantSettings, parse
+from pipeline.params import ClaimSettings, Params, VariantSettings
 from pipeline.provenance import loaded_code
 from pipeline.runner import pool, seeds
 from pipeline.study import Training
@@ -116,12 +116,3 @@ def test_a_training_keeps_the_claims_of_its_start(
     grouped = seeds.origins([part.replayed({"code_hash": "f" * 64, "exact": True}) for part in parts])
     assert {tuple(group["seeds"]): group["claims"] for group in grouped["trainings"]} == {(0,): ["early"], (1,): ["early", "late"]}
     assert torch.get_num_threads() == 1
-
-
-def test_a_study_knows_the_claims_of_a_variant(raw_params: dict[str, Any], study: Params) -> None:
-    both = [claim.digest for claim in study.claims.values() if "no-position" in {*claim.comparisons[0].variants}]
-    assert both
-    assert {*both} <= {*study.claims_of("no-position")}
-    assert study.claims_of("nobody") == ()
-    again = {id: {**claim, "sentence": "Other words."} for id, claim in raw_params["claims"].items()}
-    assert parse({**raw_params, "claims": again}).claims_of("base") == study.claims_of("base")
