@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pipeline.commands.compare import LIMIT, Change, Comparison, compare, main, read, render
+from pipeline.commands.compare import LIMIT, Change, Comparison, code, compare, main, read, render
 from pipeline.errors import UserError
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.runner import seeds
@@ -86,8 +86,13 @@ class Repository:
     def both(self, first: str, second: str = "HEAD") -> Comparison:
         return compare(read(first), read(second))
 
-    def only(self, first: str) -> Change:
-        (change,) = self.both(first).changes
+    def changed(self, base: Sequence[float], head: Mapping[int, float] | Sequence[float], **run: Any) -> Change:
+        """What `base` trained again is, at two commits."""
+        self.train("base", base)
+        self.commit()
+        self.train("base", head, **run)
+        self.commit()
+        (change,) = self.both("HEAD~1").changes
         return change
 
 
@@ -101,11 +106,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
 
 
 def test_paired_numbers_are_scipys_and_pairs_go_by_seed(study: Repository) -> None:
-    study.train("base", BASE)
-    first = study.commit()
-    study.train("base", {seed: HEAD[seed] for seed in (5, 2, 6, 0, 3, 1, 4)})
-    study.commit()
-    change = study.only(first)
+    change = study.changed(BASE, {seed: HEAD[seed] for seed in (5, 2, 6, 0, 3, 1, 4)})
     ends = stats.ttest_rel(HEAD, BASE).confidence_interval(0.95)
     assert change.paired
     assert change.interval is not None
@@ -118,11 +119,7 @@ def test_paired_numbers_are_scipys_and_pairs_go_by_seed(study: Repository) -> No
 
 
 def test_other_seeds_are_compared_by_welch(study: Repository) -> None:
-    study.train("base", BASE[:4])
-    first = study.commit()
-    study.train("base", HEAD)
-    study.commit()
-    change = study.only(first)
+    change = study.changed(BASE[:4], HEAD)
     theirs = stats.ttest_ind(HEAD, BASE[:4], equal_var=False)
     ends = theirs.confidence_interval(0.95)
     assert not change.paired
@@ -153,12 +150,9 @@ def test_holm_is_over_the_variants_that_could_differ(study: Repository) -> None:
 
 @pytest.mark.parametrize("head", [{0: 0.6}, {3: 0.5, 4: 0.5}])
 def test_where_there_is_no_spread_there_is_no_test(study: Repository, head: dict[int, float]) -> None:
-    study.train("base", [0.5] * len(head))
-    first = study.commit()
-    study.train("base", head)
-    study.commit()
-    assert (study.only(first).p, study.only(first).interval) == (None, None)
-    assert "nan" not in render(study.both(first))
+    change = study.changed([0.5] * len(head), head)
+    assert (change.p, change.interval) == (None, None)
+    assert "nan" not in render(study.both("HEAD~1"))
 
 
 # --- what differs ---
@@ -182,19 +176,21 @@ def test_added_removed_and_changed_settings(study: Repository) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "shown"),
+    ("run", "shown"),
     [
-        ("code_hash", "e" * 64, "code_hash: cccccccccc → eeeeeeeeee"),
-        ("versions", {"python": "3.11.7", "torch": "2.16.0"}, "versions.torch: 2.15.0 → 2.16.0"),
+        ({"code_hash": "e" * 64}, "code_hash: cccccccccc → eeeeeeeeee"),
+        ({"versions": {"python": "3.11.7", "torch": "2.16.0"}}, "versions.torch: 2.15.0 → 2.16.0"),
+        ({"device_name": "<b>x</b> @somebody"}, "device_name: A processor (2 cores) → <b>x</b> @somebody"),
+        ({"device_name": "a | `b`"}, "device_name: A processor (2 cores) → a | `b`"),
     ],
 )
-def test_why_a_variant_was_trained_anew(study: Repository, key: str, value: object, shown: str) -> None:
-    study.train("base", BASE)
-    first = study.commit()
-    study.train("base", HEAD, **{key: value})
-    study.commit()
-    assert study.only(first).causes == (shown,)
-    assert f"| `{shown}` |" in render(study.both(first))
+def test_why_a_variant_was_trained_anew(study: Repository, run: dict[str, Any], shown: str) -> None:
+    """Text of a repository stays text, in a table's cell."""
+    assert study.changed(BASE, HEAD, **run).causes == (shown,)
+    page = render(study.both("HEAD~1"))
+    assert code(shown) in page
+    assert shown not in re.sub(r"`[^`]*`", "", page)
+    assert len({len(re.split(r"(?<!\\)\|", line)) for line in page.splitlines() if line.startswith("|")}) == 1
 
 
 def test_added_seeds_are_no_change_and_a_bit_is_one(study: Repository) -> None:
@@ -227,31 +223,17 @@ def test_verdicts_that_changed(study: Repository) -> None:
 # --- the page ---
 
 
-@pytest.mark.parametrize("count", [1, 300])
-def test_any_number_of_variants_fits_into_a_comment(study: Repository, count: int) -> None:
+def test_any_number_of_variants_fits_into_a_comment(study: Repository) -> None:
     study.train("base", BASE)
-    record = study.records["base"]
-    study.records = {f"{'v' * 70}{i}": record | {"variant": f"{'v' * 70}{i}"} for i in range(count)}
+    study.records = {name: study.records["base"] | {"variant": name} for name in (f"{'v' * 70}{i}" for i in range(300))}
     study.write()
-    first = study.commit()
+    study.commit()
     for one in study.records.values():
         one["epochs"] = [[*row[:3], row[3] + 1, *row[4:]] for row in one["epochs"]]
     study.write()
-    study.commit()
-    page = render(study.both(first))
+    page = render(study.both("HEAD", ""))
     assert len(page) <= LIMIT
-    assert ("rows left out" in page) == (count > 200)
-
-
-@pytest.mark.parametrize("text", ["<b>x</b> @somebody", "a | `b`"])
-def test_text_of_a_repository_stays_text(study: Repository, text: str) -> None:
-    study.train("base", BASE)
-    first = study.commit()
-    study.train("base", HEAD, device_name=text)
-    study.commit()
-    page = render(study.both(first))
-    assert text not in re.sub(r"`[^`]*`", "", page)
-    assert len({len(re.split(r"(?<!\\)\|", line)) for line in page.splitlines() if line.startswith("|")}) == 1
+    assert "rows left out" in page
 
 
 # --- the command ---
