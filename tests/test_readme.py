@@ -30,6 +30,14 @@ def test_its_count_of_claims_fixed_before_is_the_first_pages() -> None:
     assert said[0] == said[1]
 
 
+def test_what_the_best_of_six_seeds_would_report_is_the_pages() -> None:
+    (said,) = re.findall(
+        r"Of (\d+) networks here, the best epoch of the best of 6 seeds has \[(\d+\.\d %)", (ROOT / "README.md").read_text()
+    )
+    page = (ROOT / "reports/one-run.md").read_text(encoding="utf-8")
+    assert re.findall(r"by the best epoch of the best seed (\d+\.\d %) \(medians of (\d+) networks\)", page) == [(said[1], said[0])]
+
+
 def test_a_variant_is_added_to_lines_that_are_there() -> None:
     (diff,) = re.findall(r"^```diff\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     kept = [line[1:] for line in diff.splitlines() if not line.startswith("+")]

@@ -17,7 +17,7 @@ from pipeline.files import replacing
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import DATASETS, Params
-from pipeline.report import claims, curves, experiment, text, timing
+from pipeline.report import claims, curves, experiment, one_run, text, timing
 from pipeline.report.experiment import Table
 from pipeline.report.figures import Material, Picture
 from pipeline.report.figures.measure import ranking as ranked
@@ -36,7 +36,7 @@ from pipeline.timing.results import load as load_timings
 REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage
 # Removed where they are no longer written.
-OWN = ("timing.md", "thesis.md", "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")
+OWN = ("timing.md", "thesis.md", one_run.PAGE, "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")
 PUBLISHED_ACCURACY = 0.977  # of the thesis's configuration, which is the base; its author reports it, the thesis shows curves only
 _VERDICTS: tuple[Verdict, ...] = (*DECIDED, "not decided", "not settled", "learned nothing", "short run", "not run")
 _SHORT = 12  # characters of a commit or hash that a page shows
@@ -133,6 +133,7 @@ class _Report:
             files |= {f"experiments/{name}.md": page.encode(), **{f"experiments/figures/{one.name}.png": one for one in pictures}}
         files |= _first(params, runs, judgements, places, self.data, timed=timings is not None)
         files |= _thesis(params, runs, list(judgements.values()), places, timings)
+        files |= one_run.render(params, runs)
         looks = {"looks": params.looks, "level": LEVEL, "look_level": look_level(params.looks), "preview": params.preview}
         tried = [one for one in judgements.values() if one.verdict in (*DECIDED, "not decided")]
         files["method.md"] = text.page(
@@ -204,6 +205,7 @@ def _first(
         fixed=Counter(one.fixed.word for one in judgements.values() if one.fixed and one.verdict in DECIDED),
         seen=[one.id for one in judgements.values() if one.claim.seen and one.verdict in DECIDED],
         of_thesis=any(map(_section, judgements.values())),
+        one_run=bool(one_run.select(runs)),
     )
     return {"README.md": page} | {f"figures/{made.name}.png": made for made in (ranks, overview) if made}
 

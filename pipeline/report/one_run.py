@@ -1,0 +1,57 @@
+"""The page that says what one run, or the best of several, would have reported of each network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from pipeline.params import Params
+from pipeline.report import text
+from pipeline.report.figures import rows
+from pipeline.report.figures.base import COLOURS, Picture
+from pipeline.report.figures.rows import Row
+from pipeline.study import Training
+from pipeline.study.effects import look_level
+from pipeline.study.selection import SEEDS, Selected, orders, select
+
+PAGE = "one-run.md"
+_RULES = ("the best epoch of a run", f"the best of {SEEDS} seeds", "the best epoch of the best seed")
+_ENDS = (5, 95)  # percentiles between which nine tenths of the networks lie
+
+
+def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes | Picture]:
+    """The page and its figure; nothing where no classifier has so many seeds."""
+    found = select(runs)
+    if not found:
+        return {}
+    level = look_level(params.looks)
+    ordered = sorted(orders(params.experiments, runs, level), key=lambda one: -one.one)
+    picture = _picture(found)
+    page = text.page(
+        "one-run.md.j2", preview=params.preview, seeds=SEEDS, level=100 * level, picture=picture,
+        networks=sorted(found, key=lambda one: -one.gains[2]), rules=list(zip(_RULES, _summaries(found), strict=True)),
+        orders=ordered, one=[order.one for order in ordered], three=[order.three for order in ordered],
+    )  # fmt: skip
+    return {PAGE: page, f"figures/{picture.name}.png": picture}
+
+
+def _summaries(found: Sequence[Selected]) -> list[tuple[float, float, float]]:
+    """By rule the median of the networks' gains, and the ends between which nine tenths of them lie."""
+    gains = np.array([one.gains for one in found])
+    return [(float(np.median(column)), *map(float, np.percentile(column, _ENDS))) for column in gains.T]
+
+
+def _picture(found: Sequence[Selected]) -> Picture:
+    gains = 100 * np.array([one.gains for one in found])
+    made = [
+        Row(rule, 100 * median, 100 * low, 100 * high, COLOURS[0], seeds=column, right=f"{100 * median:.1f} %")
+        for rule, (median, low, high), column in zip(_RULES, _summaries(found), gains.T, strict=True)
+    ]
+    caption = (
+        f"What a rule of reporting takes off the test errors that a network makes on average (%). A ring is a network, of which the first "
+        f"{SEEDS} seeds count; the diamond is the median of {len(found)} networks, the bar holds nine tenths of them."
+    )
+    draw = partial(rows.draw, made, "", "errors gone by the choice (%)", inches=1.0, fontsize=10, solid=(0.0,))
+    return Picture(caption, draw, "one-run")

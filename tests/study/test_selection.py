@@ -1,0 +1,52 @@
+"""What choosing by the test images adds, and how often few runs put two networks in the wrong order: by hand and by counting."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.study.selection import misordered, orders, select
+
+
+def trained(errors: np.ndarray) -> Any:
+    """A training with these test errors, (seeds, epochs)."""
+    return SimpleNamespace(test_error=errors, settings=SimpleNamespace(task="classification"))
+
+
+def test_the_best_epoch_and_the_best_seed_by_hand() -> None:
+    # Five late epochs, of which a seed's second is its best; the first epoch, which is late for nobody, is better still in seed 0.
+    errors = np.array([[0.01, *[0.01 * (seed + 4)] * 4] + [0.01 * (seed + 2)] + [0.01 * (seed + 4)] * 20 for seed in range(6)])
+    (found,) = select({"a": trained(errors), "few": trained(errors[:5]), "perfect": trained(0 * errors)})
+    assert found.variant == "a"
+    assert found.typical == pytest.approx(0.065)  # the mean of 4 to 9 %
+    assert found.epoch == pytest.approx(0.01)
+    assert found.seed == pytest.approx(0.04)
+    assert found.gains == pytest.approx((1 - 1 / 6.5, 1 - 4 / 6.5, 1 - 1 / 6.5))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_wrong_orders_are_counted_over_all_draws(n: int) -> None:
+    rng = np.random.default_rng(0)
+    more, fewer = rng.integers(3, 9, 7) / 100, rng.integers(2, 8, 6) / 100  # with ties
+    means = [[sum(drawn) for drawn in itertools.combinations(side, n)] for side in (more, fewer)]
+    wrong = [1.0 if a < b - 1e-9 else 0.5 if abs(a - b) < 1e-9 else 0.0 for a in means[0] for b in means[1]]
+    assert misordered(more, fewer, n) == pytest.approx(float(np.mean(wrong)))
+
+
+def test_only_networks_that_differ_are_put_in_order() -> None:
+    rng = np.random.default_rng(1)
+    made = {
+        name: trained(level * np.exp(rng.normal(0, 0.1, (10, 30)))) for name, level in (("base", 0.03), ("same", 0.03), ("worse", 0.04))
+    }
+    experiments: Any = {
+        "one": SimpleNamespace(baseline="base", variants=("base", "same", "worse")),
+        "other": SimpleNamespace(baseline="worse", variants=("worse", "base")),
+    }
+    (found,) = orders(experiments, made, 0.99)
+    assert (found.variant, found.reference) == ("worse", "base")
+    assert found.ratio == pytest.approx(4 / 3, rel=0.1)
+    assert 0 <= found.three <= found.one < 0.5
