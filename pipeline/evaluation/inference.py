@@ -77,15 +77,18 @@ def run(groups: Sequence[Task], processes: int) -> Generator[tuple[Task, Result 
     Raises:
         UserError: a process died (status 1).
     """
-    # Spawned, because torch's threads and CUDA do not survive a fork.
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_start, initargs=(os.getpid(), groups[0].device))
+    device = groups[0].device
     try:
-        futures = {pool.submit(measure, task): task for task in groups}
-        for future in as_completed(futures):
-            try:
-                yield futures[future], future.result()
-            except UserError as error:
-                yield futures[future], error
+        # Spawned, because torch's threads and CUDA do not survive a fork.
+        pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_start, initargs=(os.getpid(), device))
+    except OSError as error:  # their locks lie in /dev/shm, which some containers do not let write
+        print(f"One process evaluates: shared memory cannot be had ({error}).", flush=True)
+        _set_up(device)
+        yield from ((task, _attempt(task)) for task in groups)
+        return
+    try:
+        futures = {pool.submit(_attempt, task): task for task in groups}
+        yield from ((futures[future], future.result()) for future in as_completed(futures))
     except BrokenProcessPool:
         raise UserError(
             "A process of the evaluation ended early (out of memory?); run the same command again: what is evaluated is kept.", status=1
@@ -94,9 +97,20 @@ def run(groups: Sequence[Task], processes: int) -> Generator[tuple[Task, Result 
         pool.shutdown(cancel_futures=True)
 
 
+def _attempt(task: Task) -> Result | UserError:
+    try:
+        return measure(task)
+    except UserError as error:
+        return error
+
+
 def _start(parent: int, device: str) -> None:
     """Initialises a worker process."""
     pool.die_with_parent(parent)
+    _set_up(device)
+
+
+def _set_up(device: str) -> None:
     import torch
 
     from pipeline.training.engine import set_reproducible

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from pipeline import params
 from pipeline.data.datasets import load
 from pipeline.errors import UserError
-from pipeline.evaluation import attention, recurrence, saturation
+from pipeline.evaluation import attention, inference, recurrence, saturation
 from pipeline.evaluation.classification import position_columns, scale, shift
 from pipeline.evaluation.inference import Task, first_changes, measure
 from pipeline.measures.positions import table_correlation
@@ -323,3 +324,19 @@ def test_weights_that_are_not_here(settings_of: dict[str, params.VariantSettings
     assert np.array_equal(measure(alone).losses, measure(make_task(settings_of["net"], file_of(runs, "net"), arrays)).losses)
     with pytest.raises(UserError, match="The weights of net's seed 2, 7 are not here"):
         measure(make_task(settings_of["net"], tmp_path / "net.safetensors", arrays, seeds=(2, 7)))
+
+
+def test_without_shared_memory_one_process_finds_the_same(
+    settings_of: dict[str, params.VariantSettings], runs: Path, tmp_path: Path, arrays: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a container whose /dev/shm is read-only or full there are no locks between processes."""
+    here, gone = make_task(settings_of["tiny"], file_of(runs, "tiny"), arrays), make_task(settings_of["tiny"], tmp_path / "gone", arrays)
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", _refuse)
+    found = dict(inference.run([here, gone], 2))
+    assert isinstance(found[gone], UserError)
+    assert isinstance(result := found[here], inference.Result)
+    assert np.array_equal(result.arrays["predictions"], measure(here).arrays["predictions"])
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
