@@ -20,6 +20,7 @@ from pipeline.params import load, nearest
 from pipeline.report import pages, text
 from pipeline.report.experiment import Table
 from pipeline.report.figures.base import pdf
+from pipeline.report.words import MINUS
 from pipeline.study.results import load_current
 
 FOLDER = Path("build/export")
@@ -32,11 +33,11 @@ def main(argv: list[str]) -> None:
     name, params = parser.parse_args(argv).experiment, load()
     if name not in params.experiments:
         raise UserError(f"There is no experiment {name!r}{nearest(name, params.experiments)}: `make export EXPERIMENT=name`.")
-    page, pictures, tables = pages.export(params, load_current(params).trainings, name)
+    page, pictures, tables = pages.Report(params, load_current(params).trainings).experiment(name, alone=True)
     if not tables:
         raise UserError(f"None of the variants of {name} was trained yet: `make repro` trains them.")
     drawn = {picture.name: b64encode(picture.png(pages.REPORTS / f"experiments/figures/{picture.name}.png")) for picture in pictures}
-    files = {f"{name}.html": html(page, {name: content.decode() for name, content in drawn.items()}).encode()}
+    files = {f"{name}.html": html(page.decode(), {name: content.decode() for name, content in drawn.items()}).encode()}
     files |= {f"{picture.name}.pdf": pdf(picture.draw) for picture in pictures}
     files |= {"table-1.csv": csv(tables[0]).encode(), "table-1.tex": latex(tables[0]).encode()}
     for file, content in files.items():
@@ -78,14 +79,14 @@ def csv(table: Table) -> str:
         parts = [found.groups() if (found := _ESTIMATE.fullmatch(cell.replace(text.NBSP, " "))) else (cell,) for cell in cells]
         for place, end in enumerate(("", " low", " high")[: max(map(len, parts))]):
             columns[f"{head}{end}"] = [part[place] if place < len(part) else "" for part in parts]
-    return str(pd.DataFrame(columns).to_csv(index=False, lineterminator="\n")).replace(text.MINUS, "-")
+    return str(pd.DataFrame(columns).to_csv(index=False, lineterminator="\n")).replace(MINUS, "-")
 
 
 def latex(table: Table) -> str:
     """The table for a document that loads booktabs."""
     frame = pd.DataFrame(table.rows, columns=list(table.head))
     made = frame.to_latex(index=False, escape=True, caption=f"{table.title}.", column_format="l" + "r" * (len(table.head) - 1))
-    return str(made).replace(text.MINUS, "$-$").replace(text.NBSP, "~")
+    return str(made).replace(MINUS, "$-$").replace(text.NBSP, "~")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,10 @@ from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH, FloatArray
 from pipeline.params import ExperimentSettings, Params
 from pipeline.report import text
-from pipeline.report.figures import Material, Picture, captions, pictures
+from pipeline.report.figures import Material, captions, pictures
 from pipeline.report.figures.base import named
+from pipeline.report.words import MINUS, listed
 from pipeline.study import Training
-from pipeline.study.claims import Judgement, is_timed
 from pipeline.study.effects import effect, look_level, mapped
 from pipeline.study.results import summarized
 from pipeline.study.statistics import Interval, Summary
@@ -35,17 +36,6 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     fold: str = ""
-
-
-def difference(measure: str, values: FloatArray, reference: FloatArray, level: float) -> tuple[float, Interval | None] | None:
-    """Of two sides of (seeds,) values, with its interval where each has two seeds; of a measure whose effects are ratios, the ratio of
-    the geometric means. None where a value is not finite, or has no logarithm and the effect is a ratio."""
-    try:
-        estimate = effect(MEASURES[measure], values, reference)
-    except ValueError:
-        return None
-    show, ends = math.exp if MEASURES[measure].ratio else float, estimate.interval(level)
-    return show(estimate.mean), ends and mapped(ends, show)
 
 
 @dataclass(frozen=True)
@@ -85,10 +75,22 @@ class Tables:
         return summarized(self.runs[variant], measure) if variant in self.runs else None
 
     def difference(self, measure: str, variant: str, reference: str) -> tuple[float, Interval | None] | None:
-        sides = [self.values(measure, name) for name in (variant, reference)]
-        return None if sides[0] is None or sides[1] is None else difference(measure, sides[0], sides[1], self.level)
+        """Of two sides, with its interval where each has two seeds; of a measure whose effects are ratios, the ratio of the geometric
+        means. None where a side or a finite value is missing, or one has no logarithm and the effect is a ratio."""
+        ours, theirs = (self.values(measure, name) for name in (variant, reference))
+        if ours is None or theirs is None:
+            return None
+        try:
+            estimate = effect(MEASURES[measure], ours, theirs)
+        except ValueError:
+            return None
+        show, ends = math.exp if MEASURES[measure].ratio else float, estimate.interval(self.level)
+        return show(estimate.mean), ends and mapped(ends, show)
 
     # --- columns ---
+
+    def _of_run(self, head: str, show: Callable[[Training], str]) -> Column:
+        return head, lambda variant: show(self.runs[variant]) if variant in self.runs else "-"
 
     def _n(self, measure: str) -> Column:
         def cell(variant: str) -> str:
@@ -100,50 +102,40 @@ class Tables:
 
         return "n", cell
 
-    def _summary(self, measure: str, head: str, show: Callable[[Summary], str]) -> Column:
-        return head, lambda variant: "-" if (found := self.summary(measure, variant)) is None else show(found)
-
     def _values(self, measure: str, head: str, *, interval: bool = False) -> list[Column]:
         """n, mean, and standard deviation or interval."""
         show = partial(text.value, MEASURES[measure])
+
+        def column(head: str, cell: Callable[[Summary], str]) -> Column:
+            return head, lambda variant: "-" if (found := self.summary(measure, variant)) is None else cell(found)
+
         if interval:
-            return [self._n(measure), self._summary(measure, head, lambda found: text.estimate(found.mean, found.interval, show))]
-        sd = self._summary(measure, "sd", lambda found: show(found.sd) if found.n > 1 else "-")
-        return [self._n(measure), self._summary(measure, head, lambda found: show(found.mean)), sd]
+            return [self._n(measure), column(head, lambda found: text.estimate(found.mean, found.interval, show))]
+        sd = column("sd", lambda found: show(found.sd) if found.n > 1 else "-")
+        return [self._n(measure), column(head, lambda found: show(found.mean)), sd]
 
     def _versus(self, measure: str, head: str, *, beside: bool = False) -> Column:
         """The difference to the baseline, or to what the variant is set beside."""
 
         def cell(variant: str) -> str:
             reference = self.experiment.beside_of(variant) if beside else self.experiment.baseline
-            if variant == reference:
-                return ""
             found = self.difference(measure, variant, reference)
-            return "-" if found is None else text.estimate(*found, partial(text.change, MEASURES[measure]))
+            said = "-" if found is None else text.estimate(*found, partial(text.change, MEASURES[measure]))
+            return said if variant != reference else ""
 
         return head, cell
 
-    def _of_run(self, head: str, show: Callable[[Training], str]) -> Column:
-        return head, lambda variant: show(self.runs[variant]) if variant in self.runs else "-"
+    def _mean(self, head: str, values: Callable[[Training], FloatArray | None], show: Callable[[float], str] = text.percent) -> Column:
+        def cell(run: Training) -> str:
+            found = values(run)
+            if found is None or np.isnan(found).all():
+                return "-"
+            return show(float(found.mean())) if np.isfinite(found).all() else "not finite"
+
+        return self._of_run(head, cell)
 
     def _evaluated(self, head: str, column: str, show: Callable[[float], str] = text.percent) -> Column:
-        """The mean of a column of the evaluation."""
-
-        def cell(run: Training) -> str:
-            values = (run.evaluation or {}).get(column)
-            finite = np.array([]) if values is None else values[np.isfinite(values)]
-            return show(float(finite.mean())) if finite.size else "-"
-
-        return self._of_run(head, cell)
-
-    def _last(self, head: str, curve: Callable[[Training], FloatArray], show: Callable[[float], str]) -> Column:
-        """The mean over the seeds after the last epoch."""
-
-        def cell(run: Training) -> str:
-            last = curve(run)[:, -1]
-            return show(float(last.mean())) if np.isfinite(last).all() else "-" if np.isnan(last).all() else "not finite"
-
-        return self._of_run(head, cell)
+        return self._mean(head, lambda run: (run.evaluation or {}).get(column), show)
 
     # --- tables ---
 
@@ -157,7 +149,7 @@ class Tables:
     def made(self) -> list[Table]:
         baseline, own, is_captioner = self.experiment.baseline, MEASURES[self.own], self.task == "captioning"
         error = "scene error" if is_captioner else "late test error"
-        points = self._versus(self.end, f"{text.MINUS} {baseline} (points)")
+        points = self._versus(self.end, f"{MINUS} {baseline} (points)")
         if is_captioner:
             beam = self._values("scene accuracy by beam search", "beam (%)", interval=True)[1:]
             columns = [*self._values(self.end, "greedy (%)", interval=True), points, *beam]
@@ -169,23 +161,23 @@ class Tables:
         if besides := [v for v in self.experiment.variants if self.experiment.beside_of(v) not in (v, baseline)]:
             columns = [
                 ("beside", self.experiment.beside_of),
-                self._versus(self.end, f"{text.MINUS} it (points)", beside=True),
+                self._versus(self.end, f"{MINUS} it (points)", beside=True),
                 self._versus(error, "error / it", beside=True),
             ]
             found.append(self._table("Differences to another variant than the baseline: to one that differs in less", columns, besides))
         if self.own != self.end:
             head = f"{self.own} ({own.of_value})" if own.of_value else self.own
-            versus = self._versus(self.own, f"{'/' if own.ratio else text.MINUS} {baseline}")
+            versus = self._versus(self.own, f"{'/' if own.ratio else MINUS} {baseline}")
             found.append(self._table(own.note.rstrip("."), [*self._values(self.own, head), versus]))
         return found + (self._of_captions() if is_captioner else self._of_the_end()) + [self._settings()]
 
     def _of_the_end(self) -> list[Table]:
         columns = [
-            self._of_run("accuracy (%)", lambda run: text.percent(float(run.accuracy.mean()))),
+            self._mean("accuracy (%)", lambda run: run.accuracy),
             self._of_run("min to max", lambda run: f"{text.percent(run.accuracy.min())} to {text.percent(run.accuracy.max())}"),
-            self._last("train loss", lambda run: run.train_loss, "{:.4f}".format),
-            self._last("test loss", lambda run: run.test_loss, "{:.4f}".format),
-            self._versus("test loss", f"test loss {text.MINUS} {self.experiment.baseline}"),
+            self._mean("train loss", lambda run: run.train_loss[:, -1], "{:.4f}".format),
+            self._mean("test loss", lambda run: run.test_loss[:, -1], "{:.4f}".format),
+            self._versus("test loss", f"test loss {MINUS} {self.experiment.baseline}"),
         ]
         return [self._table("After the last epoch; losses in nats", columns, fold="The last epoch alone, and the losses")]
 
@@ -200,9 +192,9 @@ class Tables:
         ]
         phrasings = [self._evaluated(name, f"greedy_share_{name.replace(' ', '_')}") for name in (*PHRASINGS, "no phrasing")]
         last = [
-            self._last("train loss", lambda run: run.train_loss, "{:.4f}".format),
-            self._last("validation loss", lambda run: run.test_loss, "{:.4f}".format),
-            self._last("validation scene accuracy (%)", lambda run: run.test_accuracy, text.percent),
+            self._mean("train loss", lambda run: run.train_loss[:, -1], "{:.4f}".format),
+            self._mean("validation loss", lambda run: run.test_loss[:, -1], "{:.4f}".format),
+            self._mean("validation scene accuracy (%)", lambda run: run.accuracy),
         ]
         material = Material("", self.experiment, [self.runs[v] for v in self.experiment.variants if v in self.runs])
         return [
@@ -248,49 +240,21 @@ class Tables:
             ratios = {one: self.difference("late test error", variant, one) for one in references if one != variant}
             beside = [f"{text.estimate(*ratio, text.digits)} times those of {one}" for one, ratio in ratios.items() if ratio]
             if found and beside:
-                said.append(f"{subject} gets {text.percent(found.mean)} % of the test images right; its errors are {text.listed(beside)}.")
+                said.append(f"{subject} gets {text.percent(found.mean)} % of the test images right; its errors are {listed(beside)}.")
         return said
 
 
-def render(
-    params: Params,
-    material: Material,
-    runs: Mapping[str, Training],
-    judgements: Sequence[Judgement],
-    *,
-    timed: bool = False,
-    alone: bool = False,
-) -> tuple[str, list[Picture], list[Table]]:
-    """The page, its pictures and its tables.
-
-    Args:
-        runs: of all variants that were trained.
-        judgements: of the experiment's claims.
-        timed: whether there is a timing page to link to.
-        alone: whether the page stands without the others.
-    """
+def values(params: Params, material: Material, runs: Mapping[str, Training]) -> dict[str, Any]:
+    """What the page's template takes. `runs`: of all variants that were trained."""
     experiment, present = material.experiment, material.runs
-    drawn = [picture for kind in experiment.figures for picture in pictures(kind, material)]
     tables = Tables(params, experiment, runs)
-    made = tables.made() if present else []
-    page = text.page(
-        "experiment.md.j2",
-        preview=params.preview,
-        experiment=experiment,
-        title=MEASURES[tables.own].title,
-        answer=tables.answer(),
-        leads=tables.leads(),
-        images_shown=params.images_shown,
-        brief=[run.variant for run in present if run.images_shown < params.images_shown and tables.task == "classification"],
-        absent=[variant for variant in experiment.variants if variant not in runs],
-        tables=made,
-        figures=drawn,
-        judgements=judgements,
-        level=100 * tables.level,
-        look_level=tables.level,
-        examples="train scenes" if tables.task == "captioning" else "training images",
-        timed=timed and any(is_timed(judgement.claim) for judgement in judgements),
-        alone=alone,
-        label=str,
-    )
-    return page.decode(), drawn, made
+    return {
+        "experiment": experiment,
+        "measure": MEASURES[tables.own],
+        "answer": tables.answer(),
+        "leads": tables.leads(),
+        "brief": [run.variant for run in present if run.images_shown < params.images_shown and tables.task == "classification"],
+        "tables": tables.made() if present else [],
+        "figures": [picture for kind in experiment.figures for picture in pictures(kind, material)],
+        "examples": "train scenes" if tables.task == "captioning" else "training images",
+    }

@@ -4,40 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from pipeline.params import Params
-from pipeline.report import text
 from pipeline.report.figures import rows
 from pipeline.report.figures.base import COLOURS, Picture
 from pipeline.report.figures.rows import Row
 from pipeline.study import Training
 from pipeline.study.effects import look_level
-from pipeline.study.selection import SEEDS, Selected, orders, select
+from pipeline.study.selection import SEEDS, Selected, orders
 
 PAGE = "one-run.md"
 _RULES = ("the best epoch of a run", f"the best of {SEEDS} seeds", "the best epoch of the best seed")
 _ENDS = (5, 95)  # percentiles between which nine tenths of the networks lie
 
 
-def render(params: Params, runs: Mapping[str, Training]) -> dict[str, bytes | Picture]:
-    """The page and its figure; nothing where no classifier has so many seeds."""
-    found = select(runs)
-    if not found:
-        return {}
-    level = look_level(params.looks)
-    ordered = sorted(orders(params.experiments, runs, level), key=lambda one: -one.one)
+def values(params: Params, runs: Mapping[str, Training], found: Sequence[Selected]) -> tuple[dict[str, Any], Picture]:
+    """What the page's template takes, and its figure. `found`: at least one network."""
+    ordered = sorted(orders(params.experiments, runs, look_level(params.looks)), key=lambda one: -one.one)
     picture = _picture(found)
-    page = text.page(
-        "one-run.md.j2", preview=params.preview, seeds=SEEDS, level=100 * level, picture=picture,
-        networks=sorted(found, key=lambda one: -one.gains[2]), rules=list(zip(_RULES, _summaries(found), strict=True)),
-        orders=ordered, one=[order.one for order in ordered], three=[order.three for order in ordered],
-    )  # fmt: skip
-    return {PAGE: page, f"figures/{picture.name}.png": picture}
+    return {
+        "seeds": SEEDS,
+        "picture": picture,
+        "networks": sorted(found, key=lambda one: -one.gains[2]),
+        "rules": list(zip(_RULES, _summaries(found), strict=True)),
+        "orders": ordered,
+        "one": [order.one for order in ordered],
+        "three": [order.three for order in ordered],
+    }, picture
 
 
-def _summaries(found: Sequence[Selected]) -> list[tuple[float, float, float]]:
+def _summaries(found: Sequence[Selected]) -> list[tuple[float, ...]]:
     """By rule the median of the networks' gains, and the ends between which nine tenths of them lie."""
     gains = np.array([one.gains for one in found])
     return [(float(np.median(column)), *map(float, np.percentile(column, _ENDS))) for column in gains.T]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -12,12 +13,13 @@ import jinja2
 
 from pipeline.measures import MEASURES, Measure
 from pipeline.params import ComparisonSettings, ModelSettings, Params
-from pipeline.report.words import because, claimed, decides, rule, rules
-from pipeline.report.words import listed as listed
+from pipeline.report import words
+from pipeline.report.words import MINUS, listed
 from pipeline.study.claims import Finding, Judgement, is_ratio
-from pipeline.study.statistics import Interval
+from pipeline.study.ranking import Part
+from pipeline.study.statistics import LEVEL, Interval
 
-MINUS, NBSP = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
+NBSP = "\N{NO-BREAK SPACE}"
 
 
 # --- numbers ---
@@ -30,7 +32,7 @@ def percent(fraction: float) -> str:
 def signed(value: float, digits: int = 2) -> str:
     """With its sign, which is a true minus; a value that rounds to zero has no sign."""
     text = f"{value:+,.{digits}f}"
-    return text[1:] if float(text.replace(",", "")) == 0 else text.replace("-", MINUS)
+    return text.replace("-", MINUS) if text.strip("+-0.") else text[1:]
 
 
 def points(fraction: float) -> str:
@@ -45,11 +47,6 @@ def interval(value: Interval | None, show: Callable[[float], str]) -> str:
 def estimate(mean: float, ends: Interval | None, show: Callable[[float], str]) -> str:
     """`1.27 [1.25 to 1.29]`, where a line may break before the bracket alone; for None the mean alone."""
     return show(mean) + (f" [{interval(ends, show)}]" if ends else "")
-
-
-def at_least(fraction: float) -> str:
-    """Points, rounded up, so that a bound stays true."""
-    return f"{math.ceil(round(fraction * 1e4, 6)) / 100:.2f}"
 
 
 def count(number: int) -> str:
@@ -91,12 +88,7 @@ def without_machine(sentence: str) -> str:
     return rest[0].upper() + rest[1:]
 
 
-def counted(number: int, thing: str) -> str:
-    """`1 seed`, `10 seeds`."""
-    return f"{number:,} {thing}{'s' if number != 1 else ''}"
-
-
-# --- measures ---
+# --- measures# --- measures ---
 
 
 def value(measure: Measure, number: float) -> str:
@@ -139,22 +131,24 @@ def effect(finding: Finding) -> str:
     return said
 
 
-def means(finding: Finding, label: Callable[[str], str] = str) -> str:
+def means(finding: Finding) -> str:
     """The mean of each side of a comparison of trainings, with its unit; empty where there are none."""
     measure = MEASURES[finding.comparison.measure]
     sides = dict(zip(finding.comparison.variants, finding.means, strict=False))
-    return "; ".join(_with_unit(f"{label(name)} {value(measure, mean)}", measure.of_value) for name, mean in sides.items())
+    return "; ".join(_with_unit(f"{name} {value(measure, mean)}", measure.of_value) for name, mean in sides.items())
+
+
+def part(one: Part) -> str:
+    """A part of the network with its effect: `1 block, not 3 (1.38 [1.30 to 1.46])`."""
+    return f"{one.name} ({estimate(one.ratio, one.interval, digits)})"
 
 
 def _bound(value: float, ends: tuple[float, ...], show: Callable[[float], str]) -> str:
-    """A bound of an interval. If it looks like an end of the claimed region but is none, it has more digits or says where it lies."""
-    text = show(value)
+    """A bound of an interval. If a ratio looks like an end of the claimed region but is none, it has more digits."""
     for end in ends:
-        if value != end and show(end) == text:
-            more = (f"{value:.{places}g}" for places in range(4, 9) if f"{value:.{places}g}" != f"{end:.{places}g}")
-            longer = next(more, None) if show is digits else None
-            return longer or f"just {'under' if value < end else 'over'} {text}"
-    return text
+        if show is digits and value != end and digits(value) == digits(end):
+            return next(f"{value:.{places}g}" for places in range(4, 18) if f"{value:.{places}g}" != f"{end:.{places}g}")
+    return show(value)
 
 
 def _with_unit(number: str, unit: str) -> str:
@@ -207,26 +201,21 @@ def plain(value: Any) -> str:
 
 def options(params: Params, variant: str | None) -> dict[str, Any]:
     """All options of a variant (None: of the base), but the seeds and whether a divergence stops it."""
-    if variant is None:
-        train, model = params.train.model_dump(), params.base.model_dump()
-    else:
-        settings = params.resolve(variant)
-        train, model = settings.train.model_dump(), settings.model.model_dump()
-    return model | {name: value for name, value in train.items() if name not in ("seeds", "divergence")}
-
-
-def _changes(settings: Mapping[str, Any], reference: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}: {plain(value)}" for name, value in settings.items() if name not in reference or reference[name] != value)
+    settings = params.resolve(variant) if variant else None
+    train, model = (settings.train, settings.model) if settings else (params.train, params.base)
+    return model.model_dump() | {name: value for name, value in train.model_dump().items() if name not in ("seeds", "divergence")}
 
 
 def differs(params: Params, variant: str, baseline: str | None = None) -> str:
     """The options in which a variant differs from the base, or from the experiment's baseline where that list is shorter."""
-    own = options(params, variant)
-    to_base = _changes(own, options(params, None)) or "the base itself"
-    if baseline is None or variant == baseline or own["architecture"] != options(params, baseline)["architecture"]:
-        return to_base
-    to_baseline = f"as {baseline}, but {_changes(own, options(params, baseline))}"
-    return to_baseline if len(to_baseline) < len(to_base) else to_base
+
+    def changes(reference: Mapping[str, Any]) -> str:
+        return ", ".join(f"{name}: {plain(value)}" for name, value in own.items() if name not in reference or reference[name] != value)
+
+    own, other = options(params, variant), options(params, baseline)
+    to_base, to_baseline = changes(options(params, None)) or "the base itself", f"as {baseline}, but {changes(other)}"
+    comparable = baseline not in (None, variant) and own["architecture"] == other["architecture"]
+    return to_baseline if comparable and len(to_baseline) < len(to_base) else to_base
 
 
 def tokens(model: Any) -> str:
@@ -254,14 +243,11 @@ def page(template: str, **values: Any) -> bytes:
 
 @cache
 def environment() -> jinja2.Environment:
-    """The templates, with the functions of this module that they use."""
+    """The templates; they may call every function of this module and of `words`, also as a filter."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("pipeline.report"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    filters = (cell, quote, percent, count, effect, listed, digits, sizes, heading, anchor)
-    made.filters |= {function.__name__: function for function in filters}
-    calls = (
-        estimate, interval, percent, points, signed, compared, counted, because, claimed, decides, means, seed_list, rule, rules, tokens,
-    )  # fmt: skip
-    made.globals |= {"MINUS": MINUS, "NBSP": NBSP} | {function.__name__: function for function in calls}
+    functions = dict([*inspect.getmembers(words, inspect.isfunction), *inspect.getmembers(sys.modules[__name__], inspect.isfunction)])
+    made.filters |= functions
+    made.globals |= functions | {"MINUS": MINUS, "NBSP": NBSP, "LEVEL": LEVEL}
     return made

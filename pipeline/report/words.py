@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pipeline.measures import MEASURES
 from pipeline.params import ComparisonSettings
 from pipeline.params.train import MAX_SEEDS
 from pipeline.study.claims import Finding, Judgement, Why, is_ratio, region
 
+MINUS = "\N{MINUS SIGN}"
 _BECAUSE = {
     Why.NO_RESULTS: "there are no results of {lacking}",
     Why.NOT_MEASURED: "{fault}",
@@ -39,22 +40,21 @@ _DECIDES = {
 }
 
 
-def because(finding: Finding, label: Callable[[str], str] = str) -> str:
+def because(finding: Finding) -> str:
     """What led to the verdict, and the place of an observation's interval, as the end of a sentence."""
-    ends = finding.interval
-    apart = ", without 1" if ends and not ends.low <= 1 <= ends.high else ""
-    where = claimed(finding.comparison)
-    said = _BECAUSE[finding.why].format(
-        lacking=listed([label(name) for name in finding.lacking]), fault=finding.fault, n=_values(finding, finding.n), where=where,
-        moved=_movement(finding), apart=apart, sides=listed([label(name) for name in dict.fromkeys(finding.comparison.variants)]),
-        **_devices(finding),
-    )  # fmt: skip
+    ends, where = finding.interval, claimed(finding.comparison)
+    words = {
+        "lacking": listed(finding.lacking), "fault": finding.fault, "n": _values(finding, finding.n),
+        "where": where, "apart": ", without 1" if ends and not ends.low <= 1 <= ends.high else "", "moved": _movement(finding),
+        "sides": listed(list(dict.fromkeys(finding.comparison.variants))), **_devices(finding),
+    }  # fmt: skip
+    said = _BECAUSE[finding.why].format(**words)
     if MEASURES[finding.comparison.measure].exact and finding.effect is not None:
         return f"an exact count, {'' if finding.verdict == 'supported' else 'not '}{where}"
     if finding.fault and finding.fault != said:
         said += f"; {finding.fault}"
     if finding.place and finding.why is not finding.place and finding.observed:
-        said += f"; observed: {_BECAUSE[finding.place].format(where=where, apart=apart)}"
+        said += f"; observed: {_BECAUSE[finding.place].format(**words)}"
     return said
 
 
@@ -62,8 +62,8 @@ def decides(finding: Finding, judgement: Judgement) -> str:
     """What would decide a comparison, in few words; empty where it is decided or nothing is known."""
     if finding.needed is not None:
         return f"about {_values(finding, finding.needed)}" if finding.needed <= MAX_SEEDS else f"more than {_values(finding, MAX_SEEDS)}"
-    look = judgement.looks[0] if judgement.looks else 0
-    return _DECIDES.get(finding.why, "").format(images=f"{judgement.images_shown or 0:,}", look=look, **_devices(finding))
+    words = {"images": f"{judgement.images_shown or 0:,}", "look": (judgement.looks or (0,))[0], **_devices(finding)}
+    return _DECIDES.get(finding.why, "").format(**words)
 
 
 def _devices(finding: Finding) -> dict[str, str]:
@@ -82,7 +82,7 @@ def claimed(comparison: ComparisonSettings) -> str:
         return f"between {low:.4g} and {high:.4g}" if low > 0 else f"below {high:.4g}"
     measure = MEASURES[comparison.measure]
     bound = high if comparison.rule in ("less", "equivalent") else low
-    size = f"{measure.factor * bound:.6g}".replace("-", "\N{MINUS SIGN}")
+    size = f"{measure.factor * bound:.6g}".replace("-", MINUS)
     unit = measure.of_value if comparison.rule == "at least" else measure.of_difference if bound else ""
     where = {"less": "below ", "equivalent": "within ±"}.get(comparison.rule, "above ")
     return f"{where}{size} {unit.removesuffix('s') if size == '1' else unit}".rstrip()
@@ -108,9 +108,13 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 seed`, `10 seeds`."""
+    return f"{number:,} {thing}{'s' if number != 1 else ''}"
+
+
 def _values(finding: Finding, number: int) -> str:
-    unit = "round" if finding.comparison.rule in ("ratio", "exponent") else "seed"
-    return f"{number:,} {unit}{'s' if number != 1 else ''}"
+    return counted(number, "round" if finding.comparison.rule in ("ratio", "exponent") else "seed")
 
 
 def _movement(finding: Finding) -> str:
@@ -121,4 +125,4 @@ def _movement(finding: Finding) -> str:
         return f"by a factor of {moved:.3f} [{ends.low:.3f} to {ends.high:.3f}]"
     measure = MEASURES[finding.comparison.measure]
     low, high = (f"{measure.factor * end:.3g}" for end in (ends.low, ends.high))
-    return f"by {measure.factor * moved:.3g} [{low} to {high}] {measure.of_difference}".rstrip().replace("-", "\N{MINUS SIGN}")
+    return f"by {measure.factor * moved:.3g} [{low} to {high}] {measure.of_difference}".rstrip().replace("-", MINUS)

@@ -14,7 +14,7 @@ import yaml
 
 from pipeline import params
 from pipeline.errors import UserError
-from pipeline.report import timing
+from pipeline.report import pages
 from pipeline.stages import timing as stage
 from pipeline.study.files import TIMINGS
 from pipeline.timing import results
@@ -66,8 +66,7 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     assert 1.5 < found.exponent("saved bytes")[0] < 2.1
     if any(entry["attention"] == "fused-cpu" for entry in raw["measurements"]):
         assert found.exponent("saved bytes", "fast")[0] == pytest.approx(1, abs=0.15)
-    files = timing.render(settings, {"cpu": found}, [], {})
-    page = files["timing.md"].decode()
+    page = pages.render(settings, {})["timing.md"].decode()
     assert all(name in page for name in ("| base | 50 |", "| 196 |"))
 
 

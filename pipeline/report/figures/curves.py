@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from pipeline.files import replacing
 from pipeline.report.figures import panels
 from pipeline.report.figures.base import Material, Picture, figure
 from pipeline.report.figures.panels import Line, Panel, of_epochs
-from pipeline.study import Training
 
 MAX_LINES = 6  # in one panel; with more variants each has a panel
 
@@ -26,19 +20,17 @@ def curves(material: Material) -> list[Picture]:
     if len(material.runs) > MAX_LINES:
         caption = f"{error.capitalize()} after each epoch, one variant in each panel. The number is the mean error after the last epoch."
         return [Picture(caption, partial(panels.draw, _by_variant(material)))]
-    runs = [(run, material.label(run), material.is_baseline(run)) for run in material.runs]
-    return [Picture(f"Losses and {error} after each epoch.", _both(runs))]
-
-
-def _both(runs: Sequence[tuple[Training, str, bool]]) -> partial[Figure]:
-    """Losses and test error of all variants: run, label, and whether it is the baseline."""
     losses: list[Line] = []
-    for run, label, is_baseline in runs:
+    errors: list[Line] = []
+    for run in material.runs:
+        label, is_baseline = material.label(run), material.is_baseline(run)
         losses += [of_epochs(label, run.test_loss, is_baseline), of_epochs("", run.train_loss, dashed=True)]
-    errors = [of_epochs(label, run.test_error, is_baseline) for run, label, is_baseline in runs]
-    loss = Panel("Loss (nats, log scale); dashed: train", "epoch", losses, "losses", "epochs")
-    error = Panel("Error (%, log scale)", "epoch", errors, "errors", "epochs")
-    return partial(panels.draw, [loss, error])
+        errors.append(of_epochs(label, run.test_error, is_baseline))
+    both = [
+        Panel("Loss (nats, log scale); dashed: train", "epoch", losses, "losses", "epochs"),
+        Panel("Error (%, log scale)", "epoch", errors, "errors", "epochs"),
+    ]
+    return [Picture(f"Losses and {error} after each epoch.", partial(panels.draw, both))]
 
 
 def _by_variant(material: Material) -> list[Panel]:
@@ -55,10 +47,3 @@ def _by_variant(material: Material) -> list[Panel]:
             title = f"{textwrap.fill(material.label(run), 21)}\n{last[run.variant]}"
             found.append(Panel(title, "epoch", [*shared, of_epochs("the panel's variant", run.test_error)], "errors", "epochs"))
     return found
-
-
-def draw_variant(run: Training, out_png: Path) -> None:
-    """Writes one variant's own figure: losses and test error by epoch."""
-    content = Picture("", _both([(run, run.variant, False)])).png(out_png)
-    with replacing(out_png) as temporary:
-        temporary.write_bytes(content)

@@ -1,0 +1,230 @@
+"""The numbers of pages and tables against scipy, pandas and the files of the timing stage."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from scipy import stats
+
+from pipeline.params import ComparisonSettings, ExperimentSettings, Params, parse
+from pipeline.report import csvs, pages, text
+from pipeline.report.experiment import Tables
+from pipeline.report.text import NBSP
+from pipeline.study.claims import Finding, Why
+from pipeline.study.effects import look_level, share_contrast
+from pipeline.study.files import TIMINGS
+from pipeline.study.results import load_current
+from pipeline.study.statistics import Interval
+from pipeline.timing import results
+from tests.helpers import ROOT
+from tests.made_up import make_run, table, write_study
+
+Make = Callable[..., results.Timings]
+EXPERIMENT = ExperimentSettings(
+    title="One", question="Is it?", source="code", baseline="base", variants=("base", "relu", "mean"), measure="first-epoch loss"
+)
+
+
+# --- words and csv files ---
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "region", "expected"),
+    [
+        (0.79996, 0.947, (0.8, 1.25), "[0.79996 to 0.947]"),
+        (0.8, 1.25, (0.8, 1.25), "[0.800 to 1.25]"),
+        (0.7, 1.0000001, (0.0, 1.0), "[0.700 to 1.0000001]"),
+    ],
+)
+def test_a_bound_that_looks_like_an_end_of_the_region_has_more_digits(
+    low: float, high: float, region: tuple[float, float], expected: str
+) -> None:
+    rule: Any = "equivalent" if region[0] else "less"
+    comparison = ComparisonSettings(measure="late test error", variant="a", reference="b", rule=rule, bound=region[1])
+    finding = Finding(
+        comparison, "not decided", Why.ACROSS, effect=(low * high) ** 0.5, interval=Interval(low, high, 0.95), may_be="larger"
+    )
+    assert text.effect(finding).split(" times or more ")[1].replace(NBSP, " ") == expected
+
+
+@pytest.mark.parametrize(("number", "expected"), [(999, "999"), (999_499, "999 k"), (999_600, "1 M"), (1_234_567, "1.23 M")])
+def test_a_large_count_never_has_four_digits_before_its_unit(number: int, expected: str) -> None:
+    assert text.count(number) == expected
+
+
+def test_curves_have_a_line_for_each_variant_and_epoch_and_end_where_a_seed_diverges(study: Params) -> None:
+    runs = {name: make_run(study, name, epochs=epochs) for name, epochs in (("base", 3), ("sinusoidal", 5), ("mlp", 1))}
+    runs["base"].curves["train_loss"][1, 2] = np.nan
+    found = pd.read_csv(io.BytesIO(csvs.curves(runs)), keep_default_na=False)
+    assert list(found.variant) == ["base"] * 3 + ["sinusoidal"] * 5 + ["mlp"]
+    assert list(found.epoch) == [1, 2, 3, 1, 2, 3, 4, 5, 1]
+    assert [found[f"train_loss{end}"][2] for end in ("", "_lowest", "_highest")] == ["nan"] * 3
+    part = found[found.variant == "sinusoidal"]
+    for column, values in (("test_error", 1 - runs["sinusoidal"].test_accuracy), ("train_loss", runs["sinusoidal"].train_loss)):
+        for end, expected in (("", values.mean(0)), ("_lowest", values.min(0)), ("_highest", values.max(0))):
+            np.testing.assert_allclose(part[column + end].astype(float), expected, rtol=1e-5)
+
+
+def test_dvc_plots_draws_columns_and_templates_that_are_there() -> None:
+    header = csvs.curves({}).decode().strip().split(",")
+    plots = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["plots"]
+    assert plots
+    for plot in plots:
+        ((_, settings),) = plot.items()
+        ((file, column),) = settings["y"].items()
+        assert file == "reports/curves.csv"
+        assert {settings["x"], column, f"{column}_lowest", f"{column}_highest"} <= set(header)
+        template = json.loads((ROOT / ".dvc" / "plots" / f"{settings['template']}.json").read_text(encoding="utf-8"))
+        assert "<DVC_METRIC_DATA>" in json.dumps(template)
+
+
+# --- an experiment ---
+
+
+@pytest.mark.parametrize("change", [range(10), (20, 21, 3, 4, 5, 6, 7, 8)])
+def test_differences_are_welchs_over_the_seeds_of_either_side(study: Params, change: tuple[int, ...]) -> None:
+    seeds = {"base": range(10), "relu": change, "mean": (40, 41)}
+    tables = Tables(study, EXPERIMENT, {name: make_run(study, name, epochs=2, seeds=own) for name, own in seeds.items()})
+    level = look_level(study.looks)
+    ours, theirs = (tables.runs[name].test_accuracy[:, -1] for name in ("relu", "base"))  # two epochs: the last is the last fifth
+    found = tables.difference("late accuracy", "relu", "base")
+    ratio = tables.difference("late test error", "relu", "base")
+    assert found is not None
+    assert ratio is not None
+    low, high = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(level)
+    assert (found[0], found[1].low, found[1].high) == pytest.approx((ours.mean() - theirs.mean(), low, high))
+    low, high = np.exp(stats.ttest_ind(np.log(1 - ours), np.log(1 - theirs), equal_var=False).confidence_interval(level))
+    assert (ratio[0], ratio[1].low, ratio[1].high) == pytest.approx((stats.gmean(1 - ours) / stats.gmean(1 - theirs), low, high))
+    assert tables.difference("late accuracy", "mean", "base") is not None  # the two sides need no seed in common
+    assert tables.difference("late accuracy", "sinusoidal", "base") is None
+
+
+def test_differences_of_shares_are_exact(study: Params) -> None:
+    """All six of one side and none of the other have no spread, and still an interval."""
+    runs = {name: make_run(study, name, epochs=2) for name in ("base", "relu")}
+    runs["relu"].curves["train_loss"][:] = 2.31
+    found = Tables(study, EXPERIMENT, runs).difference("diverged", "relu", "base")
+    assert found is not None
+    assert found[1] == share_contrast([1.0] * 6, [0.0] * 6).interval(look_level(study.looks))
+
+
+def test_a_lead_has_the_accuracy_and_the_errors_beside_both(study: Params) -> None:
+    runs = {name: make_run(study, name, epochs=2) for name in ("base", "relu", "mean")}
+    lead = {"mean": "The mean", "concat": "What was not trained"}
+    (said,) = Tables(study, EXPERIMENT.model_copy(update={"lead": lead, "beside": {"mean": "relu"}}), runs).leads()
+    errors = {name: run.test_error[:, -1] for name, run in runs.items()}
+    assert said.startswith(f"The mean gets {100 - 100 * errors['mean'].mean():.2f} % of the test images right; its errors are ")
+    for name in ("relu", "base"):
+        ratio = stats.gmean(errors["mean"]) / stats.gmean(errors[name])
+        assert f"{ratio:#.3g} [" in said.partition(f"times those of {name}")[0]
+
+
+def test_the_answer_has_the_least_the_most_and_the_baseline(study: Params) -> None:
+    runs = {name: make_run(study, name, epochs=2) for name in EXPERIMENT.variants}
+    runs["relu"].curves["train_loss"][:] += 0.5
+    runs["mean"].curves["train_loss"][:] -= 0.5
+    means = {name: run.train_loss[:, 0].mean() for name, run in runs.items()}
+    said = [(name, f"{means[name]:.4f} nats".replace("-", "\N{MINUS SIGN}")) for name in ("mean", "relu", "base")]
+    assert Tables(study, EXPERIMENT, runs).answer() == said
+    del runs["mean"]
+    assert [name for name, _ in Tables(study, EXPERIMENT, runs).answer()] == ["base (the baseline)", "relu"]
+    assert Tables(study, EXPERIMENT, {}).answer() == []
+
+
+# --- the thesis and the timings ---
+
+
+def written(study: Params, claims: list[str], **timed: results.Timings) -> dict[str, str]:
+    """The pages of the claims, of which nothing was trained."""
+    report = pages.Report(study.model_copy(update={"claims": {id: study.claims[id] for id in claims}, "ranking": {}}), {})
+    report.__dict__["timed"] = timed
+    return {name: page.decode().replace(NBSP, " ") for name, page in report.files().items() if isinstance(page, bytes)}
+
+
+def test_the_page_beside_the_thesis_has_its_claims_alone_and_the_ratios_that_it_asks_for(study: Params, make_timings: Make) -> None:
+    another = study.claims["T3"].model_copy(update={"source": "my thesis, 5.1"})
+    study = study.model_copy(update={"claims": study.claims | {"M1": another}})
+    page = written(study, list(study.claims), cuda=make_timings(loop=1.3, patch_14=0.2, noise=1e-5))["thesis.md"]
+    theirs = {id for id, claim in study.claims.items() if claim.source.removeprefix("this project, of ").startswith("thesis, ")}
+    assert {first[1 : first.index("]")] for first in table(page, "| claim |")} == theirs
+    assert len(theirs) > 20
+    ratios = [line.split(" | ") for line in page.splitlines() if line.startswith(("| cls-loop | first", "| patch-14 | patch-7"))]
+    assert [float(cells[2].split(" ")[0]) for cells in ratios] == pytest.approx([1.3, 0.2 / 0.4], rel=0.01)
+    assert "thesis.md" not in written(study, ["M1"])
+
+
+def test_disturbed_rounds_are_told(study: Params, make_timings: Make) -> None:
+    def page(**rounds: int) -> str:
+        return written(study, [], cpu=make_timings(**rounds))["timing.md"]
+
+    said = "12 rounds count; 3 more were discarded, because other processes used more than 5 % of the machine (up to 40 %)"
+    assert said in page(disturbed=3)
+    assert "none had to be discarded" in page()
+    assert "No round counts" in page(rounds=0, disturbed=6)
+    assert "Fewer than 6 rounds count" in page(rounds=5)
+
+
+def test_numbers_of_the_timing_page_are_those_of_the_file(study: Params, make_timings: Make) -> None:
+    found = make_timings(exponent=1.5, noise=1e-5)
+    shown, raw = written(study, ["T4", "T6", "T7", "T9"], cpu=found)["timing.md"], found.raw
+    cells = table(shown, "| network | tokens |")["cls-loop (class token by loop)"]
+    for cell, way in ((cells[1], "published"), (cells[3], "fast")):
+        times = np.array([1e3 * entry["seconds"][f"step/{way}/cls-loop"] for entry in raw["rounds"]])
+        numbers = [float(number) for number in re.findall(r"[\d.]+", cell)]
+        assert numbers == pytest.approx([np.median(times), times.min(), times.max()], rel=0.006)
+    profile = raw["profiles"]["step/published/base"]
+    part = profile["groups"]["attention"]
+    assert f"{1e3 * part:.2f} ({100 * part / profile['seconds']:.0f} %)" in shown
+    assert f"as published calls {sum(profile['operators'].values()):,} operators" in shown
+    assert re.findall(r"\d\.\d\d", str(table(shown, "| exponent of the")["time of attention alone"])) == ["1.50"] * 6
+    assert {str(tokens) for tokens in study.timing.tokens} <= {*table(shown, "| tokens | step")}
+    for claim, place in (("T4", "experiments/cls-token.md"), ("T9", "")):  # a claim of an experiment stands on its page
+        assert (f"\n### {claim}: " in shown) == (not place)
+        assert f"- [{claim}]({place or 'timing.md'}#" in shown
+    assert re.findall(r"^\*Table (\d+)\. ", shown, re.MULTILINE) == list("123456")
+
+
+@pytest.mark.usefixtures("drawn_once")
+def test_the_report_has_the_timing_page_links_it_and_removes_it_with_its_results(
+    make_timings: Make, raw_params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    experiments = {name: raw_params["experiments"][name] | {"figures": []} for name in ("positions", "patch-size")}
+    named = {variant for experiment in experiments.values() for variant in experiment["variants"]}
+    variants = {name: change for name, change in raw_params["variants"].items() if name in named}
+    params = parse(write_study(tmp_path, seeds=2, epochs=4, experiments=experiments, variants=variants))
+    for device in ("cpu", "cuda"):
+        make_timings(device=device)
+    runs = load_current(params).trainings
+    pages.write(params, runs)
+    reports = tmp_path / "reports"
+    readme = (reports / "README.md").read_text()
+    for place, verdict in (("experiments/patch-size.md#t6-contradicted", "contradicted"), ("timing.md#t9-supported", "supported")):
+        (line,) = (line for line in readme.splitlines() if line.startswith("| [T") and f"]({place})" in line)
+        assert f"**{verdict}**" in line
+    assert "[the timings](../timing.md)" in (reports / "experiments/patch-size.md").read_text()
+    assert "../timing.md" not in (reports / "experiments/positions.md").read_text()
+    assert "Some Processor (2 cores) (cuda), with python 3.11.2, torch 2.15.0" in (reports / "hardware.md").read_text()
+    assert (reports / "timing/growth.png").exists()
+    heads = [f"{device}, {way} (ms)" for device in ("cpu", "cuda") for way in ("as published", "fast path")]
+    assert f"| network | {' | '.join(heads)} |" in (reports / "timing.md").read_text()
+
+    shutil.rmtree(tmp_path / TIMINGS)
+    pages.write(params, runs)
+    assert not list(reports.glob("timing*/*.png"))
+    assert not (reports / "timing.md").exists()
+    readme = (reports / "README.md").read_text()
+    assert "timing.md" not in readme
+    (line,) = (line for line in readme.splitlines() if line.startswith("| [T9](#t9-not-run)"))
+    assert "the timing stage has not run" in line
+    assert "### T9: not run" in readme
