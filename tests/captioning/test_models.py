@@ -92,35 +92,6 @@ def _out(module: Any) -> dict[str, Tensor]:
     return {"out_proj.weight": module.out.weight, "out_proj.bias": module.out.bias}
 
 
-def test_attention_equals_torch_s() -> None:
-    torch.manual_seed(0)
-    module = DecoderAttention(12, 3).double()
-    nn.init.normal_(module.qkv.bias)
-    own = nn.MultiheadAttention(12, 3, batch_first=True).double()
-    own.load_state_dict({"in_proj_weight": module.qkv.weight, "in_proj_bias": module.qkv.bias, **_out(module)})
-    words, tokens = torch.randn(2, 5, 12, dtype=torch.float64), torch.randn(2, 7, 12, dtype=torch.float64)
-    expected, weights = own(words, tokens, tokens, average_attn_weights=False)
-    query, keys = module.query(words), module.keys(tokens)
-    torch.testing.assert_close(module(query, keys)[0], expected, rtol=0, atol=1e-13)
-    torch.testing.assert_close(module.weights(query, keys)[0], weights, rtol=0, atol=1e-13)
-    mask = torch.zeros(5, 5).masked_fill(torch.ones(5, 5).triu(1) > 0, -torch.inf).double()
-    expected, _ = own(words, words, words, attn_mask=mask)
-    torch.testing.assert_close(module(*module.project(words), mask=mask)[0], expected, rtol=0, atol=1e-13)
-    levels = torch.randn(2, 4, 7, 12, dtype=torch.float64)  # each is attended to alone
-    for level, found in zip(levels.unbind(1), module(query, module.keys(levels.flatten(1, 2)), levels=4), strict=True):
-        torch.testing.assert_close(found, own(words, level, level)[0], rtol=0, atol=1e-13)
-
-
-def test_attention_starts_as_torch_s() -> None:
-    torch.manual_seed(3)
-    module = DecoderAttention(12, 3)
-    torch.manual_seed(3)
-    own = nn.MultiheadAttention(12, 3)
-    assert torch.equal(module.qkv.weight, own.in_proj_weight)
-    assert torch.equal(module.out.weight, own.out_proj.weight)
-    assert not module.qkv.bias.any() | module.out.bias.any()
-
-
 def torch_layer(block: Any, kind: type[nn.Module], settings: CaptionerSettings) -> nn.Module:
     """Torch's own encoder or decoder layer with a block's weights."""
     layer: Any = kind(

@@ -1,4 +1,4 @@
-"""Measures of a training's curves, worked out by hand; each in a case that has to come out zero, too."""
+"""Measures of curves, traces, position vectors and learning curves, worked out by hand or by scipy."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.spatial import distance
+from scipy.stats import spearmanr
 
-from pipeline.measures import MEASURES, NotMeasured, late, unsteadiness
+from pipeline.measures import MEASURES, NotFormed, NotMeasured, late, unsteadiness
 from pipeline.measures.definitions import SIZES
+from pipeline.measures.learning_curves import data_for_equal_accuracy, images_ratio
+from pipeline.measures.positions import cosine_similarity, grid_distance, nearness_correlation, similarity_mosaic, table_correlation
+from pipeline.measures.traces import loss_spikes, steps_to_loss
+from pipeline.models.positions import sinusoidal_table
 
 
 def values_of(measure: str, **training: Any) -> list[float]:
-    form = MEASURES[measure].values
-    assert form is not None
     if "train_loss" in training:
         training = {"supervised_epochs": training["train_loss"].shape[1], **training}
-    return form(SimpleNamespace(**training)).tolist()  # type: ignore[arg-type]
+    return MEASURES[measure].values(SimpleNamespace(**training)).tolist()
 
 
 @pytest.mark.parametrize(("epochs", "length"), [(1, 1), (4, 1), (5, 1), (9, 1), (10, 2), (12, 2), (24, 4), (25, 5), (30, 5), (60, 5)])
@@ -92,3 +96,112 @@ def test_unstable_trainings_diverge_or_have_a_spike() -> None:
     assert values_of("unstable", train_loss=curves, num_outputs=10, evaluation=spikes) == [1.0, 1.0, 0.0, 1.0]
     with pytest.raises(NotMeasured, match="its trace was not evaluated"):
         values_of("unstable", train_loss=curves, num_outputs=10, evaluation=None)
+
+
+def test_spikes_are_counted_above_the_median_before_them() -> None:
+    loss = np.ones(300)
+    loss[[50, 120, 121, 250]] = [2.5, 2.01, 1.99, 9.0]
+    assert loss_spikes(loss) == 3
+    loss[49] = 9.0  # of the first 50 steps none has 50 before it
+    assert loss_spikes(loss) == 3
+    assert loss_spikes(np.array([1.0] * 100 + [3.0] * 100)) == 25  # a higher level, until it is half of the window
+    assert loss_spikes(np.array([1.0, math.inf, 1.0, *[math.nan] * 60])) == 61
+
+
+def test_steps_to_a_loss_by_hand() -> None:
+    """From 2 to 0 at step 100: the mean of 20 falls to 0.5 once 15 of them are 0, at step 114."""
+    step, loss = np.arange(1, 301), np.where(np.arange(1, 301) < 100, 2.0, 0.0)
+    assert steps_to_loss(step, loss, 300) == 114
+    # Thinned to each tenth step from the 100th on, the fifteenth recorded zero is that of step 240.
+    kept = (step <= 100) | (step % 10 == 0)
+    assert steps_to_loss(step[kept], loss[kept], 300) == 240
+    assert steps_to_loss(step, np.full(300, 0.5), 300) == 20  # the first full window
+
+
+@pytest.mark.parametrize("loss", [np.full(300, 0.51), np.full(300, math.nan), np.zeros(19)])
+def test_a_loss_that_is_never_reached_is_censored_after_the_last_step(loss: np.ndarray) -> None:
+    assert steps_to_loss(np.arange(1, len(loss) + 1), loss, 300) == 301
+
+
+def test_similarity_and_distance_are_scipys() -> None:
+    vectors = np.random.default_rng(0).normal(size=(9, 5))
+    assert cosine_similarity(vectors) == pytest.approx(1 - distance.cdist(vectors, vectors, "cosine"))
+    assert cosine_similarity(np.stack([vectors, 2 * vectors]))[1] == pytest.approx(cosine_similarity(vectors))
+    points = np.array([(r, c) for r in range(3) for c in range(3)], dtype=float)  # row by row
+    assert grid_distance(3) == pytest.approx(distance.cdist(points, points))
+
+
+def test_correlation_is_spearmans_over_the_pairs() -> None:
+    vectors = np.random.default_rng(3).normal(size=(16, 8))
+    similar, near = [], []
+    for i in range(16):
+        for j in range(i):
+            similar.append(float(vectors[i] @ vectors[j] / np.linalg.norm(vectors[i]) / np.linalg.norm(vectors[j])))
+            near.append(-float(np.hypot(i // 4 - j // 4, i % 4 - j % 4)))
+    assert nearness_correlation(vectors, 4) == pytest.approx(spearmanr(similar, near).statistic)
+
+
+def test_mosaic_has_each_patchs_map_at_the_patchs_place() -> None:
+    similarity = np.arange(81.0).reshape(9, 9)
+    mosaic = similarity_mosaic(similarity, 3)
+    assert mosaic.shape == (11, 11)
+    assert mosaic[4:7, 8:11].ravel().tolist() == similarity[5].tolist()  # patch 5 is in row 1, column 2
+    assert np.isnan(mosaic[[3, 7]]).all() & np.isnan(mosaic[:, [3, 7]]).all() & (np.isfinite(mosaic).sum() == 81)
+
+
+def test_pairs_that_are_equally_far_apart_tie() -> None:
+    """Rows of the 1-D table are as alike as their distance says; its float32 numbers must not break these ties."""
+    vectors = np.random.default_rng(8).normal(size=(49, 32))
+    frequency = 10000 ** -(np.arange(0, 32, 2) / 32)  # Vaswani et al. (2017), section 3.5: sin and cos of position times frequency
+    cosine = cosine_similarity(vectors)
+    pairs = [(i, j) for i in range(49) for j in range(i)]
+    by_distance = [float(np.cos((i - j) * frequency).mean()) for i, j in pairs]
+    assert len({round(one, 12) for one in by_distance}) == 48
+    expected = spearmanr([cosine[i, j] for i, j in pairs], np.round(by_distance, 12)).statistic
+    assert table_correlation(vectors, sinusoidal_table(49, 32).double().numpy()) == pytest.approx(expected, abs=1e-6)
+
+
+TRAINED = (100, 300, 1000, 3000, 10_000, 30_000, 60_000)
+BENT = dict(zip(TRAINED, (0.3, 0.16, 0.08, 0.05, 0.03, 0.022, 0.02), strict=True))
+
+
+def power(factor: float, exponent: float = -0.5) -> dict[int, float]:
+    return {size: factor * size**exponent for size in TRAINED}
+
+
+def test_a_curve_that_is_shifted_by_a_factor_of_four() -> None:
+    shifted = {4 * size: error for size, error in BENT.items()}
+    assert (images_ratio(shifted, BENT), images_ratio(BENT, shifted)) == pytest.approx((4.0, 0.25), rel=1e-12)
+    assert images_ratio(power(2.0), power(1.0)) == pytest.approx(4.0, rel=1e-12)  # twice the error, at the same sizes
+    assert images_ratio(BENT | {2000: 0.09, 3500: 0.05}, BENT) == 1.0  # points that are no better than one before
+
+
+def test_a_ratio_that_changes_by_hand() -> None:
+    """Errors 1, 1/10, 1/100. One takes 1, 10 and 1000 images, the other 1, 100 and 10,000: ratios 1, 10 and 10.
+
+    Over the first factor of ten in error the logarithm of the ratio rises from 0 to 1, over the second it stays: 0.75 in the mean.
+    """
+    one, other = {1: 1.0, 10: 0.1, 1000: 0.01}, {1: 1.0, 100: 0.1, 10_000: 0.01}
+    assert images_ratio(other, one) == pytest.approx(10**0.75, rel=1e-12)
+    assert images_ratio(one, {1: 0.1, 10: 0.001}) == pytest.approx(10 ** ((1 + (3 - 0.5)) / 2), rel=1e-12)  # where both are
+
+
+@pytest.mark.parametrize(("error", "why"), [(0.9, "no error in common"), (0.0, "has an error that is 0"), (math.nan, "no number")])
+def test_curves_that_cannot_be_compared(error: float, why: str) -> None:
+    with pytest.raises(NotFormed, match=why):
+        images_ratio({100: error, 60_000: error}, BENT)
+
+
+def test_seed_by_seed_from_the_last_tests_of_trainings() -> None:
+    """The second seed of one network has errors that are twice as large; both list their seeds in another order."""
+
+    def trained(size: int, error: list[float], seeds: tuple[int, ...]) -> Any:
+        curve = np.repeat(np.array(error)[:, None], 30, axis=1)
+        curve[:, :21] = curve[:, 27] = 1.0  # before the last ten tests, and one of them
+        return SimpleNamespace(training_images=size, test_error=curve, seeds=seeds)
+
+    curve = power(1.0)
+    needs = [trained(size, [2 * error, error, 0.5], (1, 0, 9)) for size, error in curve.items()]
+    than = [trained(size, [error, error], (0, 1)) for size, error in reversed(curve.items())]
+    assert data_for_equal_accuracy(needs, than, (0, 1)) == pytest.approx([1.0, 4.0])
+    assert data_for_equal_accuracy(than, needs, (1,)) == pytest.approx([0.25])

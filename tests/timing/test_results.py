@@ -42,14 +42,6 @@ def test_verdicts_follow_the_interval_of_the_ratio(study: Params, make_timings: 
     assert (vague["T4"], vague["T7"]) == ("not decided", "not decided")
 
 
-def test_a_slow_round_does_not_change_a_ratio(make_timings: Make) -> None:
-    before, after = make_timings(), make_timings()
-    for name in after.rounds[3]:
-        after.rounds[3][name] *= 7
-    assert after.ratio("cls-loop", "first") == pytest.approx(before.ratio("cls-loop", "first"))
-    assert after.exponent("attention time") == pytest.approx(before.exponent("attention time"))
-
-
 @pytest.mark.parametrize("exponent", [1.0, 1.7, 2.0])
 def test_exponent_is_the_slope_from_49_tokens_on(make_timings: Make, exponent: float) -> None:
     found = make_timings(exponent=exponent, noise=1e-6)

@@ -1,11 +1,24 @@
-"""Rounds, their order, and the repeats of what was disturbed."""
+"""What is timed, in which rounds and order, what is disturbed, and the fit of a power law."""
 
 from __future__ import annotations
 
+import math
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pytest
+
+from pipeline.params import Params
+from pipeline.timing import load
+from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.rounds import Timing, run_rounds
+from pipeline.timing.subjects import WAYS, entries
+from tests.helpers import wait_until
 
 
 class Machine:
@@ -60,3 +73,60 @@ def test_every_round_has_its_own_order_and_every_run_the_same() -> None:
     assert all(sorted(order) == list("abcdef") for order in machine.asked)
     assert len(set(machine.asked)) == 8
     assert again.asked == machine.asked
+
+
+def _burn(seconds: float) -> list[str]:
+    code = f"import time\nwhile time.process_time() < {seconds}: pass\ninput()"
+    return [sys.executable, "-c", code]
+
+
+def test_tree_counts_the_processor_time_of_children() -> None:
+    before = sum(load.tree(os.getpid()).values())
+    with subprocess.Popen(_burn(0.4), stdin=subprocess.PIPE) as child:
+        try:
+            wait_until(lambda: load.tree(child.pid).get(child.pid, 0.0) >= 0.3)
+            assert child.pid in load.tree(os.getpid())
+            assert sum(load.tree(os.getpid()).values()) - before >= 0.3
+        finally:
+            child.communicate(b"\n")
+    assert child.pid not in load.tree(os.getpid())
+    assert sum(load.tree(os.getpid()).values()) - before >= 0.3  # the kernel hands an ended child's time to its parent
+
+
+def test_work_of_children_is_not_foreign_and_other_work_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = load.tree
+    with monkeypatch.context() as patch:
+        patch.setattr(load, "_busy", lambda: sum(tree(os.getpid()).values()))  # a machine on which nobody else works
+        with load.LoadMeter() as meter, subprocess.Popen(_burn(0.5), stdin=subprocess.PIPE) as child:
+            child.communicate(b"\n")
+        assert meter.foreign < 0.02
+    start = time.perf_counter()
+    monkeypatch.setattr(load, "tree", lambda root: {root: tree(root)[root] - sum(os.times()[2:4])})  # children do not belong to it
+    with load.LoadMeter() as meter, subprocess.Popen(_burn(0.5), stdin=subprocess.PIPE) as child:
+        child.communicate(b"\n")
+    assert meter.foreign * (time.perf_counter() - start) * (os.cpu_count() or 1) > 0.4  # seconds
+
+
+def test_power_law_is_found_with_an_interval_that_covers_it() -> None:
+    x = np.array([1.0, 2, 4, 8, 16, 32])
+    exact = fit_power_law(x, 3 * x**1.5)
+    assert (exact.exponent, exact.factor) == pytest.approx((1.5, 3))
+    fit = fit_power_law(x, 3 * x**1.5 * np.exp(np.random.default_rng(0).normal(0, 0.1, len(x))))
+    assert fit.low < 1.5 < fit.high < fit.low + 0.5
+    fit = fit_power_law([49, 196], [1.0, 16.0])
+    assert fit.exponent == pytest.approx(2)
+    assert math.isnan(fit.low)
+
+
+def test_everything_the_claims_speak_of_is_timed(study: Params) -> None:
+    listed = entries(study, 16)
+    parts = [part for claim in study.claims.values() for part in claim.comparisons if part.rule == "ratio"]
+    names = {f"step/published/{subject}" for part in parts for subject in (part.variant, part.reference)}
+    assert names <= {entry.name for entry in listed}
+    assert len({entry.name for entry in listed}) == len(listed)
+    assert [(entry.way, entry.model.cls_insert) for entry in listed if entry.nested] == [("published", "loop")]
+    for way in WAYS:
+        growth = [entry for entry in listed if (entry.kind, entry.way) == ("growth", way)]
+        assert [(entry.model.num_tokens, entry.batch) for entry in growth] == [(tokens, 16) for tokens in (4, 16, 49, 196, 784)]
+    for subject in study.timing.subjects.keys() & study.variants.keys():  # what is timed is what the study trains
+        assert {entry.model for entry in listed if entry.subject == subject} == {study.resolve(subject).model}

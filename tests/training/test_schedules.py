@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,6 @@ from pipeline.params import Params, TrainSettings
 from pipeline.training import schedules
 
 RATE = 0.005
-ALL = [("constant", 0.0), ("linear", 0.0), ("warmup_linear", 0.1), ("noam", 0.1), ("cosine", 0.0), ("cosine", 0.1)]
-TOTALS = [1, 2, 3, 7, 100, 469]
 
 
 def train(study: Params, schedule: str, warmup: float = 0.0) -> TrainSettings:
@@ -42,27 +39,13 @@ def torchs(total: int, make: Callable[[torch.optim.Optimizer], Any]) -> list[flo
     return seen
 
 
-@pytest.mark.parametrize("total", TOTALS)
-@pytest.mark.parametrize(("schedule", "warmup"), ALL)
-def test_rises_to_the_learning_rate_and_never_again(study: Params, schedule: str, warmup: float, total: int) -> None:
-    table = rates(study, schedule, warmup, total)
-    peak = max(1, round(warmup * total)) - 1
-    assert all(0 < rate <= RATE for rate in table)
-    assert table[peak] == RATE
-    rising, falling = table[: peak + 1], table[peak:]
-    assert all(a < b for a, b in itertools.pairwise(rising))
-    if schedule == "constant":
-        assert set(table) == {RATE}
-    else:
-        assert all(a > b for a, b in itertools.pairwise(falling))
-
-
-@pytest.mark.parametrize("total", TOTALS)
+@pytest.mark.parametrize("total", [1, 2, 3, 7, 100, 469])
 def test_linear_and_cosine_are_torchs(study: Params, total: int) -> None:
     linear = torchs(total, lambda o: lr_scheduler.LinearLR(o, start_factor=1.0, end_factor=0.0, total_iters=total))
     assert rates(study, "linear", 0.0, total) == pytest.approx(linear, rel=1e-9)
     cosine = torchs(total, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=total))
     assert rates(study, "cosine", 0.0, total) == pytest.approx(cosine, rel=1e-9, abs=1e-15)
+    assert set(rates(study, "constant", 0.0, total)) == {RATE}
 
 
 @pytest.mark.parametrize(("total", "warmup"), [(100, 0.1), (469, 0.1), (3, 0.5), (10, 0.99), (10, 0.01)])

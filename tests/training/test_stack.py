@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.params import ARCHITECTURES, AnyModelSettings, BaselineSettings, ModelSettings, Params
-from pipeline.training.stack import Stack, derive_seed, initial_model
+from pipeline.training.stack import Stack, initial_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
@@ -96,9 +96,3 @@ def test_a_new_model_leaves_the_global_generator_as_it_was(study: Params) -> Non
     torch.manual_seed(1)
     initial_model(study.base, 0)
     assert torch.equal(torch.rand(3), expected)
-
-
-def test_derived_seeds_do_not_collide() -> None:
-    seeds = {derive_seed(seed, purpose) for seed in range(1000) for purpose in ("init", "order/1", "order/10", "order/11")}
-    assert len(seeds) == 4000
-    assert all(0 <= seed < 2**63 for seed in seeds)

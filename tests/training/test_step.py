@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -18,7 +12,7 @@ from pipeline.params import ModelSettings, Params, VariantSettings
 from pipeline.training.classification import Classification, EvaluationStep
 from pipeline.training.optimizers import make_optimizer
 from pipeline.training.stack import Stack
-from pipeline.training.step import GraphDriver, Trace, TrainingStep, batch_sizes, make_driver, rehearse
+from pipeline.training.step import Trace, TrainingStep, batch_sizes, make_driver, rehearse
 
 CPU = torch.device("cpu")
 STEPS = 4  # of the whole training
@@ -83,104 +77,3 @@ def test_a_step_that_failed_half_way_leaves_no_gradient(study: Params, monkeypat
 @pytest.mark.parametrize(("images", "size", "sizes"), [(300, 64, {64, 44}), (128, 64, {64}), (10, 64, {10}), (65, 64, {64, 1})])
 def test_batch_sizes_are_those_of_a_split(images: int, size: int, sizes: set[int]) -> None:
     assert batch_sizes(images, size) == sizes == {len(part) for part in torch.arange(images).split(size)}
-
-
-class Recorder:
-    """A GPU on the CPU, as far as a capture needs one: `graph` executes nothing for good, and a replay is the step itself.
-
-    Attributes:
-        failure: what a capture raises.
-        rounding: what a replay adds to the step's last tensor.
-        captures: how many were tried.
-    """
-
-    def __init__(self, patch: pytest.MonkeyPatch, step: TrainingStep) -> None:
-        self.step, self.captures, self.rounding = step, 0, 0.0
-        self.failure: Exception | None = None
-        stream = SimpleNamespace(wait_stream=lambda other: None)
-        named = {
-            "Stream": lambda: stream, "current_stream": lambda: stream, "stream": lambda chosen: nullcontext(), "graph": self.graph,
-            "synchronize": lambda: None, "graph_pool_handle": lambda: None, "CUDAGraph": lambda: SimpleNamespace(replay=self.replay),
-        }  # fmt: skip
-        for name, value in named.items():
-            patch.setattr(torch.cuda, name, value)
-        patch.setattr(GraphDriver, "_failed", None)
-
-    @contextmanager
-    def graph(self, graph: Any, *, pool: Any, stream: Any) -> Iterator[None]:
-        assert not gc.isenabled()
-        self.captures += 1
-        before = [tensor.clone() for tensor in self.step.changed()]
-        yield
-        with torch.no_grad():
-            for tensor, value in zip(self.step.changed(), before, strict=True):
-                tensor.copy_(value)
-        if self.failure is not None:
-            raise self.failure
-
-    def replay(self) -> None:
-        self.step()
-        list(self.step.changed())[-1].add_(self.rounding)
-
-
-@pytest.fixture
-def recorded(study: Params, monkeypatch: pytest.MonkeyPatch) -> tuple[Recorder, TrainingStep, EvaluationStep]:
-    stack, training, evaluation, _ = make(study, [0, 1])
-    stack.train(True)
-    return Recorder(monkeypatch, training), training, evaluation
-
-
-def test_a_capture_changes_nothing_and_is_replayed(recorded: tuple[Recorder, TrainingStep, EvaluationStep]) -> None:
-    recorder, training, _ = recorded
-    before = [tensor.clone() for tensor in training.changed()]
-    driver = GraphDriver()
-    for _ in range(2):
-        driver.prepare(training)
-    assert (driver.graphs, recorder.captures, gc.isenabled()) == ("captured", 1, True)
-    assert (driver.note or "").startswith("Steps run as CUDA graphs, captured in ")
-    assert all(torch.equal(a, b) for a, b in zip(training.changed(), before, strict=True))
-    recorder.rounding = 1.0
-    driver.run(training)
-    assert bool((training._total > 1).all())
-    driver.stop_graphs()
-    driver.prepare(training)
-    driver.run(training)
-    assert int(training._trace.step) == 2
-    assert (driver.graphs, recorder.captures) == ("captured", 1)
-
-
-@pytest.mark.parametrize(
-    ("failure", "rounding", "said"),
-    [
-        (RuntimeError("operation not permitted\nCompile with"), 0.0, "operation not permitted"),
-        (None, 1e-9, "a captured step computes something else than its operations one by one."),
-    ],
-    ids=["refused", "different"],
-)
-def test_after_a_failed_capture_there_is_none(
-    recorded: tuple[Recorder, TrainingStep, EvaluationStep], failure: Exception | None, rounding: float, said: str
-) -> None:
-    recorder, training, evaluation = recorded
-    recorder.failure, recorder.rounding = failure, rounding
-    before = [tensor.clone() for tensor in training.changed()]
-    driver = GraphDriver()
-    driver.prepare(training)
-    assert all(torch.equal(a, b) for a, b in zip(training.changed(), before, strict=True))
-    assert all(parameter.grad is None for parameter in training._stack.parameters)
-    recorder.failure, recorder.rounding = ValueError("of the allocator"), 0.0
-    driver.prepare(evaluation)
-    other = GraphDriver()
-    other.prepare(training)
-    for one in (driver, other):
-        assert (one.graphs, one.note) == ("none", f"No CUDA graph, every operation is launched by itself: RuntimeError: {said}")
-    assert (recorder.captures, gc.isenabled()) == (1, True)
-    driver.run(training)
-    assert int(training._trace.step) == 1
-
-
-def test_a_capture_without_memory_is_not_the_graphs_fault(recorded: tuple[Recorder, TrainingStep, EvaluationStep]) -> None:
-    recorder, training, _ = recorded
-    recorder.failure = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")
-    with pytest.raises(torch.OutOfMemoryError):
-        GraphDriver().prepare(training)
-    assert GraphDriver._failed is None
