@@ -19,6 +19,7 @@ from pipeline.evaluation.evaluate import summarize_votes
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.measures import Probe
 from pipeline.measures.definitions import EMPTY_ROWS, SHIFTS, SIZES
+from pipeline.models.positions import sinusoidal_table
 from pipeline.params import ModelSettings, Params, parse, read_both
 from pipeline.runner import seeds as store
 from pipeline.study import Training
@@ -39,45 +40,22 @@ _PROBED: dict[Probe, dict[str, float]] = {
 
 
 def _positions(model: ModelSettings, rng: np.random.Generator) -> np.ndarray:
-    """(tokens, dim): what the model adds; a learned table is drawn at random and smoothed a little over the grid."""
-    grid, dim = model.grid, model.dim
+    """(tokens, dim): what the model adds; drawn at random unless it is sinusoidal."""
     if model.position == "none":
         return np.zeros((0, 0))
     if model.position == "sinusoidal":
-        angle = np.arange(model.num_tokens)[:, None] / 10000 ** (np.arange(0, dim, 2) / dim)
-        return np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(model.num_tokens, dim)
-    if model.position == "sincos2d":
-        angle = np.arange(grid)[:, None] / 10000 ** (np.arange(dim // 4) / (dim // 4))
-        half = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
-        table = np.concatenate([np.repeat(half, grid, axis=0), np.tile(half, (grid, 1))], axis=1)
-    else:
-        noise = rng.normal(size=(grid + 2, grid + 2, dim))
-        table = (noise[1:-1, 1:-1] + 0.5 * (noise[:-2, 1:-1] + noise[2:, 1:-1] + noise[1:-1, :-2] + noise[1:-1, 2:])).reshape(-1, dim)
-    return np.concatenate([np.zeros((int(model.has_cls), dim)), table])
-
-
-def _digits() -> np.ndarray:
-    """(10, 28, 28) uint8: scikit-learn's first image of each digit, enlarged."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    small = [bunch.images[bunch.target == digit][0] * (255 / 16) for digit in range(10)]
-    return np.stack([np.asarray(Image.fromarray(image.astype(np.uint8)).resize((28, 28), Image.Resampling.BICUBIC)) for image in small])
+        return sinusoidal_table(model.num_tokens, model.dim).numpy()
+    return rng.normal(size=(model.num_tokens, model.dim))
 
 
 def _attention(model: ModelSettings, seeds: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Made-up attention that follows the ink, as the evaluate stage stores it."""
-    images = _digits()
-    tokens, patch = model.num_tokens, model.patch
-    ink = images.reshape(10, model.grid, patch, model.grid, patch).mean((2, 4)).reshape(10, -1) / 255
-    scores = np.concatenate([np.zeros((10, int(model.has_cls))), 2 * ink], axis=1)[:, None, None, None, :]
-    scores = scores + rng.normal(0, 1, (10, model.blocks, model.heads, tokens, tokens))
-    weights = np.exp(scores)
-    rollout = np.exp(scores.mean(axis=(1, 2, 3)))[None] * np.exp(rng.normal(0, 0.2, (seeds, 10, tokens)))
+    """Of ten images at random, as the evaluate stage stores it."""
+    weights = np.ones(model.num_tokens)
     return {
-        "images": images, "image_labels": np.arange(10, dtype=np.uint8),
-        "maps": (weights / weights.sum(-1, keepdims=True))[:, :, :, 0].astype(np.float16),
-        "rollout": (rollout / rollout.sum(-1, keepdims=True)).astype(np.float32),
+        "images": rng.integers(0, 256, (10, 28, 28), dtype=np.uint8), "image_labels": np.arange(10, dtype=np.uint8),
+        "maps": rng.dirichlet(weights, (10, model.blocks, model.heads)).astype(np.float16),
+        "rollout": rng.dirichlet(weights, (seeds, 10)).astype(np.float32),
+        "filters": rng.normal(size=(model.dim, model.patch**2)),
     }  # fmt: skip
 
 
@@ -146,12 +124,8 @@ def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarra
         written = Evaluation(INPUTS, {name: rng.random(len(seeds)).tolist() for name in names}, {})
         _records(root).write(variant, {}, written)
         return
-    arrays: dict[str, Any] = {
-        "labels": labels,
-        "predictions": predictions,
-        "seeds": np.array(seeds),
-        "positions": np.zeros((len(seeds), 0, 0), np.float32),
-    }
+    arrays: dict[str, Any] = {"labels": labels, "predictions": predictions, "seeds": np.array(seeds)}
+    arrays["positions"] = np.zeros((len(seeds), 0, 0), np.float32)
     if isinstance(model, ModelSettings):
         arrays["positions"] = np.stack([_positions(model, rng) for _ in seeds]).astype(np.float32)
     if variant in params.probed("shifts"):
@@ -171,7 +145,6 @@ def _write_evaluation(root: Path, params: Params, variant: str, right: np.ndarra
         columns["attention_entropy"] = rng.normal(2.5, 0.1, len(seeds))
         columns["ink_correlation"] = rng.normal(0.3, 0.1, len(seeds))
         columns |= {f"attention_distance_{block}": rng.normal(8 + block, 0.5, len(seeds)) for block in range(1, model.blocks + 1)}
-        arrays["filters"] = rng.normal(size=(model.dim, model.patch**2))
         arrays |= _attention(model, len(seeds), rng)
     metrics = summarize_votes(predictions, labels)
     evaluation = Evaluation(INPUTS, {name: column.tolist() for name, column in columns.items()}, metrics)
