@@ -74,10 +74,6 @@ class TestTheStudy:
             for variant in {name for part in claim.comparisons for name in part.variants} & study.variants.keys():
                 assert study.resolve(variant).images_shown >= (claim.images_shown or study.images_shown), name
 
-    def test_a_quotation_has_one_translation(self, study: params.Params) -> None:
-        told = {(claim.quote, claim.translation) for claim in study.claims.values() if claim.quote}
-        assert len(told) == len({quote for quote, _ in told})
-
     def test_dvc_changes_the_lines_that_it_is_asked_to_change(self, tmp_path: Path) -> None:
         """`dvc exp run -S` writes the file anew; it has the form that DVC's writer leaves."""
         from dvc.utils.serialize import modify_yaml
@@ -103,13 +99,10 @@ class TestVariants:
 
     def test_or_that_of_the_one_that_it_names(self, raw: dict[str, Any]) -> None:
         study = params.parse(put(raw, "variants/more", {"from": "deep", "seeds": 3, "mlp_dim": 24}))
+        assert params.parse(put(raw, "variants/again", None)).resolve("again").model == study.base
         assert study.ancestry("more") == ["more", "deep", "wide"]
         assert study.difference("more") == {"mlp_dim": 24, "seeds": 3, "blocks": 2}
         assert study.resolve("deep").train.seeds == (0, 1, 2, 3)
-
-    def test_nothing_behind_a_name_is_the_base(self, raw: dict[str, Any]) -> None:
-        study = params.parse(put(raw, "variants/again", None))
-        assert study.resolve("again").model == study.base
 
     def test_another_network_takes_nothing_of_the_transformer(self, raw: dict[str, Any]) -> None:
         study = params.parse(raw)
@@ -201,43 +194,30 @@ def test_probed_is_what_a_figure_or_claim_asks_about_and_what_has_it(raw: dict[s
 # The place of a fault, the value there, and the key that the sentence begins with.
 FAULTS: list[tuple[str, Any, str]] = [
     ("trian", {}, "trian: there is no such key; the nearest is 'train'."),
-    ("scenes/repeats", 0.5, "scenes.repeats: there is no such key; the nearest is 'repeat'."),
     ("variants/x", {"epoch": 3}, "variants.x.epoch: vit has no such option; the nearest is 'epochs'."),
-    ("variants/x", {"from": "cnn", "patch": 7}, "variants.x.patch: cnn has no"),
     ("variants/x", {"architecture": "lstn"}, "variants.x.architecture: there is no 'lstn'; the nearest is 'lstm'."),
-    ("variants/x", {"architecture": ["cnn"]}, "variants.x.architecture"),
     ("variants/x", {"architecture": "cnn", "widths": [12]}, "variants.x.widths: "),
     ("variants/x", {"from": "wid"}, "variants.x.from: there is no variant 'wid'; the nearest is 'wide'."),
     ("variants/wide", {"from": "deep"}, "variants.deep.from"),
     ("variants/wide", {"epochs": 0}, "variants.wide.epochs"),  # not those that start from it
     ("variants/x", {"heads": 3}, "variants.x.heads: "),
     ("variants/x", {"patch": 5}, "variants.x.patch: "),
-    ("variants/x", {"cls_insert": "none"}, "variants.x.pool: "),
     ("variants/x", {"position": "sincos2d", "dim": 6}, "variants.x.position: "),
-    ("variants/x", {"position": "none", "position_std": 0.02}, "variants.x.position_std: "),
     ("variants/x", {"attention": "uniform", "memory": 4}, "variants.x.memory: "),
-    ("variants/x", {"mlp": "none", "residual": "normalized"}, "variants.x.residual: "),
-    ("variants/x", {"momentum": 0.9}, "variants.x.momentum: "),
     ("variants/x", {"schedule": "noam"}, "variants.x.warmup: "),
-    ("variants/x", {"self_critical_epochs": 1}, "variants.x.self_critical_epochs"),
     ("variants/x", {"from": "caption", "augment": "affine"}, "variants.x.augment"),
     ("variants/x", {"train_images": 60_001}, "variants.x.train_images: mnist has 60,000 of them."),
-    ("variants/x", {"train_images": 50_001, "validation": 10_000}, "variants.x.train_images: mnist has 50,000 of them"),
     ("variants/x", {"validation": 60_000}, "variants.x.validation"),
     ("variants/" + 300 * "a", {}, "variants: 'aaa"),
     ("variants", {}, "variants"),
-    ("variants/x", 3, "variants.x"),
     ("base/dim", True, "base.dim"),
-    ("base/dim", 32.0, "base.dim"),
     ("data", {"dataset": "npz", "path": "x.npz", "channels": 1, "classes": 3}, "data.size: npz needs it"),
     ("data", {"dataset": "npz", "size": 28, "channels": 1, "classes": 3}, "data.path: npz needs one"),
     ("data/classes", 11, "data.classes: mnist has its own"),
     ("data", {"dataset": "digits", "path": "x"}, "data.path: digits reads no files"),
     ("data/dataset", "mnst", "data.dataset: there is no 'mnst'; the nearest is 'mnist'."),
     ("train/seeds", [1, 2, 1], "train.seeds: seed 1"),
-    ("train/seeds", 5000, "train.seeds"),
     ("train/learning_rate", math.nan, "train.learning_rate"),
-    ("train/learning_rate", "5e-3", "train.learning_rate"),
     ("train/epoch_images", 10**400, "train.epoch_images"),
     ("looks", [1, 6], "looks.0"),
     ("experiments/width/baseline", "first", "experiments.width: there is no 'first'"),
@@ -245,28 +225,22 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("experiments/width/variants", ["base", "wide", "deep", "caption"], "experiments.width.variants: captioners"),
     ("experiments/width/labels", {"bas": "x"}, "experiments.width: there is no 'bas'; the nearest is 'base'"),
     ("experiments/width/claims", ["W2"], "experiments.width.claims: there is no 'W2'"),
-    ("experiments/width/measure", "step time", "experiments.width.measure"),
     ("timing/tokens", [4, 50], "timing.tokens: square patches cut an image into 1, 4, 16, 49, 196, 784 tokens"),
     ("timing/subjects/new", {"pach": 7}, "timing.subjects.new.pach"),
-    ("timing/subjects/new", {"attention": "none"}, "timing.subjects.new"),
 ]
 PAIR = {"rule": "less", "measure": "accuracy", "variant": "first", "reference": "base"}
 RATIO = PAIR | {"rule": "ratio", "measure": "step time"}
 WRONG_COMPARISONS = [
     ("bond", {"bond": 0.1}),
     ("bound", {"rule": "equivalent"}),
-    ("bound", {"rule": "equivalent", "bound": 0.0}),
     ("bound", {"rule": "equivalent", "measure": "late test error", "bound": 0.9}),
     ("reference", {"reference": None}),
     ("reference", {"rule": "at least", "bound": 0.9}),
     ("bound", {"rule": "at least", "reference": None, "bound": 99.5}),
     ("pairs", {"rule": "at least", "measure": "data for equal accuracy", "bound": 1.25}),
-    ("pairs", {"pairs": [["base", "first"]]}),
-    ("rule", {"measure": "step time"}),
     ("rule", {"rule": "ratio", "between": [1.0, 2.0]}),
     ("between", RATIO),
     ("between", RATIO | {"between": [2.0, 1.0]}),
-    ("bound", RATIO | {"between": [1.0, 2.0], "bound": 0.1}),
     ("minus", {"minus": ["cnn", "base"]}),
 ]
 FAULTS += [("claims/W1/comparisons", [PAIR | change], f"claims.W1.comparisons.0.{key}") for key, change in WRONG_COMPARISONS]
@@ -275,13 +249,6 @@ FAULTS += [("claims/W1/comparisons", [PAIR | change], f"claims.W1.comparisons.0.
 @pytest.mark.parametrize(("path", "value", "start"), FAULTS)
 def test_a_fault_is_named_by_its_key(raw: dict[str, Any], path: str, value: Any, start: str) -> None:
     assert refusal(put(raw, path, value)).startswith(start)
-
-
-def test_what_a_comparison_may_be(raw: dict[str, Any]) -> None:
-    """Pairs that share a variant, whose difference is taken seed by seed; and a variant that is not there, which is not run."""
-    shared = PAIR | {"minus": ["cnn", "base"], "paired": True}
-    parsed = params.parse(put(raw, "claims/W1/comparisons", [shared, PAIR | {"variant": "gone"}]))
-    assert parsed.claims["W1"].comparisons[0].variants == ("first", "base", "cnn", "base")
 
 
 def test_what_is_missing_is_named(raw: dict[str, Any], tmp_path: Path) -> None:

@@ -328,13 +328,6 @@ class ExperimentSettings(Settings):
     figures: Annotated[tuple[Figure, ...], Field(strict=False)] = ("curves", "errors")
     claims: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
-    @field_validator("measure")
-    @classmethod
-    def _of_each_seed(cls, measure: Measure) -> Measure:
-        if MEASURES[measure].values is None:
-            raise ValueError(f"{measure} is no measure of each seed: it stands in claims only")
-        return measure
-
     def label(self, variant: str) -> str:
         """The variant's name on the experiment's page."""
         return self.labels.get(variant, variant)
@@ -510,19 +503,11 @@ def read_both(path: Path) -> dict[str, Any]:
     return whole
 
 
-def completed(raw: Any) -> Any:
-    """The settings of a whole study with every option of `train` and `base` that they leave out."""
-    if not isinstance(raw, Mapping):
-        return raw
+def parse(raw: Mapping[str, Any]) -> Params:
+    """Checks the settings of a whole study. Raises UserError as `load` does."""
     filled = {name: of | part for name, of in DEFAULTS.items() if isinstance(part := raw.get(name) or {}, dict)}
-    return {**raw, **filled}
-
-
-def parse(raw: Any) -> Params:
-    """Checks the settings of a whole study, a mapping. Raises UserError as `load` does."""
-    raw = completed(raw)
     try:
-        params = Params.model_validate(raw, context=shape_context(raw.get("data") if isinstance(raw, Mapping) else None))
+        params = Params.model_validate({**raw, **filled}, context=shape_context(raw.get("data")))
     except ValidationError as error:
         raise UserError(sentence(error, "", Params)) from None
     if fault := next(_misnamed(params), None):
