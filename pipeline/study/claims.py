@@ -242,7 +242,7 @@ def judge(
         narrow = LEVEL if timed else look_level(looks)
         levels = Levels(inside=1 - (1 - narrow) / len(sizes), outside=1 - (1 - narrow) / max(sizes.values()))
         if timed:
-            finding = _of_devices(comparison, timings, claim.device, levels)
+            finding = _of_timings(comparison, timings, claim.device, levels)
         else:
             finding = _of_trainings(comparison, trainings, timings.get(claim.device), levels, length, looks, claim.first_seed)
         findings.append(replace(finding, levels=levels))
@@ -298,14 +298,10 @@ def _scaled(comparison: ComparisonSettings, values: FloatArray) -> FloatArray:
 
 
 def measure_values(measure: Measure, training: Training, *, seeds: Sequence[int] | None = None, epochs: slice | None = None) -> FloatArray:
-    """The measure of one variant, seed by seed.
+    """(seeds,) of a measure, finite, of all seeds or of these in their order.
 
     Args:
-        seeds: those wanted, in this order; None for all.
         epochs: the mean over these in place of the measure's own, of a measure that has a value after every epoch.
-
-    Returns:
-        (seeds,), finite; accuracies as fractions.
 
     Raises:
         NotFormed: these runs have no such values; NotMeasured where the evaluation has to run first.
@@ -566,28 +562,26 @@ def _bounded(finding: Finding, sample: _Sample, sides: Mapping[str, Training]) -
     return replace(finding, verdict="not decided", why=Why.UNREACHED) if any(undoing[one] for one in where) else finding
 
 
-def _of_devices(comparison: ComparisonSettings, timings: Mapping[str, Timings], device: str, levels: Levels) -> Finding:
-    """The finding on the claim's kind of device; what was timed on another one is an observation."""
-    if device in timings:
-        return _of_timings(comparison, timings[device], levels)
-    for other in timings.values():
-        observed = _of_timings(comparison, other, levels)
-        if comparison.measure == "saved bytes":  # a count, the same everywhere
-            return observed
-        return replace(observed, verdict="not run", why=Why.OTHER_DEVICE, place=None, needed=None, lacking=(device,), fault="")
-    return Finding(comparison, "not run", Why.NOT_TIMED)
+def _of_timings(comparison: ComparisonSettings, timings: Mapping[str, Timings], device: str, levels: Levels) -> Finding:
+    """The finding on the claim's kind of device; what was timed on another one alone is an observation.
 
-
-def _of_timings(comparison: ComparisonSettings, timings: Timings, levels: Levels) -> Finding:
-    """Ratios are judged on logarithms, so that a ratio and its inverse get the same verdict."""
+    Ratios are judged on logarithms, so that a ratio and its inverse get the same verdict.
+    """
     assert comparison.reference is not None
+    if not timings:
+        return Finding(comparison, "not run", Why.NOT_TIMED)
+    found = timings.get(device) or next(iter(timings.values()))
+    finding = Finding(comparison, "not decided", Why.NO_INTERVAL)
     try:
         timed = comparison.rule == "ratio"
-        values = timings.ratio(comparison.variant, comparison.reference) if timed else timings.exponent(comparison.measure)
+        values = found.ratio(comparison.variant, comparison.reference) if timed else found.exponent(comparison.measure)
     except LookupError as error:
-        return Finding(comparison, "not run", Why.NOT_MEASURED, fault=str(error.args[0]))
-    if MEASURES[comparison.measure].exact:
-        return _exactly(Finding(comparison, "not decided", Why.NO_INTERVAL, sizes=(1,), effect=float(values[0])))
-    if not len(values):
-        return Finding(comparison, "not decided", Why.NO_INTERVAL)
-    return _place(comparison, _Sample(RankEstimate(_scaled(comparison, values))), levels, [len(values)])
+        finding = replace(finding, verdict="not run", why=Why.NOT_MEASURED, fault=str(error.args[0]))
+    else:
+        if MEASURES[comparison.measure].exact:  # the same everywhere
+            return _exactly(replace(finding, sizes=(1,), effect=float(values[0])))
+        if len(values):
+            finding = _place(comparison, _Sample(RankEstimate(_scaled(comparison, values))), levels, [len(values)])
+    if device in timings:
+        return finding
+    return replace(finding, verdict="not run", why=Why.OTHER_DEVICE, place=None, needed=None, lacking=(device,), fault="")
