@@ -8,9 +8,12 @@ Times come from earlier trainings on this kind of processor.
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from pipeline.commands import profiles
+from pipeline.commands import profiles, repro
 from pipeline.commands.catalogue import screen, show
 from pipeline.errors import run_command
 from pipeline.params import load
@@ -32,6 +35,16 @@ def main(argv: list[str]) -> None:
     header, lines = table(entries, rates, processes)
     show(screen(), "What `dvc repro` would do", header, lines)
     print(summary(entries, rates, processes))
+    if repro.own_data_changed(params) or code_of_data_changed():
+        print("The data, or what reads them, have changed since: they are read again first, and all is trained anew if they differ.")
+
+
+def code_of_data_changed(directory: Path = Path()) -> bool:
+    """Whether DVC would read the data again for a change of their settings or their code; what is only absent is none."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", "status", "--json", "fetch", "prepare"], cwd=directory, capture_output=True, text=True
+    )
+    return '"modified"' in done.stdout
 
 
 def seconds(entries: Sequence[Entry], rates: Mapping[str, float], processes: int) -> float:

@@ -47,9 +47,8 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
     choose_processes()  # refuses a bad number now, and not after the stages before
     settings = params.load(directory / "params.yaml")
     check_place(directory)
-    own = settings.data.model_copy(update={"path": str(directory / (settings.data.path or ""))})
     with _guarded(directory):
-        if own.source.shape is None and not is_noted(own, directory / "data" / "raw"):
+        if own_data_changed(settings, directory):
             run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", "fetch")
     if not arguments:  # with arguments DVC may run a part of the study that trains nothing
         run(directory, "make train", "pipeline.commands.train")
@@ -65,6 +64,12 @@ def check_place(directory: Path = Path()) -> None:
     """Raises UserError where git, or DVC for want of it, does not work in a repository."""
     config = directory / ".dvc/config"
     check_git(directory, needed=config.is_file() and "no_scm" not in config.read_text(encoding="utf-8"))
+
+
+def own_data_changed(settings: params.Params, directory: Path = Path()) -> bool:
+    """Whether data of one's own, which lie elsewhere, are no longer those that were read. Raises UserError where there are none."""
+    own = settings.data.model_copy(update={"path": str(directory / (settings.data.path or ""))})
+    return own.source.shape is None and not is_noted(own, directory / "data" / "raw")
 
 
 def data_stage(directory: Path = Path()) -> str:

@@ -123,3 +123,15 @@ def test_the_page_s_variant_claim_model_and_measure_on_own_data_reach_pages_and_
     path = {"PYTHONPATH": str(made)}
     listed = subprocess.run([sys.executable, "-c", with_mlflow], cwd=made, env=os.environ | path, capture_output=True, text=True).stdout
     assert "my-own-study/npz" in listed
+    assert "are read again" not in run(made, "pipeline.commands.plan")
+    with (made / "pipeline/data/own.py").open("a") as reader:
+        reader.write("# edited\n")
+    assert "are read again" in run(made, "pipeline.commands.plan")
+    run(made, "pipeline.commands.repro")
+    assert "are read again" not in run(made, "pipeline.commands.plan")
+    images["train"] += 1
+    np.savez(
+        made / "my.npz",
+        **{f"{split}_{what}": all_of[split] for what, all_of in (("images", images), ("labels", labels)) for split in labels},
+    )
+    assert "are read again" in run(made, "pipeline.commands.plan")
