@@ -293,7 +293,7 @@ def check_links(root: Path) -> None:
                 headings = re.findall(r"^#+ (.+)$", other.read_text(), flags=re.MULTILINE)
                 assert anchor in {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
     used = {Path(name).name for page in written for name in re.findall(r"^!\[.*\]\((.+\.png)\)$", page.read_text(), flags=re.MULTILINE)}
-    drawn = [path for folder in ("experiments/figures", "figures") for path in (root / "reports" / folder).glob("*.png")]
+    drawn = [path for folder in ("experiments/figures", "figures", "timing") for path in (root / "reports" / folder).glob("*.png")]
     assert used == {path.name for path in drawn} | ({"samples.png"} & used)
 
 

@@ -1,4 +1,4 @@
-"""The pages of captioning experiments, from captioners that were trained for two or three epochs."""
+"""The page of a captioning experiment, from captioners that were trained for two or three epochs."""
 
 from __future__ import annotations
 
@@ -36,24 +36,22 @@ TINY = {
     "position": "learned", "memory": 0, "meshed": False, "dropout": 0.0, "clip_norm": 1.0,
 }  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
-    "base": {},
     "plain": TINY,
     "longer": {"from": "plain", "epochs": 3},
     "meshed": {"from": "plain", "meshed": True},
     "critical": {"from": "longer", "self_critical_epochs": 1},
     "lstm": {"architecture": "cnn_lstm", "widths": [8, 16], "clip_norm": 1.0},
-    "lstm-1": {"from": "lstm", "epochs": 1},
     "unborn": {"from": "plain", "memory": 2},
 }
-TRAINED = [name for name in VARIANTS if name not in ("lstm-1", "unborn")]
-CAPTIONERS = TRAINED[1:]
-WORDS = "experiments/words.md"
-COMPARED = ["plain", "longer", "meshed", "critical", "lstm", "lstm-1", "unborn"]
+TRAINED = [name for name in VARIANTS if name != "unborn"]
 
 
 def make_params(raw_params: dict[str, Any]) -> dict[str, Any]:
-    experiment = {"title": "Words", "question": "Why?", "source": "a test", "baseline": "plain", "measure": "gain of beam search"}
-    comparison = {"rule": "more", "measure": "scene accuracy", "variant": "plain", "reference": "lstm"}
+    experiment = {
+        "title": "Words", "question": "Why?", "source": "a test", "baseline": "plain", "measure": "gain of beam search",
+        "variants": [*VARIANTS], "labels": {"plain": "plain | 2", "longer": "plain | 2, longer"},
+        "figures": ["budget", "captions", "gaze", "measure", "curves"],
+    }  # fmt: skip
     return raw_params | {
         "data": {"dataset": "digits"},
         "scenes": {"train": 256, "validation": 20, "test": 60},
@@ -62,20 +60,10 @@ def make_params(raw_params: dict[str, Any]) -> dict[str, Any]:
         "train": raw_params["train"] | {"seeds": [4, 2], "epochs": 2},
         "base": raw_params["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2, "mlp_dim": 8},
         "timing": {"rounds": 1, "steps": 1, "seconds": 1, "tokens": [4, 16], "subjects": {"base": {}}},
-        "variants": VARIANTS,
-        "experiments": {
-            "words": experiment
-            | {
-                "variants": COMPARED, "labels": {"plain": "plain | 2", "longer": "plain | 2, longer"}, "claims": ["W1"],
-                "figures": ["budget", "captions", "gaze", "measure", "curves"],
-            },
-            "later": experiment | {"baseline": "unborn", "variants": ["unborn", "lstm"]},
-            "never": experiment | {"baseline": "unborn", "variants": ["unborn", "other"], "figures": ["captions", "gaze", "budget"]},
-        },
-        "claims": {
-            "W1": {"source": "a test", "sentence": "It does.", "measured": "Scenes.", "margin": "None.", "comparisons": [comparison]},
-        },
-    }  # fmt: skip
+        "variants": {"base": {}} | VARIANTS,
+        "experiments": {"words": experiment},
+        "claims": {},
+    }
 
 
 @pytest.fixture(scope="module")
@@ -83,28 +71,25 @@ def root(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: dic
     """A study of small captioners that were trained and evaluated, and its pages."""
     root = tmp_path_factory.mktemp("words")
     raw = make_params(raw_params)
-    raw["variants"] = VARIANTS | {"other": {"from": "plain", "memory": 4}}
     (root / "params.yaml").write_text(yaml.safe_dump(raw))
-    study = params.parse(raw)
+    study, threads = params.parse(raw), torch.get_num_threads()
     (root / "data").mkdir()
     (root / "data/arrays").symlink_to(arrays)
     scenes.write(scenes.draw(datasets.load(arrays), study.scenes), root / "data/scenes")
-    threads = torch.get_num_threads()
     set_reproducible(torch.device("cpu"))
     for variant in TRAINED:
         train(root, variant, study.resolve(variant))
-    records = Records(root)
     (root / "store/predictions").mkdir(parents=True, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAB_DEVICE", "cpu")
         patch.setattr(inference, "run", lambda tasks, processes: ((task, inference.measure(task)) for task in tasks))
+        patch.chdir(root)
+        records = Records(root)
         wanted = records.wanted(study, lambda line: None)
         assert evaluate(study, records, wanted) == {}
-    for variant in CAPTIONERS:
-        spread(records, variant)
-    records.write_tables(wanted)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(root)
+        for variant in TRAINED:
+            spread(records, variant)
+        records.write_tables(wanted)
         pages.write(study, load_current(study).trainings)
     torch.set_num_threads(threads)
     return root
@@ -142,35 +127,29 @@ def train(root: Path, variant: str, settings: params.VariantSettings) -> None:
     seeds.assemble(stored(root, variant), settings, parts, record)
 
 
-def test_tables_are_whole(root: Path) -> None:
-    check_tables(root)
-
-
 def test_numbers_are_those_of_the_evaluation(root: Path) -> None:
-    page, runs = read(root, WORDS), load(root).trainings
+    page, runs = read(root, "experiments/words.md"), load(root).trainings
     scores, beside, groups, gains = (table(page, head) for head in ("greedy (%)", "| CIDEr-D |", "4 digits", "| gain of beam search"))
     names = {"plain": r"plain (plain \| 2), baseline", "longer": r"longer (plain \| 2, longer)", "meshed": "meshed", "lstm": "lstm"}
     plain = runs["plain"].evaluation["greedy_scene_accuracy"]
+    listed = table(read(root, "README.md"), "| variant | differs from the base")
     for variant, name in names.items():
         found = runs[variant].evaluation
         greedy, beam = found["greedy_scene_accuracy"], found["beam_scene_accuracy"]
-        low, high = stats.t.interval(0.95, 1, loc=greedy.mean(), scale=stats.sem(greedy))
-        low, high = np.clip([low, high], 0, 1)  # of a share
-        assert scores[name][1] == f"{100 * greedy.mean():.2f} [{100 * low:.2f} to {100 * high:.2f}]"
+        low, high = np.clip(stats.t.interval(0.95, 1, loc=greedy.mean(), scale=stats.sem(greedy)), 0, 1)  # of a share
+        assert scores[name][1] == listed[variant][2] == f"{100 * greedy.mean():.2f} [{100 * low:.2f} to {100 * high:.2f}]"
         assert scores[name][3].startswith(f"{100 * beam.mean():.2f} [")
         if variant != "plain":
-            ends = stats.ttest_ind(greedy, plain, equal_var=False).confidence_interval(0.95)
-            low, high = np.clip([ends.low, ends.high], -1, 1)
-            said = f"{100 * (greedy.mean() - plain.mean()):+.2f} [{100 * low:+.2f} to {100 * high:+.2f}]"
-            assert scores[name][2] == said
+            low, high = np.clip(stats.ttest_ind(greedy, plain, equal_var=False).confidence_interval(0.95), -1, 1)
+            assert scores[name][2] == f"{100 * (greedy.mean() - plain.mean()):+.2f} [{100 * low:+.2f} to {100 * high:+.2f}]"
         assert float(gains[name][1]) == pytest.approx(100 * (beam - greedy).mean(), abs=0.00501)
         assert beside[name] == [
             f"{100 * found['greedy_exact_match'].mean():.2f}", f"{100 * found['greedy_cell_accuracy'].mean():.2f}",
             f"{found['greedy_edit_distance'].mean():.3f}", f"{found['greedy_bleu_4'].mean():.4f}",
             f"{found['greedy_cider_d'].mean():.3f}",
         ]  # fmt: skip
-        assert groups[name][0] == f"{100 * found['greedy_scene_accuracy_1_digit'].mean():.2f}"
-        assert groups[name][-1] == f"{100 * found['greedy_scene_accuracy_repeats'].mean():.2f}"
+        for place, column in ((0, "1_digit"), (-1, "repeats")):
+            assert groups[name][place] == f"{100 * found[f'greedy_scene_accuracy_{column}'].mean():.2f}"
     assert scores["unborn"] == ["not run", "-", "-", "-"]
     assert table(page, "columns back")["lstm"][1] == f"{100 * runs['lstm'].evaluation['greedy_share_rows_up'].mean():.2f}"
     losses = table(page, "validation loss")
@@ -179,31 +158,21 @@ def test_numbers_are_those_of_the_evaluation(root: Path) -> None:
     changes = table(page, "| images shown |")
     assert changes["meshed"][1:] == ["512", "-", "12,345", "67.9 k"]
     assert changes["lstm"][0] == "architecture: cnn_lstm, widths: [8, 16], clip_norm: 1.0"
-    listed = table(read(root, "README.md"), "| variant | differs from the base")
-    for name in CAPTIONERS:
-        assert listed[name][2].startswith(f"{100 * runs[name].evaluation['greedy_scene_accuracy'].mean():.2f}")
+    check_tables(root)
 
 
 def test_figures_and_captions_show_something(root: Path) -> None:
-    page = read(root, WORDS)
-    named = re.findall(r"\]\(figures/([^)]+)\.png\)", page)
-    kinds = ["budget", "captions", "gaze-plain", "gaze-meshed", "measure", "curves"]
-    assert [name.removeprefix("words-") for name in named] == kinds
+    page = read(root, "experiments/words.md")
+    named = re.findall(r"\]\(figures/words-([^)]+)\.png\)", page)
+    assert named == ["budget", "captions", "gaze-plain", "gaze-meshed", "measure", "curves"]
     for name in named:
-        picture = np.asarray(Image.open(root / f"reports/experiments/figures/{name}.png").convert("L"))
+        picture = np.asarray(Image.open(root / f"reports/experiments/figures/words-{name}.png").convert("L"))
         assert (picture != np.median(picture)).mean() > 0.01
     assert len(re.findall(r"^\| \d \| lstm \| (?:right|wrong) \| ", page, flags=re.MULTILINE)) == 6
 
 
-def test_without_trained_captioners_nothing_was_run(root: Path) -> None:
-    page = read(root, "experiments/never.md")
-    assert "None of its variants was run yet." in page
-    assert "![" not in page
-    assert table(read(root, "experiments/later.md"), "greedy (%)")["unborn, baseline"][0] == "not run"
-
-
 def test_captioners_and_classifiers_are_not_compared(raw_params: dict[str, Any]) -> None:
     raw = make_params(raw_params)
-    raw["experiments"] = {"both": raw["experiments"]["later"] | {"baseline": "plain", "variants": ["plain", "base"]}}
-    with pytest.raises(UserError, match=r"experiments\.both\.variants: captioners and classifiers"):
+    raw["experiments"]["words"]["variants"].append("base")
+    with pytest.raises(UserError, match=r"experiments\.words\.variants: captioners and classifiers"):
         params.parse(raw)
