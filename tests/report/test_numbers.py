@@ -1,0 +1,141 @@
+"""The committed pages against the committed tables, by scipy and by hand; `tests/test_study.py` has today's code make these pages."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from pipeline.params import Params
+from pipeline.study.claims import DECIDED
+from pipeline.study.effects import look_level
+from tests.helpers import ROOT
+from tests.made_up import check_links, check_tables, check_text, read, table
+
+Curves = Callable[..., np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def curve() -> Curves:
+    """(seeds, epochs) of a variant's column of epochs.csv, all epochs or some."""
+    epochs = pd.read_csv(ROOT / "tables/epochs.csv")
+    return lambda variant, name="test_accuracy": (
+        epochs[epochs.variant == variant].pivot(index="seed", columns="epoch", values=name).to_numpy()
+    )
+
+
+def late(curve: Curves, variant: str) -> np.ndarray:
+    """(seeds,): the accuracy over the last five of thirty epochs."""
+    return curve(variant)[:, -5:].mean(1)
+
+
+def welch(study: Params, ours: np.ndarray, theirs: np.ndarray) -> list[float]:
+    """Difference and interval at the level of the looks."""
+    interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(look_level(study.looks))
+    return [ours.mean() - theirs.mean(), interval.low, interval.high]
+
+
+def numbers(cell: str) -> list[float]:
+    """`1.27 [1.25 to 1.29]` as three numbers."""
+    return [float(number) for number in re.findall(r"[-+]?\d+(?:\.\d+)?", cell.replace(",", ""))]
+
+
+def test_numbers_of_an_experiment_are_those_of_the_tables(study: Params, curve: Curves) -> None:
+    page = read(ROOT, "experiments/positions.md")
+    rows, lasts = table(page, "| accuracy (%) | sd |"), table(page, "min to max")
+    baseline, base_loss = late(curve, "base"), curve("base", "test_loss")[:, -1]
+    assert [label.split(" ")[0].strip(",") for label in rows] == list(study.experiments["positions"].variants)
+    for label, (n, mean, sd, points, ratio) in rows.items():
+        variant = label.split(" ")[0].strip(",")
+        accuracy = late(curve, variant)
+        assert (n, mean, sd) == (str(len(accuracy)), f"{100 * accuracy.mean():.2f}", f"{100 * accuracy.std(ddof=1):.2f}")
+        last, train, test = (curve(variant, name)[:, -1] for name in ("test_accuracy", "train_loss", "test_loss"))
+        ends = f"{100 * last.min():.2f} to {100 * last.max():.2f}"
+        assert lasts[label][:4] == [f"{100 * last.mean():.2f}", ends, f"{train.mean():.4f}", f"{test.mean():.4f}"]
+        if variant == "base":
+            assert (points, ratio, lasts[label][4]) == ("", "", "")
+            continue
+        assert numbers(points) == pytest.approx([100 * value for value in welch(study, accuracy, baseline)], abs=0.00501)
+        assert numbers(ratio) == pytest.approx(np.exp(welch(study, np.log(1 - accuracy), np.log(1 - baseline))), rel=0.006)
+        assert numbers(lasts[label][4]) == pytest.approx(welch(study, test, base_loss), abs=5.1e-5)
+
+
+def test_an_experiment_has_its_own_measure_and_other_variants_to_stand_beside(study: Params, curve: Curves) -> None:
+    page = read(ROOT, "experiments/schedules.md")
+    _, mean, _, ratio = table(page, "| unsteadiness (points) |")["linear (pre, linear)"]
+    squares = {
+        name: np.array([np.polyfit(np.arange(10), row[-10:], 1, full=True)[1][0] for row in curve(name)]) for name in ("linear", "base")
+    }
+    values = {name: np.sqrt(found / 8) for name, found in squares.items()}  # of the residuals
+    assert float(mean) == pytest.approx(100 * values["linear"].mean(), abs=5.1e-4)
+    assert numbers(ratio) == pytest.approx(np.exp(welch(study, np.log(values["linear"]), np.log(values["base"]))), rel=0.006)
+    rows = table(page, "| variant | beside |")
+    beside, points, ratio = rows["warmup (pre, warm-up and linear)"]
+    ours, theirs = late(curve, "warmup"), late(curve, "linear")
+    assert beside == "linear"
+    assert numbers(points) == pytest.approx([100 * value for value in welch(study, ours, theirs)], abs=0.00501)
+    assert numbers(ratio)[0] == pytest.approx(stats.gmean(1 - ours) / stats.gmean(1 - theirs), rel=0.006)
+    assert "linear (pre, linear)" not in rows  # it stands beside the baseline, in Table 1
+
+
+def test_settings_tell_what_differs_and_no_more() -> None:
+    assert table(read(ROOT, "experiments/networks.md"), "| differs by |")["cnn"][:3] == [
+        "architecture: cnn, widths: [12, 26]",
+        "1,800,000",
+        "-",
+    ]
+    best = table(read(ROOT, "experiments/best.md"), "| differs by |")["best"][0]
+    assert {"schedule: cosine", "augment: affine", "dim: 64"} <= set(best.split(", "))
+    assert "heads: 8" not in best  # the base has as many
+    stability = table(read(ROOT, "experiments/stability.md"), "| differs by |")
+    assert stability["no-norm"][0] == "norm: none"  # not that its divergence is recorded
+
+
+def test_every_variant_stands_once_by_its_mean(study: Params, curve: Curves) -> None:
+    rows = table(read(ROOT, "README.md"), "| variant | differs from the base")
+    assert sorted(rows) == sorted(study.variants)
+    first = study.experiments["positions"].variants
+    for variant in first:
+        values = late(curve, variant)
+        expected = [values.mean(), *stats.t.interval(0.95, len(values) - 1, loc=values.mean(), scale=stats.sem(values))]
+        assert numbers(rows[variant][2]) == pytest.approx([100 * value for value in expected], abs=0.00501)
+    assert [name for name in rows if name in first] == sorted(first, key=lambda variant: -late(curve, variant).mean())
+
+
+def test_the_first_page_counts_all_verdicts(study: Params) -> None:
+    readme = read(ROOT, "README.md")
+    rows, missing = table(readme, "deciding comparison: effect"), table(readme, "what is missing")
+    assert sorted(first[1 : first.index("]")] for first in (*rows, *missing)) == sorted(study.claims)
+    verdicts = [cells[1].strip("*") for cells in (*rows.values(), *missing.values())]
+    (tally,) = re.findall(rf"^{len(verdicts)} claims: ([^.]+)\.", readme, re.MULTILINE)
+    assert sorted(tally.split(", ")) == sorted(f"{count} {verdict}" for verdict, count in Counter(verdicts).items())
+    (said,) = re.findall(r"Of the (\d+) that were judged at most ([\d.]+) verdicts are expected to be false", readme)
+    judged = sum(verdict in DECIDED for verdict in verdicts)
+    assert (int(said[0]), float(said[1])) == (judged, pytest.approx(0.05 * (judged + verdicts.count("not decided")), abs=0.051))
+
+
+def test_trainings_have_their_kernel_and_their_times(curve: Curves) -> None:
+    cells, seconds = table(read(ROOT, "hardware.md"), "finished (UTC)")["base"], curve("base", "seconds")
+    assert cells[1] == "fused-cpu"
+    assert [numbers(cell)[0] for cell in cells[3:]] == pytest.approx([np.median(seconds), seconds.sum()], rel=0.005)
+
+
+@pytest.mark.parametrize("check", [check_links, check_tables, check_text])
+def test_links_lead_somewhere_and_tables_are_whole(check: Callable[[Path], None]) -> None:
+    check(ROOT)
+
+
+def test_no_table_is_wider_than_a_page() -> None:
+    """A browser breaks lines at spaces alone: the widest words of all columns have to fit into 820 pixels, at 8 a letter and 27 a gap."""
+    for page in (ROOT / "reports").rglob("*.md"):
+        for block in re.findall(r"(?:^\|.*\n)+", page.read_text(), flags=re.MULTILINE):
+            lines = [re.sub(r"\]\([^)]*\)|[`*\[]", "", line) for line in block.splitlines() if "|:--" not in line]
+            columns = zip(*(re.split(r"(?<!\\)\|", line)[1:-1] for line in lines), strict=True)
+            widest = [max(len(word) for cell in column for word in re.split(r"[ -]|<br>", cell)) for column in columns]
+            assert sum(8 * letters + 27 for letters in widest) <= 820, block.splitlines()[0]
