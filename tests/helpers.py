@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from safetensors.numpy import load_file
 
+from pipeline import params
 from pipeline.runner import pool, seeds
+from pipeline.stages import resolve
 
 if TYPE_CHECKING:
     from pipeline.training.engine import Trainer
@@ -51,6 +55,15 @@ def finish(trainer: Trainer) -> None:
     """Trains all epochs that are left."""
     while not trainer.done:
         trainer.run_epoch()
+
+
+def lay_out(directory: Path, raw: dict[str, Any], arrays: Path) -> params.Params:
+    """A study of these settings after its stages before train."""
+    (directory / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    settings = params.load(directory / "params.yaml")
+    resolve.write_configs(settings, directory / "configs")
+    shutil.copytree(arrays, directory / "data/arrays", dirs_exist_ok=True)
+    return settings
 
 
 def trains_here(assignments: Sequence[pool.Assignment], handle: pool.Handle, **_: Any) -> None:

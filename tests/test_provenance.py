@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
@@ -155,26 +153,6 @@ def test_an_edit_of_each_addition_is_noticed(tmp_path: Path) -> None:
         assert noticed >= decided, file
 
 
-def test_device_and_versions_are_those_of_this_machine() -> None:
-    import torch
-
-    found = provenance.versions()
-    assert {name: found[name] for name in ("python", "torch", "numpy")} == {
-        "python": platform.python_version(), "torch": torch.__version__.split("+")[0], "numpy": np.__version__,
-    }  # fmt: skip
-    assert set(found) == {"python", "torch", "numpy", "numba"}
-    assert set(provenance.versions("cuda")) == {"python", "torch", "numpy", "numba", "cuda", "driver"}
-
-
-def test_the_drivers_version_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "version"
-    for name in ("NVIDIA UNIX x86_64 Kernel Module", "NVIDIA UNIX Open Kernel Module for x86_64"):
-        file.write_text(f"NVRM version: {name}  570.86.15  Thu Jan 23 23:59:59 UTC 2025\nGCC version:  gcc version 12.3.0 (Ubuntu)\n")
-        assert provenance._driver_version(file) == "570.86.15"
-    file.write_text("")
-    assert provenance._driver_version(file) == "unknown"
-
-
 CPUINFO = """processor\t: {place}
 vendor_id\t: AuthenticAMD
 cpu family\t: 25
@@ -196,15 +174,7 @@ def test_processors_of_one_name_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
     assert names == [f"AMD EPYC, family 25 model {kind} (2 cores)" for kind in ("1, AVX2", "17, AVX-512", "17, AVX2")]
     assert [[provenance.same_processor(one, other) for other in names] for one in names] == [[i == j for j in range(3)] for i in range(3)]
     assert not provenance.same_processor("AMD EPYC (2 cores)", names[0])  # an earlier version's record
-
-
-def test_a_processor_is_known_without_its_cores() -> None:
-    here, cores = provenance.device_name("cpu").rsplit(" (", 1)
-    assert cores.endswith(" cores)")
-    assert provenance.same_processor(f"{here} (2 cores)", f"{here} (64 cores)")
-    assert not provenance.same_processor(f"{here} (2 cores)", "Intel Xeon (2 cores)")
-    assert not provenance.same_processor("Intel Xeon Processor (Skylake, IBRS) (2 cores)", "Intel Xeon Processor (Cascadelake) (2 cores)")
-    assert not provenance.same_processor("NVIDIA H200", "NVIDIA A100-SXM4-80GB")
+    assert provenance.same_processor("AMD EPYC (2 cores)", "AMD EPYC (64 cores)")
 
 
 def test_what_decides_a_training_and_is_in_no_commit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,10 +61,3 @@ def test_a_page_takes_the_place_of_its_own_comment_alone(is_there: bool, tmp_pat
     edited = "api --silent --method PATCH repos/a/b/issues/comments/34 --field body=@comment.md"
     assert (tmp_path / "asked").read_text() == (f"{edited}\n" if is_there else "pr comment 7 --body-file comment.md\n")
     assert (tmp_path / "comment.md").read_text() == f"{marker}\n\n# What changed\n"
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_push_to_a_pull_request_ends_the_run_of_the_one_before(path: Path) -> None:
-    concurrency = yaml.safe_load(path.read_text(encoding="utf-8"))["concurrency"]
-    assert "github.event.pull_request.number" in concurrency["group"]
-    assert concurrency["cancel-in-progress"] is True

@@ -58,10 +58,9 @@ def table(entries: Sequence[Entry], rates: Mapping[str, float], processes: int) 
     for entry in entries:
         epochs = entry.settings.train.epochs
         trained = f"{_seeds(entry.trained)} x {epochs} epochs" if entry.trained else ""
-        done = ", ".join(f"{epoch} of {epochs} epochs of seed {seed}" for seed, epoch in entry.epochs_done.items())
         time = duration(seconds([entry], rates, processes)) if entry.tasks and entry.variant in rates else ""
-        lines.append((entry.variant, _seeds(entry.kept), _seeds(entry.replayed), trained, done, time))
-    return ("variant", "kept", "replayed", "trained", "in progress", "time"), lines
+        lines.append((entry.variant, _seeds(entry.kept), _seeds(entry.replayed), trained, time))
+    return ("variant", "kept", "replayed", "trained", "time"), lines
 
 
 def summary(entries: Sequence[Entry], rates: Mapping[str, float], processes: int) -> str:

@@ -62,8 +62,7 @@ def source(dataset: str, path: str | None = None) -> Source:
 
     published = getattr(torchvision.datasets, name)
     first = path or os.environ.get("MNIST_MIRROR", "").strip()
-    inside = f"{first}/{name}/raw"  # as torchvision keeps them
-    places = [place for place in (first, inside) if place and (place == first or os.path.isdir(os.path.expanduser(place)))]
+    places = (first,) if first else ()
     if not hasattr(published, "mirrors"):  # one archive at one address
         return Source(dataset, (*places, published.url.rpartition("/")[0]), ((published.filename, published.tgz_md5),))
     return Source(dataset, (*places, *published.mirrors), tuple(published.resources))
@@ -159,10 +158,8 @@ def _copy(mirror: str, name: str, path: Path) -> None:
     if address.scheme in ("http", "https"):
         # Some servers declare the archive's own gzip as the response's encoding, and requests would unpack it.
         kept = {"response": lambda response, **_: response.raw.headers.discard("Content-Encoding")}
-        trusted = os.environ.get("SSL_CERT_FILE") or True
-        pooch.HTTPDownloader(timeout=_TIMEOUT, verify=trusted, headers={"Accept-Encoding": "identity"}, hooks=kept)(
-            f"{mirror.rstrip('/')}/{name}", path, None
-        )
+        download = pooch.HTTPDownloader(timeout=_TIMEOUT, headers={"Accept-Encoding": "identity"}, hooks=kept)
+        download(f"{mirror.rstrip('/')}/{name}", path, None)
         return
     directory = Path(urllib.request.url2pathname(address.path) if address.scheme == "file" else os.path.expanduser(mirror))
     stem = name.removesuffix(".gz")

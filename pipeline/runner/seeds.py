@@ -252,7 +252,12 @@ class Checkpoint:
             stored = read_sealed(self.path)
         except FileNotFoundError:
             return {}
-        content = self._checked(stored, device_name, versions)
+        content = _metadata(stored)
+        if not same_processor(before := content.get("device_name", device_name), device_name):
+            raise DamagedError(f"{self.path} is of another processor ({before})")
+        known = content.get("versions", versions)
+        if others := [f"{name} {known.get(name)}" for name in {**known, **versions} if known.get(name) != versions.get(name)]:
+            raise DamagedError(f"{self.path} is of other software ({', '.join(others)})")
         if (content.get("engine") == "fused") != trainer.is_fused:
             raise DamagedError(f"{self.path} is of another engine")
         rows = [EpochRow(*row) for row in content.pop("rows")]
@@ -260,37 +265,17 @@ class Checkpoint:
         trainer.load(load(stored), epoch=content.pop("epoch"), rows=rows, failed=failed)
         return content
 
-    def epoch(self, device_name: str, versions: Mapping[str, str]) -> int:
-        """The epoch after which a training goes on from it; 0 where there is none that can be used. For the arguments see `restore`."""
-        try:
-            return int(self._checked(read_sealed(self.path), device_name, versions)["epoch"])
-        except (FileNotFoundError, DamagedError):
-            return 0
-
-    def _checked(self, stored: bytes, device_name: str, versions: Mapping[str, str]) -> dict[str, Any]:
-        """What it says beside its tensors. The bits of a training are those of one processor and one software: others are refused."""
-        content = _metadata(stored)
-        if not same_processor(before := content.get("device_name", device_name), device_name):
-            raise DamagedError(f"{self.path} is of another processor ({before})")
-        known = content.get("versions", versions)
-        if others := [f"{name} {known.get(name)}" for name in {**known, **versions} if known.get(name) != versions.get(name)]:
-            raise DamagedError(f"{self.path} is of other software ({', '.join(others)})")
-        return content
-
 
 # --- the seeds of a variant, store/trainings/VARIANT.safetensors ---
 
 
-def assemble(
-    path: Path, settings: VariantSettings, parts: Sequence[Finished], description: Mapping[str, Any], code: str | None = None
-) -> None:
+def assemble(path: Path, settings: VariantSettings, parts: Sequence[Finished], description: Mapping[str, Any]) -> None:
     """Writes the record and the traces of all seeds, and the weights of the first.
 
     Args:
         path: `store/trainings/VARIANT.safetensors`.
         parts: the finished seeds, in the order of the settings.
         description: what the record says of the training as a whole; added are the seeds' origins and epochs, a summary and digests.
-        code: as for `origins`.
     """
     rows = [row for part in parts for row in part.rows]
     last = [row for row in rows if row.epoch == settings.train.epochs]
@@ -305,7 +290,7 @@ def assemble(
     tensors |= {name: np.stack([part.tensors[name] for part in parts]) for name in _TRACE[1:]}
     outputs = {"weights": {str(part.seed): part.origin["weights"] for part in parts}}
     tensors |= {"trace.step": parts[0].tensors["trace.step"]}
-    write_record(path, {**description, **origins(parts, code), "metrics": metrics, "epochs": rows, "outputs": outputs}, tensors)
+    write_record(path, {**description, **origins(parts), "metrics": metrics, "epochs": rows, "outputs": outputs}, tensors)
 
 
 def write_record(path: Path, run: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
@@ -347,14 +332,11 @@ def settings_of(run: Mapping[str, Any]) -> VariantSettings:
     return recorded(run["config"], f"{run['variant']}'s record")
 
 
-def origins(parts: Sequence[Finished], code: str | None = None) -> dict[str, Any]:
+def origins(parts: Sequence[Finished]) -> dict[str, Any]:
     """What a record says of where the seeds come from.
 
     Seeds of one origin are grouped under `trainings`. The run as a whole has the `code_hash` and so on of the seeds that were trained
     last.
-
-    Args:
-        code: the hash of that which trained last; by default the clocks decide.
     """
     groups: dict[str, dict[str, Any]] = {}
     for part in parts:
@@ -364,10 +346,8 @@ def origins(parts: Sequence[Finished], code: str | None = None) -> dict[str, Any
         group["seeds"].append(part.seed)
         for name in ("started", "finished"):
             group[name].append(part.origin[name])
-    trainings = [
-        {**group, "started": min(group["started"]), "finished": max(group["finished"])}
-        for group in sorted(groups.values(), key=lambda group: (group["code_hash"] == code, max(group["finished"])))
-    ]
+    trainings = [{**group, "started": min(group["started"]), "finished": max(group["finished"])} for group in groups.values()]
+    trainings.sort(key=lambda group: group["finished"])
     return {
         **{name: trainings[-1][name] for name in _SHARED if name in trainings[-1]},
         "started": min(group["started"] for group in trainings),
@@ -451,9 +431,7 @@ def load_weights(path: Path, seeds: Sequence[int], root: Path = FINISHED) -> dic
 
 def _mean_sd(values: Sequence[float]) -> tuple[float, float]:
     mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return mean, 0.0
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1))
 
 
 def _mend(path: Path) -> str:

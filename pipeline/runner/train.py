@@ -27,7 +27,7 @@ from pipeline.errors import UserError
 from pipeline.files import DamagedError
 from pipeline.params import Params, VariantSettings
 from pipeline.params import recorded as recorded_settings
-from pipeline.provenance import device_name, same_processor, training_code, versions
+from pipeline.provenance import device_name, same_processor, training_code
 from pipeline.runner import pool, seeds
 from pipeline.runner.pool import Assignment, Engine, Job, Task
 from pipeline.runner.progress import Progress, group_name
@@ -52,14 +52,12 @@ class Entry:
 
     Attributes:
         tasks: what would be replayed and trained, in order.
-        epochs_done: by a group's first seed, the epochs in its unfinished checkpoint.
         found: all finished seeds of its settings, of whatever code; tensors may be missing.
     """
 
     variant: str
     settings: VariantSettings
     tasks: tuple[Task, ...]
-    epochs_done: Mapping[int, int]
     found: tuple[Finished, ...] = ()
 
     @property
@@ -100,16 +98,12 @@ def survey(params: Params, device: str) -> list[Entry]:
         settings = params.resolve(variant)
         code = training_code(settings.task)
         pattern = seeds.folder(Path(), settings, digests[settings.task]).name
-        places = sorted(FINISHED.glob(pattern))
-        parts = [part for place in places for part in seeds.read_all(place)[0]]
+        parts = [part for place in sorted(FINISHED.glob(pattern)) for part in seeds.read_all(place)[0]]
         parts += [part for place, found in stored if fnmatch.fnmatch(place, pattern) for part in found]
         tasks = plan(settings, seeds.best(parts, code, settings), code, device)
         if (refusal := refused(tasks, unreadable.get(variant), gone)) is not None:
             raise refusal
-        begun = [(task.seeds[0], seeds.Checkpoint(place, task.seeds, code)) for task in tasks if not task.replay for place in places]
-        epochs = {seed: one.epoch(device_name(device), versions(device)) for seed, one in begun if one.path.exists()}
-        done = {seed: epoch for seed, epoch in epochs.items() if epoch}
-        entries.append(Entry(variant, settings, tuple(tasks), done, tuple(parts)))
+        entries.append(Entry(variant, settings, tuple(tasks), tuple(parts)))
     return entries
 
 
@@ -206,8 +200,7 @@ def cost(entry: Entry, task: Task, rate: float) -> float:
     train, tests = entry.settings.train, entry.settings.num_tests * _TEST_OVER_STEP
     if task.replay:
         return rate * len(task.seeds) * (min(seeds.REPLAYED_STEPS * train.batch_size, train.epochs * entry.settings.epoch_examples) + tests)
-    epochs = train.epochs - entry.epochs_done.get(task.seeds[0], 0)
-    return rate * len(task.seeds) * epochs * (entry.settings.epoch_examples + tests)
+    return rate * len(task.seeds) * train.epochs * (entry.settings.epoch_examples + tests)
 
 
 def makespan(seconds: Iterable[float], processes: int) -> float:
@@ -286,7 +279,7 @@ def train(
                 # Of variants that share a folder, because they differ in seeds or names alone, the first; the others may need no more.
                 for variant in {places[variant]: variant for variant in reversed(waiting)}.values():
                     settings = waiting.pop(variant)
-                    entry, rate = known.get(variant, Entry(variant, settings, (), {})), rates.get(variant, 1.0)
+                    entry, rate = known.get(variant, Entry(variant, settings, ())), rates.get(variant, 1.0)
                     told = sorted({one for name, place in places.items() if place == places[variant] for one in claims.get(name, ())})
                     origin = provenance.origin(device, settings.task)
                     job = Job(settings, ARRAYS, places[variant], device, origin, claims=tuple(told))
@@ -421,8 +414,8 @@ class _Training:
             )
         if assemble:
             parts = [found[seed] for seed in settings.train.seeds]
-            id, code = self._identity(parts)
-            seeds.assemble(TRAININGS / f"{self.variant}{seeds.SUFFIX}", settings, parts, self._describe(id), code)
+            description = self._describe(self._identity(parts))
+            seeds.assemble(TRAININGS / f"{self.variant}{seeds.SUFFIX}", settings, parts, description)
             if count := sum(part.seed not in self._trained for part in parts):
                 how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
                 self._progress.say(f"{self.variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
@@ -452,14 +445,14 @@ class _Training:
     def _id(self, code: str, device_name: str) -> str:
         return seeds.training_id(self._job.folder, self.variant, self._job.settings.train.seeds, code, device_name)
 
-    def _identity(self, parts: Sequence[Finished]) -> tuple[str, str]:
-        """The training's id, and the hash of the code that trained its last seed; those of the record where that has the same weights."""
+    def _identity(self, parts: Sequence[Finished]) -> str:
+        """The training's id, by the code that trained its last seed; that of the record where it has the same weights."""
         with contextlib.suppress(UserError):
             run = seeds.read_record(TRAININGS / f"{self.variant}{seeds.SUFFIX}")
             if run["outputs"]["weights"] == {str(part.seed): part.origin["weights"] for part in parts}:
-                return run["training_id"], run["code_hash"]
-        last = max(parts, key=lambda part: (part.seed in self._trained, part.origin["finished"]))
-        return self._id(code := last.origin["code_hash"], last.origin["device_name"]), code
+                return str(run["training_id"])
+        last = max(parts, key=lambda part: part.origin["finished"])
+        return self._id(last.origin["code_hash"], last.origin["device_name"])
 
     def _describe(self, id: str) -> dict[str, Any]:
         """What the record says of the training as a whole, before its seeds' origins; docs/tables.md explains it."""

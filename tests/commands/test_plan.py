@@ -10,21 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from pipeline import params
 from pipeline.commands import plan
-from pipeline.data import datasets
 from pipeline.errors import UserError
-from pipeline.provenance import code_hash
 from pipeline.runner import seeds
 from pipeline.runner.pool import Task
 from pipeline.runner.train import Entry, estimated, makespan, recorded, survey
-from pipeline.study.files import ARRAYS, FINISHED
-from pipeline.training.engine import Trainer
+from pipeline.study.files import FINISHED
 from tests.conftest import Repository, small_study
-from tests.helpers import flip_bit, rewrite, stored
+from tests.helpers import rewrite, stored
 
 pytestmark = pytest.mark.slow
 ENVIRONMENT = {"LAB_DEVICE": "cpu", "LAB_PROCESSES": "2", "LAB_ATTENTION": "sdpa"}  # the fused attention may have to be compiled first
@@ -79,15 +75,8 @@ def changed_seeds(**origin: Any) -> None:
 def test_each_state_is_told_and_nothing_is_changed(
     lay_out: Callable[..., params.Params], raw_params: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Kept, kept under another name, in training, to train; and, by other code, replayed."""
+    """Kept, kept under another name, to train; and, by other code, replayed."""
     settings = lay_out(study_of(raw_params, renamed={}, more={"seeds": 3}, long={"epochs": 3}))
-    long, dataset = settings.resolve("long"), datasets.load(ARRAYS)
-    trainer = Trainer(long, dataset, [1], torch.device("cpu"))
-    trainer.run_epoch()
-    checkpoint = seeds.Checkpoint(seeds.folder(FINISHED, long, dataset.digest), [1], code_hash())
-    checkpoint.save(trainer, {"device_name": "another processor (2 cores)"})
-    assert survey(settings, "cpu")[-1].epochs_done == {}  # nobody goes on from it here
-    checkpoint.save(trainer, {})
     before = snapshot()
 
     entries = {entry.variant: entry for entry in survey(settings, "cpu")}
@@ -97,7 +86,6 @@ def test_each_state_is_told_and_nothing_is_changed(
         "more": ([0, 1], [], [2]),
         "long": ([], [], [0, 1]),
     }
-    assert entries["long"].epochs_done == {1: 1}
     plan.main([])
     said = capsys.readouterr().out
     assert "2 seeds x 3 epochs" in said
@@ -107,15 +95,6 @@ def test_each_state_is_told_and_nothing_is_changed(
     shutil.rmtree("store")
     changed_seeds(code_hash="f" * 64)
     assert {entry.variant: seeds_of(entry) for entry in survey(settings, "cpu")}["more"] == ([], [0, 1], [2])
-
-
-def test_a_damaged_seed_is_to_train_and_stays_where_it_is(lay_out: Callable[..., params.Params], raw_params: dict[str, Any]) -> None:
-    settings = lay_out(study_of(raw_params))
-    shutil.rmtree("store")
-    (path,) = FINISHED.glob("*/seed-1.*.done")
-    content = flip_bit(path)
-    assert seeds_of(survey(settings, "cpu")[0]) == ([0], [], [1])
-    assert path.read_bytes() == content
 
 
 def test_a_clone_without_other_seeds_weights_keeps_them(
@@ -148,11 +127,11 @@ def test_an_option_that_is_gone_is_not_trained_over(
     (place,) = FINISHED.iterdir()
     place.rename(FINISHED / "elsewhere")
     rewrite(stored(Path(), "base"), config=config)
-    with pytest.raises(UserError, match=r"base's record has model\.gone"):
+    with pytest.raises(UserError, match=r"base's record .*model\.gone"):
         survey(settings, "cpu")
     shutil.rmtree("store")
     changed_seeds(config=config)
-    with pytest.raises(UserError, match=r"elsewhere/seed-.* has model\.gone"):
+    with pytest.raises(UserError, match=r"elsewhere/seed-.*model\.gone"):
         survey(settings, "cpu")
     monkeypatch.setenv("REPLAY", "0")
     assert seeds_of(survey(settings, "cpu")[0]) == ([], [], [0, 1])
@@ -175,14 +154,13 @@ def test_times_are_those_on_record(lay_out: Callable[..., params.Params], raw_pa
 
 
 def test_the_last_seeds_leave_processes_idle(study: params.Params) -> None:
-    """Three seeds on two processes take as long as four; what a checkpoint holds of one, and a replay, take that much less."""
+    """Three seeds on two processes take as long as four; a replay takes its steps and a test."""
     settings, tasks = study.resolve("base"), tuple(Task([seed]) for seed in range(3))
     rates = {"base": 3e-3}  # and 1e-3 for a test image
     epoch = 180 + 10
-    entry = Entry("base", settings, tasks, {})
+    entry = Entry("base", settings, tasks)
     assert [plan.seconds([entry], rates, count) for count in (1, 2, 8)] == pytest.approx([90 * epoch, 60 * epoch, 30 * epoch])
-    assert plan.seconds([Entry("base", settings, tasks, {0: 20})], rates, 2) == pytest.approx(40 * epoch)
-    assert plan.seconds([Entry("base", settings, (Task([0], replay=True),), {})], rates, 2) == pytest.approx(50 * 128 * 3e-3 + 10)
+    assert plan.seconds([Entry("base", settings, (Task([0], replay=True),))], rates, 2) == pytest.approx(50 * 128 * 3e-3 + 10)
 
 
 @pytest.mark.parametrize("seconds", [[3, 1, 4, 1, 5, 9, 2, 6], [2, 2, 2, 3, 3], [7]])

@@ -190,32 +190,6 @@ def lives(group: int) -> bool:
     return True
 
 
-@pytest.mark.long
-def test_a_linked_folder_of_archives_stays_as_it_is(study: Repository) -> None:
-    """Whatever the data set: DVC itself is part of the question."""
-    place = os.environ.get("MNIST_MIRROR", "")
-    if not place or not Path(place).is_dir():
-        pytest.skip("MNIST_MIRROR names no directory; tests/data tests the same with synthetic archives")
-    folder = study.path.with_name("mine")
-    folder.mkdir()
-    for path in Path(place).glob("*.gz"):
-        shutil.copyfile(path, folder / path.name)
-    (folder / "notes.txt").write_text("mine")
-    shutil.rmtree(study.path / "data" / "raw")
-    (study.path / "data" / "raw").symlink_to(folder)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    for dataset, stage in (("mnist", "fetch"), ("digits", "fetch"), ("mnist", "prepare")):  # decoding them once will do
-        study.edit(data={"dataset": dataset})
-        assert repro(study, stage)[0] == 0
-        assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "manifest.json"} == before
-        assert (study.path / "data" / "raw").is_symlink()
-    study.edit(data={"dataset": "fashion_mnist"})
-    status, _, err = repro(study, "prepare")
-    assert status == 1
-    assert "is not the archive of fashion_mnist and not this project's to replace: let the link point to another folder" in err
-    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "manifest.json"} == before
-
-
 def test_without_replay_what_a_replay_had_kept_is_trained_and_its_stage_runs(study: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """To DVC nothing has changed."""
     path = stored(study.path, "base")

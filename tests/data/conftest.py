@@ -56,11 +56,8 @@ class Handler(BaseHTTPRequestHandler):
         if fault == "garbage":
             self.wfile.write(b"220 this is no HTTP\r\n\r\n")
             return
-        if fault == "page":
-            self._answer(200, PAGE, {"Content-Type": "text/html"})
-            return
-        if fault == "error" or name not in server.files:
-            self._answer(503 if fault == "error" else 404, PAGE)
+        if name not in server.files:
+            self._answer(404, b"no such file")
             return
         content = server.files[name]
         if fault == "flipped":
@@ -70,8 +67,6 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, half, length=len(content))
             if fault == "stalls":
                 server.closing.wait()
-        elif fault == "false length":
-            self._answer(200, content, length=len(content) + 1)
         elif fault == "no length":
             self._answer(200, half, length=-1)
         else:

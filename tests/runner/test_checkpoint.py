@@ -34,7 +34,7 @@ def test_round_trip_is_bitwise_and_one_file_is_kept(checkpoint: Checkpoint, tmp_
     assert list(tmp_path.iterdir()) == [checkpoint.path]
     trainer.run_epoch()
     assert checkpoint.restore(other, **HERE) == ORIGIN
-    assert other.epoch == checkpoint.epoch(**HERE) == 2
+    assert other.epoch == 2
     other.run_epoch()
     assert [row[:5] for row in other.rows] == [row[:5] for row in trainer.rows]
     for name, value in trainer.state().items():
@@ -75,8 +75,6 @@ def test_what_another_processor_software_or_engine_computed_leaves_the_trainer_a
             checkpoint.restore(resumed, **HERE | here)
         assert resumed.epoch == 0
         assert all(torch.equal(resumed.state()[name], value) for name, value in before.items())
-    if not saved:
-        assert checkpoint.epoch(**HERE | here) == usable
 
 
 @pytest.fixture(scope="module")

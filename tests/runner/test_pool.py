@@ -25,24 +25,13 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     pool.why_no_gpu.cache_clear()
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("The NVIDIA driver on your system is too old (found version 11040).\nPlease update your GPU driver."),
-        torch.AcceleratorError("CUDA error: no kernel image is available for execution on the device\nCompile with TORCH_USE_CUDA_DSA"),
-        AssertionError("Torch not compiled with CUDA enabled"),
-    ],
-    ids=["driver", "no code", "no cuda"],
-)
-def test_a_gpu_that_torch_cannot_use_is_told(
-    driver: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
-) -> None:
+def test_a_gpu_that_torch_cannot_use_is_told(driver: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def ones(*size: int, device: str) -> Any:
-        raise error
+        raise torch.AcceleratorError("CUDA error: no kernel image is available\nCompile with TORCH_USE_CUDA_DSA")
 
     monkeypatch.setattr(torch, "ones", ones)
     assert pool.choose_device() == "cpu"
-    assert str(error).splitlines()[0] in capsys.readouterr().err
+    assert "no kernel image is available" in capsys.readouterr().err
     monkeypatch.setenv("LAB_DEVICE", "cuda")
     with pytest.raises(UserError):
         pool.choose_device()
@@ -67,11 +56,9 @@ def test_processes_share_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_error_stops_all_groups_or_this_one(tmp_path: Path) -> None:
     """A full disk stops all of them (2); where a stack does not fit a GPU or has a fault, others may train (1)."""
     settings: Any = None
-    for device in ("cuda", "cpu"):
-        assignment = pool.Assignment(pool.Job(settings, tmp_path, tmp_path, device, {}), pool.Task([0, 1]))
-        assert pool._explained(assignment, OSError(28, "No space left on device")).status == 2
-        assert pool._explained(assignment, ZeroDivisionError("division")).status == 1
-        assert pool._explained(assignment, torch.OutOfMemoryError("CUDA out of memory.")).status == 1
+    assignment = pool.Assignment(pool.Job(settings, tmp_path, tmp_path, "cuda", {}), pool.Task([0, 1]))
+    assert pool._explained(assignment, OSError(28, "No space left on device")).status == 2
+    assert pool._explained(assignment, torch.OutOfMemoryError("CUDA out of memory.")).status == 1
 
 
 def test_a_kill_after_the_last_epoch_does_not_forget_that_graphs_ran(

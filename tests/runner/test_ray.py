@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from pipeline import params
 from pipeline.commands import train
@@ -29,10 +28,10 @@ from pipeline.data.datasets import load
 from pipeline.errors import UserError
 from pipeline.provenance import training_code
 from pipeline.runner import pool, ray, seeds
-from pipeline.stages import resolve
 from pipeline.study.files import FINISHED
 from pipeline.training.engine import set_reproducible
-from tests.helpers import PATIENCE, trains_here, wait_until
+from tests.conftest import small_study
+from tests.helpers import PATIENCE, lay_out, trains_here, wait_until
 
 DRIVER = """
 import functools
@@ -48,26 +47,10 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory, arrays: Path, raw_params: dict[str, Any]) -> Path:
     """Two tiny variants on the digits, after their stages before train."""
-    variants = {"base": {}, "deep": {"blocks": 2}}
-    settings = {"seeds": [0, 1], "epochs": 12, "batch_size": 64}
-    return lay_out(tmp_path_factory.mktemp("study"), raw_params, arrays, "digits", settings, variants)
-
-
-def lay_out(
-    directory: Path, raw_params: dict[str, Any], arrays: Path, dataset: str, settings: dict[str, Any], variants: dict[str, Any]
-) -> Path:
-    raw = raw_params | {
-        "looks": [],
-        "data": {"dataset": dataset},
-        "train": raw_params["train"] | settings,
-        "base": raw_params["base"] | {"patch": 14, "blocks": 1, "dim": 8, "heads": 2},
-        "variants": variants,
-        "experiments": {},
-        "claims": {},
-    }
-    (directory / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
-    resolve.write_configs(params.load(directory / "params.yaml"), directory / "configs")
-    shutil.copytree(arrays, directory / "data" / "arrays")
+    raw = small_study(raw_params) | {"variants": {"base": {}, "deep": {"blocks": 2}}, "experiments": {}, "claims": {}}
+    raw["train"] |= {"epochs": 12, "batch_size": 64}
+    directory = tmp_path_factory.mktemp("study")
+    lay_out(directory, raw, arrays)
     return directory
 
 
@@ -201,20 +184,6 @@ def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"uv pip install --require-hashes -r requirements-cluster\.lock") as caught:
         train.main(["--on=ray"])
     assert caught.value.status == 2
-
-
-def test_what_a_task_is_given(tmp_path: Path) -> None:
-    settings: Any = None
-    job = pool.Job(settings, tmp_path, tmp_path, "cpu", {"code_hash": "c" * 64})
-    part = seeds.Checkpoint(tmp_path, [1, 2], "c" * 64).path
-    assert ray._stored(pool.Assignment(job, pool.Task([1, 2]))) == {}
-    part.write_bytes(b"part")
-    for name in ("seed-1.a.done", "seed-1.b.done", "seed-11.a.done"):
-        (tmp_path / name).write_bytes(name.encode())
-    assert ray._stored(pool.Assignment(job, pool.Task([1, 2]))) == {part.name: b"part"}
-    assert set(ray._stored(pool.Assignment(job, pool.Task([1], replay=True)))) == {"seed-1.a.done", "seed-1.b.done"}
-    files = {part.name, "seed-1.a.done", "seed-1.b.done"}
-    assert set(ray._stored(pool.Assignment(job, pool.Task([1, 2], replay=True)))) == files
 
 
 def test_a_group_whose_replay_differs_goes_on_from_its_checkpoint(

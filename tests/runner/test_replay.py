@@ -57,17 +57,49 @@ def test_the_same_code_parts_nowhere(train: Train, tiny_trainer: Callable[..., T
     assert replay.first_difference(tiny_trainer(**settings), parts, exact=False) is None
 
 
-def test_the_tail_of_a_schedule_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = train(**LONG)
-    table = schedules.learning_rates
+def later_rates(real: Any, settings: Any, total_steps: int) -> torch.Tensor:
+    rates: torch.Tensor = real(settings, total_steps)
+    rates[-total_steps // 10 :] *= 0.999
+    return rates
 
-    def changed(settings: Any, total_steps: int) -> torch.Tensor:
-        rates = table(settings, total_steps)
-        rates[-total_steps // 10 :] *= 0.999
-        return rates
 
-    monkeypatch.setattr(schedules, "learning_rates", changed)
-    assert replay.first_difference(tiny_trainer(**LONG), parts, exact=True) == "the learning rates are others"
+def another_order(real: Any, seed: int, epoch: int, *args: Any, **kwargs: Any) -> Any:
+    places = real(seed, epoch, *args, **kwargs)
+    return places.flip(0) if (seed, epoch) == (1, 29) else places
+
+
+@torch.no_grad()
+def another_weight(real: Any, settings: Any, seed: int) -> Any:
+    model = real(settings, seed)
+    if seed == 1:
+        model.head.bias[3] = torch.nextafter(model.head.bias[3], torch.tensor(1.0))
+    return model
+
+
+def another_test(real: Any, evaluator: Any) -> Any:
+    losses, predictions = real(evaluator)
+    return losses * 1.0000001, predictions
+
+
+@pytest.mark.parametrize(
+    ("settings", "of", "name", "change", "expected"),
+    [
+        (LONG, schedules, "learning_rates", later_rates, "the learning rates are others"),
+        (LONG, engine, "epoch_order", another_order, "the order of the images of seed 1 is another"),
+        ({}, stack, "initial_model", another_weight, "the initial weights of seed 1 are others"),
+        (LONG | {"augment": "affine"}, augment, "draw", lambda real, key, step, size: real(key, step + (step > 80), size),
+         "the augmentation of seed 0 is another"),
+        ({}, Dropout, "_keep", lambda real, layer, index: real(layer, index + 1), "step 1 of seed 0: "),
+        ({}, classification.Evaluator, "__call__", another_test, "the test of seed 0: loss "),
+    ],
+)  # fmt: skip
+def test_a_change_is_caught(
+    train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], of: Any, name: str,
+    change: Callable[..., Any], expected: str,
+) -> None:  # fmt: skip
+    parts, real = train(**settings), getattr(of, name)
+    monkeypatch.setattr(of, name, lambda *args, **kwargs: change(real, *args, **kwargs))
+    assert str(replay.first_difference(tiny_trainer(**settings), parts, exact=True)).startswith(expected)
 
 
 def test_a_table_of_rates_in_the_float32_of_a_gpu_is_the_same(tiny_trainer: Callable[..., Trainer]) -> None:
@@ -83,56 +115,11 @@ def test_a_table_of_rates_in_the_float32_of_a_gpu_is_the_same(tiny_trainer: Call
         assert others(here, next(iter(replay.tables(changed).values()))) == ["rates"]
 
 
-def test_the_order_of_a_late_epoch_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = train(**LONG)
-    order = engine.epoch_order
-
-    def changed(seed: int, epoch: int, *args: Any, **kwargs: Any) -> torch.Tensor:
-        places = order(seed, epoch, *args, **kwargs)
-        return places.flip(0) if (seed, epoch) == (1, 29) else places
-
-    monkeypatch.setattr(engine, "epoch_order", changed)
-    assert replay.first_difference(tiny_trainer(**LONG), parts, exact=True) == "the order of the images of seed 1 is another"
-
-
-def test_an_initial_weight_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = train()
-    initial = stack.initial_model
-
-    @torch.no_grad()
-    def changed(settings: Any, seed: int) -> torch.nn.Module:
-        model = initial(settings, seed)
-        if seed == 1:
-            model.head.bias[3] = torch.nextafter(model.head.bias[3], torch.tensor(1.0))
-        return model
-
-    monkeypatch.setattr(stack, "initial_model", changed)
-    assert replay.first_difference(tiny_trainer(), parts, exact=True) == "the initial weights of seed 1 are others"
-
-
 def test_a_renamed_weight_is_caught(train: Train, tiny_trainer: Callable[..., Trainer]) -> None:
     parts = [
         replace(part, tensors={name.replace("head.bias", "head.shift"): value for name, value in part.tensors.items()}) for part in train()
     ]
     assert replay.first_difference(tiny_trainer(), parts, exact=True) == "the weights have other names: head.bias, head.shift"
-
-
-def test_a_dropout_mask_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = train()
-    keep = Dropout._keep
-    monkeypatch.setattr(Dropout, "_keep", lambda self, index: keep(self, index + 1))
-    assert str(replay.first_difference(tiny_trainer(), parts, exact=True)).startswith("step 1 of seed 0: ")
-    assert " of seed " in str(replay.first_difference(tiny_trainer(), parts, exact=False))
-
-
-def test_a_late_draw_of_the_augmentation_is_caught(
-    train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = {**LONG, "augment": "affine"}
-    parts = train(**settings)
-    draw = augment.draw
-    monkeypatch.setattr(augment, "draw", lambda key, step, size: draw(key, step + (step > 80), size))
-    assert replay.first_difference(tiny_trainer(**settings), parts, exact=True) == "the augmentation of seed 0 is another"
 
 
 def test_the_last_bit_of_a_step_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,18 +140,6 @@ def test_on_another_processor_a_tenth_of_the_steps_may_lie_farther_off(train: Tr
         moved = replace(part, tensors=part.tensors | {"trace.gradient_norm": norms})
         found = replay.first_difference(tiny_trainer(**LONG), [moved, *others], exact=False)
         assert (found is None) == expected, (count, factor, found)
-
-
-def test_another_evaluation_is_caught(train: Train, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = train()
-    call = classification.Evaluator.__call__
-
-    def changed(self: Any) -> Any:
-        losses, predictions = call(self)
-        return losses * 1.0000001, predictions
-
-    monkeypatch.setattr(classification.Evaluator, "__call__", changed)
-    assert str(replay.first_difference(tiny_trainer(), parts, exact=True)).startswith("the test of seed 0: loss ")
 
 
 OTHER_PROCESSOR = """

@@ -118,31 +118,3 @@ def test_dvc_mends_damaged_arrays(trained: Repository, tmp_path: Path, monkeypat
     study.repro("--force", "prepare")
     assert load().digest == digest
     assert study.repro("prepare") == []
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_dvc_mends_damaged_archives(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = os.environ.get("MNIST_MIRROR", "")
-    if not place or not Path(place).is_dir():
-        pytest.skip("MNIST_MIRROR names no directory; the checksums are torchvision's, so no other archives will do")
-    study = trained.copy(tmp_path / "study")
-    monkeypatch.chdir(study.path)
-    study.edit(data={"dataset": "mnist"})
-    study.repro("prepare")
-    digest = data_digest()
-    archive = Path("data/raw/train-images-idx3-ubyte.gz")
-
-    flip_bit(archive)
-    with pytest.raises(UserError, match=r"train-images-idx3-ubyte\.gz is damaged"):
-        prepare.main([])
-    # Only the damaged one is fetched again, and with the same bytes back the arrays stay as they are.
-    assert study.repro("prepare") == ["fetch"]
-    assert study.output.count("already here") == 3
-
-    flip_unseen(archive)
-    with pytest.raises(UserError, match=r"`dvc repro --force fetch`"):
-        prepare.main([])
-    study.repro("--force", "fetch")
-    prepare.main([])
-    assert load().digest == digest

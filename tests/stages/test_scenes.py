@@ -39,12 +39,6 @@ def test_scenes_are_drawn_from_the_arrays(study: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == f"{train:,} train, {validation:,} validation, {test:,} test scenes, digest {drawn.digest[:12]}\n"
 
 
-def test_before_the_arrays(study: Path) -> None:
-    (study / "data/arrays").unlink()
-    with pytest.raises(UserError, match=r"dataset\.json is missing: run `dvc repro --force prepare`"):
-        scenes.main([])
-
-
 def test_a_data_set_without_nouns_stops_no_study(study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(DATASETS, "digits", replace(DATASETS["digits"], nouns=()))
     scenes.main([])
