@@ -28,7 +28,7 @@ _TAKEN = (
 )  # fmt: skip
 # Tests of what stays here: committed results, its pages and documents, its profiles and workflows.
 LEFT = (
-    "tests/golden", "tests/test_study.py", "tests/test_golden.py", "tests/study/test_error_rates.py", "tests/test_readme.py",
+    "tests/golden", "tests/test_study.py", "tests/study/test_rates.py", "tests/test_readme.py",
     "tests/test_on_a_gpu.py", "tests/test_reference.py", "tests/test_workflows.py", "tests/test_commits.py", "tests/test_makefile.py",
     "tests/test_sizes.py", "tests/benchmarks", "tests/docs",
 )  # fmt: skip

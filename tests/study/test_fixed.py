@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from docs.method.fixed_claims import digests_at
 from pipeline.data.datasets import load as load_arrays
 from pipeline.params import ClaimSettings, Params, VariantSettings
 from pipeline.provenance import loaded_code
@@ -20,8 +19,6 @@ from pipeline.study import Training
 from pipeline.study import fixed as module
 from pipeline.study.claims import judge
 from pipeline.study.fixed import Fixed, fixed
-from pipeline.study.git import Repository
-from tests.helpers import commit_all, git
 
 
 @pytest.fixture
@@ -80,20 +77,6 @@ def test_older_seeds_are_known_by_their_commit(
         assert word(study, claim, groups) == ("partly", 8, 12)
     finally:
         module._commits.cache_clear()
-
-
-def test_the_history_is_read_for_what_stood_at_a_commit(raw_params: dict[str, Any], claim: ClaimSettings, tmp_path: Path) -> None:
-    """Of claims in params.yaml, as they once were, and in claims.yaml; one that today's settings cannot say is left out."""
-    git(tmp_path, "init", "--quiet")
-    comparisons = [one.model_dump(mode="json", exclude_defaults=True) for one in claim.comparisons]
-    rest = claim.model_dump(mode="json", include={"any", "images_shown"}, exclude_defaults=True)
-    for file in ("params.yaml", "claims.yaml"):
-        for path in tmp_path.glob("*.yaml"):
-            path.unlink()
-        said = {"T9": {"sentence": "Said otherwise.", "comparisons": comparisons, **rest}, "old": {"comparisons": [{"rule": "gone"}]}}
-        (tmp_path / file).write_text(repr({"claims": said}))
-        commit = commit_all(tmp_path)
-        assert digests_at(Repository(tmp_path), commit) == {claim.digest}
 
 
 def test_a_training_keeps_the_claims_of_its_start(

@@ -1,4 +1,4 @@
-"""The counted error rates that the method page shows."""
+"""The counted rates that the method page and that of `make judge` show are those of today's rules."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import pytest
 
 from docs.method import error_rates
 from docs.method.error_rates import LOOKS, power, rates, read, scenarios, verdicts
+from docs.method.judge_rates import PAGE, answer, effect_table, errors_of, null_table
 from pipeline.params import load
 from pipeline.study.claims import DECIDED
 from pipeline.study.effects import look_orders
-from tests.helpers import STUDY
+from tests.helpers import ROOT, STUDY
 
 
 def test_the_table_has_every_scenario_and_keeps_its_promise() -> None:
@@ -57,3 +58,27 @@ def test_the_numbers_are_those_of_todays_rules(name: str, counted: tuple[float, 
     for share, column in zip(counted, ("false", "first", "decided"), strict=True):
         whole = float(stored[column])
         assert share == pytest.approx(whole, abs=4 * (max(whole, 0.005) * (1 - whole) / 100) ** 0.5)
+
+
+# --- make judge ---
+
+
+def test_the_page_has_the_counts_of_todays_rule() -> None:
+    page = PAGE.read_text(encoding="utf-8").splitlines()
+    errors, effects = errors_of(ROOT)
+    (*_, row, _) = null_table({"base": errors["base"]})
+    assert row in page
+    assert len(effects) == 10
+    assert effect_table(errors, effects[-1:])[-1] in page
+    cells = next(line for line in page if line.startswith("| **the most")).strip("| ").split(" | ")
+    either, _, margin, *_ = (float(cell.removesuffix(" %")) for cell in cells[-5:])
+    assert max(either, margin) <= 5  # of changes that do nothing
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"), [(0.5, ("better", 6)), (2.0, ("worse", 6)), (1.0, ("the same", 6)), (0.96, ("not decided", 10))]
+)
+def test_the_first_look_that_decides_ends_it(ratio: float, expected: tuple[str, int]) -> None:
+    spread = 0.01 if ratio != 0.96 else 0.1
+    errors = 0.03 * np.exp(spread * np.array([-1, 1, -1, 1, -1, 1, -1, 1, -1, 1.0]))
+    assert answer(errors * ratio, errors, (6, 10)) == expected
