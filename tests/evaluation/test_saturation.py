@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -37,25 +38,6 @@ def examples() -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(0, 256, (7, 28, 28), dtype=np.uint8), rng.integers(0, 10, 7, dtype=np.uint8)
 
 
-def test_two_tokens_by_hand() -> None:
-    """Tokens 1 and 3, q = x, k = x, v = 2x, scale 1; of the first token's output o = 2p + 6(1 - p), p the weight on itself.
-
-    Scores 1 and 3, so p = 1 / (1 + e^2). Gradient of o at the scores: p(1 - p)(2 - 6) and its negative; at the values p and 1 - p.
-    """
-    attention = FullAttention(1, 1)
-    with torch.no_grad():
-        for parameter, value in zip(attention.parameters(), ([1.0, 1.0, 2.0], [0.0] * 3, [1.0], [0.0]), strict=True):
-            parameter.copy_(torch.tensor(value).view_as(parameter))
-    explicit = saturation.ExplicitAttention(attention.double())
-    output = explicit(torch.tensor([[[1.0], [3.0]]], dtype=torch.float64))
-    p = 1 / (1 + math.exp(2))
-    assert output[0, 0, 0].item() == pytest.approx(2 * p + 6 * (1 - p), abs=1e-12)
-    scores, values = torch.autograd.grad(output[0, 0, 0], [explicit.scores, explicit.values])
-    slope = p * (1 - p) * 4
-    assert scores[0, 0].tolist() == [pytest.approx([-slope, slope]), [0.0, 0.0]]
-    assert values[0, 0].flatten().tolist() == pytest.approx([p, 1 - p])
-
-
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_explicit_model_is_the_model(change: dict[str, Any], raw_params: dict[str, Any]) -> None:
     module, (images, _) = made(settings_of(raw_params, **change)), examples()
@@ -67,6 +49,15 @@ def test_the_explicit_model_is_the_model(change: dict[str, Any], raw_params: dic
     weights = torch.stack([attention.scores.softmax(-1) for attention in attentions])
     torch.testing.assert_close(weights.float(), attention_maps(module, inputs), rtol=1e-4, atol=1e-6)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def by_torch(own: Any, name: str, change: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """An attention with a change added to its scores or values, by torch's own with a mask."""
+    query, key, value = own._heads(tokens).transpose(1, 3).unbind(2)  # (batch, head, token, channel)
+    mask, value = (change, value) if name == "scores" else (None, value + change)
+    heads = F.scaled_dot_product_attention(query[:, :, : tokens.shape[1]], key, value, attn_mask=mask, scale=own.scale)
+    heads = heads.transpose(1, 2).flatten(2)
+    return own.out(heads) if isinstance(own, FullAttention) else heads
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -86,31 +77,13 @@ def test_gradients_are_those_at_what_is_added(change: dict[str, Any], raw_params
         for name in squares:
             model(inputs)
             added = torch.zeros_like(getattr(attention, name), requires_grad=True)
-            (gradient,) = torch.autograd.grad(F.cross_entropy(_shifted(model, attention, inputs, name, added), classes), added)
+            with monkeypatch.context() as patch:
+                patch.setattr(attention, "forward", functools.partial(by_torch, attention.attention, name, added))
+                (gradient,) = torch.autograd.grad(F.cross_entropy(model(inputs), classes), added)
             squares[name] += float((gradient**2).sum())
     assert whole["score_gradient"] == pytest.approx(math.sqrt(squares["scores"] / squares["values"]), rel=1e-6)
     largest = attention_maps(module, inputs.float()).amax(-1)
     assert whole["saturated_attention"] == pytest.approx(float((largest > saturation.SATURATED).double().mean()))
-
-
-def _shifted(
-    model: torch.nn.Module, attention: saturation.ExplicitAttention, inputs: torch.Tensor, name: str, change: torch.Tensor
-) -> torch.Tensor:
-    """Logits with a change added to the scores or the values of one attention, by torch's own attention with a mask."""
-    own = attention.attention
-
-    def forward(tokens: torch.Tensor) -> torch.Tensor:
-        query, key, value = own._heads(tokens).transpose(1, 3).unbind(2)  # (batch, head, token, channel)
-        mask, value = (change, value) if name == "scores" else (None, value + change)
-        heads = F.scaled_dot_product_attention(query[:, :, : tokens.shape[1]], key, value, attn_mask=mask, scale=own.scale)
-        heads = heads.transpose(1, 2).flatten(2)
-        return own.out(heads) if isinstance(own, FullAttention) else heads
-
-    usual, attention.forward = attention.forward, forward  # type: ignore[method-assign]
-    try:
-        return model(inputs)
-    finally:
-        attention.forward = usual  # type: ignore[method-assign]
 
 
 def test_all_attention_on_one_key_lets_no_gradient_through(raw_params: dict[str, Any]) -> None:
