@@ -84,6 +84,31 @@ def test_an_experiment_has_its_own_measure_and_other_variants_to_stand_beside(st
     assert "linear (pre, linear)" not in rows  # it stands beside the baseline, in Table 1
 
 
+def test_numbers_of_captioners_are_those_of_the_evaluation(study: Params, curve: Curves) -> None:
+    page, evaluation = read(ROOT, "experiments/captioning.md"), pd.read_csv(ROOT / "tables/seeds.csv").groupby("variant")
+    scores, compared, contents = (table(page, head) for head in ("greedy (%)", "| CIDEr-D |", "4 digits"))
+    variants = [label.split(" ")[0] for label in scores]
+    assert variants == list(study.experiments["captioning"].variants)
+    baseline = evaluation.get_group(variants[0]).greedy_scene_accuracy
+    for (label, (n, *cells)), variant in zip(scores.items(), variants, strict=True):
+        found = evaluation.get_group(variant)
+        expected = []
+        for column in (found.greedy_scene_accuracy, found.beam_scene_accuracy):
+            expected += [column.mean(), *stats.t.interval(0.95, len(found) - 1, loc=column.mean(), scale=stats.sem(column))]
+        points = [] if variant == variants[0] else welch(study, found.greedy_scene_accuracy, baseline)
+        assert int(n) == len(found)
+        assert numbers(" ".join(cells)) == pytest.approx([100 * value for value in expected[:3] + points + expected[3:]], abs=0.00501)
+        exact, of_cells, *scored = numbers(" ".join(compared[label]))
+        assert scored == pytest.approx(found[["greedy_edit_distance", "greedy_bleu_4", "greedy_cider_d"]].mean().tolist(), abs=5.1e-4)
+        columns = ["exact_match", "cell_accuracy", "scene_accuracy_1_digit", "scene_accuracy_repeats"]
+        shown = [exact, of_cells, *numbers(f"{contents[label][0]} {contents[label][-1]}")]
+        assert shown == pytest.approx([100 * found[f"greedy_{name}"].mean() for name in columns], abs=0.00501)
+    losses = table(read(ROOT, "experiments/captioning-decoding.md"), "validation loss")
+    (critical,) = (cells for label, cells in losses.items() if label.startswith("caption-critical"))
+    assert critical[0] == "-"  # self-critical epochs minimise no cross-entropy
+    assert float(critical[1]) == pytest.approx(curve("caption-critical", "test_loss")[:, -1].mean(), abs=5.1e-5)
+
+
 def test_settings_tell_what_differs_and_no_more() -> None:
     assert table(read(ROOT, "experiments/networks.md"), "| differs by |")["cnn"][:3] == [
         "architecture: cnn, widths: [12, 26]",
