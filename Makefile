@@ -74,8 +74,8 @@ train: $(STAMP) ## only the trainings of make repro, all variants at once: [JOBS
 	@$(IN_FOLDER); python -m pipeline.commands.train --jobs="$$JOBS" --on="$$ON"
 
 judge: $(STAMP) ## better or not: VARIANT=name [AGAINST=name] or BASE=rev; [MARGIN=5] [MEASURE=name] [SEEDS=most] [SERIES=name] [JSON=1] [IN=build/demo]
-	@python -m pipeline.commands.judge --against="$$AGAINST" --base="$$BASE" --margin="$$MARGIN" --measure="$$MEASURE" --seeds="$$SEEDS" \
-		--series="$$SERIES" --in="$$IN" $${JSON:+--json} -- "$$VARIANT"
+	@$(IN_FOLDER); python -m pipeline.commands.judge --against="$$AGAINST" --base="$$BASE" $${MARGIN:+--margin="$$MARGIN"} \
+		--measure="$$MEASURE" $${SEEDS:+--seeds="$$SEEDS"} --series="$$SERIES" $${JSON:+--json} -- "$$VARIANT"
 
 verify: $(STAMP) ## whether the committed results are what the code makes of the stored weights: [VARIANT=name] [SEED=n [TRAIN=1]]
 	@python -m pipeline.commands.verify --variant="$$VARIANT" --seed="$$SEED" --train="$$TRAIN"

@@ -1,10 +1,12 @@
-"""`make judge`: killed in the middle it goes on, nothing is trained twice, and its exit status is its answer."""
+"""`make judge`: its exit status is its answer, beside a variant or a commit; killed it goes on; docs/agents.md runs as printed."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,66 +15,166 @@ from typing import Any
 
 import pytest
 
+from pipeline.commands import judge
+from pipeline.errors import UserError
 from pipeline.study.files import FINISHED
 from tests.conftest import Repository, small_study
-from tests.helpers import wait_until
+from tests.helpers import ROOT, commit_all, git, wait_until
 
 JUDGE = (sys.executable, "-m", "pipeline.commands.judge")
+
+
+@pytest.fixture
+def study(tmp_path: Path, raw_params: dict[str, Any]) -> Repository:
+    """Its base learns in two epochs; `slow` does not; `close` differs in the last digits."""
+    made = Repository.create(tmp_path / "study", small_study(raw_params))
+    variants = {"slow": {"learning_rate": 1e-6}, "close": {"learning_rate": 0.010001}}
+    made.edit(variants=variants, train={"learning_rate": 0.01, "batch_size": 32, "epochs": 2})
+    return made
+
+
+@pytest.fixture
+def committed(study: Repository) -> Repository:
+    shutil.copyfile(ROOT / ".gitignore", study.path / ".gitignore")
+    git(study.path, "init", "--quiet", "--initial-branch=main")
+    git(study.path, "config", "user.name", "A study")
+    git(study.path, "config", "user.email", "study@example.org")
+    commit_all(study.path)
+    return study
+
+
+def judged(study: Repository, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Exit status, and the one object on the standard output."""
+    result = study.run(*JUDGE, *arguments, "--json")
+    assert result.stdout, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["status"] == result.returncode
+    return result.returncode, answer
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "Say which variant to judge"),
-        (("widd",), "widd"),
-        (("wide", "--base", "HEAD", "--against", "base"), "give one of them"),
-        (("wide", "--margin", "none"), "has to be a number above 0"),
-        (("wide", "--seeds", "5"), "whole number from 6"),
-        (("wide", "--measure", "accuracy"), "say by MARGIN"),
-        (("wide", "--measure", "nothing"), "There is no measure"),
-        (("base",), "nothing to judge"),
-        (("wide", "--in", "nowhere"), "holds no params.yaml"),
-        (("wide", "--series", "a/b"), "a series is called by"),
+        ([], "Say which variant to judge"),
+        (["widd"], "widd"),
+        (["wide", "--base=HEAD", "--against=base"], "give one of them"),
+        (["wide", "--margin=0"], "give a number above 0, in %"),
+        (["wide", "--seeds=5"], "whole number from 6"),
+        (["wide", "--measure=accuracy"], "give a number above 0, in points"),
+        (["wide", "--measure=nothing"], "There is no measure"),
+        (["base"], "nothing to judge"),
+        (["wide", "--series=a/b"], "a series is called by"),
     ],
 )
 def test_what_cannot_be_judged_is_said_in_one_sentence(
-    arguments: tuple[str, ...], said: str, tmp_path: Path, raw_params: dict[str, Any]
+    arguments: list[str], said: str, study: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = Repository.create(tmp_path / "study", small_study(raw_params))
-    result = study.run(*JUDGE, *arguments)
-    assert (result.returncode, "Traceback" in result.stderr) == (2, False), result.stderr
-    assert re.search(rf"^error: .*{re.escape(said)}", result.stderr, flags=re.M)
+    monkeypatch.chdir(study.path)
+    with pytest.raises(UserError, match=re.escape(said)) as caught:
+        judge.main(arguments)
+    assert caught.value.status == 2
+    assert not (study.path / FINISHED).exists()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_killed_it_goes_on_and_trains_nothing_twice(tmp_path: Path, raw_params: dict[str, Any]) -> None:
-    study = Repository.create(tmp_path / "study", small_study(raw_params))
-    study.edit(variants={"slow": {"learning_rate": 1e-6}}, train={"learning_rate": 0.01, "batch_size": 32, "epochs": 2})
-    command = (*JUDGE, "slow", "--json", "--series", "one")
+def test_each_answer_has_its_exit_status(study: Repository) -> None:
+    status, worse = judged(study, "slow")
+    assert (status, worse["answer"], worse["trained"], worse["seeds"]) == (3, "worse", 12, 6)
+    assert worse["interval"][0] > 1.05
+    better = study.run(*JUDGE, "base", "--against", "slow")
+    assert (better.returncode, better.stdout.splitlines()[-3]) == (0, "better"), better.stderr
+    assert study.run(*JUDGE, "slow", "--margin", "100000").returncode == 4
+    status, open_ = judged(study, "close", "--seeds", "6", "--margin", "0.01")
+    assert (status, open_["answer"], open_["trained"], open_["looks"]) == (5, "not decided", 6, [6])
+    assert open_["needed"] > 6
+    _, sized = judged(study, "slow", "--measure", "accuracy at another size", "--margin", "1")  # what an evaluation finds
+    assert (sized["answer"], sized["trained"], sized["seeds"]) == ("worse", 0, 6)
+    guess = study.run(*JUDGE, "slow", "--measure", "accuracy lost to shifts")  # of which nothing is lost
+    assert (guess.returncode, guess.stderr.splitlines()[-1].startswith("error: slow: ")) == (2, True), guess.stderr
+    assert (study.path / "build" / "judge.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_commit_is_judged_by_its_own_code_and_settings(committed: Repository) -> None:
+    committed.edit(train={"learning_rate": 1e-6})
+    commit_all(committed.path)
+    status, worse = judged(committed, "--base", "HEAD~1")
+    assert (status, worse["change"], worse["trained"]) == (3, "base as it is", 12)
+    assert worse["against"] == f"base of commit {git(committed.path, 'rev-parse', 'HEAD~1')[:10]}"
+
+    step = committed.path / "pipeline" / "training" / "step.py"
+    before = step.read_text()
+    step.write_text(f"{before}\n_NOTHING = 0\n")  # other code that computes the same
+    status, same = judged(committed, "--base", "HEAD")
+    assert (status, same["answer"], same["identical"], same["trained"], same["replayed"]) == (4, "the same", True, 0, 6)
+
+    step.write_text(f"{before}\nraise RuntimeError\n")
+    commit_all(committed.path)
+    step.write_text(before)
+    fault = committed.run(*JUDGE, "--base", "HEAD")
+    assert fault.returncode == 1
+    assert fault.stderr.splitlines()[-1].startswith("error: `pipeline.stages.train of commit ")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_killed_it_goes_on_and_trains_nothing_twice(study: Repository) -> None:
+    command = ("slow", "--series", "one")
 
     def finished() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in (study.path / FINISHED).glob("*/*.done")}
 
-    with subprocess.Popen(command, cwd=study.path, env=study.environment, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+    started = subprocess.Popen((*JUDGE, *command), cwd=study.path, env=study.environment, stdout=subprocess.DEVNULL, start_new_session=True)
+    with started as process:
         wait_until(lambda: finished() or process.poll() is not None)
         os.killpg(process.pid, signal.SIGKILL)
     before = finished()
     assert 0 < len(before) < 12
-
-    result = study.run(*command)
-    assert result.returncode == 3, result.stderr
-    answer = json.loads(result.stdout)
-    assert (answer["answer"], answer["seeds"], answer["trained"], answer["proposal"]) == ("worse", 6, 12 - len(before), 1)
-    assert answer["interval"][0] > 1.05
+    _, answer = judged(study, *command)
+    assert (answer["answer"], answer["trained"], answer["proposal"]) == ("worse", 12 - len(before), 1)
     after = finished()
     assert len(after) == 12
     assert before.items() <= after.items()
-
-    again = json.loads(study.run(*command).stdout)
-    assert (again["trained"], again["effect"], again["interval"]) == (0, answer["effect"], answer["interval"])
-    better = study.run(*JUDGE, "base", "--against", "slow")
-    assert (better.returncode, better.stdout.splitlines()[-3]) == (0, "better"), better.stderr
-    assert study.run(*JUDGE, "slow", "--margin", "100000").returncode == 4
+    _, again = judged(study, *command)
+    assert (again["trained"], again["effect"], again["interval"], again["proposal"]) == (0, answer["effect"], answer["interval"], 1)
     assert finished() == after
-    assert (study.path / "build" / "judge.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_loop_of_the_page_runs_as_printed(committed: Repository) -> None:
+    """Edit, judge, keep or drop by the table's word for the status, commit: once a new variant, once other code."""
+    page = (ROOT / "docs" / "agents.md").read_text()
+    (variant,) = re.findall(r"^ *variants:\n *(\w+: .*)$", page, flags=re.MULTILINE)
+    new, other = [shlex.split(line) for line in re.findall(r"^ *(python -m pipeline\.commands\.judge .*)$", page, flags=re.MULTILINE)]
+    keep = {int(status): action.startswith("keep it") for status, action in re.findall(r"\| (\d) \| [^|]+ \| ([^|]+) \|", page)}
+    assert "`git commit -am" in page
+    assert "`git checkout -- .`" in page
+    params, optimizers = committed.path / "params.yaml", committed.path / "pipeline" / "training" / "optimizers.py"
+
+    def turn(command: list[str]) -> dict[str, Any]:
+        result = committed.run(*command)
+        answer: dict[str, Any] = json.loads(result.stdout)
+        assert (result.returncode, answer["status"]) == (answer["status"], result.returncode)
+        done = ("commit", "-am", answer["sentence"]) if keep[result.returncode] else ("checkout", "--", ".")
+        git(committed.path, *done)
+        assert git(committed.path, "status", "--porcelain") == ""
+        return answer
+
+    params.write_text(params.read_text().replace("variants:\n", f"variants:\n  {variant}\n"))
+    first = turn(new)
+    assert (first["change"], first["against"], first["series"], first["proposal"]) == ("cosine", "base", "tuning", 1)
+    assert ("cosine" in committed.params()["variants"]) == keep[first["status"]]
+
+    good = optimizers.read_text()
+    optimizers.write_text(
+        good.replace(
+            "rates = schedules.learning_rates(settings, total_steps)", "rates = 0 * schedules.learning_rates(settings, total_steps)"
+        )
+    )
+    assert optimizers.read_text() != good
+    second = turn(other)
+    assert (second["answer"], second["change"], second["proposal"]) == ("worse", "base as it is", 2)
+    assert optimizers.read_text() == good  # dropped
