@@ -11,7 +11,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import yaml
 from pipeline import params
 from pipeline.commands.repro import reproduce
 from pipeline.errors import UserError, run_command
-from pipeline.files import write_changed, write_text
+from pipeline.files import write_changed
 from pipeline.params import nearest, shown
 
 ROOT = Path(__file__).parent.parent.parent
@@ -30,16 +30,14 @@ _CLAIMS = ("experiments", "claims", "ranking")  # sections of claims.yaml
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.commands.profiles", description="Runs a profile in build/NAME.")
     parser.add_argument("name")
-    arguments = parser.parse_args(argv)
-    start = time.monotonic()
-    _find_mirror()
-    directory = lay_out(arguments.name)
+    name, start = parser.parse_args(argv).name, time.monotonic()
+    directory = lay_out(name)
     reproduce(directory)
     here = directory.relative_to(ROOT)
-    print(f"\n{arguments.name}: done in {time.monotonic() - start:.0f} s.")
+    print(f"\n{name}: done in {time.monotonic() - start:.0f} s.")
     print(f"  The report:   {here / 'reports' / 'README.md'}")
     print(f"  MLflow on it: make ui IN={here}   then open the address that it prints")
-    print(f"  A change:     cp -r {here} build/before   then edit profiles/{arguments.name}.yaml, `make {arguments.name}`, and")
+    print(f"  A change:     cp -r {here} build/before   then edit profiles/{name}.yaml, `make {name}`, and")
     print(f"                make compare BASE=build/before HEAD={here}   says what that did")
 
 
@@ -47,15 +45,7 @@ def refresh() -> None:
     """Lays out anew the profile whose nested repository is the working directory, if it is one's. Raises UserError as `lay_out` does."""
     build, name = Path.cwd().parent, Path.cwd().name
     if build == ROOT / "build" and (ROOT / "profiles" / f"{name}.yaml").is_file():
-        _find_mirror()
         lay_out(name)
-
-
-def _find_mirror() -> None:
-    """Takes a folder that MNIST_MIRROR names as relative to the root, not to build/NAME, where the stages run."""
-    mirror = os.environ.get("MNIST_MIRROR", "")
-    if mirror and (ROOT / mirror).is_dir():
-        os.environ["MNIST_MIRROR"] = str((ROOT / mirror).resolve())
 
 
 def lay_out(name: str) -> Path:
@@ -64,18 +54,27 @@ def lay_out(name: str) -> Path:
     Raises:
         UserError: there is no such profile, or it or the root's settings are wrong.
     """
-    settings = read(name)
-    directory = ROOT / "build" / name
-    lay_out_stages(directory, settings)
+    settings, directory = read(name), ROOT / "build" / name
+    if (mirror := os.environ.get("MNIST_MIRROR")) and (ROOT / mirror).is_dir():  # relative to the root, not to where the stages run
+        os.environ["MNIST_MIRROR"] = str((ROOT / mirror).resolve())
+    stages = stages_of(settings)
+    stages["vars"] = [{"code": "../.."}]
+    for stage in stages["stages"].values():
+        stage = stage.get("do", stage)
+        stage["deps"] = [file for dep in stage["deps"] for file in _source_files(dep)]
+    write_changed(directory / "dvc.yaml", yaml.safe_dump(stages, sort_keys=False))
+    # Written here, because `dvc init` and two `dvc config` take seconds.
+    write_changed(directory / ".dvc" / "config", "[core]\n    no_scm = True\n    analytics = false\n    check_update = false\n")
+    for file in (Path(".dvcignore"), *(path.relative_to(ROOT) for path in (ROOT / ".dvc" / "plots").glob("*.json"))):
+        write_changed(directory / file, (ROOT / file).read_text(encoding="utf-8"))
     write_settings(directory, settings, f"# Generated from profiles/{name}.yaml and the root's own: change those, not this file.\n")
     return directory
 
 
 def write_settings(directory: Path, settings: Mapping[str, Any], header: str = "") -> None:
     """Writes params.yaml and claims.yaml where they have changed."""
-    split = {"params.yaml": settings.keys() - {*_CLAIMS}, "claims.yaml": settings.keys() & {*_CLAIMS}}
-    for file, keys in split.items():
-        part = {key: value for key, value in settings.items() if key in keys}
+    for file, is_of_claims in (("params.yaml", False), ("claims.yaml", True)):
+        part = {key: value for key, value in settings.items() if (key in _CLAIMS) == is_of_claims}
         text = yaml.safe_dump(part, sort_keys=False, allow_unicode=True, default_flow_style=None, width=140)
         write_changed(directory / file, header + text)
 
@@ -83,13 +82,12 @@ def write_settings(directory: Path, settings: Mapping[str, Any], header: str = "
 def stages_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """dvc.yaml without the stages that a study has no use for: scenes where nothing writes captions, timing where nothing is timed."""
     study, stages = params.parse(settings), params.read(ROOT / "dvc.yaml")
-    idle = {}
-    if not any(params.ARCHITECTURES[study.difference(name).get("architecture", "vit")].task == "captioning" for name in study.variants):
-        idle["scenes"] = "data/scenes"
-    if not study.timing.subjects:
-        idle["timing"] = "timing"
-    for name in idle:
-        del stages["stages"][name]
+    needed = {
+        "scenes": any(study.resolve(name).task == "captioning" for name in study.variants),
+        "timing": bool(study.timing.subjects),
+    }
+    idle = {stage: {"scenes": "data/scenes"}.get(stage, stage) for stage, is_needed in needed.items() if not is_needed}
+    stages["stages"] = {name: stage for name, stage in stages["stages"].items() if name not in idle}
     for stage in stages["stages"].values():
         stage = stage.get("do", stage)
         stage["deps"] = [dep for dep in stage.get("deps", ()) if dep not in idle.values()]
@@ -98,20 +96,13 @@ def stages_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     return stages
 
 
-def lay_out_stages(directory: Path, settings: Mapping[str, Any]) -> None:
-    """Makes or refreshes all of a nested repository, a folder of build/, but its settings."""
-    stages = stages_of(settings)
-    stages["vars"] = [{"code": "../.."}]
-    for stage in stages["stages"].values():
-        stage = stage.get("do", stage)
-        stage["deps"] = [file for dep in stage["deps"] for file in source_files(dep)]
-    write_changed(directory / "dvc.yaml", yaml.safe_dump(stages, sort_keys=False))
-    write_changed(directory / ".dvcignore", (ROOT / ".dvcignore").read_text(encoding="utf-8"))
-    config = directory / ".dvc" / "config"
-    if not config.is_file():  # written here, because `dvc init` and two `dvc config` take seconds
-        write_text(config, "[core]\n    no_scm = True\n    analytics = false\n    check_update = false\n")
-    for template in (ROOT / ".dvc" / "plots").glob("*.json"):
-        write_changed(directory / ".dvc" / "plots" / template.name, template.read_text(encoding="utf-8"))
+def _source_files(dep: str) -> list[str]:
+    """A dependency's source files. A folder would bring its bytecode, because .dvcignore does not reach outside the repository."""
+    place = dep.removeprefix("${code}/")
+    if place == dep or not (ROOT / place).is_dir():
+        return [dep]
+    files = (path for path in (ROOT / place).rglob("[!.]*") if path.is_file() and path.suffix not in (".pyc", ".nbi", ".nbc"))
+    return sorted(f"${{code}}/{path.relative_to(ROOT).as_posix()}" for path in files)
 
 
 def read(name: str) -> dict[str, Any]:
@@ -149,14 +140,12 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     own = {name: one or {} for name, one in (change.get("variants") or {}).items()}
     if gone := own.keys() - study["variants"].keys():
         print(f"note: a profile names {', '.join(sorted(gone))}, which params.yaml does not have.", file=sys.stderr)
-    study = {**study, "timing": dict(study.get("timing", {}))}
     if "subjects" in (change.get("timing") or {}):
-        study["timing"] |= {"subjects": {}, "labels": {}}
-    kept_whole = {key: value for key, value in change.items() if key in _CLAIMS}
-    merged = _merge(study, {key: value for key, value in change.items() if key != "variants" and key not in _CLAIMS}) | kept_whole
+        study = {**study, "timing": {**study.get("timing", {}), "subjects": {}, "labels": {}}}
+    merged = {**_merge(study, change), **{key: change[key] for key in _CLAIMS if key in change}}
     if (path := (merged["data"] or {}).get("path")) and (ROOT / path).exists():
         merged["data"] = {**merged["data"], "path": str((ROOT / path).resolve())}  # the stages run elsewhere
-    alike = ("seeds",) if "seeds" in (change.get("train") or {}) else ()
+    alike = {"seeds"} & (change.get("train") or {}).keys()
     merged["variants"] = {
         name: _merge({key: value for key, value in (one or {}).items() if key not in alike}, own.get(name, {}))
         for name, one in study["variants"].items()
@@ -165,9 +154,8 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     whole = params.parse({key: value for key, value in merged.items() if key not in _CLAIMS} | {"data": study["data"]})
     kept = [name for name in study["variants"] if name in own] or list(study["variants"])
     merged["variants"] = {name: whole.difference(name) for name in kept}  # all, because the variant that it starts from may go
-    merged["experiments"] = {
-        name: one for name, all_of in merged.get("experiments", {}).items() if (one := _cut(all_of, merged["variants"])) is not None
-    }
+    cut = {name: _cut(one, merged["variants"].keys()) for name, one in (merged.get("experiments") or {}).items()}
+    merged["experiments"] = {name: one for name, one in cut.items() if len(one["variants"]) > 1 and one["baseline"] in one["variants"]}
     params.parse(merged)
     return merged
 
@@ -178,23 +166,11 @@ def _merge(old: Any, new: Any) -> Any:
     return {**old, **{key: _merge(old.get(key), value) for key, value in new.items()}}
 
 
-def _cut(experiment: Mapping[str, Any], variants: Mapping[str, Any]) -> dict[str, Any] | None:
-    """An experiment without what it says of variants that are gone; None if too little is left."""
-    left = [variant for variant in experiment["variants"] if variant in variants]
-    if len(left) < 2 or experiment["baseline"] not in left:
-        return None
-    named = {key: {name: said for name, said in experiment.get(key, {}).items() if name in left} for key in ("labels", "lead")}
-    beside = {variant: other for variant, other in experiment.get("beside", {}).items() if {variant, other} <= {*left}}
-    return {**experiment, "variants": left, **named, "beside": beside}
-
-
-def source_files(dep: str) -> list[str]:
-    """A dependency's source files. A folder would bring its bytecode, because .dvcignore does not reach outside the repository."""
-    place = dep.removeprefix("${code}/")
-    if place == dep or not (ROOT / place).is_dir():
-        return [dep]
-    files = (path for path in (ROOT / place).rglob("[!.]*") if path.is_file() and path.suffix not in (".pyc", ".nbi", ".nbc"))
-    return sorted(f"${{code}}/{path.relative_to(ROOT).as_posix()}" for path in files)
+def _cut(experiment: Mapping[str, Any], variants: Collection[str]) -> dict[str, Any]:
+    """An experiment without what it says of variants that are gone."""
+    named = {key: {name: said for name, said in experiment.get(key, {}).items() if name in variants} for key in ("labels", "lead")}
+    beside = {variant: other for variant, other in experiment.get("beside", {}).items() if {variant, other} <= {*variants}}
+    return {**experiment, "variants": [name for name in experiment["variants"] if name in variants], **named, "beside": beside}
 
 
 if __name__ == "__main__":
