@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,8 @@ from pipeline.study.effects import RankEstimate
 from pipeline.study.files import TIMINGS
 from pipeline.study.statistics import Interval
 from pipeline.timing.power_law import fit_power_law
-from pipeline.timing.subjects import WAYS, Kind, Way, entries
+from pipeline.timing.subjects import Kind, Way, entries
 
-# What the pages show beside the measurements.
-_SHOWN = {"machine": ("name", "device", "threads", "versions"), "dataset": ("name", "digest"), "settings": ("batch_size", "threshold")}
 MIN_TOKENS = 49  # with fewer, calling the operators takes longer than their computations
 
 
@@ -59,16 +57,14 @@ class Timings:
             raise LookupError(f"`{name}` was not timed")
         return np.array([entry[name] for entry in self.rounds])
 
-    def ratio(self, slower: str, faster: str) -> FloatArray:
-        """(rounds,): the ratio of two subjects' step times as published; empty if no round counts. Raises LookupError as `seconds` does,
-        or if one was timed with other settings than the study's."""
-        names = [f"step/published/{subject}" for subject in (slower, faster)]
-        self._check(names)
-        return self._judged(self.seconds(names[0]) / self.seconds(names[1]))
-
     def median(self, name: str) -> float:
         """Seconds per step, over the rounds. Raises LookupError as `seconds` does."""
         return float(np.median(self.seconds(name)))
+
+    def ratio(self, slower: str, faster: str) -> FloatArray:
+        """(rounds,): the ratio of two subjects' step times as published; empty if no round counts. Raises LookupError as `seconds` does,
+        or if one was timed with other settings than the study's."""
+        return np.divide(*(self._judged([f"step/published/{subject}"])[0] for subject in (slower, faster)))
 
     def relative(self, slower: str, faster: str) -> tuple[float, Interval | None] | None:
         """The ratio of two measurements' times: Hodges and Lehmann's estimate over the rounds, on logarithms, with its distribution-free
@@ -88,50 +84,33 @@ class Timings:
         return RankEstimate(values) if len(values) else None
 
     def exponent(self, measure: str, way: Way = "published") -> FloatArray:
-        """The exponent of a power law in the tokens, fitted from `MIN_TOKENS` on; raises LookupError if fewer than two counts were timed.
+        """The exponent of a power law in the tokens, fitted from `MIN_TOKENS` on. Raises LookupError as `ratio` does, or of one count.
 
         (rounds,) for "attention time" and "step time", empty if no round counts; (1,) for "saved bytes".
         """
-        measured = self.growth("growth" if measure == "step time" else "attention", way)
-        self._check([entry["name"] for entry in measured])
-        measured = [entry for entry in measured if entry["tokens"] >= MIN_TOKENS]
-        if len(measured) < 2:
+        grown = self.growth("growth" if measure == "step time" else "attention", way)
+        times = self._judged([entry["name"] for entry in grown])
+        chosen = [i for i, entry in enumerate(grown) if entry["tokens"] >= MIN_TOKENS]
+        if len(chosen) < 2:
             raise LookupError(f"fewer than two token counts of {MIN_TOKENS} and more were timed; see timing.tokens in params.yaml")
-        tokens = [entry["tokens"] for entry in measured]
-        if measure == "saved bytes":
-            values = np.array([[entry["saved_bytes"]] for entry in measured], dtype=np.float64)  # (count, 1)
-        else:
-            values = self._judged(np.stack([self.seconds(entry["name"]) for entry in measured]))  # (count, round)
-        return np.array([fit_power_law(tokens, column).exponent for column in values.T])
+        values = np.array([[entry["saved_bytes"]] for entry in grown], dtype=np.float64) if measure == "saved bytes" else times
+        return np.array([fit_power_law([grown[i]["tokens"] for i in chosen], column).exponent for column in values[chosen].T])
 
     def growth(self, kind: Kind, way: Way) -> list[dict[str, Any]]:
         """The measurements of a kind and way that grow with the tokens, by rising token count."""
         found = [entry for entry in self.measurements.values() if (entry["kind"], entry["way"]) == (kind, way)]
         return sorted(found, key=lambda entry: entry["tokens"])
 
-    def _check(self, names: list[str]) -> None:
-        for name in names:
-            if name in self.changed:
-                raise LookupError(f"`{name}` was timed with other settings than the study's; run `dvc repro timing`")
-
-    def _judged(self, values: FloatArray) -> FloatArray:
+    def _judged(self, names: Sequence[str]) -> FloatArray:
+        """(name, round): seconds per step, for claims."""
+        if other := [name for name in names if name in self.changed]:
+            raise LookupError(f"`{other[0]}` was timed with other settings than the study's; run `dvc repro timing`")
+        values = np.array([self.seconds(name) for name in names])
         return values if self.quiet else values[..., :0]
 
 
-def _same(own: ModelSettings | None, timed: dict[str, Any]) -> bool:
-    """Whether a measurement was of this network. An option that was added later counts as at its default."""
-    try:
-        return own is not None and ModelSettings.model_validate(timed, context={"shape": own.shape}) == own
-    except ValidationError:
-        return False
-
-
 def load(params: Params, root: Path = Path()) -> dict[str, Timings]:
-    """Of each kind of device that was timed ("cpu", "cuda") the results.
-
-    Raises:
-        UserError: a file is damaged.
-    """
+    """Of each kind of device that was timed ("cpu", "cuda") the results. Raises UserError where a file is damaged."""
     return {path.stem: _read(path, params) for path in sorted((root / TIMINGS).glob("*.json"))}
 
 
@@ -141,25 +120,23 @@ def main_device(timed: Mapping[str, Timings]) -> Timings | None:
 
 
 def _read(path: Path, params: Params) -> Timings:
+    own = {entry.name: entry.model for entry in entries(params, 1) if entry.subject not in params.timed_otherwise()}
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         measurements = {entry["name"]: entry for entry in raw["measurements"]}
         kept = [entry["seconds"] for entry in raw["rounds"] if entry["kept"]]
         rounds = kept or [entry["seconds"] for entry in raw["rounds"]]
-        complete = bool(rounds) and all(seconds[name] > 0 for seconds in rounds for name in measurements)
-        others = params.timed_otherwise()
-        own = {entry.name: entry.model for entry in entries(params, 1) if entry.subject not in others}
         changed = frozenset(name for name, entry in measurements.items() if not _same(own.get(name), entry["model"]))
-        timings = Timings(raw, measurements, rounds, bool(kept), changed)
-        profiled = {name for name, profile in raw["profiles"].items() if profile["groups"]}
-        shown = {name: {*raw[name]} for name in _SHOWN} | {name: {*profile} for name, profile in raw["profiles"].items()}
-        wanted = _SHOWN | dict.fromkeys(raw["profiles"], ("seconds", "groups", "operators"))
-        needed = {f"step/{way}/{subject}" for way in WAYS for subject in timings.subjects("fast")}
-        needed |= {timings.growth("growth", way)[-1]["name"] for way in WAYS}
-        if "started" not in raw or raw["machine"]["device"] != path.stem or not all({*wanted[name]} <= shown[name] for name in wanted):
-            raise ValueError
-        if not complete or not needed <= measurements.keys() & profiled or not raw["profiles"].keys() <= measurements.keys():
+        if not rounds or raw["machine"]["device"] != path.stem or not all(of[name] > 0 for of in rounds for name in measurements):
             raise ValueError
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{path} is damaged: run `dvc repro --force --single-item timing`.") from None
-    return timings
+    return Timings(raw, measurements, rounds, bool(kept), changed)
+
+
+def _same(own: ModelSettings | None, timed: dict[str, Any]) -> bool:
+    """Whether a measurement was of this network. An option that was added later counts as at its default."""
+    try:
+        return own is not None and ModelSettings.model_validate(timed, context={"shape": own.shape}) == own
+    except ValidationError:
+        return False

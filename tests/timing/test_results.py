@@ -82,13 +82,7 @@ def test_other_settings_than_the_studys_are_not_judged(
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        lambda raw: raw.clear(),
-        lambda raw: raw["rounds"].clear(),
-        lambda raw: raw["measurements"].remove(next(entry for entry in raw["measurements"] if entry["name"] == "step/fast/base")),
-        lambda raw: raw["profiles"]["step/fast/base"]["groups"].clear(),
-        lambda raw: raw["rounds"][4]["seconds"].popitem(),
-    ],
+    [lambda raw: raw.clear(), lambda raw: raw["rounds"].clear(), lambda raw: raw["rounds"][4]["seconds"].popitem()],
 )
 def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_timings: Make, damage: Any) -> None:
     raw = make_timings().raw
