@@ -7,14 +7,20 @@ python -m pipeline.commands.caption --scene 12
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.errors import UserError, run_command
-from pipeline.params import Params, VariantSettings, load, nearest, shown
+from pipeline.errors import UserError, first_line, run_command
+from pipeline.params import VariantSettings, load, nearest, shown
 from pipeline.runner import seeds
 from pipeline.study.files import ARRAYS, TRAININGS
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _MIN_BRIGHTNESS = 64  # of 255; the brightest pixel of any digit is far above it
 _MAX_SIDE = 4096  # pixels of a picture that is scaled
@@ -28,36 +34,29 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--variant", default="", help="a trained captioner of params.yaml; caption unless said otherwise")
     parser.add_argument("--seed", default="", help="one of its seeds; the first unless said otherwise")
     parser.add_argument("--caption", default="", metavar="WORDS", help="a caption of your own, to be told whether it is right")
-    arguments = parser.parse_args(argv)
-    params = load()
-    variant = arguments.variant or "caption"
-    settings = _settings(params, variant)
-    seed = number("SEED", arguments.seed, settings.train.seeds) if arguments.seed else settings.train.seeds[0]
-    if bool(arguments.image) == bool(arguments.scene):
+    given = parser.parse_args(argv)
+    params, variant = load(), given.variant or "caption"
+    captioners = [name for name in params.variants if params.resolve(name).task == "captioning"]
+    if variant not in captioners:
+        raise UserError(f"The variant {variant} writes no captions, or is not in params.yaml{nearest(variant, captioners)}.")
+    settings = params.resolve(variant)
+    seed = number("SEED", given.seed, settings.train.seeds) if given.seed else settings.train.seeds[0]
+    if bool(given.image) == bool(given.scene):
         raise UserError("Give a picture or the number of a test scene: `make caption IMAGE=scene.png` or `make caption SCENE=12`.")
-    if arguments.caption and not arguments.scene:
+    if given.caption and not given.scene:
         raise UserError("A caption of your own is judged beside a test scene: `make caption SCENE=12 CAPTION='a three at the top left'`.")
     truth: list[str] = []
-    if arguments.image:
-        picture = read(Path(arguments.image), 2 * settings.model.shape.size, settings.model.shape.channels)
+    if given.image:
+        picture = read(Path(given.image), 2 * settings.model.shape.size, settings.model.shape.channels)
     else:
-        picture, truth = _test_scene(arguments.scene)
+        picture, truth = _test_scene(given.scene)
     greedy, beam, probability = describe(settings, TRAININGS / f"{variant}{seeds.SUFFIX}", seed, picture)
     print(drawn(picture))
     print(f"\n{variant}, seed {seed}\n  greedy     {greedy}\n  beam       {beam}  (probability {probability:.2f})")
-    if arguments.caption:
-        print(f"  yours      {arguments.caption}  ({_judged(settings, arguments.caption.split(), truth[0].split())})")
+    if given.caption:
+        print(f"  yours      {given.caption}  ({_judged(settings, given.caption.split(), truth[0].split())})")
     for reference in truth:
         print(f"  {'reference' if reference == truth[0] else '':11}{reference}")
-
-
-def _settings(params: Params, variant: str) -> VariantSettings:
-    captioners = [name for name in params.variants if params.resolve(name).task == "captioning"]
-    if variant not in captioners:
-        what = "writes no captions" if variant in params.variants else "is not in params.yaml"
-        choice = nearest(variant, captioners) if captioners else "; add one with `architecture: captioner`"
-        raise UserError(f"The variant {variant} {what}{choice}.")
-    return params.resolve(variant)
 
 
 def number(name: str, text: str, choices: range | tuple[int, ...]) -> int:
@@ -95,16 +94,13 @@ def read(path: Path, side: int, channels: int, *, scaled: bool = False) -> np.nd
     try:
         with Image.open(path) as image:
             width, height = image.size
-            if scaled and (width != height or width > _MAX_SIDE):  # a large one is not decoded
-                raise UserError(f"{path} has {width} x {height} pixels: give a square picture of at most {_MAX_SIDE} a side.")
-            if not scaled and (width, height) != (side, side):
-                raise UserError(
-                    f"{path} has {width} x {height} pixels, but a scene has {side} x {side}: four cells of {side // 2} x {side // 2}."
-                )
-            if image.mode in ("I", "F"):
-                raise UserError(f"{path} has 32 bits for a pixel, of which it does not say what is white; give a PNG of 8 bits.")
-            # `convert` would clip 16 bits at 255.
+            if width != height or width > _MAX_SIDE or (not scaled and width != side):  # a large one is not decoded
+                wanted = f"a square of at most {_MAX_SIDE}" if scaled else f"a scene of {side} x {side}, four cells of {side // 2}"
+                raise UserError(f"{path} has {width} x {height} pixels: give {wanted} a side.")
+            # `convert` would clip 16 bits at 255; of 32 nobody says what is white.
             eight = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I;16") else image
+            if eight.mode in ("I", "F"):
+                raise UserError(f"{path} has 32 bits for a pixel: give a PNG of 8 bits.")
             if eight.has_transparency_data:
                 seen = np.asarray(eight.convert("LA")).min(2)  # of ink that is light and not transparent
                 dark = scaled and seen.max() < _MIN_BRIGHTNESS
@@ -113,10 +109,8 @@ def read(path: Path, side: int, channels: int, *, scaled: bool = False) -> np.nd
             pixels = np.asarray(eight.resize((side, side), Image.Resampling.BOX) if eight.size != (side, side) else eight)
     except UserError:
         raise
-    except FileNotFoundError:
-        raise UserError(f"{path} is not there.") from None
-    except Exception:  # a decoder's fault has no class of its own
-        raise UserError(f"{path} is not a picture that can be read; give a PNG{'' if scaled else f' of {side} x {side} pixels'}.") from None
+    except Exception as error:  # a decoder's fault has no class of its own
+        raise UserError(f"{path} is not a picture that can be read ({first_line(error)}).") from None
     if pixels.max() < _MIN_BRIGHTNESS:
         raise UserError(f"{path} holds no digit{'' if scaled else ': a scene has one to four, light on dark'}.")
     return pixels if channels == 1 else pixels.transpose(2, 0, 1)
@@ -137,14 +131,25 @@ def _test_scene(text: str) -> tuple[np.ndarray, list[str]]:
     return picture.numpy(), [" ".join(grammar.decode(caption)) for caption in data.scenes.test.captions[place].tolist()]
 
 
+def networks(settings: VariantSettings, run: Path, chosen: Sequence[int]) -> Iterator[nn.Module]:
+    """The trained networks of seeds, one after the other. Raises UserError where weights are missing, damaged or of other settings."""
+    import torch
+
+    from pipeline.training.engine import set_reproducible
+    from pipeline.training.stack import Stack
+
+    if not settings.trained_as(seeds.read_record(run)["config"]):
+        raise UserError(f"{run} was trained with other settings than params.yaml has: run `dvc repro train@{run.stem}`.")
+    weights = seeds.load_weights(run, chosen)
+    set_reproducible(torch.device("cpu"))
+    for place, seed in enumerate(chosen):
+        stack = Stack(settings.model, [seed], torch.device("cpu"))
+        stack.load({name: value[[place]] for name, value in weights.items()})
+        yield stack.module.eval()
+
+
 def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarray) -> tuple[str, str, float]:
-    """The greedy caption, that of beam search, and the probability of the latter.
-
-    Raises:
-        UserError: the weights are missing or damaged, or of other settings or another vocabulary.
-    """
-    import math
-
+    """The greedy caption, that of beam search, and the probability of the latter. Raises UserError as `networks`."""
     import torch
 
     from pipeline.captioning import decoding
@@ -153,25 +158,12 @@ def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarra
     from pipeline.evaluation.captions import LENGTH_NORMALISATION
     from pipeline.measures.definitions import BEAM_WIDTH
     from pipeline.training.classification import pixels
-    from pipeline.training.engine import set_reproducible
-    from pipeline.training.stack import Stack
 
-    if not settings.trained_as(seeds.read_record(run)["config"]):
-        raise UserError(f"{run} was trained with other settings than params.yaml has: run `dvc repro train@{run.stem}`.")
-    weights = seeds.load_weights(run, [seed])
-    known, words = weights["head.weight"].shape[1], settings.model.shape.words
-    if known != words:
-        raise UserError(
-            f"The weights in {run} know {known} words, but the captions of {settings.data.dataset} have {words}: train them anew."
-        )
-    device = torch.device("cpu")
-    set_reproducible(device)
-    stack = Stack(settings.model, [seed], device)
-    stack.load(weights)
-    assert isinstance(stack.module, CaptionModel)
+    (model,) = networks(settings, run, [seed])
+    assert isinstance(model, CaptionModel)
     grammar, images = grammar_of(settings.data.dataset), pixels(torch.from_numpy(picture.copy())[None], 1)
-    greedy = decoding.greedy(stack.module, images)[0]
-    beam, score = decoding.beam(stack.module, images, BEAM_WIDTH, LENGTH_NORMALISATION)
+    greedy = decoding.greedy(model, images)[0]
+    beam, score = decoding.beam(model, images, BEAM_WIDTH, LENGTH_NORMALISATION)
     return " ".join(grammar.decode(greedy.tolist())), " ".join(grammar.decode(beam[0].tolist())), math.exp(score.item())
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from pipeline.commands.caption import drawn, number, read
+from pipeline.commands.caption import drawn, networks, number, read
 from pipeline.errors import UserError, run_command
 from pipeline.files import replacing
 from pipeline.measures.definitions import FloatArray
@@ -34,8 +33,7 @@ def main(argv: list[str]) -> None:
         raise UserError("Give a picture of a digit: `make classify IMAGE=digit.png`.")
     choices = [name for name in params.variants if params.resolve(name).task == "classification"]
     if variant not in choices:
-        what = "describes scenes and classifies nothing" if variant in params.variants else "is not in params.yaml"
-        raise UserError(f"The variant {variant} {what}{nearest(variant, choices)}.")
+        raise UserError(f"The variant {variant} classifies nothing, or is not in params.yaml{nearest(variant, choices)}.")
     settings = params.resolve(variant)
     shape = settings.model.shape
     chosen = [number("SEED", arguments.seed, settings.train.seeds)] if arguments.seed else []
@@ -72,36 +70,23 @@ def answers(
 ) -> tuple[list[int], FloatArray, FloatArray | None]:
     """The seeds, (seed, class) probabilities, and (seed, grid, grid) attention rollout to the patches; None without attention weights.
 
-    Args:
-        chosen: seeds; none: all whose weights are here.
-
-    Raises:
-        UserError: the weights are missing or damaged, or of other settings.
+    `chosen` are seeds; none: all whose weights are here. Raises UserError as `networks`.
     """
     import torch
 
     from pipeline.evaluation.attention import rollout, source_row
     from pipeline.models import attention_maps
     from pipeline.training.classification import pixels
-    from pipeline.training.engine import set_reproducible
-    from pipeline.training.stack import Stack
 
-    if not settings.trained_as(seeds.read_record(training)["config"]):
-        raise UserError(f"{training} was trained with other settings than params.yaml has: run `dvc repro train@{training.stem}`.")
     chosen = chosen or [part.seed for part in seeds.load(training, FINISHED) if part.has_weights]
-    weights = seeds.load_weights(training, chosen)
-    set_reproducible(torch.device("cpu"))
     images, model = pixels(torch.from_numpy(picture.copy())[None], 1), settings.model
     rows: list[FloatArray] = []
-    maps: list[Any] = []
-    for place, seed in enumerate(chosen):
-        stack = Stack(model, [seed], torch.device("cpu"))
-        stack.load({name: value[[place]] for name, value in weights.items()})
-        stack.module.eval()
-        with torch.no_grad():
-            rows.append(torch.softmax(stack.module(images).double(), -1).numpy()[0])
+    maps: list[FloatArray] = []
+    with torch.no_grad():
+        for network in networks(settings, training, chosen):
+            rows.append(torch.softmax(network(images).double(), -1).numpy()[0])
             if isinstance(model, ModelSettings) and model.has_attention_weights:
-                rolled = rollout(attention_maps(stack.module, images).double().numpy(), residual=model.residual != "none")
+                rolled = rollout(attention_maps(network, images).double().numpy(), residual=model.residual != "none")
                 maps.append(source_row(rolled, model)[0, int(model.has_cls) :].reshape(model.grid, model.grid))
     return chosen, np.stack(rows), np.stack(maps) if maps else None
 

@@ -134,13 +134,10 @@ def test_make_caption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.usefixtures("inside")
-def test_weights_of_another_vocabulary_or_training_are_refused() -> None:
-    settings = params.load().resolve("caption")
-    picture = np.full((56, 56), 255, np.uint8)
-    object.__setattr__(settings.model, "_shape", settings.model.shape._replace(words=37))
-    for variant, said in (("caption", "know 35 words, but the captions of digits have 37"), ("critical", "trained with other settings")):
-        with pytest.raises(UserError, match=said):
-            caption.describe(settings, stored(Path(), variant), 0, picture)
+def test_weights_of_another_training_are_refused() -> None:
+    settings, picture = params.load().resolve("caption"), np.full((56, 56), 255, np.uint8)
+    with pytest.raises(UserError, match="trained with other settings"):
+        caption.describe(settings, stored(Path(), "critical"), 0, picture)
 
 
 @pytest.mark.usefixtures("inside")
