@@ -33,6 +33,7 @@ from pipeline.files import DamagedError, read_sealed_json, replacing, sealed_jso
 from pipeline.measures import MEASURES, NotFormed, NotMeasured
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params, VariantSettings, load, nearest, shown
+from pipeline.params.study import has_probe
 from pipeline.provenance import training_code
 from pipeline.report import text
 from pipeline.report.figures import judged
@@ -333,10 +334,11 @@ def _values(side: Side, measure: str, n: int) -> FloatArray:
     try:
         try:
             values = measure_values(measure, side.training(n))
-        except NotMeasured:
-            if side.tree:
-                raise NotFormed(f"{measure} takes an evaluation, and a commit's networks are known by their epochs alone") from None
-            values = measure_values(measure, side.training(n, MEASURES[measure].probe, evaluated=True))
+        except NotMeasured as error:
+            probe = MEASURES[measure].probe
+            if side.tree or (probe and not has_probe(side.settings, probe)):  # a commit's networks are known by their epochs alone
+                raise NotFormed(f"{error}, and cannot be") from None
+            values = measure_values(measure, side.training(n, probe, evaluated=True))
         if MEASURES[measure].ratio and (values <= 0).any():
             raise NotFormed(f"{measure} is not above 0 of each seed, so it has no ratio")
         return values

@@ -465,10 +465,10 @@ class Params(Settings):
             for comparison in claim.comparisons:
                 if MEASURES[comparison.measure].probe == probe:
                     named |= set(comparison.variants)
-        return tuple(variant for variant in self.variants if variant in named and _has(self.resolve(variant), probe))
+        return tuple(variant for variant in self.variants if variant in named and has_probe(self.resolve(variant), probe))
 
 
-def _has(settings: VariantSettings, probe: Probe) -> bool:
+def has_probe(settings: VariantSettings, probe: Probe) -> bool:
     """Whether the probe applies to the network."""
     model = settings.model
     if probe == "recurrence":
