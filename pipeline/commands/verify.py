@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import functools
 import io
+import itertools
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,6 @@ from pipeline.runner.seeds import Finished
 from pipeline.runner.train import train
 from pipeline.study.files import ARRAYS, TABLES, TRAININGS
 from pipeline.study.results import load_current
-from pipeline.training.records import EpochRow
 from pipeline.training.tasks import data_digest
 
 # This share of a figure's colour values may differ, because another kind of processor may round a coordinate otherwise.
@@ -47,48 +47,38 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", default="", help="this seed instead of each variant's first; its weights have to be here")
     parser.add_argument("--train", default="", help="1: train the seed again, in a temporary folder")
     given = parser.parse_args(argv)
-    params = load_params()
-    variant, seed = given.variant, _seed(params, given.variant, given.seed)
+    params, records = load_params(), Records()
+    variants = {name: params.resolve(name) for name in ([given.variant] if given.variant else params.variants)}
+    known = [str(seed) for seed in sorted({seed for settings in variants.values() for seed in settings.train.seeds})]
+    if given.seed and given.seed not in known:
+        raise UserError(f"{given.variant or 'The study'} has no seed {shown(given.seed)}, only {', '.join(known)}.")
     if given.train not in ("", "0", "1"):
         raise UserError(f"TRAIN is {given.train!r}; 1 trains the seed again.")
-    if given.train == "1" and (not variant or seed is None):
+    if given.train == "1" and not (given.variant and given.seed):
         raise UserError("TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0.")
-    records = Records()
-    trained = [name for name in params.variants if records.training(name).exists()]
     chosen = {
-        name: settings.train.seeds[0] if seed is None else seed
-        for name in trained
-        if (settings := params.resolve(name)) and variant in ("", name) and (seed is None or seed in settings.train.seeds)
+        name: int(given.seed or settings.train.seeds[0])
+        for name, settings in variants.items()
+        if records.training(name).exists() and int(given.seed or settings.train.seeds[0]) in settings.train.seeds
     }
     if not chosen:
-        raise UserError(
-            f"There is nothing to verify: {TRAININGS}/ holds no finished training of what is asked for; run `make repro` first."
-        )
+        raise UserError(f"There is nothing to verify: {TRAININGS}/ has no finished training of what is asked for; run `make repro` first.")
     if not ((ARRAYS / "dataset.json").exists() and ARRAYS.with_name(SCENES).exists()):
         reproduce(Path(), ["--quiet", data_stage()])  # and the stages before it
-    if given.train == "1" and seed is not None:
-        faulty = [] if train_again(params, records, variant, seed) else [variant]
+    if given.train == "1":
+        faulty = [] if train_again(params, records, given.variant, int(given.seed)) else [given.variant]
     else:
         faulty = retest(params, records, chosen)
-        if not variant:
-            if untrained := [name for name in params.variants if name not in trained]:
-                _say(f"not trained yet: {', '.join(untrained)}")
-            faulty += ["the tables"] * (not compare_tables(params)) + ["the pages"] * (not compare_pages(params))
+    if not given.variant:
+        if untrained := [name for name in variants if not records.training(name).exists()]:
+            _say(f"not trained yet: {', '.join(untrained)}")
+        faulty += ["the tables"] * (not compare_tables(params)) + ["the pages"] * (not compare_pages(params))
     if faulty:
         _say(f"Not verified: {', '.join(faulty)}.")
         return 1
-    said = variant or f"{len(chosen)} variant{'s' * (len(chosen) != 1)}"
-    _say(f"Verified: {'the first seed' if seed is None else f'seed {seed}'} of {said}{'' if variant else ', the tables and the pages'}.")
+    said = given.variant or f"{len(chosen)} variant{'s' * (len(chosen) != 1)}, the tables and the pages"
+    _say(f"Verified: {f'seed {given.seed}' if given.seed else 'the first seed'} of {said}.")
     return 0
-
-
-def _seed(params: Params, variant: str, seed: str) -> int | None:
-    """The seed as a number. Raises UserError if the variant, or every variant, lacks it."""
-    variants = [variant] if variant else list(params.variants)
-    known = [str(one) for one in sorted({one for name in variants for one in params.resolve(name).train.seeds})]
-    if seed and seed not in known:
-        raise UserError(f"{f'Variant {variant} has no' if variant else 'No variant has a'} seed {shown(seed)}, only {', '.join(known)}.")
-    return int(seed) if seed else None
 
 
 # --- the stored weights ---
@@ -105,8 +95,7 @@ def retest(params: Params, records: Records, chosen: Mapping[str, int]) -> list[
     """
     from pipeline.runner.replay import test_difference
 
-    device, stored, said = pool.choose_device(), dict[str, Finished](), dict[str, str]()
-    tasks = []
+    device, stored, said, tasks = pool.choose_device(), dict[str, Finished](), dict[str, str](), []
     for variant, seed in chosen.items():
         try:
             stored[variant] = _stored(params, records, variant, seed)
@@ -115,14 +104,14 @@ def retest(params: Params, records: Records, chosen: Mapping[str, int]) -> list[
         except UserError as error:
             said[variant] = f"not verified: {error}"
     for task, found in inference.run(tasks, len(pool.choose_cards(device))) if tasks else ():
-        part, variant = stored[task.variant], task.variant
+        part = stored[task.variant]
         if isinstance(found, UserError):
-            said[variant] = f"not verified: {found}"
+            said[task.variant] = f"not verified: {found}"
         elif clause := difference(part, found, 0, device_name(device)):
-            said[variant] = f"not verified: the test of seed {part.seed}: {clause}"
+            said[task.variant] = f"not verified: the test of seed {part.seed}: {clause}"
         else:
             same = test_difference(part, float(found.losses[0]), float(found.accuracies[0]), found.num_tests, exact=True) is None
-            said[variant] = f"seed {part.seed}  same {'bits' if same else 'up to rounding'}"
+            said[task.variant] = f"seed {part.seed}  same {'bits' if same else 'up to rounding'}"
     for variant in chosen:
         _say(f"{variant}  {said[variant]}")
     return [variant for variant in chosen if said[variant].startswith("not verified")]
@@ -170,26 +159,25 @@ def first_difference(settings: VariantSettings, new: Finished, old: Finished, *,
     """
     from pipeline.runner.replay import TOLERANCES, other_tables
 
-    tables = new.origin["tables"], old.origin["tables"]
-    others = [name for name in tables[1] if tables[0][name] != tables[1][name]]
-    if others := others if exact else other_tables(settings.train, settings.num_steps, *tables):
+    if exact:
+        pairs = itertools.zip_longest(_numbers(new), _numbers(old), fillvalue=("the last number", None))
+        return next((f"{what}: {now} was {before}" for (_, now), (what, before) in pairs if now != before), None)
+    if others := other_tables(settings.train, settings.num_steps, new.origin["tables"], old.origin["tables"]):
         return f"not the same {', '.join(others)}"
-    steps, tolerance = (len(old.tensors["trace.step"]), 0.0) if exact else (seeds.REPLAYED_STEPS, TOLERANCES["loss"])
-    for name in ("step", "loss", "gradient_norm") if exact else ("loss",):
-        found, was = (part.tensors[f"trace.{name}"] for part in (new, old))
-        if len(found) != len(was):
-            return f"{len(found)} steps are kept, there were {len(was)}"
-        other = np.flatnonzero(~np.isclose(found[:steps], was[:steps], rtol=tolerance, atol=0, equal_nan=True))
-        if other.size:
-            return f"{name.replace('_', ' ')} of step {old.tensors['trace.step'][other[0]]}: {found[other[0]]:.9g} was {was[other[0]]:.9g}"
-    if not exact:
-        return None
-    for row, stored in zip(new.rows, old.rows, strict=True):
-        for name in EpochRow._fields[:-1]:
-            if repr(getattr(row, name)) != repr(getattr(stored, name)):
-                return f"{name.replace('_', ' ')} of epoch {stored.epoch}: {getattr(row, name)!r} was {getattr(stored, name)!r}"
-    weights = new.origin["weights"], old.origin["weights"]
-    return None if weights[0] == weights[1] else f"the weights have the digest {weights[0]}, it was {weights[1]}"
+    found, was = (part.tensors["trace.loss"][: seeds.REPLAYED_STEPS] for part in (new, old))
+    apart = np.flatnonzero(~np.isclose(found, was, rtol=TOLERANCES["loss"], atol=0, equal_nan=True))
+    return f"loss of step {apart[0] + 1}: {found[apart[0]]:.9g} was {was[apart[0]]:.9g}" if apart.size else None
+
+
+def _numbers(part: Finished) -> Iterator[tuple[str, str]]:
+    """All that a training left, by what it is."""
+    yield from ((f"table of {name}", digest) for name, digest in sorted(part.origin["tables"].items()))
+    for name in ("loss", "gradient_norm"):
+        values = part.tensors[f"trace.{name}"].tolist()
+        yield from ((f"{name} of step {step}", repr(value)) for step, value in zip(part.tensors["trace.step"], values, strict=True))
+    for row in part.rows:
+        yield from ((f"{name} of epoch {row.epoch}", repr(value)) for name, value in list(row._asdict().items())[:-1])
+    yield "digest of the weights", part.origin["weights"]
 
 
 # --- the tables and the pages ---
@@ -205,11 +193,7 @@ def compare_tables(params: Params) -> bool:
         except UserError as error:
             _say(f"tables  not written: {error}")
             return False
-        made = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-    other = [name for name, content in made.items() if not (TABLES / name).is_file() or (TABLES / name).read_bytes() != content]
-    differ = f"differ: {', '.join(other)} of {TABLES}/; `dvc repro evaluate` writes them anew"
-    _say(f"tables  {differ if other else f'{len(made)} files of {TABLES}/  same bits'}")
-    return not other
+        return _compared(TABLES, {TABLES / path.name: path.read_bytes() for path in sorted(records.tables.iterdir())}, [], "evaluate")
 
 
 def compare_pages(params: Params) -> bool:
@@ -221,15 +205,19 @@ def compare_pages(params: Params) -> bool:
     except UserError as error:
         _say(f"pages  not rendered: {error}")
         return False
-    stored = {path: path.read_bytes() if path.is_file() else b"" for path in rendered}
-    unequal = [path for path, content in rendered.items() if stored[path] != content]
-    rounded = [path for path in unequal if path.suffix == ".png" and same_picture(stored[path], rendered[path])]
-    other = [str(path) for path in unequal if path not in rounded]
     stale = {path for pattern in pages.OWN for path in pages.REPORTS.glob(pattern)} - rendered.keys()
-    other += [f"{path}, which this code does not make" for path in sorted(stale)]
-    differ = f"differ: {', '.join(other[:3])}{f' and {len(other) - 3} more' * (len(other) > 3)}; `dvc repro report` writes them anew"
-    same = f"{len(rendered)} files of {pages.REPORTS}/  same bits{f' but in {len(rounded)} figures, up to rounding' * bool(rounded)}"
-    _say(f"pages  {differ if other else same}")
+    return _compared(pages.REPORTS, rendered, sorted(stale), "report")
+
+
+def _compared(folder: Path, made: Mapping[Path, bytes], stale: Sequence[Path], stage: str) -> bool:
+    """Whether files are what was made, figures up to rounding; prints a line. `stale` are those that the code does not make."""
+    stored = {path: path.read_bytes() if path.is_file() else b"" for path in made}
+    unequal = [path for path, content in made.items() if stored[path] != content]
+    rounded = [path for path in unequal if path.suffix == ".png" and same_picture(stored[path], made[path])]
+    other = [str(path) for path in unequal if path not in rounded] + [f"{path}, which this code does not make" for path in stale]
+    differ = f"differ: {', '.join(other[:3])}{f' and {len(other) - 3} more' * (len(other) > 3)}; `dvc repro {stage}` writes them anew"
+    same = f"{len(made)} files of {folder}/  same bits{f' but in {len(rounded)} figures, up to rounding' * bool(rounded)}"
+    _say(f"{ {'evaluate': 'tables', 'report': 'pages'}[stage] }  {differ if other else same}")
     return not other
 
 
