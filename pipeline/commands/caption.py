@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     params, variant = load(), given.variant or "caption"
     captioners = [name for name in params.variants if params.resolve(name).task == "captioning"]
     if variant not in captioners:
-        raise UserError(f"The variant {variant} writes no captions, or is not in params.yaml{nearest(variant, captioners)}.")
+        raise UserError(f"{shown(variant)} is no captioner of params.yaml{nearest(variant, captioners)}.")
     settings = params.resolve(variant)
     seed = number("SEED", given.seed, settings.train.seeds) if given.seed else settings.train.seeds[0]
     if bool(given.image) == bool(given.scene):
@@ -60,10 +60,8 @@ def main(argv: list[str]) -> None:
 
 
 def number(name: str, text: str, choices: range | tuple[int, ...]) -> int:
-    if text not in map(str, choices):
-        every = list(choices) == list(range(choices[0], choices[-1] + 1))
-        which = f"a whole number from {choices[0]} to {choices[-1]}" if every else f"one of {', '.join(map(str, choices))}"
-        raise UserError(f"{name} is {shown(text)}, but has to be {which}.")
+    if text not in (known := [*map(str, choices)]):
+        raise UserError(f"There is no {name}={shown(text)}: they begin with {known[0]} and end with {known[-1]}.")
     return int(text)
 
 

@@ -14,7 +14,7 @@ from pipeline.commands.caption import drawn, networks, number, read
 from pipeline.errors import UserError, run_command
 from pipeline.files import replacing
 from pipeline.measures.definitions import FloatArray
-from pipeline.params import ModelSettings, VariantSettings, load, nearest
+from pipeline.params import ModelSettings, VariantSettings, load, nearest, shown
 from pipeline.runner import seeds
 from pipeline.study.files import FINISHED, TRAININGS
 
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> None:
         raise UserError("Give a picture of a digit: `make classify IMAGE=digit.png`.")
     choices = [name for name in params.variants if params.resolve(name).task == "classification"]
     if variant not in choices:
-        raise UserError(f"The variant {variant} classifies nothing, or is not in params.yaml{nearest(variant, choices)}.")
+        raise UserError(f"{shown(variant)} is no classifier of params.yaml{nearest(variant, choices)}.")
     settings = params.resolve(variant)
     shape = settings.model.shape
     chosen = [number("SEED", arguments.seed, settings.train.seeds)] if arguments.seed else []
@@ -58,8 +58,8 @@ def main(argv: list[str]) -> None:
     from pipeline.report.figures.base import png
 
     grey = (picture if picture.ndim == 2 else picture.mean(0)) / 255
-    shown = maps[:_SHOWN]
-    content = png(rollouts(np.stack([grey] * len(shown)), [("attention rollout", shown)], [f"seed {one}" for one in chosen]))
+    drawn_maps = maps[:_SHOWN]
+    content = png(rollouts(np.stack([grey] * len(drawn_maps)), [("attention rollout", drawn_maps)], [f"seed {one}" for one in chosen]))
     with replacing(PICTURE) as temporary:
         temporary.write_bytes(content)
     print(f"\nWhere attention goes: {PICTURE}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,11 @@ def own() -> dict[str, Any]:
     return params.read_both(ROOT / "tests/params.yaml")
 
 
-@pytest.mark.parametrize("name", ["dmo", "", "..", "../profiles/demo", 5000 * "a"])
-def test_an_unknown_profile_is_refused(root: Path, name: str) -> None:
-    with pytest.raises(UserError, match=r"^There is no profile '.*'?; the .*demo") as caught:
-        profiles.lay_out(name)
-    assert len(str(caught.value)) < 250
+def test_an_unknown_profile_is_refused(root: Path) -> None:
+    for name in ("dmo", "", "../profiles/demo", 5000 * "a"):
+        with pytest.raises(UserError, match=r"^There is no profile '.*'?; the .*demo") as caught:
+            profiles.lay_out(name)
+        assert len(str(caught.value)) < 250
     assert not (root / "build").exists()
 
 
@@ -107,25 +108,17 @@ def test_a_profile_lies_over_another_study(own: dict[str, Any], capsys: pytest.C
     assert profiles.overlay(own, {"variants": {"gone": None}})["variants"].keys() == own["variants"].keys()
 
 
-@pytest.mark.parametrize(
-    ("change", "key"),
-    [
-        (None, "a profile"),
-        (["train"], "a profile"),
-        ({"variants": ["base"]}, "a profile"),
-        ({"trian": {"epochs": 3}}, "trian: "),
-        ({"train": {"epoch": 3}}, "train.epoch: "),
-        ({"variants": {"base": {"epoch": 3}}}, "variants.base.epoch: "),
-        ({"claims": {"W9": {}}}, "claims.W9."),
-    ],
-)
-def test_a_wrong_overlay_is_one_sentence(own: dict[str, Any], change: Any, key: str) -> None:
-    with pytest.raises(UserError) as caught:
-        profiles.overlay(own, change)
-    assert str(caught.value).startswith(key)
-
-
-def test_a_fault_names_the_file_that_it_is_in(root: Path) -> None:
+def test_a_wrong_overlay_is_one_sentence_that_names_its_file(root: Path, own: dict[str, Any]) -> None:
+    changes = {
+        "a profile": ["train"],
+        "trian: ": {"trian": {}},
+        "train.epoch: ": {"train": {"epoch": 3}},
+        "claims.W9.": {"claims": {"W9": {}}},
+    }
+    changes |= {"variants.base.epoch: ": {"variants": {"base": {"epoch": 3}}}}
+    for key, change in changes.items():
+        with pytest.raises(UserError, match=f"^{re.escape(key)}"):
+            profiles.overlay(own, change)
     overlay, study = root / "profiles" / "demo.yaml", root / "params.yaml"
     overlay.write_text("train: {epoch: 1}")
     with pytest.raises(UserError, match=r"^In profiles/demo\.yaml: train\.epoch: "):

@@ -144,8 +144,8 @@ def test_weights_of_another_training_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--scene=60"], "SCENE is '60'"),
-        (["--scene=1", "--seed=7"], "SEED is '7'"),
+        (["--scene=60"], "There is no SCENE='60'"),
+        (["--scene=1", "--seed=7"], "There is no SEED='7'"),
         (["--image=empty.png"], "empty.png holds no digit"),
         (["--scene=1", "--caption=a sevn at the top left"], "'sevn' is not a word"),
         (["--image=reports/data/samples.png"], "reports/data/samples.png has "),
