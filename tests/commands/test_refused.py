@@ -45,7 +45,7 @@ VALUES = [
     (classify.main, ["--image=wide.png"], "wide.png has 112 x 56 pixels: give a square"),
     (export.main, ["--experiment=position"], "There is no experiment 'position'; the nearest is 'positions'"),
     (train.main, [], "Usage: python -m pipeline.stages.train VARIANT"),
-    (train.main, ["../params"], "'configs/../params.json' cannot be read"),
+    (train.main, ["../params"], "configs/../params.json cannot be read"),
     (repro.main, [], "params.yaml"),
 ]
 
