@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -16,64 +16,29 @@ from scipy import stats
 
 from pipeline.measures import TIMING_RULES
 from pipeline.params import ClaimSettings, ComparisonSettings, Params
-from pipeline.study import claims, load
+from pipeline.study import Training, claims
 from pipeline.study.claims import PRECEDENCE, Finding, Judgement, Levels, Why, measure_values
 from pipeline.study.effects import RankEstimate, look_level, vote_estimate
-from tests.helpers import ROOT
+from pipeline.study.files import CURVES
 
 LENGTH = 1_800_000
 
 
 @dataclass(frozen=True)
-class Runs:
-    """Hand-made evidence: `curve` is the test accuracy (seeds, epochs), `train` the train loss of all epochs (seeds,)."""
+class Runs(Training):
+    """Hand-made evidence."""
 
-    curve: np.ndarray
-    seeds: tuple[int, ...]
-    train: np.ndarray
-    loss: np.ndarray
     images_shown: int = 2 * LENGTH  # as long as the longest training that a claim of the study speaks of
     num_steps: int = 900
     ends_at_zero: bool = False
-    right: np.ndarray | None = None  # (seeds, images): whether a prediction is right
-    evaluation: dict[str, np.ndarray] = field(default_factory=dict)
-    parameters: int = 10_000
-    training_images: int = 60_000
     num_outputs: int = 10
-
-    @property
-    def predictions(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Class 1 is right."""
-        return None if self.right is None else (self.right.astype(np.uint8), np.ones(self.right.shape[1], dtype=np.uint8))
-
-    @property
-    def supervised_epochs(self) -> int:
-        return self.curve.shape[1]
-
-    @property
-    def accuracy(self) -> np.ndarray:
-        return self.curve[:, -1]
-
-    @property
-    def test_accuracy(self) -> np.ndarray:
-        return self.curve
-
-    @property
-    def test_error(self) -> np.ndarray:
-        return 1 - self.curve
-
-    @property
-    def test_loss(self) -> np.ndarray:
-        return np.repeat(self.loss[:, None], self.supervised_epochs, axis=1)
-
-    @property
-    def train_loss(self) -> np.ndarray:
-        return np.repeat(self.train[:, None], self.supervised_epochs, axis=1)
+    predictions: tuple[np.ndarray, np.ndarray] | None = None
 
 
-def curve(accuracy: np.ndarray, **changes: Any) -> Runs:
-    n = len(accuracy)
-    return replace(Runs(accuracy, tuple(range(n)), np.full(n, 0.05), np.full(n, 0.1)), **changes)
+def curve(accuracy: np.ndarray, *, train: float = 0.05, loss: np.ndarray | None = None, **changes: Any) -> Runs:
+    """Of a test accuracy (seeds, epochs), one train loss, and a test loss (seeds,)."""
+    losses = {"train_loss": np.full(accuracy.shape, train), "test_loss": np.full(accuracy.T.shape, 0.1 if loss is None else loss).T}
+    return Runs("a", {}, tuple(range(len(accuracy))), losses | {"test_accuracy": accuracy}, **changes)
 
 
 def ending(*accuracies: float, epochs: int = 12, **changes: Any) -> Runs:
@@ -120,24 +85,14 @@ def ends(finding: Finding) -> tuple[float, float]:
 # --- the rules ---
 
 
-def test_a_training_without_an_error_has_half_of_one() -> None:
+def test_a_training_without_an_error_has_half_of_one(study: Params) -> None:
     """So that the ratio to it can be formed; of the others nothing changes."""
-    trainings = load(ROOT).trainings
-    ours, theirs = trainings["base"], trainings["patch-7"]
-    accuracy = ours.test_accuracy.copy()
-    accuracy[0] = 1
-    perfect = replace(ours, curves={**ours.curves, "test_accuracy": accuracy})
-    assert np.array_equal(perfect.test_error[1:], 1 - accuracy[1:])
-    assert (perfect.test_error[0] == 0.5 / 10_000).all()
-    finding = claims.judge(
-        "X", claim(compare("less", "late test error", paired=False)), {"a": perfect, "b": theirs}, images_shown=LENGTH
-    ).findings[0]
-    assert finding.interval is not None
-    assert finding.plain is not None
-    captions = trainings["caption"]
-    column = np.ones(len(captions.seeds))
-    perfect = replace(captions, evaluation={**(captions.evaluation or {}), "greedy_scene_accuracy": column})
-    assert measure_values("scene error", perfect).tolist() == [0.5 / 5_000] * len(column)
+    curves = dict.fromkeys(CURVES, np.array([[1.0], [0.75]]))
+    perfect = Training("a", {"config": study.resolve("base").model_dump(mode="json")}, (0, 1), curves)
+    assert perfect.test_error.tolist() == [[0.5 / 10_000], [0.25]]
+    written = {"greedy_scene_accuracy": np.array([1.0, 0.75])}
+    captions = Training("b", {"config": study.resolve("caption").model_dump(mode="json")}, (0, 1), curves, evaluation=written)
+    assert measure_values("scene error", captions).tolist() == [0.5 / 5_000, 0.25]
 
 
 def test_a_difference_of_differences_worked_by_hand() -> None:
@@ -223,9 +178,12 @@ _SHOWING: dict[str, ComparisonSettings] = {
 def test_precedence(of_any: bool, first: str, last: str) -> None:
     """One contradiction at full length suffices, and support needs all comparisons; of a claim of any it is the other way round."""
     evidence = {"a": runs(0.95, noise=0.001), "b": runs(0.97, seed=1), "near": runs(0.97, seed=7, noise=0.003)}
-    evidence |= {"short": replace(evidence["a"], images_shown=LENGTH - 1), "rising": curve(evidence["a"].curve + 0.01 * np.arange(-11, 1))}
+    evidence |= {
+        "short": replace(evidence["a"], images_shown=LENGTH - 1),
+        "rising": curve(evidence["a"].test_accuracy + 0.01 * np.arange(-11, 1)),
+    }
     evidence |= dict.fromkeys(("as a", "a too"), evidence["a"])
-    evidence |= {name: runs(0.1, seed=i, train=np.full(10, 2.3017)) for i, name in enumerate(("stuck", "stuck too"))}
+    evidence |= {name: runs(0.1, seed=i, train=2.3017) for i, name in enumerate(("stuck", "stuck too"))}
     order = (first, *PRECEDENCE[1:-1], last)
     for verdicts in combinations_with_replacement(PRECEDENCE, 2):
         one = claim(*(_SHOWING[verdict] for verdict in verdicts)).model_copy(update={"any": of_any})
@@ -251,9 +209,9 @@ def test_no_effect_of_more_than_a_quarter_is_an_equivalence() -> None:
 
 
 def test_networks_at_the_loss_of_a_guess_have_learned_nothing() -> None:
-    stuck, learns = runs(0.1, train=np.full(10, 2.3017)), runs(0.97, seed=1)
+    stuck, learns = runs(0.1, train=2.3017), runs(0.97, seed=1)
     compared = compare("more", "late test error", paired=False, bound=1.05)
-    finding = found(compared, a=stuck, b=replace(stuck, curve=stuck.curve + 0.05))
+    finding = found(compared, a=stuck, b=runs(0.15, train=2.3017))
     assert (finding.verdict, finding.why, finding.observed) == ("learned nothing", Why.CHANCE, True)
     assert found(compared, a=stuck, b=learns).verdict == "supported"  # that it learns nothing is what the other side shows
     assert found(compare("more", "diverged", paired=False, bound=0.1), a=stuck, b=stuck).verdict == "not decided"  # which is its subject
@@ -338,8 +296,8 @@ def test_an_undecided_claim_hangs_on_the_comparison_that_will_settle_it() -> Non
     ],
 )  # fmt: skip
 def test_a_short_run_gives_no_verdict_whatever_its_numbers(comparison: ComparisonSettings) -> None:
-    right = np.random.default_rng(0).uniform(size=(10, 200)) < 0.9
-    made = {name: runs(0.9 + 0.02 * i, seed=i, right=right) for i, name in enumerate("abcd")}
+    votes = (np.random.default_rng(0).uniform(size=(10, 200)) < 0.9).astype(np.uint8), np.ones(200, np.uint8)
+    made = {name: runs(0.9 + 0.02 * i, seed=i, predictions=votes) for i, name in enumerate("abcd")}
     full = found(comparison, **made)
     for short in "abcd":
         finding = found(comparison, **{**made, short: replace(made[short], images_shown=LENGTH - 1)})
@@ -493,7 +451,7 @@ def test_what_has_no_effect_or_no_spread_decides_nothing() -> None:
 
 def test_a_votes_interval_is_over_seeds() -> None:
     rng = np.random.default_rng(2)
-    vague = runs(right=rng.uniform(size=(10, 300)) < rng.beta(3, 1.5, 300))
+    vague = runs(predictions=((rng.uniform(size=(10, 300)) < rng.beta(3, 1.5, 300)).astype(np.uint8), np.ones(300, np.uint8)))
     assert vague.predictions is not None
     low, high = (compare("at least", "ensemble accuracy", reference=None, bound=bound) for bound in (0.5, 0.99))
     assert [found(one, a=vague).verdict for one in (low, high)] == ["supported", "contradicted"]
@@ -513,41 +471,6 @@ def test_a_ratio_of_errors_worked_by_hand() -> None:
     assert finding.plain[0] == pytest.approx(0.14 / 3 - 0.07 / 3)
     of_two = found(comparison, 2, a=ending(0.98, 0.96, 0.92), b=ending(0.99, 0.98, 0.96))  # contradicted by a wider one
     assert (of_two.interval, of_two.plain) == (finding.interval, finding.plain)
-
-
-def test_data_for_equal_accuracy_is_judged_over_all_sizes(study: Params) -> None:
-    """The transformer needs four times the images of the CNN, with a little scatter from seed to seed."""
-    sizes = (100, 300, 1000, 3000, 10_000, 30_000, 60_000)
-    rng = np.random.default_rng(0)
-
-    def made(names: list[str], times: float) -> dict[str, Runs]:
-        luck = 1 + 0.01 * rng.normal(size=10)
-        return {name: ending(*(1 - luck * (size / times) ** -0.5), training_images=size) for name, size in zip(names, sizes, strict=True)}
-
-    vit = [f"vit-{size}" for size in sizes[:-1]] + ["base"]
-    cnn = [f"cnn-{size}" for size in sizes[:-1]] + ["cnn"]
-    judgement = judge("T8", study.claims["T8"], made(vit, 4.0) | made(cnn, 1.0), looks=study.looks)
-    assert judgement.verdict == "supported"
-    assert judgement.deciding.effect == pytest.approx(4.0, rel=0.05)
-    assert judge("T8", study.claims["T8"], made(vit, 1.0) | made(cnn, 1.0), looks=study.looks).verdict == "contradicted"
-
-
-def test_a_network_that_learns_nothing_is_not_called_stable(study: Params) -> None:
-    """T12a, where no training has a spike: those without residual connections never leave the loss of a guess."""
-    claim = study.claims["T12a"].model_copy(update={"first_seed": 0})
-    flat = {"loss_spikes": np.zeros(6)}
-    learns, stuck = runs(n=6, evaluation=flat), runs(n=6, evaluation=flat, train=np.full(6, 2.3017))
-    residual, plain = ("depth-12", "depth-6"), ("depth-12-no-residual", "depth-6-no-residual")
-    evidence = dict.fromkeys(residual, learns) | dict.fromkeys(plain, stuck)
-    judgement = judge("T12a", claim, evidence, looks=study.looks)
-    assert (judgement.verdict, judgement.deciding.effect, judgement.deciding.means) == ("supported", 1.0, (1.0, 0.0))
-    tail = (1 - look_level(study.looks)) / 2
-    assert ends(judgement.deciding)[0] == pytest.approx(2 * tail ** (1 / 12) - 1, abs=1e-6)  # all of six against none
-    evidence |= {"depth-6-no-residual": runs(n=6, evaluation={"loss_spikes": np.array([1.0, 0, 2, 0, 0, 0])})}
-    judgement = judge("T12a", claim, evidence, looks=study.looks)
-    assert (judgement.verdict, judgement.deciding.effect) == ("not decided", pytest.approx(1 / 3))
-    turned = dict.fromkeys(residual, stuck) | dict.fromkeys(plain, learns)
-    assert judge("T12a", claim, turned, looks=study.looks).verdict == "contradicted"
 
 
 @pytest.mark.parametrize(
