@@ -96,7 +96,7 @@ classify: $(STAMP) ## what trained networks say of a digit, and where they atten
 export: $(STAMP) ## an experiment's page as one HTML file, its figures as PDF, its table as CSV and LaTeX: EXPERIMENT=name [IN=build/demo]
 	@$(IN_FOLDER); python -m pipeline.commands.export --experiment="$$EXPERIMENT"
 
-compare: $(STAMP) ## what changed between two commits or DVC experiments: BASE=rev [HEAD=rev] [SOURCE=mlflow] [IN=build/demo]
+compare: $(STAMP) ## what changed between two commits or DVC experiments: BASE=rev [HEAD=rev] [SOURCE=mlflow]
 	@python -m pipeline.commands.compare --source="$$SOURCE" --in="$$IN" -- "$$BASE" "$$HEAD"
 
 ui: $(STAMP) ## MLflow's pages on the root's store; on a profile's with IN=build/demo

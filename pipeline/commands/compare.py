@@ -99,14 +99,19 @@ def main(argv: list[str]) -> None:
     parser.add_argument("base", nargs="?", default="", help="commit, branch, tag, DVC experiment or folder to compare with")
     parser.add_argument("head", nargs="?", default="", help="the other one (default: the working tree)")
     parser.add_argument("--source", default="", help="files: the tables (default); mlflow: the runs of the same trainings in MLflow")
-    parser.add_argument("--in", dest="folder", metavar="FOLDER", default="", help="where tables/ lies in both")
+    parser.add_argument("--in", dest="folder", default="", help=argparse.SUPPRESS)  # which other commands take
     parser.add_argument("--out", type=Path, default=Path("build/compare.md"), help="the page (default: %(default)s)")
     arguments = parser.parse_args(argv)
     if not arguments.base:
         raise UserError("Say which commit to compare with: make compare BASE=main~1, or python -m pipeline.commands.compare main~1.")
     if arguments.source not in ("", "files", "mlflow"):
         raise UserError(f"There is no source {arguments.source!r}; the choices are files and mlflow.")
-    sides = [read(one, arguments.folder, mlflow=arguments.source == "mlflow") for one in (arguments.base, arguments.head)]
+    if folder := arguments.folder:
+        raise UserError(
+            f"git does not keep {folder}, so no commit has its results: copy the folder before you run it again, as in "
+            f"`cp -r {folder} build/before`, then compare the two with `make compare BASE=build/before HEAD={folder}`."
+        )
+    sides = [read(one, mlflow=arguments.source == "mlflow") for one in (arguments.base, arguments.head)]
     page = render(compare(*sides))
     print(page, end="", flush=True)
     try:
@@ -117,33 +122,25 @@ def main(argv: list[str]) -> None:
         print(f"Not written to {arguments.out}: {error.strerror}.", file=sys.stderr)
 
 
-def read(source: str, folder: str = "", *, mlflow: bool = False) -> Side:
+def read(source: str, *, mlflow: bool = False) -> Side:
     """A side of the comparison: a commit, a folder, or for "" the working tree.
 
     Raises:
         UserError: no such commit, no results there, a damaged file, or a store that cannot be read.
     """
-    folder = "" if folder in ("", ".") else Path(folder).as_posix()
-    if Path(folder).is_absolute() or ".." in Path(folder).parts:
-        raise UserError(f"--in {folder}: give a folder from the repository's top, for example build/demo.")
-    if not source or Path(source).is_dir():
+    if Path(source or ".").is_dir():
         root = Path(source) if source else Repository.around(Path.cwd()).root
-        name, place, source = code(source) if source else "the working tree", root / folder, str(root)
+        name, source = code(source) if source else "the working tree", str(root)
     else:
         repository = Repository.around(Path.cwd())
         commit = repository.commit(source)
-        name, place = code(source) + ("" if commit.startswith(source) else f" ({commit[:10]})"), repository.root / folder
-        if folder.startswith("build/"):
-            raise UserError(
-                f"git does not keep {folder}, so no commit has its results: copy the folder before you run it again, as in "
-                f"`cp -r {folder} build/before`, then compare the two with `make compare BASE=build/before HEAD={folder}`."
-            )
+        name, root = code(source) + ("" if commit.startswith(source) else f" ({commit[:10]})"), repository.root
     store = None
     if mlflow:
         from pipeline.tracking.read import address
 
-        store = address(place)
-    return Side(name, load(source, folder, store=store))
+        store = address(root)
+    return Side(name, load(source, store=store))
 
 
 def compare(base: Side, head: Side) -> Comparison:

@@ -43,13 +43,11 @@ class Study:
     """All results of one place.
 
     Attributes:
-        files: of the folder or commit; what `prefix` begins, "" or ending in "/", are the study's.
         trainings: by variant, in the order of the tables, which is that of params.yaml.
         left_out: variants that MLflow does not hold whole.
     """
 
     files: Files
-    prefix: str
     trainings: Mapping[str, Training]
     left_out: tuple[str, ...] = ()
 
@@ -86,7 +84,7 @@ class Study:
     def timings(self) -> pd.DataFrame:
         """A row for each round of the timing stage and thing that it timed, by device: seconds of one step. Empty where none was taken."""
         rows: list[dict[str, Any]] = []
-        for path, content in self.files.read(f"{self.prefix}{TIMINGS}/*.json").items():
+        for path, content in self.files.read(f"{TIMINGS}/*.json").items():
             try:
                 raw = json.loads(content)
                 rows += [
@@ -103,8 +101,7 @@ class Study:
     @cached_property
     def claims(self) -> pd.DataFrame:
         """A row for each claim with its verdict, as in reports/claims.csv. Empty where an older report lacks that file."""
-        path = f"{self.prefix}{CLAIMS}"
-        if (content := self.files.read(path).get(path)) is None:
+        if (content := self.files.read(CLAIMS).get(CLAIMS)) is None:
             return pd.DataFrame(columns=CLAIM_COLUMNS)
         words = ("claim", "verdict", "comparison", "shown", "fixed")
         try:
@@ -112,7 +109,7 @@ class Study:
             if not {*CLAIM_COLUMNS[:-1]} <= {*found.columns}:  # older reports have no `fixed`
                 raise ValueError
         except ValueError:
-            raise UserError(f"{path} is damaged: {mend('report')}.") from None
+            raise UserError(f"{CLAIMS} is damaged: {mend('report')}.") from None
         return found.assign(fixed=found.get("fixed", "")).fillna({"shown": "", "fixed": ""})
 
     @property
@@ -121,12 +118,12 @@ class Study:
 
         It is read from the report, because params.yaml may have changed since these results were made.
         """
-        path = f"{self.prefix}reports/README.md"
-        quoted = re.match(r"(?:#.*|\s)*^> *(.+)$", self.files.read(path).get(path, b"").decode("utf-8", "replace"), flags=re.MULTILINE)
+        page = "".join(content.decode("utf-8", "replace") for content in self.files.read("reports/README.md").values())
+        quoted = re.match(r"(?:#.*|\s)*^> *(.+)$", page, flags=re.MULTILINE)
         return quoted and quoted[1]
 
 
-def load(source: str | os.PathLike[str] = ".", folder: str = "", *, store: str | None = None) -> Study:
+def load(source: str | os.PathLike[str] = ".", *, store: str | None = None) -> Study:
     """The results of a folder, or of a commit of the repository that the working directory lies in.
 
     With `store`, they come from the MLflow runs of the trainings that its tables name. `epochs`, `seeds` and `variants` are those of
@@ -134,37 +131,35 @@ def load(source: str | os.PathLike[str] = ".", folder: str = "", *, store: str |
 
     Args:
         source: a folder that holds tables/, such as "." or "build/demo", or what git takes for a commit, such as "HEAD~3".
-        folder: where tables/ lies in the source.
         store: an MLflow store: a server's address, such as "http://127.0.0.1:5000", or a SQLite file, such as "mlflow.db" or
             "sqlite:///mlflow.db". What an evaluation after that commit found is there, too.
 
     Raises:
         UserError: there are no results, a file is damaged, or the store cannot be read.
     """
-    prefix = f"{folder}/" if folder else ""
     if Path(source).is_dir():
         files, name, mended = Files(Path(source)), "", mend("evaluate")
     else:
         repository = Repository.around(Path.cwd())
         files, name = Files(repository.root, repository.commit(str(source))), f" of the commit {source}"
         mended = "compare another commit"
-    contents = {Path(path).name: content for path, content in files.read(f"{prefix}{TABLES}/*.csv").items()}
+    contents = {Path(path).name: content for path, content in files.read(f"{TABLES}/*.csv").items()}
     if not contents:
         lacking = f"the commit {source}" if name else str(source)
         more = "" if name else "; `dvc repro evaluate` writes tables/ of what is trained"
-        raise UserError(f"{lacking[0].upper()}{lacking[1:]} holds no results in {prefix}{TABLES}/{more}.")
+        raise UserError(f"{lacking[0].upper()}{lacking[1:]} holds no results in {TABLES}/{more}.")
     try:
         trainings = {training.variant: training for training in tables.parse(contents)}
         if not trainings:
             raise DamagedError("variants.csv names no variant")
     except DamagedError as fault:
-        raise UserError(f"{prefix}{TABLES}/{name} is damaged, {fault}: {mended}.") from None
+        raise UserError(f"{TABLES}/{name} is damaged, {fault}: {mended}.") from None
     if store is not None:
-        return _of_store(Study(files, prefix, trainings), store)
+        return _of_store(Study(files, trainings), store)
     if not name:
-        path = Path(source) / folder / PREDICTIONS
+        path = Path(source) / PREDICTIONS
         trainings = {variant: replace(one, stored=partial(_stored, path / f"{variant}.npz")) for variant, one in trainings.items()}
-    return Study(files, prefix, trainings)
+    return Study(files, trainings)
 
 
 def _of_store(study: Study, store: str) -> Study:

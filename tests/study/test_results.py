@@ -69,7 +69,7 @@ def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: 
 
 def test_the_table_of_claims_is_read_at_any_age(tmp_path: Path) -> None:
     def claims() -> pd.DataFrame:
-        return Study(Files(tmp_path), "", {}).claims
+        return Study(Files(tmp_path), {}).claims
 
     with pytest.raises(UserError, match="holds no results in tables/"):
         load(tmp_path)
@@ -93,4 +93,4 @@ def test_a_preview_is_known_by_the_quotation_at_its_top(tmp_path: Path) -> None:
     (tmp_path / "reports").mkdir()
     for page, preview in (("# Title\n\n> Few *seeds*.\n> More.\n", "Few *seeds*."), ("# Title\n\nWords.\n\n> Quoted.\n", None), ("", None)):
         (tmp_path / "reports/README.md").write_text(page)
-        assert Study(Files(tmp_path), "", {}).preview == preview
+        assert Study(Files(tmp_path), {}).preview == preview
