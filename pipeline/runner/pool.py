@@ -47,7 +47,6 @@ class Job:
     Attributes:
         folder: where checkpoints and finished seeds of these settings lie.
         origin: what is known of a training before it starts, from `provenance.origin`.
-        started: the start of all seeds.
         claims: digests of the claims that speak of the variant; each seed keeps those of the moment at which it began to train.
     """
 
@@ -56,7 +55,6 @@ class Job:
     folder: Path
     device: str
     origin: dict[str, Any]
-    started: str = field(default_factory=lambda: now())
     claims: tuple[str, ...] = ()
 
 
@@ -347,7 +345,7 @@ def _replay(job: Job, data: Any, group: list[int]) -> Message:
     exact = all(same_processor(part.origin["device_name"], name) and part.is_fused == trainer.is_fused for part in parts)
     difference = replay.first_difference(trainer, parts, exact=exact)
     if difference is None:
-        record = {**job.origin, "date": job.started, "device_name": name, "exact": exact}
+        record = {**job.origin, "date": now(), "device_name": name, "exact": exact}
         for part in parts:
             seeds.write(job.folder, part.replayed(record))
     return Message("other" if difference else "same", group, note=difference)

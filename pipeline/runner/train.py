@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import functools
 import heapq
 import os
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -93,7 +92,7 @@ def survey(params: Params, device: str) -> list[Entry]:
             stored.append((seeds.folder(Path(), seeds.settings_of(run), run["data_digest"]).name, seeds.load(path)))
         except UserError as error:
             unreadable[path.stem] = error
-    entries, gone = [], functools.cache(forgotten)
+    entries, gone = [], forgotten()
     for variant in params.variants:
         settings = params.resolve(variant)
         code = training_code(settings.task)
@@ -101,8 +100,7 @@ def survey(params: Params, device: str) -> list[Entry]:
         parts = [part for place in sorted(FINISHED.glob(pattern)) for part in seeds.read_all(place)[0]]
         parts += [part for place, found in stored if fnmatch.fnmatch(place, pattern) for part in found]
         tasks = plan(settings, seeds.best(parts, code, settings), code, device)
-        if (refusal := refused(tasks, unreadable.get(variant), gone)) is not None:
-            raise refusal
+        refuse(tasks, unreadable.get(variant), gone)
         entries.append(Entry(variant, settings, tuple(tasks), tuple(parts)))
     return entries
 
@@ -124,16 +122,15 @@ def forgotten() -> UserError | None:
     return None
 
 
-def refused(tasks: Sequence[Task], unreadable: UserError | None, gone: Callable[[], UserError | None] = forgotten) -> UserError | None:
-    """Why these tasks must not begin, if so: hours of training would replace what a second may restore. With REPLAY=0 they may.
+def refuse(tasks: Sequence[Task], unreadable: UserError | None, gone: UserError | None) -> None:
+    """Raises why these tasks must not begin: hours of training would replace what a second may restore. With REPLAY=0 they may.
 
     Args:
         unreadable: why what the store has of the variant cannot be used.
-        gone: as `forgotten`.
+        gone: what `forgotten` says; it keeps no replay from its beginning.
     """
-    if not tasks or not replays():
-        return None
-    return unreadable or (None if all(task.replay for task in tasks) else gone())
+    if tasks and replays() and (refusal := unreadable or (None if all(task.replay for task in tasks) else gone)) is not None:
+        raise refusal
 
 
 def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, device: str) -> list[Task]:
@@ -272,7 +269,7 @@ def train(
         for refusal in refused.values():
             fault(refusal)
         waiting = {variant: settings for variant, settings in variants.items() if variant not in refused}
-        unreadable = gather(set(places.values())) if root == FINISHED else {}
+        unreadable, gone = (gather(set(places.values())), forgotten()) if root == FINISHED else ({}, None)
         try:
             while waiting:
                 queue: list[tuple[float, Assignment]] = []
@@ -283,13 +280,14 @@ def train(
                     told = sorted({one for name, place in places.items() if place == places[variant] for one in claims.get(name, ())})
                     origin = provenance.origin(device, settings.task)
                     job = Job(settings, ARRAYS, places[variant], device, origin, claims=tuple(told))
+                    training = trainings[job.folder] = _Training(variant, job, progress, rate, live=root == FINISHED)
                     try:
-                        training = _Training(variant, job, progress, rate, unreadable.get(variant), live=root == FINISHED)
+                        if root == FINISHED:
+                            refuse(training.tasks, unreadable.get(variant), gone)
                     except UserError as error:
                         fault(error)
                         continue
-                    trainings[job.folder] = training
-                    queue += [(cost(entry, task, rate), Assignment(job, task)) for task in training.tasks]
+                    queue += [(cost(entry, one.task, rate), one) for one in training.begin()]
                     if not training.tasks:
                         conclude(training)
                 engine([one for _, one in sorted(queue, key=lambda item: -item[0])], handle)
@@ -337,25 +335,19 @@ class _Training:
 
     Args:
         work: of a seed's training image, in the progress's unit.
-        unreadable: why what the store has of this variant cannot be used.
         live: whether MLflow is told.
 
     Attributes:
         tasks: what there is to replay and to train; `left` of them have not ended.
         is_broken: whether one of them could not be finished.
-
-    Raises:
-        UserError: as `refused` says.
     """
 
-    def __init__(self, variant: str, job: Job, progress: Progress, work: float, unreadable: UserError | None, *, live: bool) -> None:
+    def __init__(self, variant: str, job: Job, progress: Progress, work: float, *, live: bool) -> None:
         self.variant, self._job, self._progress, self._live_wanted = variant, job, progress, live
         self._code = job.origin["code_hash"]
         self._work = work * (job.settings.epoch_examples + job.settings.num_tests * _TEST_OVER_STEP)  # of an epoch of a seed
         found, damaged = seeds.find(job.folder, self._code, job.settings)
         self.tasks = plan(job.settings, found, self._code, job.device)
-        if live and (refusal := refused(self.tasks, unreadable)) is not None:
-            raise refusal
         self.left, self.is_broken = len(self.tasks), False
         self._live: Live | None = None
         self._failed: dict[int, int] = {}
@@ -363,9 +355,13 @@ class _Training:
         self._replayed: set[int] = set()
         for fault in damaged:
             progress.say(f"{fault}: its seed is trained anew.")
+
+    def begin(self) -> list[Assignment]:
+        """What is to be handed to the engine."""
         for task in self.tasks:
             if not task.replay:
                 self._expect(task.seeds)
+        return [Assignment(self._job, task) for task in self.tasks]
 
     def _expect(self, group: Sequence[int]) -> None:
         name = f"{self.variant}  {group_name(group)}"

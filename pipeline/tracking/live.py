@@ -39,8 +39,9 @@ class Live:
         self._thread.start()
 
     def epoch(self, row: EpochRow) -> None:
-        """Takes one epoch of one seed; returns at once."""
-        self._rows.append((row, _now()))
+        """Takes one epoch of one seed; returns at once. A stack that is trained again may have seeds that nobody asks for any more."""
+        if row.seed in self._run["seeds"]:
+            self._rows.append((row, _now()))
 
     def close(self, status: str) -> None:
         """Ends the runs: as FAILED or KILLED, or as SCHEDULED, which is a training that waits for `record`."""
