@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.captioning.grammar import PHRASINGS
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH, FloatArray
-from pipeline.params import ExperimentSettings, Params
+from pipeline.params import ExperimentSettings, ModelSettings, Params
 from pipeline.report import text
 from pipeline.report.figures import Material, captions, pictures
 from pipeline.report.figures.base import named
@@ -214,7 +214,9 @@ class Tables:
         columns = [
             ("differs by", lambda variant: text.differs(self.params, variant, self.experiment.baseline)),
             self._of_run("images shown", lambda run: f"{run.images_shown:,}"),
-            self._of_run("tokens", lambda run: text.tokens(run.settings.model)),
+            self._of_run(
+                "tokens", lambda run: str(run.settings.model.num_tokens) if isinstance(run.settings.model, ModelSettings) else "-"
+            ),
             self._of_run("parameters", lambda run: f"{run.parameters:,}" if run.parameters else "-"),
             self._of_run("FLOPs", lambda run: text.count(run.flops) if run.flops else "-"),
         ]

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from pipeline.measures import MEASURES, Measure
-from pipeline.params import ComparisonSettings, ModelSettings, Params
+from pipeline.params import ComparisonSettings, Params
 from pipeline.report import words
 from pipeline.report.words import MINUS, listed
 from pipeline.study.claims import Finding, Judgement, is_ratio
@@ -82,13 +82,7 @@ def seed_list(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
-def without_machine(sentence: str) -> str:
-    """A claim's sentence without its beginning "On this machine", where that is said beside it."""
-    rest = sentence.removeprefix("On this machine ")
-    return rest[0].upper() + rest[1:]
-
-
-# --- measures# --- measures ---
+# --- measures ---
 
 
 def value(measure: Measure, number: float) -> str:
@@ -157,15 +151,15 @@ def _with_unit(number: str, unit: str) -> str:
     return f"{number} {unit.removesuffix('s') if one else unit}".rstrip()
 
 
-def compared(comparison: ComparisonSettings, label: Callable[[str], str] = str) -> str:
+def compared(comparison: ComparisonSettings) -> str:
     """What was compared, in words: `first patch / cls, test error`."""
     measure = MEASURES[comparison.measure].phrase or comparison.measure
     if comparison.reference is None:
-        return f"{label(comparison.variant)}, {measure}"
+        return f"{comparison.variant}, {measure}"
     join = " against " if comparison.rule == "exponent" or comparison.pairs else " / " if is_ratio(comparison) else f" {MINUS} "
-    pair = f"{label(comparison.variant)}{join}{label(comparison.reference)}"
+    pair = f"{comparison.variant}{join}{comparison.reference}"
     if comparison.minus is not None:
-        pair = f"({pair}) {join.strip()} ({label(comparison.minus[0])}{join}{label(comparison.minus[1])})"
+        pair = f"({pair}) {join.strip()} ({comparison.minus[0]}{join}{comparison.minus[1]})"
     return f"{pair}, {measure}"
 
 
@@ -216,11 +210,6 @@ def differs(params: Params, variant: str, baseline: str | None = None) -> str:
     to_base, to_baseline = changes(options(params, None)) or "the base itself", f"as {baseline}, but {changes(other)}"
     comparable = baseline not in (None, variant) and own["architecture"] == other["architecture"]
     return to_baseline if comparable and len(to_baseline) < len(to_base) else to_base
-
-
-def tokens(model: Any) -> str:
-    """The number of tokens of the encoder, the class token included; a dash for a network without tokens."""
-    return str(model.num_tokens) if isinstance(model, ModelSettings) else "-"
 
 
 # --- Markdown ---

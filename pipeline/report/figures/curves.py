@@ -1,15 +1,23 @@
-"""Learning curves: losses and test error by epoch."""
+"""Learning curves, and lines against arithmetic, training images, shifts and sizes of the test images, and the first steps."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
+import pandas as pd
+
+from pipeline.measures import MEASURES, first_changes, late, longer_accuracy, shift_accuracy, size_accuracy
+from pipeline.measures.definitions import BEAM_WIDTH, EMPTY_ROWS, FIRST_STEPS, SHIFTS, SIZES, FloatArray
+from pipeline.params import ARCHITECTURES
 from pipeline.report.figures import panels
 from pipeline.report.figures.base import Material, Picture, figure
-from pipeline.report.figures.panels import Line, Panel, of_epochs
+from pipeline.report.figures.panels import Line, Panel, of_epochs, same_but
+from pipeline.study import Training
 
-MAX_LINES = 6  # in one panel; with more variants each has a panel
+MAX_LINES = 6  # learning curves in one panel; with more variants each has a panel
 
 
 @figure("curves")
@@ -47,3 +55,126 @@ def _by_variant(material: Material) -> list[Panel]:
             title = f"{textwrap.fill(material.label(run), 21)}\n{last[run.variant]}"
             found.append(Panel(title, "epoch", [*shared, of_epochs("the panel's variant", run.test_error)], "errors", "epochs"))
     return found
+
+
+def _one(caption: str, panel: Panel, name: str = "") -> list[Picture]:
+    return [Picture(caption, partial(panels.draw, [panel]), name)] if panel.lines else []
+
+
+@figure("arithmetic")
+def arithmetic(material: Material) -> list[Picture]:
+    """Test error against floating-point operations and against parameters."""
+    points = [(run, run.flops / 1e6, run.parameters / 1e3, late(run.test_error)) for run in material.runs if run.flops and run.parameters]
+    caption = (
+        "Test error against the floating-point operations of an image's forward pass and against the parameters, on logarithmic axes. On "
+        "the dotted line error times arithmetic is that of the baseline; below it the product is smaller."
+    )
+    sizes = [
+        [Line(material.label(run), (size[place],), errors[:, None], material.is_baseline(run)) for run, *size, errors in points]
+        for place in (0, 1)
+    ]
+    x = np.array([1e-6, 1e6])
+    equal = [(x, errors.mean() * flops / x) for run, flops, _, errors in points if material.is_baseline(run)]
+    made = [
+        Panel("Test error (%, log scale)", "millions of operations of a forward pass (log scale)", sizes[0], "errors", "sizes", *equal),
+        Panel("", "thousands of parameters (log scale)", sizes[1], "errors", "sizes"),
+    ]
+    return [Picture(caption, partial(panels.draw, made))] if len(points) > 1 else []
+
+
+def _joined(members: Sequence[Training], values: Sequence[FloatArray]) -> FloatArray:
+    """(seeds, members): columns of different lengths, with NaN where one has fewer seeds."""
+    return pd.DataFrame({run.variant: pd.Series(own) for run, own in zip(members, values, strict=True)}).to_numpy()
+
+
+@figure("data_size")
+def data_size(material: Material) -> list[Picture]:
+    """Test error against the number of training images."""
+    images = {run.variant: number for run in material.runs if (number := run.settings.train.train_images or material.train_images)}
+    groups = same_but([run for run in material.runs if run.variant in images], "train.train_images", "train.seeds")
+    architectures = [members[0].settings.model.architecture for members in groups]
+    lines = []
+    for architecture, members in zip(architectures, groups, strict=True):
+        members.sort(key=lambda run: images[run.variant])
+        label = ARCHITECTURES[architecture].label if architectures.count(architecture) == 1 else material.label(members[-1])
+        values = _joined(members, [late(run.test_error) for run in members])
+        lines.append(Line(label, tuple(images[run.variant] for run in members), values, any(map(material.is_baseline, members))))
+    if not any(len(line.x) > 1 for line in lines):
+        return []
+    caption = "Test error against the number of different training images, at equal optimiser steps."
+    return _one(caption, Panel("Test error (%, log scale)", "training images (log scale)", lines, "errors", "counts"))
+
+
+@figure("budget")
+def budget(material: Material) -> list[Picture]:
+    """Scene error against epochs, each a training of its own."""
+    greedy, beam = (MEASURES[f"scene accuracy{by}"].per_seed for by in ("", " by beam search"))
+    lines = []
+    for members in same_but([run for run in material.runs if greedy(run) is not None], "train.epochs", "train.seeds"):
+        members.sort(key=lambda run: run.settings.train.epochs)
+        label, x = " / ".join(run.variant for run in members), tuple(run.settings.train.epochs for run in members)
+        for said, measured in ((", greedy", greedy), (f", beam of {BEAM_WIDTH}", beam)):
+            values = _joined(members, [1 - found for run in members if (found := measured(run)) is not None])
+            lines.append(Line(f"{label}{said}", x, values, any(map(material.is_baseline, members)), measured is beam))
+    if not any(len(line.x) > 1 for line in lines):
+        return []
+    caption = (
+        "Share of the test scenes whose caption is not true and complete, against the number of epochs, each a training of its own. "
+        "Both axes are logarithmic."
+    )
+    return _one(caption, Panel("Scene error on the test scenes (%, log scale)", "epochs (log scale)", lines, "errors", "counts"))
+
+
+@figure("shifts")
+def shifts(material: Material) -> list[Picture]:
+    """Test accuracy on shifted test images."""
+    lines = [
+        Line(material.label(run), (0, *SHIFTS), np.concatenate([run.test_accuracy[:, -1:], found], axis=1), material.is_baseline(run))
+        for run in material.runs
+        if (found := shift_accuracy(run)) is not None
+    ]
+    caption = "Test accuracy on shifted test images, mean over up, down, left and right, with zeros moving in."
+    return _one(caption, Panel("Test accuracy (%)", "shift (pixels)", lines, "accuracies", "values"))
+
+
+@figure("sizes")
+def sizes(material: Material) -> list[Picture]:
+    """Test accuracy on scaled test images."""
+    lines, longer = [], []
+    for run in material.runs:
+        if (scaled := size_accuracy(run)) is not None:
+            by_size = dict(zip(SIZES, scaled.T, strict=True)) | {run.settings.model.shape.size: run.test_accuracy[:, -1]}
+            x = tuple(sorted(by_size))
+            lines.append(Line(material.label(run), x, np.stack([by_size[size] for size in x], axis=1), material.is_baseline(run)))
+        if (found := longer_accuracy(run)) is not None:
+            values = np.concatenate([run.test_accuracy[:, -1:], found], axis=1)
+            longer.append(Line(material.label(run), (0, *EMPTY_ROWS), values, material.is_baseline(run)))
+    first = material.runs[0]
+    of_sizes = (
+        f"Test accuracy on scaled test images, after training on images of {first.settings.model.shape.size} pixels. Larger images have "
+        "more patches: position vectors, fixed and learned, are interpolated bilinearly."
+    )
+    of_rows = (
+        f"Test accuracy on longer sequences: rows of empty patches are added below the image, {first.grid} patches each. Fixed tables are "
+        "continued by their formula; of learned vectors those of the last row are repeated."
+    )
+    return [
+        *_one(of_sizes, Panel("Test accuracy (%)", "side of the test images (pixels)", lines, "accuracies", "values")),
+        *_one(of_rows, Panel("Test accuracy (%)", "rows of empty patches", longer, "accuracies", "values"), "longer"),
+    ]
+
+
+@figure("first_steps")
+def first_steps(material: Material) -> list[Picture]:
+    """How far weights move in each of the first steps."""
+    lines = [
+        Line(material.label(run), tuple(range(1, FIRST_STEPS + 1)), changes, material.is_baseline(run))
+        for run in material.runs
+        if (changes := first_changes(run)) is not None and np.isfinite(changes).all() and (changes > 0).all()
+    ]
+    caption = (
+        f"Root mean square change of a weight in each of the first {FIRST_STEPS} steps. Adam divides a gradient by the root of the mean "
+        "of its squares, which of one gradient is its size: its first step moves every weight by the whole learning rate. RAdam takes "
+        "plain gradient steps until that mean is of enough of them (Liu et al. 2020, section 4)."
+    )
+    return _one(caption, Panel("Change of a weight (log scale)", "step", lines, "changes", "values"))

@@ -40,7 +40,7 @@ def measure(material: Material) -> list[Picture]:
         low, high = (interval.low, interval.high) if interval else (math.nan, math.nan)
         if logarithmic:  # the axis would end at 0
             low = max(low, kept.min(initial=math.inf) / 2)
-        if material.is_baseline(run):
+        if material.is_baseline(run) and kept.size:
             dotted.append(mean)
         colour = INK if material.is_baseline(run) else COLOURS[0]
         made.append(Row(textwrap.fill(material.label(run), 30) + lost, mean, low, high, colour, seeds=kept))

@@ -12,7 +12,7 @@ from pipeline.measures import MEASURES
 from pipeline.report.figures import rows
 from pipeline.report.figures.base import COLOURS, INK, MUTED, Picture
 from pipeline.report.figures.rows import Row
-from pipeline.report.text import compared, without_machine
+from pipeline.report.text import compared
 from pipeline.study.claims import Finding, Judgement, Verdict, is_ratio, region
 
 REACH = 4.0  # margins shown to either side
@@ -49,18 +49,15 @@ def _in_margins(finding: Finding) -> list[float] | None:
 
 
 def _label(judgement: Judgement) -> str:
-    """The claim and its deciding comparison. Where that is too long, its reference is left out, and then what is at its end."""
-    comparison = judgement.deciding.comparison
-    text = f"{judgement.id} {compared(comparison)}"
-    if len(text) > _MAX_LABEL:
-        text = f"{judgement.id} {compared(comparison, lambda name: name if name == comparison.variant else _MORE.strip())}"
+    """The claim and its deciding comparison, as far as it fits on a line."""
+    text = f"{judgement.id} {compared(judgement.deciding.comparison)}"
     return textwrap.shorten(text, _MAX_LABEL, placeholder=_MORE, break_on_hyphens=False).replace(" ", "  ", 1)
 
 
 def _sentence(judgement: Judgement) -> str:
-    """The claim's own words, in at most two lines."""
-    text = f"{judgement.id}  {without_machine(judgement.claim.sentence.rstrip('.'))}"
-    return "\n".join(textwrap.wrap(text, 66, max_lines=2, placeholder=_MORE))
+    """The claim's own words, in at most two lines, without what is said beside them: that it is about this machine."""
+    said = judgement.claim.sentence.rstrip(".").removeprefix("On this machine ")
+    return "\n".join(textwrap.wrap(f"{judgement.id}  {said[0].upper()}{said[1:]}", 66, max_lines=2, placeholder=_MORE))
 
 
 def forest(judgements: Sequence[Judgement], *, sentences: bool = False) -> Picture | None:
