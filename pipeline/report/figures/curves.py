@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from functools import partial
 
@@ -52,7 +51,7 @@ def _by_variant(material: Material) -> list[Panel]:
     ]
     for run in material.runs:
         if not material.is_baseline(run):
-            title = f"{textwrap.fill(material.label(run), 21)}\n{last[run.variant]}"
+            title = f"{material.label(run)}\n{last[run.variant]}"
             found.append(Panel(title, "epoch", [*shared, of_epochs("the panel's variant", run.test_error)], "errors", "epochs"))
     return found
 

@@ -45,7 +45,7 @@ def measure(material: Material) -> list[Picture]:
         colour = INK if material.is_baseline(run) else COLOURS[0]
         made.append(Row(textwrap.fill(material.label(run), 30) + lost, mean, low, high, colour, seeds=kept))
     title = f"{chosen.title} ({chosen.of_value})" if chosen.of_value else chosen.title
-    title = textwrap.fill(title + (", log scale" if logarithmic else ""), 88)
+    title = textwrap.fill(title + (", log scale" if logarithmic else ""), 70)
     draw = partial(rows.draw, made, title, "", inches=0.42, fontsize=10, logarithmic=logarithmic, dotted=dotted)
     return [Picture(f"{chosen.title} of each seed.", draw)] if made else []
 

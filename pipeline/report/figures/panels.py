@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -110,7 +111,8 @@ def draw(panels: Sequence[Panel]) -> Figure:
         for handle in draw_panel(axes, panel, limits):
             handles.setdefault(str(handle.get_label()), handle)
         if small:
-            axes.set_title(panel.title, fontsize=9, fontweight="normal")
+            title = "\n".join(textwrap.fill(line, 84 // columns) for line in panel.title.split("\n"))
+            axes.set_title(title, fontsize=9, fontweight="normal")
             axes.tick_params(labelbottom=place + columns >= len(panels))
             axes.set_xlabel(panel.place if place + columns >= len(panels) else "")
     if small:
