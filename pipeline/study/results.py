@@ -54,7 +54,7 @@ class Study:
     @cached_property
     def epochs(self) -> pd.DataFrame:
         """A row for each variant, seed and epoch (from 1), with the columns of epochs.csv."""
-        return _stacked(_epoch_columns(training) for training in self.trainings.values())
+        return _stacked(tables.epoch_columns(training) for training in self.trainings.values())
 
     @cached_property
     def seeds(self) -> pd.DataFrame:
@@ -229,12 +229,6 @@ def summarized(training: Training, measure: str) -> Summary | None:
     if MEASURES[measure].of_value != "%" or found.interval is None:
         return found
     return replace(found, interval=replace(found.interval, low=max(found.interval.low, 0.0), high=min(found.interval.high, 1.0)))
-
-
-def _epoch_columns(training: Training) -> dict[str, Any]:
-    seeds, epochs = training.test_accuracy.shape
-    own = {"variant": training.variant, "seed": np.repeat(training.seeds, epochs), "epoch": np.tile(np.arange(1, epochs + 1), seeds)}
-    return own | {name: curve.ravel() for name, curve in training.curves.items()}
 
 
 def _seed_columns(training: Training) -> dict[str, Any]:

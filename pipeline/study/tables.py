@@ -10,7 +10,6 @@ what older ones lack is absent.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,22 +45,25 @@ def training(run: Mapping[str, Any], columns: Mapping[str, Sequence[float]] | No
 
 def render(trainings: Iterable[Training]) -> dict[str, str]:
     """The text of each table."""
-    epochs: list[dict[str, Any]] = []
-    seeds: list[dict[str, Any]] = []
-    variants: list[dict[str, Any]] = []
-    for training in trainings:
-        variant = {"variant": training.variant}
-        for i, seed in enumerate(training.seeds):
-            own = {name: curve[i].tolist() for name, curve in training.curves.items()}
-            rows = [dict(zip(own, values, strict=True)) for values in zip(*own.values(), strict=True)]
-            epochs += [{**variant, "seed": seed, "epoch": epoch, **row} for epoch, row in enumerate(rows, 1)]
-            if training.evaluation is not None:
-                found = {name: float(column[i]) for name, column in training.evaluation.items()}
-                seeds.append({**variant, "seed": seed, **{name: rows[-1][name] for name in REPEATED}, **found})
-        record = {name: value for name, value in training.record.items() if name not in _LEFT_OUT}
-        sizes = {"parameters": training.parameters, "flops": training.flops}
-        variants.append(variant | {name: _cell(value) for name, value in flatten(sizes | record)})
-    return dict(zip(NAMES, map(_csv, (epochs, seeds, variants)), strict=True))
+    epochs, seeds, variants = [pd.DataFrame({"variant": []})], list[dict[str, str]](), list[dict[str, str]]()
+    for one in trainings:
+        epochs.append(pd.DataFrame(epoch_columns(one)).map(str))  # as text, in which a NaN is "nan" and what is missing stays empty
+        if one.evaluation is not None:
+            own = {name: one.curves[name][:, -1] for name in REPEATED} | dict(one.evaluation)
+            cells = [{name: str(column[i]) for name, column in own.items()} for i in range(len(one.seeds))]
+            seeds += [{"variant": one.variant, "seed": str(seed), **rest} for seed, rest in zip(one.seeds, cells, strict=True)]
+        record = {name: value for name, value in one.record.items() if name not in _LEFT_OUT}
+        sizes = {"parameters": one.parameters, "flops": one.flops}
+        variants.append({"variant": one.variant, **{name: _cell(value) for name, value in flatten(sizes | record)}})
+    tables = (pd.concat(epochs), *(pd.DataFrame(rows) if rows else epochs[0] for rows in (seeds, variants)))
+    return {name: table.to_csv(index=False, lineterminator="\n") for name, table in zip(NAMES, tables, strict=True)}
+
+
+def epoch_columns(training: Training) -> dict[str, Any]:
+    """A row for each seed and epoch."""
+    seeds, epochs = training.test_accuracy.shape
+    own = {"variant": training.variant, "seed": np.repeat(training.seeds, epochs), "epoch": np.tile(np.arange(1, epochs + 1), seeds)}
+    return own | {name: curve.ravel() for name, curve in training.curves.items()}
 
 
 def _cell(value: Any) -> str:
@@ -76,15 +78,6 @@ def _parsed(cell: str) -> Any:
         return json.loads(cell)
     except ValueError:
         return cell
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    columns = list(dict.fromkeys(name for row in rows for name in row)) or ["variant"]
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def parse(contents: Mapping[str, bytes]) -> Iterator[Training]:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.files import DamagedError
@@ -51,6 +51,7 @@ def read(texts: dict[str, str]) -> list[Training]:
 
 
 @given(written=trainings())
+@settings(deadline=None)
 def test_what_is_written_is_read_to_the_last_bit(written: list[Training]) -> None:
     found = read(tables.render(written))
     for old, new in zip(written, found, strict=True):
