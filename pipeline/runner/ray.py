@@ -112,7 +112,8 @@ def run_all(assignments: Sequence[Assignment], handle: Handle, *, device: str, j
                     message, files = ray.get(next(stream))
                 except (ray.exceptions.RayError, StopIteration) as error:
                     deaths[group] += 1
-                    message = _death(assignment, first_line(getattr(error, "cause", None) or error), deaths[group])
+                    cause = getattr(error, "cause", None)
+                    message = _death(assignment, first_line(cause if isinstance(cause, Exception) else error), deaths[group])
                     if message.kind == "gone":
                         waiting.appendleft(assignment)
                 for name, content in files.items():  # with their seals

@@ -374,7 +374,7 @@ class _Training:
             self._progress.say(f"{self.variant}  trained anew, because the code computes something else: {message.note}")
             self._expect(message.seeds)
         elif message.note:
-            self._progress.say(message.note)
+            self._progress.say(f"{self.variant}  {message.note}")
         if message.kind == "started":
             self._start(message.facts)
             self._trained |= group
