@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipeline.errors import UserError
-from pipeline.tracking.record import FILE
+from pipeline.tracking.record import FILE, RECORD
 from pipeline.tracking.store import Store, database_path, display_name, fault, sqlite_uri, store_uri
 
 
@@ -34,7 +34,7 @@ def trainings(ids: Collection[str], store: str) -> dict[str, tuple[dict[str, Any
     found: dict[str, tuple[dict[str, Any], Mapping[str, list[float]] | None]] = {}
     try:
         opened = Store(uri)
-        where = "attributes.status = 'FINISHED' and tags.kind = 'parent'"
+        where = f"attributes.status = 'FINISHED' and tags.`{RECORD}` LIKE '_%'"  # others were logged by earlier versions
         for run in opened.runs((one.experiment_id for one in opened.experiments()), where):
             if (id := run.data.tags["training.id"]) in ids:
                 with TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """One finished training into MLflow, whole or not at all: what is half there, or different, is deleted and logged again.
 
-A training is one parent run with a nested run per seed. The parent is FINISHED last, and its tag `sha256.record` is the digest of all that
-was logged, so a second call adds nothing.
+A training is one parent run with a nested run per seed. The parent is FINISHED last, and its tag `sha256.training` is the digest of all
+that was logged, so a second call adds nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CURRENT = "current"  # the tag of a parent run that says whether the views show 
 SYSTEM = "system/"  # begins the names of what MLflow shows as system metrics
 FILE = "training.json"  # the artifact of a parent run with the training's record and evaluation
 _COMMITS = "commits"  # the tag with the commits that hold a training, separated by spaces
-_RECORD = "sha256.record"
+RECORD = "sha256.training"  # the tag with the digest of what was logged
 _COUNTS = ("n", "diverged", "parameters", "flops")  # of the record's `metrics`, what is not the last point of a curve
 _BATCH = 1000  # MLflow's limit of metrics in one log_batch
 _MAX_COMMITS = 190  # so many fit into a tag
@@ -85,7 +85,7 @@ def record(
 def _is_whole(run: Any, found: Iterable[Any], digest: str, seeds: int) -> bool:
     """Whether it is the parent of a training that was logged whole, with all its seeds."""
     of_it = [run, *(one for one in found if one.data.tags.get("mlflow.parentRunId") == run.info.run_id)]
-    return run.data.tags.get(_RECORD) == digest and len(of_it) == 1 + seeds and all(one.info.status == "FINISHED" for one in of_it)
+    return run.data.tags.get(RECORD) == digest and len(of_it) == 1 + seeds and all(one.info.status == "FINISHED" for one in of_it)
 
 
 def _system_points(store: Store, found: Iterable[Any]) -> list[Point]:
@@ -112,7 +112,7 @@ def _write(store: Store, training: Finished, digest: str, points: list[Point]) -
         log(store, child, curve + _numbers({f"evaluation.{name}": of[i] for name, of in training.columns.items()}, end_of_it))
         store.set_terminated(child, end_time=end_of_it)
     store.log_dict(parent, {"run": run, "evaluation": training.columns}, FILE)
-    store.set_tag(parent, _RECORD, digest)
+    store.set_tag(parent, RECORD, digest)
     store.set_terminated(parent, end_time=end)
     return parent
 
