@@ -6,13 +6,13 @@ python -m pipeline.commands.export --experiment=positions
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 from base64 import b64encode
 from pathlib import Path
 
 import pandas as pd
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 from pipeline.errors import UserError, run_command
 from pipeline.files import replacing
@@ -49,26 +49,13 @@ def main(argv: list[str]) -> None:
 
 def html(page: str, pictures: dict[str, str]) -> str:
     """A page of Markdown as one HTML file that needs no other. `pictures`: by name, PNG in base 64."""
+    inside = re.sub(r"\(figures/([^)]+)\.png\)", lambda found: f"(data:image/png;base64,{pictures[found[1]]})", page)
     parser = MarkdownIt("commonmark").enable("table")
-    tokens = parser.parse(page)
-    title = ""
-    for token, after in zip(tokens, [*tokens[1:], Token("", "", 0)], strict=True):
+    tokens = parser.parse(inside.replace("<details>", "<details open>"))
+    for token, after in itertools.pairwise(tokens):
         if token.type == "heading_open":
             token.attrSet("id", text.slug(after.content))
-            title = title or after.content
-        if token.type == "html_block":
-            token.content = token.content.replace("<details>", "<details open>")
-        inside = token.children or []
-        here = [one.attrGet("href") for one in inside if one.type == "link_open"]  # those to other pages lead nowhere from one file
-        for one in inside:
-            if one.type == "image":
-                one.attrSet("src", f"data:image/png;base64,{pictures[Path(str(one.attrGet('src'))).stem]}")
-            if one.type == "link_open" and not str(here[0]).startswith(("#", "http")):
-                one.tag = "span"
-                one.attrs = {}
-            if one.type == "link_close" and not str(here.pop(0)).startswith(("#", "http")):
-                one.tag = "span"
-    body = parser.renderer.render(tokens, parser.options, {})
+    title, body = page.partition("\n")[0].removeprefix("# "), parser.renderer.render(tokens, parser.options, {})
     return text.environment().get_template("export.html.j2").render(title=title, body=body)
 
 
