@@ -52,9 +52,10 @@ def draw(
     norms = {"greys": Normalize(0, 1), "weights": PowerNorm(power, 0, top), "signs": Normalize(-1, 1)}
     lines = max((tile.title.count("\n") + 1 for _, tiles in rows for tile in tiles if tile and tile.title), default=0)
     titled = sum(any(tile and tile.title for tile in tiles) for _, tiles in rows)
-    height = max(1.4, (side + 0.06) * len(rows) + 0.16 * lines * titled + 0.1)
-    drawn = Figure(figsize=(WIDTH, height), layout="constrained")
-    grid = drawn.subplots(len(rows), max(len(tiles) for _, tiles in rows), squeeze=False)
+    columns = max(len(tiles) for _, tiles in rows)
+    size = min(WIDTH, (side + 0.1) * columns + 2.3), max(1.4, (side + 0.06) * len(rows) + 0.16 * lines * titled + 0.1)
+    drawn = Figure(figsize=size, layout="constrained")
+    grid = drawn.subplots(len(rows), columns, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
     for line, (name, tiles) in zip(grid, rows, strict=True):
