@@ -457,14 +457,9 @@ class Params(Settings):
     def probed(self, probe: Probe) -> tuple[str, ...]:
         """The variants, in order, that the probe applies to and for which an experiment or a claim uses it."""
         figure = {"shifts": "shifts", "sizes": "sizes", "first_steps": "first_steps", "attention": "attention_maps"}.get(probe)
-        named: set[str] = set()
-        for experiment in self.experiments.values():
-            if figure in experiment.figures or MEASURES[experiment.measure].probe == probe:
-                named |= {*experiment.variants, experiment.baseline}
-        for claim in self.claims.values():
-            for comparison in claim.comparisons:
-                if MEASURES[comparison.measure].probe == probe:
-                    named |= set(comparison.variants)
+        drawn = (one for one in self.experiments.values() if figure in one.figures or MEASURES[one.measure].probe == probe)
+        parts = (part for claim in self.claims.values() for part in claim.comparisons if MEASURES[part.measure].probe == probe)
+        named = {variant for one in drawn for variant in one.variants} | {variant for one in parts for variant in one.variants}
         return tuple(variant for variant in self.variants if variant in named and has_probe(self.resolve(variant), probe))
 
 
