@@ -59,24 +59,12 @@ def _attention(model: ModelSettings, seeds: int, rng: np.random.Generator) -> di
     }  # fmt: skip
 
 
-def _floor(params: Params, variant: str) -> float:
-    """The share of wrong answers that a made-up training ends near."""
-    settings = params.resolve(variant)
-    if settings.train.train_images is not None:
-        return 1.2 / math.sqrt(settings.train.train_images) + (0.0 if settings.model.architecture == "cnn" else 0.02)
-    floors = {
-        "patch-14": 0.06, "no-position": 0.045, "no-residual": 0.15, "no-norm": 0.5, "mlp": 0.06, "rnn": 0.05, "best": 0.008, "cnn": 0.012,
-    }  # fmt: skip
-    return floors.get(variant, 0.03)
-
-
 def write_run(root: Path, params: Params, variant: str, *, diverged: int = 0) -> None:
     """What train and evaluate leave of one variant, made up and drawn from its name; the first `diverged` seeds' losses end as NaN."""
     settings = params.resolve(variant)
     rng = np.random.default_rng(list(hashlib.sha256(variant.encode()).digest()))
     seeds, epochs, model = settings.train.seeds, settings.train.epochs, settings.model
-    floor = _floor(params, variant)
-    pace = {"patch-14": 2.0, "patch-7": 3.0, "patch-2": 21.0, "cls-loop": 8.0}.get(variant, 6.5)
+    floor = 1.2 / math.sqrt(settings.train.train_images) if settings.train.train_images else 0.03  # the share of wrong answers at the end
     rows, right = [], []
     for i, seed in enumerate(seeds):
         luck = rng.normal(0, 0.003)
@@ -87,7 +75,7 @@ def write_run(root: Path, params: Params, variant: str, *, diverged: int = 0) ->
             train_loss = math.nan if lost else 3.2 * (floor * 0.9 / epoch**0.35 + 0.12 / epoch)
             test_loss = math.nan if lost else 3.3 * error * rng.uniform(0.95, 1.05)
             norm = math.inf if lost else rng.uniform(0.5, 0.7) + 1 / epoch
-            rows.append((seed, epoch, train_loss, test_loss, correct / IMAGES, norm, pace * rng.uniform(0.97, 1.06)))
+            rows.append((seed, epoch, train_loss, test_loss, correct / IMAGES, norm, 6.5 * rng.uniform(0.97, 1.06)))
         right.append(correct)
     tokens = model.num_tokens if isinstance(model, ModelSettings) else 20
     store.write_record(
