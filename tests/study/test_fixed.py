@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,6 +18,7 @@ from pipeline.study import Training
 from pipeline.study import fixed as module
 from pipeline.study.claims import judge
 from pipeline.study.fixed import Fixed, fixed
+from tests.made_up import make_run
 
 
 @pytest.fixture
@@ -27,12 +27,10 @@ def claim(study: Params) -> ClaimSettings:
     return study.claims["T1a"].model_copy(update={"first_seed": 0})
 
 
-def trained(study: Params, variant: str, accuracy: float, groups: list[dict[str, Any]]) -> Training:
+def trained(study: Params, variant: str, groups: list[dict[str, Any]]) -> Training:
     """A made-up training of six seeds, whose origins are these groups."""
-    config = study.resolve(variant).model_dump(mode="json")
-    curve = accuracy + 0.001 * np.arange(6)[:, None] + np.zeros((6, 30))
-    names = ("train_loss", "test_loss", "test_accuracy", "seconds", "gradient_norm")
-    return Training(variant, {"config": config, "trainings": groups}, tuple(range(6)), dict.fromkeys(names, curve))
+    made = make_run(study, variant)
+    return replace(made, record={**made.record, "trainings": groups})
 
 
 def found(claim: ClaimSettings, runs: dict[str, Training]) -> Fixed:
@@ -41,7 +39,7 @@ def found(claim: ClaimSettings, runs: dict[str, Training]) -> Fixed:
 
 
 def word(study: Params, claim: ClaimSettings, groups: list[dict[str, Any]]) -> tuple[str, int, int]:
-    one = found(claim, {name: trained(study, name, 0.9 + 0.01 * i, groups) for i, name in enumerate(claim.comparisons[0].variants)})
+    one = found(claim, {name: trained(study, name, groups) for name in claim.comparisons[0].variants})
     return one.word, one.before, one.counted
 
 
@@ -58,7 +56,7 @@ def test_a_new_bound_changes_the_word_and_new_words_do_not(study: Params, claim:
 def test_seeds_from_before_and_after_are_partly(study: Params, claim: ClaimSettings) -> None:
     groups: list[dict[str, Any]] = [{"seeds": [0, 1, 2], "claims": []}, {"seeds": [3, 4, 5], "claims": [claim.digest]}]
     assert word(study, claim, groups) == ("partly", 6, 12)
-    runs = {"base": trained(study, "base", 0.9, groups)}  # the other side is missing, so nothing counts
+    runs = {"base": trained(study, "base", groups)}  # the other side is missing, so nothing counts
     assert found(claim, runs).word == ""
 
 
