@@ -5,8 +5,10 @@ A changed sentence or number of a report shows as a difference of `reports/` in 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ import pandas as pd
 import pytest
 import torch
 
+from pipeline.commands.compare import main as compare
 from pipeline.data.datasets import load as load_arrays
 from pipeline.params import DataSettings, Params, VariantSettings
 from pipeline.params import load as load_params
+from pipeline.provenance import git
 from pipeline.report import pages, reference
 from pipeline.runner import seeds
 from pipeline.study import Training, load, tables
@@ -136,3 +140,13 @@ def test_losses_of_the_golden_run(arrays: Path, study: Params) -> None:
     trainer = Trainer(settings, load_arrays(arrays), [0], torch.device("cpu"))
     finish(trainer)
     assert [(row.train_loss, row.test_loss) for row in trainer.rows] == [pytest.approx(pair, rel=1e-4) for pair in EXPECTED]
+
+
+def test_the_example_of_a_comparison_is_what_the_command_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, _, page = (ROOT / "docs/compare-example.md").read_text(encoding="utf-8").partition("\n\n")
+    revisions = re.findall(r"(?:BASE|HEAD)=(\w+)", first)
+    if any(git("cat-file", "-e", f"{revision}^{{commit}}", cwd=ROOT).returncode for revision in revisions):
+        pytest.skip("this copy has no history")
+    with contextlib.chdir(ROOT):
+        compare([*revisions, "--out", str(tmp_path / "page.md")])
+    assert capsys.readouterr().out == page

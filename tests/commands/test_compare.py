@@ -19,7 +19,7 @@ from pipeline.evaluation.records import Evaluation, Records
 from pipeline.runner import seeds
 from pipeline.study import load, tables
 from pipeline.training.records import EpochRow
-from tests.helpers import ROOT, commit_all, git, stored
+from tests.helpers import commit_all, git, stored
 
 BASE = [0.951, 0.962, 0.958, 0.949, 0.957, 0.960, 0.955]
 HEAD = [0.961, 0.963, 0.967, 0.959, 0.956, 0.968, 0.966]
@@ -316,17 +316,3 @@ def test_mlflow_has_the_numbers_of_the_tables(
     commit()
     main([first, "HEAD", "--source", "mlflow"])
     assert "- Not whole in MLflow, so left out: `new`.\n" in capsys.readouterr().out
-
-
-def test_the_example_is_what_the_command_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, _, page = (ROOT / "docs/compare-example.md").read_text(encoding="utf-8").partition("\n\n")
-    revisions = re.findall(r"(?:BASE|HEAD)=(\w+)", first)
-    assert len(revisions) == 2
-    for revision in revisions:
-        if subprocess.run(["git", "cat-file", "-e", f"{revision}^{{commit}}"], cwd=ROOT, capture_output=True).returncode:
-            pytest.skip("this copy has no history")
-    monkeypatch.chdir(ROOT)
-    main([*revisions, "--out", str(tmp_path / "page.md")])
-    assert capsys.readouterr().out == page
