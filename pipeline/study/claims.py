@@ -248,11 +248,8 @@ def judge(
         findings.append(replace(finding, levels=levels))
     verdicts = {_of_case(case) for case in _cases(claim, findings)}
     verdict = next(verdict for verdict in ("supported", *PRECEDENCE[1:-1], "contradicted") if verdict in verdicts)
-    if is_timed(claim):
-        return Judgement(id, claim, verdict, tuple(findings))
-    ended = {*ended, *(name for name, training in trainings.items() if training.ends_at_zero)}
-    settles = any(_has_to_settle(comparison, ended) for comparison in claim.comparisons)
-    return Judgement(id, claim, verdict, tuple(findings), length, looks, settles)
+    timed, settles = is_timed(claim), any(_has_to_settle(comparison, ended) for comparison in claim.comparisons)
+    return Judgement(id, claim, verdict, tuple(findings), None if timed else length, () if timed else looks, settles)
 
 
 def _cases(claim: ClaimSettings, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], ...]:
