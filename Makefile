@@ -1,7 +1,7 @@
 # `make demo` and `make test` need only Python 3.11.4 to 3.13 with venv, git and make; each rule sets up the rest.
 # Values come from the command line alone: what the shell exports as PYTHON, SEED or IN is another's. They reach a command through the
 # environment, letter for letter: as make's text, $(shell ...) and quotes in them would run.
-GIVEN := NAME BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE CAPTION JOBS ON EXPERIMENT AGAINST MARGIN MEASURE SEEDS SERIES JSON
+GIVEN := NAME BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE JOBS ON EXPERIMENT AGAINST MARGIN MEASURE SEEDS SERIES JSON
 $(foreach name,$(GIVEN),$(eval override $(name) := $(if $(filter command,$(origin $(name))),$$(value $(name)))))
 override PYTHON := $(if $(filter command,$(origin PYTHON)),$(value PYTHON),python3)
 export PYTHON $(GIVEN)
@@ -86,8 +86,8 @@ list: $(STAMP) ## the catalogue: variants, experiments and claims
 plan: $(STAMP) ## what make repro would train, and how long that takes here; of a profile with IN=build/preview
 	@$(IN_FOLDER); python -m pipeline.commands.plan
 
-caption: $(STAMP) ## a trained captioner's captions of IMAGE=scene.png or of the test scene SCENE=n: [CAPTION=words] [VARIANT=name] [SEED=n]
-	@python -m pipeline.commands.caption --image="$$IMAGE" --scene="$$SCENE" --caption="$$CAPTION" --variant="$$VARIANT" --seed="$$SEED"
+caption: $(STAMP) ## a trained captioner's captions of IMAGE=scene.png or of the test scene SCENE=n: [VARIANT=name] [SEED=n]
+	@python -m pipeline.commands.caption --image="$$IMAGE" --scene="$$SCENE" --variant="$$VARIANT" --seed="$$SEED"
 
 classify: $(STAMP) ## what trained networks say of a digit, and where they attend: IMAGE=digit.png [VARIANT=name] [SEED=n] [IN=build/demo]
 	@image="$$(realpath -- "$$IMAGE" 2>/dev/null || echo "$$IMAGE")"; $(IN_FOLDER); \

@@ -33,7 +33,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--scene", default="", metavar="N", help="a test scene by its number, instead of a picture")
     parser.add_argument("--variant", default="", help="a trained captioner of params.yaml; caption unless said otherwise")
     parser.add_argument("--seed", default="", help="one of its seeds; the first unless said otherwise")
-    parser.add_argument("--caption", default="", metavar="WORDS", help="a caption of your own, to be told whether it is right")
     given = parser.parse_args(argv)
     params, variant = load(), given.variant or "caption"
     captioners = [name for name in params.variants if params.resolve(name).task == "captioning"]
@@ -43,8 +42,6 @@ def main(argv: list[str]) -> None:
     seed = number("SEED", given.seed, settings.train.seeds) if given.seed else settings.train.seeds[0]
     if bool(given.image) == bool(given.scene):
         raise UserError("Give a picture or the number of a test scene: `make caption IMAGE=scene.png` or `make caption SCENE=12`.")
-    if given.caption and not given.scene:
-        raise UserError("A caption of your own is judged beside a test scene: `make caption SCENE=12 CAPTION='a three at the top left'`.")
     truth: list[str] = []
     if given.image:
         picture = read(Path(given.image), 2 * settings.model.shape.size, settings.model.shape.channels)
@@ -53,8 +50,6 @@ def main(argv: list[str]) -> None:
     greedy, beam, probability = describe(settings, TRAININGS / f"{variant}{seeds.SUFFIX}", seed, picture)
     print(drawn(picture))
     print(f"\n{variant}, seed {seed}\n  greedy     {greedy}\n  beam       {beam}  (probability {probability:.2f})")
-    if given.caption:
-        print(f"  yours      {given.caption}  ({_judged(settings, given.caption.split(), truth[0].split())})")
     for reference in truth:
         print(f"  {'reference' if reference == truth[0] else '':11}{reference}")
 
@@ -63,17 +58,6 @@ def number(name: str, text: str, choices: range | tuple[int, ...]) -> int:
     if text not in (known := [*map(str, choices)]):
         raise UserError(f"There is no {name}={shown(text)}: they begin with {known[0]} and end with {known[-1]}.")
     return int(text)
-
-
-def _judged(settings: VariantSettings, words: list[str], reference: list[str]) -> str:
-    """Whether a caption says what a reference of its scene says. Raises UserError where it has an unknown word or too many."""
-    from pipeline.captioning.grammar import grammar_of
-
-    grammar = grammar_of(settings.data.dataset)
-    grammar.encode(words)
-    if (meant := grammar.parse(words)) is None:
-        return "not a whole sentence of this grammar"
-    return "true and complete" if meant == grammar.parse(reference) else "not what the scene holds"
 
 
 def read(path: Path, side: int, channels: int, *, scaled: bool = False) -> np.ndarray:
@@ -95,16 +79,14 @@ def read(path: Path, side: int, channels: int, *, scaled: bool = False) -> np.nd
             if width != height or width > _MAX_SIDE or (not scaled and width != side):  # a large one is not decoded
                 wanted = f"a square of at most {_MAX_SIDE}" if scaled else f"a scene of {side} x {side}, four cells of {side // 2}"
                 raise UserError(f"{path} has {width} x {height} pixels: give {wanted} a side.")
-            # `convert` would clip 16 bits at 255; of 32 nobody says what is white.
-            eight = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if image.mode.startswith("I;16") else image
-            if eight.mode in ("I", "F"):
-                raise UserError(f"{path} has 32 bits for a pixel: give a PNG of 8 bits.")
-            if eight.has_transparency_data:
-                seen = np.asarray(eight.convert("LA")).min(2)  # of ink that is light and not transparent
-                dark = scaled and seen.max() < _MIN_BRIGHTNESS
-                eight = Image.alpha_composite(Image.new("RGBA", eight.size, "white" if dark else "black"), eight.convert("RGBA"))
-            eight = eight.convert("L" if channels == 1 else "RGB")
-            pixels = np.asarray(eight.resize((side, side), Image.Resampling.BOX) if eight.size != (side, side) else eight)
+            if image.mode[0] in "IF":  # `convert` would clip them at 255
+                raise UserError(f"{path} has 16 or 32 bits for a pixel: give a PNG of 8 bits.")
+            seen: Image.Image = image
+            if image.has_transparency_data:
+                light = np.asarray(image.convert("LA")).min(2)  # ink that is light and not transparent
+                paper = "white" if scaled and light.max() < _MIN_BRIGHTNESS else "black"
+                seen = Image.alpha_composite(Image.new("RGBA", image.size, paper), image.convert("RGBA"))
+            pixels = np.asarray(seen.convert("L" if channels == 1 else "RGB").resize((side, side), Image.Resampling.BOX))
     except UserError:
         raise
     except Exception as error:  # a decoder's fault has no class of its own

@@ -63,6 +63,7 @@ class Side:
         tree: of a commit's own code; None for that of the working tree.
         parts: by seed.
         trained, replayed: how many seeds this command trained and replayed.
+        values: of the measure at the last look, (n,); None where nothing was measured, because both sides are the same.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Side:
     parts: dict[int, Finished] = field(default_factory=dict)
     trained: int = 0
     replayed: int = 0
+    values: FloatArray | None = None
 
     @functools.cached_property
     def settings(self) -> VariantSettings:
@@ -190,11 +192,11 @@ def main(argv: list[str]) -> int:
         os.dup2(2, 1)
     try:
         found = _judged(given, time.monotonic())
+        page = _write(found, shlex.join(argv))
     finally:
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
-    page = _write(found, shlex.join(argv))
     if given.json:
         print(json.dumps(found.to_json()))
     else:
@@ -341,6 +343,7 @@ def _values(side: Side, measure: str, n: int) -> FloatArray:
             values = measure_values(measure, side.training(n, probe, evaluated=True))
         if MEASURES[measure].ratio and (values <= 0).any():
             raise NotFormed(f"{measure} is not above 0 of each seed, so it has no ratio")
+        side.values = values
         return values
     except NotFormed as error:
         raise UserError(f"{side.name}: {error}; judge by another measure.") from None
@@ -353,7 +356,7 @@ def _write(found: Judged, asked: str) -> Path:
     """build/judge.md with its picture."""
     measure, n, sides = MEASURES[found.measure], found.last.n, []
     for side in (found.against, found.change):
-        values = np.full(n, np.nan) if found.identical else _values(side, found.measure, n) * measure.factor
+        values = np.full(n, np.nan) if side.values is None else side.values * measure.factor
         sides.append((side.name, side.training(n).test_error, values))
     unit = f" ({measure.of_value})" if measure.of_value else ""
     picture = judged.picture(sides, f"{measure.title}{unit}", [look.n for look, _, _ in found.taken])
