@@ -117,11 +117,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         modules: dict[Path, list[pytest.Item]] = defaultdict(list)
         for item in items:
             modules[item.path].append(item)
-        ordered = sorted(modules.values(), key=lambda tests: -sum(test.get_closest_marker("slow") is not None for test in tests))
+        ordered = sorted(modules.values(), key=is_slow, reverse=True)
         stretches = [ordered[first::workers] for first in range(workers)]
         # The first process makes the trained study; the others begin with what does without, instead of waiting for it.
         for stretch in stretches[1:]:
-            stretch.sort(key=_turn)
+            stretch.sort(key=lambda tests: (not is_slow(tests), any("trained" in getattr(test, "fixturenames", ()) for test in tests)))
         items[:] = [item for stretch in stretches for tests in stretch for item in tests]
     marked = [item for item in items if item.get_closest_marker("cuda")]
     if marked:
@@ -132,11 +132,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
 
-def _turn(tests: Sequence[pytest.Item]) -> int:
-    """Of a module: 0 with slow tests that do without the trained study, 1 with others that are slow, 2 without slow ones."""
-    if not any(test.get_closest_marker("slow") for test in tests):
-        return 2
-    return int(any("trained" in getattr(test, "fixturenames", ()) for test in tests))
+def is_slow(tests: Sequence[pytest.Item]) -> int:
+    """How many of a module's tests are slow."""
+    return sum(test.get_closest_marker("slow") is not None for test in tests)
 
 
 @pytest.fixture(scope="session")
@@ -330,46 +328,32 @@ def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
     ) -> results.Timings:  # fmt: skip
         rng = np.random.default_rng(0)
         factors = {"cls-loop": loop, "patch-14": patch_14, "patch-7": 0.4, "patch-2": 9.0, "reference": loop * nested, "scale-32x1": 0.4}
-        measurements, seconds = [], {}
+        measurements, seconds, profiles = [], {}, {}
         for entry in entries(study, 16):
-            tokens = entry.model.num_tokens
-            kernel = ("fused-cpu" if tokens <= 256 else "sdpa") if entry.way == "fast" else "loop over heads"
-            described = {
+            tokens, published = entry.model.num_tokens, entry.way == "published"
+            alone = 1e-6 * (1.0 if published else 0.2) * tokens**exponent
+            step = 0.05 * (1.0 if published else 0.2) * factors.get(entry.subject, 1.0)
+            seconds[entry.name] = {"step": step, "attention": alone, "growth": 0.002 + 3.3 * alone}[entry.kind]
+            kept = 4 * 16 * (8 * tokens**2 + 96 * tokens) if published else 4 * 16 * 130 * tokens
+            measurements.append({
                 "name": entry.name, "kind": entry.kind, "way": entry.way, "subject": entry.subject, "tokens": tokens,
-                "batch": entry.batch, "steps": 5, "attention": kernel, "model": entry.model.model_dump(mode="json"),
-            }  # fmt: skip
-            pace = 1.0 if entry.way == "published" else 0.2
-            if entry.kind == "step":
-                seconds[entry.name] = 0.05 * pace * factors.get(entry.subject, 1.0)
-            else:
-                alone = 1e-6 * pace * tokens**exponent
-                kept = 4 * 16 * (8 * tokens**2 + 96 * tokens) if entry.way == "published" else 4 * 16 * 130 * tokens
-                seconds[entry.name] = alone if entry.kind == "attention" else 0.002 + 3.3 * alone
-                described["saved_bytes"] = kept if entry.kind == "attention" else 4 * kept
-            measurements.append(described)
-        listed = []
-        for i in range(rounds + disturbed):
-            pace = rng.lognormal(0, 0.05)  # a slow round is slow for all
-            kept = i >= disturbed
-            times = {name: time * pace * rng.lognormal(0, noise) * (1 if kept else 3) for name, time in seconds.items()}
-            listed.append({"foreign": 0.002 if kept else 0.4, "kept": kept, "seconds": times})
-        profiles = {}
-        for entry in entries(study, 16):
+                "batch": entry.batch, "steps": 5, "model": entry.model.model_dump(mode="json"),
+                "attention": "loop over heads" if published else "fused-cpu" if tokens <= 256 else "sdpa",
+                "saved_bytes": kept if entry.kind == "attention" else 4 * kept,
+            })  # fmt: skip
             if (entry.kind == "step" and not entry.nested) or (entry.kind, entry.subject) == ("growth", "784"):
                 total, shares = 1.2 * seconds[entry.name], rng.dirichlet(np.ones(len(GROUPS)))
-                profiles[entry.name] = {
-                    "seconds": total,
-                    "groups": {group: float(total * share) for group, share in zip(GROUPS, shares, strict=True)},
-                    "operators": {group: int(rng.integers(10, 900)) for group in GROUPS},
-                }
+                groups = dict(zip(GROUPS, (total * shares).tolist(), strict=True))
+                profiles[entry.name] = {"seconds": total, "groups": groups, "operators": dict.fromkeys(GROUPS, 100)}
+        listed = []
+        for kept in [False] * disturbed + [True] * rounds:
+            pace = rng.lognormal(0, 0.05) * (1 if kept else 3)  # a slow round is slow for all
+            times = {name: time * pace * rng.lognormal(0, noise) for name, time in seconds.items()}
+            listed.append({"foreign": 0.002 if kept else 0.4, "kept": kept, "seconds": times})
+        machine = {"device": device, "name": "Some Processor (2 cores)", "threads": 1, "versions": {"python": "3.11.2", "torch": "2.15.0"}}
         raw = {
-            "started": "2026-01-02T03:04:05+00:00", "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False,
-            "machine": {"device": device, "name": "Some Processor (2 cores)", "cores": 2, "threads": 1,
-                        "versions": {"python": "3.11.2", "torch": "2.15.0"}},
-            "dataset": {"name": "mnist", "digest": "d" * 64, "images": 60000},
-            "settings": {"rounds": rounds, "steps": 20, "seconds": 240.0, "tokens": list(study.timing.tokens), "batch_size": 128,
-                         "learning_rate": 0.005, "threshold": 0.05, "order_seed": 0},
-            "measurements": measurements, "rounds": listed, "profiles": profiles,
+            "started": "2026-01-02T03:04:05+00:00", "machine": machine, "dataset": {"name": "mnist", "digest": "d" * 64},
+            "settings": {"batch_size": 128, "threshold": 0.05}, "measurements": measurements, "rounds": listed, "profiles": profiles,
         }  # fmt: skip
         (tmp_path / "timing").mkdir(exist_ok=True)
         (tmp_path / TIMINGS / f"{device}.json").write_text(json.dumps(raw))
