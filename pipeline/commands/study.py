@@ -30,7 +30,7 @@ _TAKEN = (
 LEFT = (
     "tests/golden", "tests/test_study.py", "tests/study/test_rates.py", "tests/test_readme.py",
     "tests/test_on_a_gpu.py", "tests/test_reference.py", "tests/test_workflows.py", "tests/test_commits.py", "tests/test_makefile.py",
-    "tests/test_sizes.py", "tests/report/test_numbers.py", "tests/benchmarks", "tests/docs",
+    "tests/test_sizes.py", "tests/report/test_numbers.py", "tests/benchmarks",
 )  # fmt: skip
 _RULES = ("demo", "preview", "study", "caption", "bench")  # of the Makefile
 

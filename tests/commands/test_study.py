@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from pipeline import params
 from pipeline.commands import study
 from pipeline.errors import UserError
 from pipeline.provenance import git
+from tests.conftest import Repository
 from tests.helpers import ROOT
 
 pytestmark = pytest.mark.skipif(not (ROOT / "pipeline/templates/study").exists(), reason="an own study makes no others")
@@ -77,29 +76,23 @@ def write(folder: Path, page: dict[str, str]) -> None:
             file.write_text(text)
 
 
-def run(folder: Path, *command: str) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    given = {"PYTHONPATH": str(folder), "PATH": path, "LAB_DEVICE": "cpu", "LAB_PROCESSES": "1", "LAB_ATTENTION": "sdpa"}
-    done = subprocess.run([sys.executable, "-m", *command], cwd=folder, env=os.environ | given, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_page_s_variant_claim_model_and_measure_on_own_data_reach_pages_and_mlflow(made: Path) -> None:
-    page = blocks()
+    page, repository = blocks(), Repository(made)
     assert len(page) == 6
     write(made, page)
-    rng = np.random.default_rng(0)
-    labels = {"train": np.arange(300) % 3, "test": np.arange(60) % 3}
-    images = {split: rng.integers(0, 90, (len(of), 16, 16, 3), dtype=np.uint8) for split, of in labels.items()}
-    for split, of in labels.items():
-        images[split][np.arange(len(of)), :8, :8, of] += 100
-    np.savez(
-        made / "my.npz",
-        **{f"{split}_{what}": all_of[split] for what, all_of in (("images", images), ("labels", labels)) for split in labels},
-    )
+
+    def run(command: str) -> str:
+        return repository.succeed(sys.executable, "-m", f"pipeline.commands.{command}")
+
+    rng, own_data = np.random.default_rng(0), {}
+    for split, number in (("train", 300), ("test", 60)):
+        labels = np.arange(number) % 3
+        images = rng.integers(0, 90, (number, 16, 16, 3), dtype=np.uint8)
+        images[np.arange(number), :8, :8, labels] += 100
+        own_data |= {f"{split}_images": images, f"{split}_labels": labels}
+    np.savez(made / "my.npz", **own_data)
     raw: dict[str, Any] = yaml.safe_load((made / "params.yaml").read_text())
     raw["data"] = {"dataset": "npz", "path": "my.npz", "size": 16, "channels": 3, "classes": 3}
     raw["images_shown"] = 600
@@ -110,28 +103,23 @@ def test_the_page_s_variant_claim_model_and_measure_on_own_data_reach_pages_and_
     claims = yaml.safe_load((made / "claims.yaml").read_text())
     claims["experiments"]["mlp-width"] |= {"measure": "best accuracy", "variants": ["base", "wide-mlp", "mixer"]}
     (made / "claims.yaml").write_text(yaml.safe_dump(claims))
-    run(made, "pipeline.commands.catalogue")
-    run(made, "pipeline.commands.repro")
+    run("catalogue")
+    run("repro")
     first, own = ((made / "reports" / name).read_text() for name in ("README.md", "experiments/mlp-width.md"))
     assert first.startswith("# My own study\n")
     assert re.search(r"\| mixer \|.* 2 \|", first)
     assert "Best test accuracy of an epoch" in own
     assert "W1" in first
     assert not list((made / "reports").glob("t*.md"))  # neither the thesis's nor the timing's
-    assert "Nothing is to be trained" in run(made, "pipeline.commands.repro")
-    with_mlflow = "import mlflow; print([one.name for one in mlflow.MlflowClient('sqlite:///mlflow.db').search_experiments()])"
-    path = {"PYTHONPATH": str(made)}
-    listed = subprocess.run([sys.executable, "-c", with_mlflow], cwd=made, env=os.environ | path, capture_output=True, text=True).stdout
-    assert "my-own-study/npz" in listed
-    assert "are read again" not in run(made, "pipeline.commands.plan")
+    assert "Nothing is to be trained" in run("repro")
+    listed = "import mlflow; print([one.name for one in mlflow.MlflowClient('sqlite:///mlflow.db').search_experiments()])"
+    assert "my-own-study/npz" in repository.succeed(sys.executable, "-c", listed)
+    assert "are read again" not in run("plan")
     with (made / "pipeline/data/own.py").open("a") as reader:
         reader.write("# edited\n")
-    assert "are read again" in run(made, "pipeline.commands.plan")
-    run(made, "pipeline.commands.repro")
-    assert "are read again" not in run(made, "pipeline.commands.plan")
-    images["train"] += 1
-    np.savez(
-        made / "my.npz",
-        **{f"{split}_{what}": all_of[split] for what, all_of in (("images", images), ("labels", labels)) for split in labels},
-    )
-    assert "are read again" in run(made, "pipeline.commands.plan")
+    assert "are read again" in run("plan")
+    run("repro")
+    assert "are read again" not in run("plan")
+    own_data["train_images"] += 1
+    np.savez(made / "my.npz", **own_data)
+    assert "are read again" in run("plan")
