@@ -101,8 +101,8 @@ class Side:
             raise UserError(f"The weights of {self.name} are not here: name a measure that trainings record.")
         records.arrays, records.finished = own.arrays, own.finished
         known = own.predictions / f"{self.variant}.npz"  # which has what was found of the study's seeds
-        if known.exists() and not records.predictions.exists():
-            records.predictions.mkdir(parents=True)
+        if known.exists() and not (records.predictions / known.name).exists():
+            records.predictions.mkdir(parents=True, exist_ok=True)
             shutil.copy(known, records.predictions)
         wanted = records.wanted(params, print)
         asked = wanted[self.variant]["probes"]
