@@ -58,25 +58,25 @@ def sync(*, register: bool = True) -> None:
         study = params.load()
     commit, held = _checked_out()
     damaged, recorded = list[UserError](), dict[str, Finished]()
+    for path in paths:
+        try:
+            training = _read(path, held)
+            recorded[training.run["training_id"]] = training
+        except UserError as error:
+            damaged.append(error)
     try:
         store = Store(uri)
         for one in store.runs(experiment.experiment_id for experiment in store.experiments()):
             found[one.data.tags.get("training.id", "")].append(one)
-        for path in paths:
-            try:
-                training = _read(path, held)
-            except UserError as error:
-                damaged.append(error)
-                continue
-            id = training.run["training_id"]
-            labels = {CURRENT: "true", **_places(study, path.stem)}
+        for id, training in recorded.items():
+            variant = training.run["variant"]
+            labels = {CURRENT: "true", **_places(study, variant)}
             with training_lock(id, 60):
                 run_id, new = record(store, training, found[id], labels=labels, commits=[commit] if id in held else [])
-            recorded[id] = training
             if new:
-                print(f"{path.stem}: {len(training.run['seeds'])} seeds logged", flush=True)
-            if register and path.stem == SERVED and _register(store, run_id, training):
-                print(f"{path.stem}: its first seed is registered as {study_name()}", flush=True)
+                print(f"{variant}: {len(training.run['seeds'])} seeds logged", flush=True)
+            if register and variant == SERVED and _register(store, run_id, training):
+                print(f"{variant}: its first seed is registered as {study_name()}", flush=True)
         _tidy(store, found, recorded)
         for dataset in dict.fromkeys(training.run["dataset"] for training in recorded.values()):
             show(store, store.experiment(dataset), study)

@@ -12,8 +12,7 @@ import yaml
 from PIL import Image
 
 from pipeline.data import datasets
-from pipeline.errors import UserError
-from pipeline.params import DATASETS, DataSettings, DataSource, Shape, load_variant, parse
+from pipeline.params import DATASETS, DataSettings, DataSource, Shape, load_variant
 from pipeline.stages import evaluate, fetch, prepare, report, resolve, timing, train
 
 RANDOM = DataSource("Random colours", Shape(32, 3, 7), reader="pipeline.data.datasets:read_random")
@@ -77,11 +76,3 @@ def test_a_data_set_of_colour_images_trains_is_evaluated_and_reported(raw: dict[
     page = Path("reports/experiments/colours.md").read_text()
     assert "Random colours" in page
     assert "mnist" not in page.lower()
-
-
-def test_its_side_decides_which_patches_fit(raw: dict[str, Any]) -> None:
-    assert parse(raw).base.num_tokens == 5
-    with pytest.raises(UserError, match=r"^base\.patch: 14 does not divide the image's side of 32 pixels; the nearest that does is 16\.$"):
-        parse(raw | {"base": raw["base"] | {"patch": 14}})
-    with pytest.raises(UserError, match=r"^timing\.tokens: square patches cut an image into 1, 4, 16, 64, 256, 1024 tokens, and not 49\.$"):
-        parse(raw | {"timing": raw["timing"] | {"tokens": [4, 49]}})
