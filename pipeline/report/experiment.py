@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,35 +38,19 @@ class Table:
     fold: str = ""
 
 
-@dataclass(frozen=True)
 class Tables:
-    """The tables of an experiment. `runs`: of all variants that were trained."""
+    """The tables of an experiment.
 
-    params: Params
-    experiment: ExperimentSettings
-    runs: Mapping[str, Training]
+    Attributes:
+        end: the measure of how well a training ends; `own`: the experiment's.
+    """
 
-    @cached_property
-    def level(self) -> float:
-        """Of the intervals of differences."""
-        return look_level(self.params.looks)
-
-    @cached_property
-    def task(self) -> str:
-        return self.params.resolve(self.experiment.baseline).task
-
-    @cached_property
-    def end(self) -> str:
-        """The measure of how well a training ends."""
-        return _ENDS[self.task]
-
-    @cached_property
-    def own(self) -> str:
-        """The experiment's measure."""
-        return self.end if self.experiment.measure == "accuracy" else self.experiment.measure
-
-    def label(self, variant: str) -> str:
-        return named(variant, self.experiment.label(variant))
+    def __init__(self, params: Params, experiment: ExperimentSettings, runs: Mapping[str, Training]) -> None:
+        """`runs`: of all variants that were trained."""
+        self.params, self.experiment, self.runs, self.baseline = params, experiment, runs, experiment.baseline
+        self.task = params.resolve(self.baseline).task
+        self.end = _ENDS[self.task]
+        self.own = self.end if experiment.measure == "accuracy" else experiment.measure
 
     def values(self, measure: str, variant: str) -> FloatArray | None:
         return MEASURES[measure].per_seed(self.runs[variant]) if variant in self.runs else None
@@ -84,13 +68,14 @@ class Tables:
             estimate = effect(MEASURES[measure], ours, theirs)
         except ValueError:
             return None
-        show, ends = math.exp if MEASURES[measure].ratio else float, estimate.interval(self.level)
+        show, ends = math.exp if MEASURES[measure].ratio else float, estimate.interval(look_level(self.params.looks))
         return show(estimate.mean), ends and mapped(ends, show)
 
     # --- columns ---
 
-    def _of_run(self, head: str, show: Callable[[Training], str]) -> Column:
-        return head, lambda variant: show(self.runs[variant]) if variant in self.runs else "-"
+    def _of_run(self, head: str, show: Callable[[Training], object]) -> Column:
+        """What a training has to show; a dash for nothing."""
+        return head, lambda variant: str((variant in self.runs and show(self.runs[variant])) or "-")
 
     def _n(self, measure: str) -> Column:
         def cell(variant: str) -> str:
@@ -106,19 +91,18 @@ class Tables:
         """n, mean, and standard deviation or interval."""
         show = partial(text.value, MEASURES[measure])
 
-        def column(head: str, cell: Callable[[Summary], str]) -> Column:
-            return head, lambda variant: "-" if (found := self.summary(measure, variant)) is None else cell(found)
+        def column(head: str, cell: Callable[[Summary], object]) -> Column:
+            return self._of_run(head, lambda run: (found := summarized(run, measure)) and cell(found))
 
         if interval:
             return [self._n(measure), column(head, lambda found: text.estimate(found.mean, found.interval, show))]
-        sd = column("sd", lambda found: show(found.sd) if found.n > 1 else "-")
-        return [self._n(measure), column(head, lambda found: show(found.mean)), sd]
+        return [self._n(measure), column(head, lambda found: show(found.mean)), column("sd", lambda found: found.n > 1 and show(found.sd))]
 
     def _versus(self, measure: str, head: str, *, beside: bool = False) -> Column:
         """The difference to the baseline, or to what the variant is set beside."""
 
         def cell(variant: str) -> str:
-            reference = self.experiment.beside_of(variant) if beside else self.experiment.baseline
+            reference = self.experiment.beside_of(variant) if beside else self.baseline
             found = self.difference(measure, variant, reference)
             said = "-" if found is None else text.estimate(*found, partial(text.change, MEASURES[measure]))
             return said if variant != reference else ""
@@ -126,10 +110,10 @@ class Tables:
         return head, cell
 
     def _mean(self, head: str, values: Callable[[Training], FloatArray | None], show: Callable[[float], str] = text.percent) -> Column:
-        def cell(run: Training) -> str:
+        def cell(run: Training) -> str | None:
             found = values(run)
             if found is None or np.isnan(found).all():
-                return "-"
+                return None
             return show(float(found.mean())) if np.isfinite(found).all() else "not finite"
 
         return self._of_run(head, cell)
@@ -141,13 +125,13 @@ class Tables:
 
     def _table(self, title: str, columns: Sequence[Column], variants: Sequence[str] = (), fold: str = "") -> Table:
         rows = [
-            [f"{self.label(v)}{', baseline' * (v == self.experiment.baseline)}", *(cell(v) for _, cell in columns)]
+            [f"{named(v, self.experiment.label(v))}{', baseline' * (v == self.baseline)}", *(cell(v) for _, cell in columns)]
             for v in variants or self.experiment.variants
         ]
         return Table(title, ["variant", *(head for head, _ in columns)], rows, fold)
 
     def made(self) -> list[Table]:
-        baseline, own, is_captioner = self.experiment.baseline, MEASURES[self.own], self.task == "captioning"
+        baseline, own, is_captioner = self.baseline, MEASURES[self.own], self.task == "captioning"
         error = "scene error" if is_captioner else "late test error"
         points = self._versus(self.end, f"{MINUS} {baseline} (points)")
         if is_captioner:
@@ -177,7 +161,7 @@ class Tables:
             self._of_run("min to max", lambda run: f"{text.percent(run.accuracy.min())} to {text.percent(run.accuracy.max())}"),
             self._mean("train loss", lambda run: run.train_loss[:, -1], "{:.4f}".format),
             self._mean("test loss", lambda run: run.test_loss[:, -1], "{:.4f}".format),
-            self._versus("test loss", f"test loss {MINUS} {self.experiment.baseline}"),
+            self._versus("test loss", f"test loss {MINUS} {self.baseline}"),
         ]
         return [self._table("After the last epoch; losses in nats", columns, fold="The last epoch alone, and the losses")]
 
@@ -212,33 +196,28 @@ class Tables:
 
     def _settings(self) -> Table:
         columns = [
-            ("differs by", lambda variant: text.differs(self.params, variant, self.experiment.baseline)),
+            ("differs by", lambda variant: text.differs(self.params, variant, self.baseline)),
             self._of_run("images shown", lambda run: f"{run.images_shown:,}"),
-            self._of_run(
-                "tokens", lambda run: str(run.settings.model.num_tokens) if isinstance(run.settings.model, ModelSettings) else "-"
-            ),
-            self._of_run("parameters", lambda run: f"{run.parameters:,}" if run.parameters else "-"),
-            self._of_run("FLOPs", lambda run: text.count(run.flops) if run.flops else "-"),
+            self._of_run("tokens", lambda run: isinstance(run.settings.model, ModelSettings) and run.settings.model.num_tokens),
+            self._of_run("parameters", lambda run: run.parameters and f"{run.parameters:,}"),
+            self._of_run("FLOPs", lambda run: run.flops and text.count(run.flops)),
         ]
         return self._table("The variants", columns, fold="The variants: options, images shown, tokens, parameters, FLOPs")
 
     def answer(self) -> list[tuple[str, str]]:
         """(variant, mean) of the experiment's measure: of those with the least and with the most, and of the baseline if it is neither."""
         means = {v: found.mean for v in self.experiment.variants if (found := self.summary(self.own, v)) is not None}
-        if not means:
-            return []
-        baseline, measure = self.experiment.baseline, MEASURES[self.own]
-        ends = (min(means, key=means.__getitem__), max(means, key=means.__getitem__))
-        told = dict.fromkeys((*ends, *([baseline] if baseline in means else [])))
-        note = " (the baseline)" if baseline in ends else ""
-        return [(v + note * (v == baseline), f"{text.value(measure, means[v])} {measure.of_value}".rstrip()) for v in told]
+        ends = [pick(means, key=means.__getitem__) for pick in (min, max)] if means else []
+        said = dict.fromkeys([*ends, *means.keys() & {self.baseline}])
+        note, measure = " (the baseline)" * (self.baseline in ends), MEASURES[self.own]
+        return [(v + note * (v == self.baseline), f"{text.value(measure, means[v])} {measure.of_value}".rstrip()) for v in said]
 
     def leads(self) -> list[str]:
         """A sentence of each variant that the experiment names and that was trained: its accuracy, and its errors beside others'."""
         said = []
         for variant, subject in self.experiment.lead.items():
             found = self.summary("late accuracy", variant)
-            references = dict.fromkeys((self.experiment.beside_of(variant), self.experiment.baseline))
+            references = dict.fromkeys((self.experiment.beside_of(variant), self.baseline))
             ratios = {one: self.difference("late test error", variant, one) for one in references if one != variant}
             beside = [f"{text.estimate(*ratio, text.digits)} times those of {one}" for one, ratio in ratios.items() if ratio]
             if found and beside:
