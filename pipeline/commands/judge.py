@@ -124,25 +124,13 @@ class Judged:
     margin: float
     looks: tuple[int, ...]
     taken: Sequence[tuple[Look, int, float]]  # each with the seeds that had been trained and the seconds that had passed by then
+    last: Look
+    trained: int
+    replayed: int
+    seconds: float
     identical: bool
     series: str
     number: int | None
-
-    @property
-    def last(self) -> Look:
-        return self.taken[-1][0]
-
-    @property
-    def trained(self) -> int:
-        return self.change.trained + self.against.trained
-
-    @property
-    def replayed(self) -> int:
-        return self.change.replayed + self.against.replayed
-
-    @property
-    def seconds(self) -> float:
-        return self.taken[-1][2]
 
     def estimate(self, look: Look) -> str:
         return text.estimate(look.effect, look.interval, functools.partial(text.change, MEASURES[self.measure]))
@@ -166,12 +154,11 @@ class Judged:
     def to_json(self) -> dict[str, Any]:
         last = self.last
         return {
-            "answer": last.answer, "status": STATUS[last.answer], "sentence": self.sentence,
-            "change": self.change.name, "against": self.against.name, "measure": self.measure, "margin": self.margin,
-            "effect": last.effect, "interval": last.interval and [last.interval.low, last.interval.high],
-            "level": last.interval and last.interval.level, "identical": self.identical, "seeds": last.n, "looks": list(self.looks),
-            "needed": last.needed, "trained": self.trained, "replayed": self.replayed, "seconds": round(self.seconds, 1),
-            "series": self.series or None, "proposal": self.number,
+            "answer": last.answer, "status": STATUS[last.answer], "sentence": self.sentence, "change": self.change.name,
+            "against": self.against.name, "measure": self.measure, "margin": self.margin, "effect": last.effect,
+            "interval": last.interval and [last.interval.low, last.interval.high], "level": last.interval and last.interval.level,
+            "identical": self.identical, "seeds": last.n, "looks": list(self.looks), "needed": last.needed, "trained": self.trained,
+            "replayed": self.replayed, "seconds": round(self.seconds, 1), "series": self.series or None, "proposal": self.number,
         }  # fmt: skip
 
 
@@ -217,18 +204,20 @@ def _judged(given: argparse.Namespace, start: float) -> Judged:
     looks, device = looks_up_to(given.seeds), pool.choose_device()
     number = _number(given.series, [*key[0], *key[1], measure, str(margin)])
     error = error_of(number) if number else error_of(1) * math.pi**2 / 6
-    taken: list[tuple[Look, int, float]] = []
+    taken = []
     for n in looks:
         _grow([against, change], n, device)
         if identical := _rows(change, n) == _rows(against, n):
             look = Look(n, float(MEASURES[measure].ratio), None, "the same")
         else:
             look = judge(measure, *(_values(side, measure, n) for side in (change, against)), looks=looks, margin=margin, error=error)
-        taken.append((look, change.trained + against.trained, time.monotonic() - start))
+        trained, seconds = change.trained + against.trained, time.monotonic() - start
+        taken.append((look, trained, seconds))
         if look.answer != UNDECIDED:
             break
         print(f"{n} seeds a side do not decide: {text.estimate(look.effect, look.interval, text.digits)}", flush=True)
-    return Judged(change, against, measure, margin, looks, taken, identical, given.series, number)
+    replayed = change.replayed + against.replayed
+    return Judged(change, against, measure, margin, looks, taken, look, trained, replayed, seconds, identical, given.series, number)
 
 
 # --- what is asked for ---

@@ -49,11 +49,8 @@ def refresh() -> None:
 
 
 def lay_out(name: str) -> Path:
-    """Makes or refreshes the nested repository build/NAME: a DVC repository without SCM whose dvc.yaml is the root's own.
-
-    Raises:
-        UserError: there is no such profile, or it or the root's settings are wrong.
-    """
+    """Makes or refreshes the nested repository build/NAME, a DVC repository without SCM whose dvc.yaml is the root's own. Raises UserError
+    as `read` does."""
     settings, directory = read(name), ROOT / "build" / name
     if (mirror := os.environ.get("MNIST_MIRROR")) and (ROOT / mirror).is_dir():  # relative to the root, not to where the stages run
         os.environ["MNIST_MIRROR"] = str((ROOT / mirror).resolve())
@@ -82,11 +79,8 @@ def write_settings(directory: Path, settings: Mapping[str, Any], header: str = "
 def stages_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """dvc.yaml without the stages that a study has no use for: scenes where nothing writes captions, timing where nothing is timed."""
     study, stages = params.parse(settings), params.read(ROOT / "dvc.yaml")
-    needed = {
-        "scenes": any(study.resolve(name).task == "captioning" for name in study.variants),
-        "timing": bool(study.timing.subjects),
-    }
-    idle = {stage: {"scenes": "data/scenes"}.get(stage, stage) for stage, is_needed in needed.items() if not is_needed}
+    idle = {} if study.timing.subjects else {"timing": "timing"}
+    idle |= {} if any(study.resolve(name).task == "captioning" for name in study.variants) else {"scenes": "data/scenes"}
     stages["stages"] = {name: stage for name, stage in stages["stages"].items() if name not in idle}
     for stage in stages["stages"].values():
         stage = stage.get("do", stage)
@@ -127,13 +121,10 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     """A study with a profile's change laid over it; both as YAML gives them, the study already checked.
 
     Mappings are merged key by key; lists and scalars take the study's place, and so do `experiments`, `claims`, `ranking` and
-    `timing.subjects` as a whole. `variants` of the change names those that stay, each with
-    what it changes; a name that the study does not have is left out with a note, and where it names none that is there, all stay. A
-    change of `train.seeds` holds for every variant, also where the study gives one seeds of its own. An experiment left with fewer than
-    two variants or without its baseline goes. The study's claims stay: what they say of a variant that is gone is not run.
-
-    Raises:
-        UserError: what comes of it is no valid study.
+    `timing.subjects` as a whole. `variants` of the change names those that stay, each with what it changes; a name that the study does
+    not have is left out with a note, and where it names none that is there, all stay. A change of `train.seeds` holds for every variant.
+    An experiment left with fewer than two variants or without its baseline goes. The study's claims stay: what they say of a variant that
+    is gone is not run. Raises UserError where no valid study comes of it.
     """
     if not isinstance(change, Mapping) or not isinstance(change.get("variants") or {}, Mapping):
         raise UserError("a profile is a mapping of what it changes, and so is its variants; for example `train: {epochs: 3}`.")

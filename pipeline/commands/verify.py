@@ -45,15 +45,13 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipeline.commands.verify", description="Whether the committed results hold.")
     parser.add_argument("--variant", default="", help="this variant alone, without the pages")
     parser.add_argument("--seed", default="", help="this seed instead of each variant's first; its weights have to be here")
-    parser.add_argument("--train", default="", help="1: train the seed again, in a temporary folder")
+    parser.add_argument("--train", default="", choices=("", "0", "1"), help="1: train the seed again, in a temporary folder")
     given = parser.parse_args(argv)
     params, records = load_params(), Records()
     variants = {name: params.resolve(name) for name in ([given.variant] if given.variant else params.variants)}
     known = [str(seed) for seed in sorted({seed for settings in variants.values() for seed in settings.train.seeds})]
     if given.seed and given.seed not in known:
         raise UserError(f"{given.variant or 'The study'} has no seed {shown(given.seed)}, only {', '.join(known)}.")
-    if given.train not in ("", "0", "1"):
-        raise UserError(f"TRAIN is {given.train!r}; 1 trains the seed again.")
     if given.train == "1" and not (given.variant and given.seed):
         raise UserError("TRAIN=1 trains one seed: say which, for example with VARIANT=base SEED=0.")
     chosen = {

@@ -29,7 +29,6 @@ VALUES = [
     (verify.main, ["--variant=bse"], "There is no variant 'bse'; the nearest is 'base'."),
     (verify.main, ["--variant=../store/base"], "There is no variant '../store/base'"),
     (verify.main, ["--seed=77"], "The study has no seed '77'"),
-    (verify.main, ["--variant=base", "--seed=1", "--train=yes"], "TRAIN is 'yes'"),
     (verify.main, ["--seed=0", "--train=1"], "TRAIN=1 trains one seed"),
     (verify.main, ["--variant=base", "--seed=1"], "There is nothing to verify"),
     (caption.main, ["--scene=1", "--image=a.png"], "Give a picture or the number of a test scene"),
