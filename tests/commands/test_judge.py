@@ -99,8 +99,8 @@ def test_each_answer_has_its_exit_status(study: Repository) -> None:
     assert (study.path / "build" / "judge.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_commit_is_judged_by_its_own_code_and_settings(committed: Repository) -> None:
     committed.edit(train={"learning_rate": 1e-6})
     commit_all(committed.path)
