@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from pipeline.errors import UserError
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ModelSettings, Params
-from pipeline.study.effects import RankEstimate
+from pipeline.study.effects import RankEstimate, mapped
 from pipeline.study.files import TIMINGS
 from pipeline.study.statistics import Interval
 from pipeline.timing.power_law import fit_power_law
@@ -73,7 +73,7 @@ class Timings:
             return None
         logs = RankEstimate(np.log(self.seconds(slower) / self.seconds(faster)))
         ends = logs.interval()
-        return math.exp(logs.mean), ends and Interval(math.exp(ends.low), math.exp(ends.high), ends.level)
+        return math.exp(logs.mean), ends and mapped(ends, math.exp)
 
     def exponent_estimate(self, measure: str, way: Way) -> RankEstimate | None:
         """The estimate of `exponent` over the rounds; None if there is none."""
