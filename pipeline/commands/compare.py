@@ -18,7 +18,7 @@ import numpy as np
 from pipeline.errors import UserError, run_command
 from pipeline.report import text
 from pipeline.study import Study, Training, load
-from pipeline.study.effects import contrast, of_shares, paired_contrast
+from pipeline.study.effects import contrast, of_shares
 from pipeline.study.git import Repository
 from pipeline.study.statistics import Interval, holm, sign_flip_p
 from pipeline.study.training import CAUSES
@@ -169,7 +169,7 @@ def _change(base: Training, head: Training) -> Change:
     keys = sorted(causes[0].keys() & causes[1].keys(), key=lambda key: (CAUSES.index(key) if key in CAUSES else len(CAUSES), key))
     paired = {*base.seeds} == {*head.seeds}
     ours, theirs = (head.accuracy[others], base.accuracy[rows]) if paired else (head.accuracy, base.accuracy)
-    estimate = of_shares((paired_contrast if paired else contrast)(ours, theirs), 2)
+    estimate = of_shares(contrast(ours, theirs, paired=paired), 2)
     why = tuple(_arrow(key, causes[0][key], causes[1][key]) for key in keys if causes[0][key] != causes[1][key])
     interval = estimate.interval() if paired or estimate.error else None  # without a spread nothing is known of other seeds
     p = estimate.p if not paired else sign_flip_p(ours, theirs) if len(rows) > 1 else None

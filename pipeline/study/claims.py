@@ -35,7 +35,6 @@ from pipeline.study.effects import (
     look_level,
     mapped,
     of_shares,
-    paired_contrast,
     to_decide,
     vote_estimate,
 )
@@ -525,7 +524,7 @@ def _settled(finding: Finding, sample: _Sample, sides: Mapping[str, Training], s
     except NotFormed as error:
         return replace(finding, verdict="not settled", needed=None, why=Why.NOT_FORMED, fault=str(error))
     late, earlier = ([_scaled(comparison, part) for part in one.parts] for one in (sample, before))
-    movement = (paired_contrast if comparison.paired else contrast)(*(now - then for now, then in zip(late, earlier, strict=True)))
+    movement = contrast(*(now - then for now, then in zip(late, earlier, strict=True)), paired=comparison.paired)
     assert finding.interval is not None
     ends = movement.interval(finding.interval.level)
     if ends is None or ends.low <= 0 <= ends.high:

@@ -168,34 +168,32 @@ def share_contrast(*sides: Sequence[float] | FloatArray) -> ShareEstimate:
     return ShareEstimate(tuple(int(row.sum()) for row in rows), tuple(row.size for row in rows))
 
 
-def contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
-    """The mean of one side, the difference of two, or of four sides (a - b) - (c - d); the sides are independent.
+def contrast(*sides: Sequence[float] | FloatArray, paired: bool = False) -> Estimate:
+    """The mean of one side, the difference of two, or of four sides (a - b) - (c - d).
 
     With the variances s² and sizes n of the sides the error is √Σ s²/n, with (Σ s²/n)² / Σ (s²/n)²/(n - 1) degrees of freedom
     (Welch 1947).
 
     Args:
         sides: (n,) finite numbers each, one per seed.
+        paired: whether entry i of all sides is of the same seed, so that the differences are one side; else they are independent.
 
     Raises:
-        ValueError: a side has no values, or one that is not finite.
+        ValueError: a side has no values, or one that is not finite; or pairs of different lengths.
     """
     rows = [row_of(side) for side in sides]
-    mean = sum(sign * float(row.mean()) for sign, row in zip((1, -1, -1, 1), rows, strict=False))
-    return _estimate(mean, rows, max(float(np.abs(row).max()) for row in rows))
-
-
-def _estimate(mean: float, rows: Sequence[FloatArray], size: float) -> Estimate:
-    """The estimate from rows that were computed from numbers of at most `size`.
-
-    Accuracies are shares of images, so values that are equal on paper often differ in their last bits. That is rounding and no spread,
-    and an interval made of it would be far too short.
-    """
-    mean = 0.0 if abs(mean) <= ROUNDING * size else mean
+    # Accuracies are shares of images, so values that are equal on paper often differ in their last bits. That is rounding and no
+    # spread, and an interval made of it would be far too short.
+    rounding = ROUNDING * max(float(np.abs(row).max()) for row in rows)
+    signs = (1, -1, -1, 1)
+    if paired:
+        rows, signs = [np.sum([sign * row for sign, row in zip(signs, rows, strict=False)], axis=0)], (1, 0, 0, 0)
+    mean = sum(sign * float(row.mean()) for sign, row in zip(signs, rows, strict=False))
+    mean = 0.0 if abs(mean) <= rounding else mean
     sizes = tuple(row.size for row in rows)
     if min(sizes) < 2:
         return Estimate(mean, math.nan, math.nan)
-    variances = tuple(0.0 if np.ptp(row) <= ROUNDING * size else float(row.var(ddof=1)) for row in rows)
+    variances = tuple(0.0 if np.ptp(row) <= rounding else float(row.var(ddof=1)) for row in rows)
     squared = sum(variance / n for variance, n in zip(variances, sizes, strict=True))
     if not squared:
         return Estimate(mean, 0.0, math.inf)
@@ -204,21 +202,8 @@ def _estimate(mean: float, rows: Sequence[FloatArray], size: float) -> Estimate:
     return Estimate(mean, math.sqrt(squared), freedom)
 
 
-def paired_contrast(*sides: Sequence[float] | FloatArray) -> Estimate:
-    """As `contrast`, of the differences seed by seed; entry i of all sides has to be of the same seed.
-
-    Raises:
-        ValueError: the lengths differ, or as `contrast`.
-    """
-    rows = [row_of(side) for side in sides]
-    if len({row.shape for row in rows}) > 1:
-        raise ValueError(f"a pairing needs the same seeds on all sides, not shapes {' and '.join(str(row.shape) for row in rows)}")
-    differences: FloatArray = np.sum([sign * row for sign, row in zip((1, -1, -1, 1), rows, strict=False)], axis=0)
-    return _estimate(float(differences.mean()), [differences], max(float(np.abs(row).max()) for row in rows))
-
-
 def effect(measure: Measure, *sides: Sequence[float] | FloatArray, paired: bool = False) -> Estimate | ShareEstimate:
-    """The effect on a measure: `contrast`, `paired_contrast` or `share_contrast` of the sides, of logarithms where effects are ratios.
+    """The effect on a measure: `contrast` or `share_contrast` of the sides, of logarithms where effects are ratios.
 
     Raises:
         ValueError: as `contrast`; a logarithm may be what is not finite.
@@ -228,7 +213,7 @@ def effect(measure: Measure, *sides: Sequence[float] | FloatArray, paired: bool 
             sides = tuple(np.log(side) for side in sides)
     if measure.share and not paired and len(sides) <= 2:
         return share_contrast(*sides)
-    estimate = (paired_contrast if paired else contrast)(*sides)
+    estimate = contrast(*sides, paired=paired)
     return of_shares(estimate, len(sides)) if measure.of_value == "%" and not measure.ratio else estimate
 
 

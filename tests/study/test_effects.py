@@ -19,7 +19,6 @@ from pipeline.study.effects import (
     contrast,
     look_level,
     look_orders,
-    paired_contrast,
     vote_estimate,
 )
 from pipeline.study.statistics import vote
@@ -62,19 +61,19 @@ def test_four_sides_worked_by_hand() -> None:
 def test_pairs_are_the_t_interval_of_their_differences(rows: list[tuple[float, ...]]) -> None:
     a, b, c, d = (np.array(side) for side in zip(*rows, strict=True))
     for sides, differences in (((a, b), a - b), ((a, b, c, d), a - b - (c - d))):
-        found = paired_contrast(*sides)
+        found = contrast(*sides, paired=True)
         assert found.mean == pytest.approx(differences.mean(), abs=1e-9)
         if np.ptp(differences) > 1e-6:
             assert found.error == pytest.approx(stats.sem(differences), rel=1e-6)
             assert found.freedom == pytest.approx(len(rows) - 1)
-    with pytest.raises(ValueError, match="same seeds on all sides"):
-        paired_contrast(a, b[:-1])
+    with pytest.raises(ValueError, match="shape"):
+        contrast(a, b[:-1], paired=True)
 
 
 def test_differences_that_are_equal_on_paper_have_no_spread() -> None:
     ours, theirs = np.array([0.9631, 0.9731, 0.9502]), np.array([0.9602, 0.9702, 0.9473])
     assert np.ptp(ours - theirs) > 0
-    assert paired_contrast(ours, theirs).error == 0
+    assert contrast(ours, theirs, paired=True).error == 0
     same = contrast([0.97, 0.97], [0.97, 0.97])
     assert (same.mean, same.error, same.p) == (0.0, 0.0, None)
 
