@@ -112,15 +112,6 @@ class TestVariants:
         assert [study.resolve(name).stackable for name in ("base", "cnn", "caption")] == [True, False, False]
         assert [study.resolve(name).task for name in ("base", "caption")] == ["classification", "captioning"]
 
-    def test_merge_keys_are_read(self, tmp_path: Path, raw: dict[str, Any]) -> None:
-        text = (ROOT / "tests/params.yaml").read_text()
-        text = text.replace("  wide: {", "  wide: &wide {").replace("deep: {from: wide,", "deep: {<<: *wide,")
-        assert "<<: *wide" in text
-        (tmp_path / "params.yaml").write_text(text)
-        merged = params.load(tmp_path / "params.yaml")
-        assert "from" not in merged.variants["deep"]
-        assert merged.resolve("deep") == params.parse(raw).resolve("deep")
-
     def test_images_are_counted_in_the_arrays(self, raw: dict[str, Any], arrays: Path, tmp_path: Path, monkeypatch: Any) -> None:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(data, "COUNTED", data.COUNTED[:3])  # without those of the fixture
