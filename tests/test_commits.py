@@ -22,8 +22,8 @@ _PARTS = re.compile(r"```sh\n(.*?)```", flags=re.DOTALL)
 def commit(repository: Repository, message: str) -> str:
     """Adds what README says, and commits it."""
     readme = (ROOT / "README.md").read_text()
-    (command,) = re.findall(r"^git add (.*?)(?: +#.*)?$", readme, flags=re.MULTILINE)
-    git(repository.path, "add", *command.partition(" &&")[0].split())
+    (words,) = re.findall(r"`git add (.*?) && git commit`", readme)
+    git(repository.path, "add", *words.split())
     git(repository.path, "commit", "--quiet", "--allow-empty", "--message", message)
     assert git(repository.path, "status", "--porcelain") == ""  # it was all
     return git(repository.path, "rev-parse", "HEAD").strip()
