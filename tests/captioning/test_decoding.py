@@ -147,16 +147,6 @@ def written(ids: Tensor) -> list[int]:
     return [word for word in ids[0].tolist() if word != PAD]
 
 
-def test_a_beam_finds_what_greedy_passes_by() -> None:
-    # Greedy: 3, then an even choice, 0.6 * 0.5 = 0.3. Better: 4, then the end, 0.4 * 0.9 = 0.36.
-    model = Chain({BOS: {3: 0.6, 4: 0.4}, 3: {5: 0.5, 6: 0.5}, 4: {EOS: 0.9, 5: 0.1}, 5: {EOS: 1.0}, 6: {EOS: 1.0}})
-    image = torch.zeros(1, 1)
-    assert written(greedy(model, image)) == [3, 5, EOS]  # of two equal words the lower
-    ids, scores = beam(model, image, 2)
-    assert written(ids) == [4, EOS]
-    torch.testing.assert_close(scores, torch.tensor([0.36]).log())
-
-
 def test_of_equal_captions_the_better_beam_s_and_the_lower_word_s_comes_first() -> None:
     model = Chain({BOS: {3: 0.25, 4: 0.25, 5: 0.25, 6: 0.25}, **{word: {EOS: 1.0} for word in (3, 4, 5, 6)}})
     assert written(beam(model, torch.zeros(1, 1), 4)[0]) == [3, EOS]

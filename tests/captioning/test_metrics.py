@@ -13,19 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 
+from pipeline.captioning import metrics
 from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD, PHRASINGS, Grammar
-from pipeline.captioning.metrics import (
-    Captions,
-    CiderD,
-    Measures,
-    bleu,
-    bleu_statistics,
-    edit_distance,
-    exact_matches,
-    measure,
-    num_words,
-    summarise,
-)
+from pipeline.captioning.metrics import Captions, CiderD, Measures, bleu, bleu_statistics, measure, summarise
 
 FIXTURE = json.loads((Path(__file__).parent / "cider_d.json").read_text())
 SENTENCES = [scene["references"] for scene in FIXTURE["scenes"]]
@@ -79,18 +69,6 @@ def test_bleu_is_sacrebleus_of_any_corpus(corpus: list[tuple[str, list[str]]]) -
     assert ours == pytest.approx(sacrebleu(captions, references), rel=1e-12)
 
 
-def test_bleu_by_hand() -> None:
-    # "a b a a" of "a b c" and "a a b c": a counts twice, b once; "a b" once; nothing longer. Nearest in length: four words.
-    captions = np.array([[3, 4, 3, 3, EOS]], dtype=np.uint8)
-    references = np.array([[[3, 4, 5, EOS, PAD], [3, 3, 4, 5, EOS]]], dtype=np.uint8)
-    correct, words, reference_words = bleu_statistics(captions, references)
-    assert correct.tolist() == [[3, 2, 0, 0]]
-    assert (words.tolist(), reference_words.tolist()) == ([4], [4])
-    assert bleu(correct, words, reference_words) == 0
-    # Between references of three and five words a caption of four takes the shorter.
-    assert bleu_statistics(captions, np.array([[[3, 3, 3, 3, 3], [3, 3, 3, EOS, PAD]]], dtype=np.uint8))[2].tolist() == [3]
-
-
 def slow_distance(left: list[int], right: list[int]) -> int:
     if not left or not right:
         return len(left) + len(right)
@@ -104,15 +82,15 @@ def slow_distance(left: list[int], right: list[int]) -> int:
 def test_edit_distance_is_the_recursion_of_its_definition(captions: list[list[int]]) -> None:
     first, *references = np.array([[*words, EOS, *[PAD] * 5][:6] for words in captions], dtype=np.uint8)
     expected = min(slow_distance(captions[0], words) for words in captions[1:])
-    assert edit_distance(first[None], np.stack(references)[None]).tolist() == [expected]
+    assert metrics.edit_distance(first[None], np.stack(references)[None]).tolist() == [expected]
 
 
 def test_a_caption_ends_at_its_first_eos() -> None:
     captions = np.array([[3, 4, EOS, 5, EOS], [3, PAD, BOS, 4, 5], [EOS, PAD, PAD, PAD, PAD]], dtype=np.uint8)
     references = np.array([[[3, 4, EOS, PAD, PAD]]] * 3, dtype=np.uint8)
-    assert num_words(captions).tolist() == [2, 5, 0]
-    assert exact_matches(captions, references).tolist() == [[True], [False], [False]]
-    assert edit_distance(captions, references).tolist() == [0, 3, 2]
+    assert metrics.num_words(captions).tolist() == [2, 5, 0]
+    assert metrics.exact_matches(captions, references).tolist() == [[True], [False], [False]]
+    assert metrics.edit_distance(captions, references).tolist() == [0, 3, 2]
     clean = np.array([[3, 4, EOS, PAD, PAD]], dtype=np.uint8)
     corpus = np.array([[[3, 4, EOS, PAD, PAD]], [[4, 3, EOS, PAD, PAD]]], dtype=np.uint8)
     assert CiderD(corpus).score(captions[:1], np.array([0])) == CiderD(corpus).score(clean, np.array([0])) > 0

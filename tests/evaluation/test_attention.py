@@ -29,16 +29,6 @@ def test_pages_say_how_many_test_images_a_probe_looks_at(module: Any) -> None:
         assert f"first {module.NUM_IMAGES:,} test images" in note
 
 
-def test_entropy_by_loops_and_at_its_ends() -> None:
-    weights = distributions(np.random.default_rng(0), 2, 3, 4, 5, 7)
-    found = attention.entropy(weights)
-    assert found.shape == (2, 3, 4, 5)
-    for place in np.ndindex(2, 3, 4, 5):
-        assert found[place] == pytest.approx(-sum(p * math.log(p) for p in weights[place] if p > 0), abs=1e-12)
-    assert attention.entropy(np.array([0.0, 1.0, 0.0])) == 0.0
-    assert attention.entropy(np.full(50, 1 / 50)) == pytest.approx(math.log(50))
-
-
 def test_distance_worked_out_by_hand(raw_params: dict[str, Any]) -> None:
     """Two by two patches of 14 pixels, a class token and memory slots: equal weights reach (0 + 14 + 14 + 14 √2) / 4 pixels."""
     settings = ModelSettings.model_validate(raw_params["base"] | {"patch": 14, "memory": 2})
@@ -64,17 +54,6 @@ def rollout_by_loops(weights: np.ndarray, residual: bool = True) -> np.ndarray:
             step[i] = [value / total for value in step[i]]
         result = [[sum(step[i][k] * result[k][j] for k in range(tokens)) for j in range(tokens)] for i in range(tokens)]
     return np.array(result)
-
-
-@pytest.mark.parametrize("residual", [True, False])
-@pytest.mark.parametrize("slots", [0, 3])
-def test_rollout_by_loops(slots: int, residual: bool) -> None:
-    weights = distributions(np.random.default_rng(1), 3, 4, 2, 6, 6 + slots)
-    found = attention.rollout(weights, residual=residual)
-    assert found.shape == (4, 6, 6)
-    for image in range(4):
-        np.testing.assert_allclose(found[image], rollout_by_loops(weights[:, image], residual), atol=1e-13)
-    np.testing.assert_allclose(found.sum(-1), 1.0, atol=1e-13)
 
 
 def test_rollout_worked_out_by_hand() -> None:
@@ -107,26 +86,6 @@ def test_source_row_is_of_what_the_head_reads(raw_params: dict[str, Any], pool: 
     rolled = np.random.default_rng(2).random((3, 4, 4))
     found = attention.source_row(rolled, settings_of(raw_params, pool=pool, cls_insert=cls_insert))
     np.testing.assert_allclose(found[1, 2], sum(rolled[1, i, 2] for i in read) / len(read))
-
-
-def test_patch_ink_by_loops() -> None:
-    images = np.random.default_rng(3).integers(0, 256, (2, 28, 28), dtype=np.uint8)
-    found = attention.patch_ink(images, 4)
-    for image in range(2):
-        for row in range(4):
-            for column in range(4):
-                pixels = [int(images[image, 7 * row + y, 7 * column + x]) for y in range(7) for x in range(7)]
-                assert found[image, 4 * row + column] == pytest.approx(sum(pixels) / 49 / 255, abs=1e-15)
-
-
-def test_ink_correlation_is_scipys_image_by_image() -> None:
-    rng = np.random.default_rng(4)
-    looked, ink = rng.random((20, 49)), rng.random((20, 49))
-    ink[:, 20:] = 0.0  # paper, as in most patches of a digit: ties
-    found = attention.ink_correlation(looked, ink)
-    np.testing.assert_allclose(found, [stats.spearmanr(a, b).statistic for a, b in zip(looked, ink, strict=True)], atol=1e-12)
-    np.testing.assert_allclose(attention.ink_correlation(ink**3 + 1, ink), 1.0)
-    np.testing.assert_allclose(attention.ink_correlation(-ink, ink), -1.0)
 
 
 def test_ink_correlation_of_what_does_not_vary() -> None:

@@ -214,7 +214,7 @@ def other_lanes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_number_of_lanes_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     other = other_lanes(monkeypatch)
 
@@ -338,7 +338,7 @@ def test_two_processes_fill_a_fresh_cache_at_once_and_a_damaged_one_is_survived(
     assert finish(start(NUMBA_CACHE_DIR=str(tmp_path))) == results[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_place_for_a_cache_is_no_obstacle(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "pipeline" / "kernels" / "__pycache__").write_text("a file where numba wants a directory")

@@ -108,14 +108,6 @@ def test_full_attention_starts_as_torch_s_does() -> None:
     assert not ours.qkv.bias.any() | ours.out.bias.any()
 
 
-def test_sliced_attention_starts_as_its_linear_layers_would() -> None:
-    torch.manual_seed(0)
-    values = torch.cat([SlicedAttention(32, 8).weight.detach().flatten() for _ in range(50)])
-    reference = torch.cat([nn.Linear(4, 4).weight.detach().flatten() for _ in range(1200)])
-    assert values.abs().max() <= reference.abs().max() * 1.001
-    assert abs(values.std() / reference.std() - 1) < 0.02
-
-
 @KINDS
 @pytest.mark.parametrize("memory", [0, 4])
 def test_dropout_falls_on_the_weights_in_training_alone(kind: Kind, memory: int) -> None:
