@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -25,6 +27,7 @@ from pipeline.errors import UserError
 from pipeline.models import VisionTransformer, build, count_parameters
 from pipeline.params import Params
 from pipeline.timing.published import LoopedAttention
+from pipeline.training.engine import Trainer
 from pipeline.training.fused import FusedTrainer
 from tests.torch_vit import TorchVit
 
@@ -199,3 +202,37 @@ def _copy(root: Path) -> Path:
     for ending in (".json", ".csv"):
         shutil.copy((ROOT / NAME).with_suffix(ending), target.with_suffix(ending))
     return target
+
+
+def test_what_does_not_count_is_left_out_and_marked() -> None:
+    table = _table((1, "ours-10", 5.0, True), (2, "ours-10", 9.0, False), (1, "thesis", 24.0, True), (1, "timm-loader", 9.0, False))
+    assert results.by_round(table, "ours-10") == {1: 5.0}
+    facts = results.read_facts((ROOT / NAME).with_suffix(".json")) | {"quick": True, "overheads": []}
+    text = page.render("some-cpu", table, facts)
+    assert "Its numbers are not to be quoted" in text
+    assert "| 24.0 [24.0 .. 24.0] | 2,500 | 4.80 [4.80, 4.80] |  |" in text
+    assert "2 of 4 timings do not count" in text
+    assert "- Without an undisturbed timing: timm, DataLoader." in text
+
+
+def test_times_are_scaled_to_an_epoch_of_one_seed(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 4.0)
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    epochs = loops.preloaded_epochs(blobs(10 * 128, 50), CPU)
+    timing = loops.time_training(lambda: thesis_vit(FIRST), epochs, device=CPU, steps=2, published=True)
+    assert (timing.steps, timing.parameters, timing.epoch_seconds) == (2, 10_602, 4.0 / 2 * 469)
+    monkeypatch.setattr(Trainer, "run_epoch", lambda trainer: [SimpleNamespace(seconds=12.0)])
+    epoch = ours.epochs_of(Trainer, ours.variant(THESIS, 2, 2, 3), blobs(3 * 128, 10), CPU)
+    assert epoch() == pytest.approx(12.0 / (2 * 3) * 469)
+
+
+@pytest.mark.parametrize("content", [None, "round\n1\n", "", "six"])
+def test_other_files_are_refused_by_a_sentence(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "machine.csv"
+    _table((1, "ours-10", 6.0, True)).to_csv(path, index=False)
+    assert results.read(path).epoch_seconds.tolist() == [6.0]
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match="missing" if content is None else "damaged"):
+        results.read(path)

@@ -21,6 +21,7 @@ from pipeline.captioning.scenes import compose
 from pipeline.captioning.self_critical import advantages, self_critical_losses
 from pipeline.data.datasets import load
 from pipeline.params import BaselineSettings, CaptionerSettings, DataSettings, Params, ScenesSettings, VariantSettings
+from pipeline.runner import replay
 from pipeline.training.engine import Trainer
 from tests.helpers import finish
 
@@ -65,6 +66,21 @@ def test_the_loss_of_a_step_is_the_mean_over_its_words(study: Params, data: Scen
         logits = made.stack.module(pictures[:, None].float() / 255, before)
     expected = F.cross_entropy(logits.flatten(0, 1), captions.flatten(), ignore_index=PAD)
     assert losses.mean().item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_no_graph_is_replayed_in_self_critical_epochs(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, epochs = trainer(study, data, self_critical_epochs=1), list[int]()
+    monkeypatch.setattr(made.driver, "stop_graphs", lambda: epochs.append(epoch))
+    for epoch in (1, 2, 3):
+        made.learning.begin(epoch)
+    assert epochs == [3]
+
+
+def test_another_choice_of_references_is_seen_by_replay(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = replay.tables(trainer(study, data))[0]
+    monkeypatch.setattr(learning, "choose", lambda key, step, size: (choose(key, step, size) + 1) % len(PHRASINGS))
+    after = replay.tables(trainer(study, data))[0]
+    assert {name for name in before if before[name] != after[name]} == {"augmentation"}
 
 
 def test_references_are_chosen_evenly_and_anew_in_every_step() -> None:

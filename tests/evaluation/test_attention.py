@@ -16,12 +16,6 @@ from pipeline.models import attention_maps, build
 from pipeline.params import ModelSettings
 
 
-def distributions(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Rows that sum to 1, some entries 0."""
-    values = rng.exponential(size=shape) * (rng.random(shape) > 0.2) + 1e-12
-    return values / values.sum(-1, keepdims=True)
-
-
 @pytest.mark.parametrize("module", [attention, recurrence, saturation], ids=lambda module: module.__name__.rpartition(".")[2])
 def test_pages_say_how_many_test_images_a_probe_looks_at(module: Any) -> None:
     probe = module.__name__.rpartition(".")[2]

@@ -34,19 +34,24 @@ GROUPS = ([0], [0, 1])  # a plain module, and a stack under vmap
 Forward = Callable[[nn.Module, Tensor], Tensor]
 
 
-def own(monkeypatch: pytest.MonkeyPatch, forward: Forward, prepare: Callable[[nn.Module], object] = lambda module: None) -> None:
-    """Has every model be one that calls `forward(model, logits)` at its end."""
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch, tiny_trainer: Callable[..., Trainer]) -> Callable[..., Trainer]:
+    """Trains models that call `forward(model, logits)` at their end."""
 
-    class Own(nn.Module):
-        def __init__(self, settings: Any) -> None:
-            super().__init__()
-            self.inner = build(settings)
-            prepare(self)
+    def make(seeds: list[int], forward: Forward, prepare: Callable[[nn.Module], object] = lambda module: None, **train: Any) -> Trainer:
+        class Own(nn.Module):
+            def __init__(self, settings: Any) -> None:
+                super().__init__()
+                self.inner = build(settings)
+                prepare(self)
 
-        def forward(self, images: Tensor) -> Tensor:
-            return forward(self, self.inner(images))
+            def forward(self, images: Tensor) -> Tensor:
+                return forward(self, self.inner(images))
 
-    monkeypatch.setattr(stack, "build", Own)
+        monkeypatch.setattr(stack, "build", Own)
+        return tiny_trainer(seeds, **train)
+
+    return make
 
 
 @pytest.mark.parametrize("seeds", GROUPS)
@@ -61,61 +66,41 @@ def own(monkeypatch: pytest.MonkeyPatch, forward: Forward, prepare: Callable[[nn
     ],
     ids=["dropout", "noise", "numpy", "python", "in the test"],
 )
-def test_a_generator_that_a_step_moves_is_refused(
-    draw: Forward, seeds: list[int], tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own(monkeypatch, draw)
+def test_a_generator_that_a_step_moves_is_refused(draw: Forward, seeds: list[int], own: Callable[..., Trainer]) -> None:
     with pytest.raises(UserError, match=r"pipeline\.models\.dropout"):
-        tiny_trainer(seeds).run_epoch()
+        own(seeds, draw).run_epoch()
 
 
 @pytest.mark.parametrize(
-    "kept", [torch.Generator().manual_seed(0), itertools.count(), torch.zeros(1)], ids=["generator", "counter", "buffer"]
+    ("forward", "prepare"),
+    [
+        (lambda model, x: x + torch.randn(x.shape, generator=model.kept), lambda model: setattr(model, "kept", torch.Generator())),
+        (lambda model, x: x / (1 + next(model.kept)), lambda model: setattr(model, "kept", itertools.count())),
+        (lambda model, x: x * model.kept.add_(1), lambda model: model.register_buffer("kept", torch.zeros(1), persistent=False)),
+    ],
+    ids=["generator", "counter", "buffer"],
 )
-def test_what_a_model_keeps_between_two_calls_is_refused(
-    kept: Any, tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_model_keeps_between_two_calls_is_refused(forward: Forward, prepare: Any, own: Callable[..., Trainer]) -> None:
     """No checkpoint has it, so a training that was interrupted would go on otherwise."""
-
-    def forward(model: Any, logits: Tensor) -> Tensor:
-        match model.kept:
-            case torch.Generator() as generator:
-                return logits + torch.randn(logits.shape, generator=generator)
-            case Tensor() as buffer:
-                return logits * buffer.add_(1)
-            case counter:
-                return logits / (1 + next(counter))
-
-    def prepare(module: nn.Module) -> None:
-        if isinstance(kept, Tensor):
-            module.register_buffer("kept", kept.clone(), persistent=False)
-        else:
-            module.kept = kept
-
-    own(monkeypatch, forward, prepare)
     with pytest.raises(UserError, match="between two calls"):
-        tiny_trainer([0]).run_epoch()
+        own([0], forward, prepare).run_epoch()
 
 
-def test_initial_weights_of_a_generator_that_no_seed_sets_are_refused(
-    tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own(monkeypatch, lambda _, x: x, lambda _: np.random.rand())  # noqa: NPY002
+def test_initial_weights_of_a_generator_that_no_seed_sets_are_refused(own: Callable[..., Trainer]) -> None:
     with pytest.raises(UserError, match="initial weights"):
-        tiny_trainer([0])
+        own([0], lambda _, x: x, lambda _: np.random.rand())  # noqa: NPY002
 
 
 @pytest.mark.parametrize("seeds", GROUPS)
 def test_frozen_and_spare_parameters_stay_as_they_are(
-    seeds: list[int], tiny_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+    seeds: list[int], tiny_trainer: Callable[..., Trainer], own: Callable[..., Trainer]
 ) -> None:
     def prepare(module: nn.Module) -> None:
         module.frozen = nn.Parameter(torch.ones(10), requires_grad=False)
         module.spare = nn.Parameter(torch.full((3,), 2.0))
 
     plain = tiny_trainer(seeds, epochs=1, weight_decay=0.1)
-    own(monkeypatch, lambda model, x: x * model.frozen, prepare)  # type: ignore[operator]
-    trainer = tiny_trainer(seeds, epochs=1, weight_decay=0.1)
+    trainer = own(seeds, lambda model, x: x * model.frozen, prepare, epochs=1, weight_decay=0.1)
     finish(plain)
     finish(trainer)
     state = trainer.stack.state()
@@ -135,15 +120,12 @@ def test_a_gradient_that_is_missing_is_as_in_torch(name: str, tiny_trainer: Call
     assert (weights[1] < 1).all()
 
 
-def test_what_an_own_model_raises_names_its_line(
-    tmp_path: Path, tiny_settings: Callable[..., VariantSettings], blobs: Callable[[int, int], Dataset], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_own_model_raises_names_its_line(tmp_path: Path, blobs: Callable[[int, int], Dataset], own: Callable[..., Trainer]) -> None:
     """Not that of torch's function which raises it."""
     place = Path(pipeline.__file__).parent / "models" / "own.py"
     code: dict[str, Any] = {}
     exec(compile("\n\ndef forward(model, x):\n    return x @ x\n", str(place), "exec"), code)
-    own(monkeypatch, code["forward"])
-    job = pool.Job(tiny_settings(), tmp_path, tmp_path, "cpu", {"code_hash": loaded_code()["classification"]})
+    job = pool.Job(own([0], code["forward"]).settings, tmp_path, tmp_path, "cpu", {"code_hash": loaded_code()["classification"]})
     *_, last = pool.messages(pool.Assignment(job, pool.Task([0])), lambda job: blobs(96, 32))
     assert "pipeline/models/own.py, line 4, RuntimeError" in str(last.error)
 
@@ -165,10 +147,6 @@ class Mixer(nn.Sequential):
         size, channels, classes = settings.shape[:3]
         layers = [nn.Linear(settings.hidden, settings.hidden) for _ in range(settings.depth - 1)]
         super().__init__(nn.Flatten(), nn.Linear(channels * size**2, settings.hidden), *layers, nn.Linear(settings.hidden, classes))
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = super().forward(images)
-        return logits
 
 
 def multiply_adds(settings: MixerSettings) -> int:
@@ -196,6 +174,13 @@ def test_it_is_built_from_its_options_and_kept_by_them(raw: dict[str, Any]) -> N
     assert (again, again.training_hash) == (settings, settings.training_hash)
     assert recorded(settings.model_dump(mode="json"), "here") == settings
     assert settings.trained_as(settings.model_dump(mode="json"))
+
+
+@pytest.mark.parametrize(("option", "said"), [({"hidden": 5}, "mixer.hidden: 5 is odd"), ({"hiden": 6}, "the nearest is 'hidden'")])
+def test_a_wrong_option_is_one_sentence(raw: dict[str, Any], option: dict[str, int], said: str) -> None:
+    raw["variants"]["mixer"] = {"architecture": "mixer", **option}
+    with pytest.raises(UserError, match=said):
+        parse(raw)
 
 
 def test_an_option_that_came_later_keeps_the_key(raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

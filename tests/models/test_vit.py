@@ -21,6 +21,8 @@ def settings(study: Params, **changes: Any) -> ModelSettings:
 def test_published_configuration_has_the_published_size(study: Params) -> None:
     assert count_parameters(build(study.base)) == 10_666
     assert count_parameters(build(settings(study, pool="first", cls_insert="none"))) == 10_602
+    for cls_init, deviation in (("normal", 1.0), ("zeros", 0.0)):
+        assert abs(build(settings(study, dim=1024, cls_init=cls_init)).cls_token.std() - deviation) < 0.1
 
 
 # Without attention nothing comes from tokens that the head does not read.

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.autograd import DeviceType
 
+import pipeline.models.attention
 from pipeline.data.datasets import Dataset, load
 from pipeline.kernels import attention_path
 from pipeline.models import VisionTransformer
@@ -97,6 +98,13 @@ def test_on_a_gpu_each_kernel_counts_once() -> None:
     assert dict(operators) == {"attention": 2}
     times, _ = profile.by_part([label, outer, inner, node, backward, *of_gpu], cuda=False)
     assert times.total() == 5.0
+
+
+def test_labels_are_gone_after_a_profile(study: Params) -> None:
+    before = pipeline.models.attention.attention, published.weigh
+    with profile._labels(VisionTransformer(study.base)):
+        assert pipeline.models.attention.attention is not before[0]
+    assert (pipeline.models.attention.attention, published.weigh) == before
 
 
 @pytest.mark.cuda

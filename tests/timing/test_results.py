@@ -113,6 +113,7 @@ def test_what_was_timed_with_other_settings_gives_no_ratio(tmp_path: Path) -> No
 
 def test_a_claim_is_judged_on_the_device_that_its_source_timed(study: Params, make_timings: Make, tmp_path: Path) -> None:
     """T4 speaks of a GPU: a processor's times are an observation, and give way to a GPU's."""
+    assert results.load(study, tmp_path) == {}
     make_timings(loop=1.3, noise=1e-5)
     alone = judge("T4", study.claims["T4"], {}, results.load(study, tmp_path), images_shown=study.images_shown)
     assert (alone.verdict, alone.deciding.why, alone.deciding.observed) == ("not run", Why.OTHER_DEVICE, True)
