@@ -101,7 +101,7 @@ def test_loader_gives_the_pixels_that_preloading_gives(blobs: Blobs) -> None:
     assert torch.equal(labels[order], other[again])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_our_engine_is_timed_through_processes_and_alone(arrays: Path) -> None:
     processes = ours.time_processes(THESIS, arrays, 2, processes=1, steps=2)
     assert (processes.seeds, processes.steps, processes.parameters) == (2, 2, 10_666)
