@@ -39,7 +39,8 @@ def values(params: Params, runs: Mapping[str, Training], found: Sequence[Selecte
 def _summaries(found: Sequence[Selected]) -> list[tuple[float, ...]]:
     """By rule the median of the networks' gains, and the ends between which nine tenths of them lie."""
     gains = np.array([one.gains for one in found])
-    return [(float(np.median(column)), *map(float, np.percentile(column, _ENDS))) for column in gains.T]
+    low, high = np.percentile(gains, _ENDS, axis=0)
+    return list(zip(np.median(gains, axis=0).tolist(), low.tolist(), high.tolist(), strict=True))
 
 
 def _picture(found: Sequence[Selected]) -> Picture:
