@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.errors import UserError, run_command
-from pipeline.files import replacing
+from pipeline.files import write_text
 from pipeline.measures import late
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import load as load_params
@@ -108,7 +108,7 @@ def null_table(pools: Mapping[str, FloatArray]) -> list[str]:
         rows.append([f"`{name}`", len(errors), ", ".join(map(str, looks)), *map(_percent, shares)])
     rows.append(["**the most of all**", "", "", *map(_percent, worst)])
     head = ["variant", "its seeds", "looks", "judge: better or worse", "judge: better", "on the margin: decided", "one run better"]
-    return _table([*head, "mean of three better"], "lrlrrrrr", rows)
+    return table([*head, "mean of three better"], "lrlrrrrr", rows)
 
 
 def effect_table(trainings: Mapping[str, FloatArray], effects: Iterable[tuple[str, str, float]]) -> list[str]:
@@ -131,7 +131,7 @@ def effect_table(trainings: Mapping[str, FloatArray], effects: Iterable[tuple[st
         "judge wrong",
         "one run wrong",
     ]
-    return _table([*head, "mean of three wrong"], "lrrrrrrr", rows)
+    return table([*head, "mean of three wrong"], "lrrrrrrr", rows)
 
 
 def power_table(errors: FloatArray) -> list[str]:
@@ -140,16 +140,25 @@ def power_table(errors: FloatArray) -> list[str]:
     for ratio in _RATIOS:
         found = tally(resampled(errors * ratio, errors), LOOKS)
         rows.append([f"{ratio:g}", *(_percent(share(found, "better", by=look)) for look in LOOKS)])
-    return _table(["errors, times", *(f"by {look} seeds a side" for look in LOOKS)], "r" * (1 + len(LOOKS)), rows)
+    return table(["errors, times", *(f"by {look} seeds a side" for look in LOOKS)], "r" * (1 + len(LOOKS)), rows)
 
 
 def _percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def _table(head: Sequence[str], sides: str, rows: Sequence[Sequence[object]]) -> list[str]:
+def table(head: Sequence[str], sides: str, rows: Sequence[Sequence[object]]) -> list[str]:
     marks = [{"l": ":---", "r": "---:"}[side] for side in sides]
     return ["| " + " | ".join(map(str, row)) + " |" for row in (head, marks, *rows)]
+
+
+def write_between(page: Path, marks: tuple[str, str], lines: Sequence[str]) -> None:
+    """Writes lines of a page between two of its lines. Raises UserError where it has not both."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(marks[0])
+    _, end, after = rest.partition(marks[1])
+    if not (begin and end):
+        raise UserError(f"{page} has no two lines between which the tables belong: `git checkout {page}` brings them back.")
+    write_text(page, before + begin + "\n" + "\n".join(lines) + "\n\n" + end + after)
 
 
 def errors_of(root: Path) -> tuple[dict[str, FloatArray], list[tuple[str, str, float]]]:
@@ -206,13 +215,7 @@ def counted(root: Path = Path()) -> list[str]:
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m docs.method.judge_rates", description=(__doc__ or "").split("\n")[0]).parse_args(argv)
-    page = PAGE.read_text(encoding="utf-8")
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise UserError(f"{PAGE} has no two lines between which the tables belong: `git checkout {PAGE}` brings them back.")
-    with replacing(PAGE) as temporary:
-        temporary.write_text(before + BEGIN + "\n" + "\n".join(counted()) + "\n\n" + END + after, encoding="utf-8")
+    write_between(PAGE, (BEGIN, END), counted())
 
 
 if __name__ == "__main__":
