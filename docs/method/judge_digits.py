@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
     head = ["change", "answer", "errors, times", "seeds a side", "trained", "replayed", "seconds"]
     said = (
         f"On scikit-learn's digits: a study as `make study` makes it, of {_TRAIN['epochs']} epochs at a constant rate of "
-        f"{_TRAIN['learning_rate']:g}, on {device_name('cpu')} with {os.cpu_count()} cores. The three were judged one after another, so the "
+        f"{_TRAIN['learning_rate']:g}, on {device_name('cpu')} with {os.cpu_count()} cores. They were judged one after another, so the "
         f"second finds the base's seeds trained."
     )
     write_between(PAGE, MARKS, [said, "", *table(head, "llrrrrr", rows)])
