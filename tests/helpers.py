@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 from safetensors.numpy import load_file
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 # Whose variants the tests take: the study of the repository where they were written, of which a study of its own has a copy.
 STUDY = ROOT / "tests" / "catalogue" if (ROOT / "tests" / "catalogue").exists() else ROOT
+of_this_study = pytest.mark.skipif(STUDY != ROOT, reason="tests the study of the repository that made this one")
 PATIENCE = 150  # seconds, for machines that do other work
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from pipeline import provenance
 from pipeline.errors import UserError
-from tests.helpers import ROOT, commit_all, git
+from tests.helpers import ROOT, commit_all, git, of_this_study
 
 # All that Pythons parse into other trees, or into trees that `ast.dump` writes otherwise: f-strings, type parameters, empty fields.
 SOURCE = '''
@@ -104,6 +104,7 @@ def test_the_hash_names_its_files(tmp_path: Path) -> None:
     assert provenance.code_hash(["room"], tmp_path) == after != before
 
 
+@of_this_study
 def test_every_stage_with_a_hash_depends_on_it() -> None:
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     for name, entries in provenance.STAGE_CODE.items():

@@ -19,6 +19,7 @@ from pipeline import params
 from pipeline.commands.profiles import stages_of
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_text
+from pipeline.params.data import RECORD
 from pipeline.provenance import ROOT, check_git, git
 
 TEMPLATES = ROOT / "pipeline" / "templates" / "study"  # params.yaml, claims.yaml, README.md
@@ -30,7 +31,8 @@ _TAKEN = (
 LEFT = (
     "tests/golden", "tests/test_study.py", "tests/study/test_rates.py", "tests/test_readme.py",
     "tests/test_on_a_gpu.py", "tests/test_reference.py", "tests/test_workflows.py", "tests/test_commits.py", "tests/test_makefile.py",
-    "tests/test_sizes.py", "tests/report/test_numbers.py", "tests/benchmarks",
+    "tests/test_sizes.py", "tests/report/test_numbers.py", "tests/benchmarks", "tests/commands/test_profiles.py",
+    "tests/commands/test_study.py", "tests/stages/test_data.py", "tests/stages/test_sync.py", "tests/tracking/test_record.py",
 )  # fmt: skip
 _RULES = ("demo", "preview", "study", "caption", "bench")  # of the Makefile
 
@@ -64,8 +66,8 @@ def make(folder: Path) -> None:
         text = template.read_text(encoding="utf-8").replace("TITLE", title)
         write_text(folder / template.name, text)
         settings |= params.read(folder / template.name) if template.suffix == ".yaml" else {}
-    (folder / "tests" / "catalogue").mkdir()
-    for name in ("params.yaml", "claims.yaml"):  # of which the tests take their variants
+    for name in ("params.yaml", "claims.yaml", RECORD):  # of which the tests take their variants
+        (folder / "tests" / "catalogue" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, folder / "tests" / "catalogue" / name)
     write_text(folder / "dvc.yaml", yaml.safe_dump(stages_of(settings), sort_keys=False, width=140))
     rules = "|".join(_RULES)

@@ -15,7 +15,7 @@ from pipeline import params
 from pipeline.commands import catalogue
 from pipeline.errors import UserError
 from pipeline.models import build
-from tests.helpers import ROOT
+from tests.helpers import ROOT, of_this_study
 
 
 @pytest.fixture
@@ -47,6 +47,7 @@ def test_the_shipped_study_has_no_oddities(study: params.Params) -> None:
     assert catalogue.oddities(study) == []
 
 
+@of_this_study
 def test_what_is_probably_not_meant_is_told(own: dict[str, Any]) -> None:
     own["variants"] |= {"lonely": {"heads": 1}, "short": {"epochs": 1}}
     own["timing"]["subjects"]["first"] = {"pool": "first", "cls_insert": "none", "heads": 1}

@@ -16,7 +16,7 @@ from pipeline.report.words import because
 from pipeline.study.claims import Judgement, Why, judge
 from pipeline.study.files import TIMINGS
 from pipeline.timing import results
-from tests.helpers import ROOT, STUDY
+from tests.helpers import ROOT, STUDY, of_this_study
 
 TIMED = ("T4", "T6", "T7", "T9", "K3")
 
@@ -92,6 +92,7 @@ def test_damaged_results_are_one_sentence(study: Params, tmp_path: Path, make_ti
         results.load(study, tmp_path)
 
 
+@of_this_study
 def test_the_committed_timings_are_read(study: Params) -> None:
     found = results.load(study, ROOT)["cpu"]
     assert not found.changed
@@ -101,6 +102,7 @@ def test_the_committed_timings_are_read(study: Params) -> None:
         found.ratio("nested loops", "cls-loop")
 
 
+@of_this_study
 def test_what_was_timed_with_other_settings_gives_no_ratio(tmp_path: Path) -> None:
     subject = "    first: {pool: %s, cls_insert: none}"
     text = (STUDY / "params.yaml").read_text().replace(subject % "first", subject % "mean")
