@@ -32,7 +32,8 @@ LEFT = (
     "tests/golden", "tests/test_study.py", "tests/study/test_rates.py", "tests/test_readme.py",
     "tests/test_on_a_gpu.py", "tests/test_reference.py", "tests/test_workflows.py", "tests/test_commits.py", "tests/test_makefile.py",
     "tests/test_sizes.py", "tests/report/test_numbers.py", "tests/benchmarks", "tests/commands/test_profiles.py",
-    "tests/commands/test_study.py", "tests/stages/test_data.py", "tests/stages/test_sync.py", "tests/tracking/test_record.py",
+    "tests/commands/test_study.py", "tests/stages/test_captioning.py", "tests/stages/test_data.py", "tests/stages/test_sync.py",
+    "tests/tracking/test_record.py",
 )  # fmt: skip
 _RULES = ("demo", "preview", "study", "caption", "bench")  # of the Makefile
 

@@ -15,13 +15,14 @@ from pipeline.runner.seeds import read_record
 from pipeline.study import Study, load
 from pipeline.study.files import Files
 from pipeline.training.records import EpochRow
-from tests.helpers import git, stored
+from tests.helpers import git, of_this_study, stored
 
 if TYPE_CHECKING:
     from tests.conftest import Repository
 
 
 @pytest.mark.slow
+@of_this_study
 def test_frames_hold_the_numbers_of_the_files(trained: Repository) -> None:
     study = load(trained.path)
     for variant in ("base", "wide"):
@@ -43,6 +44,7 @@ def test_frames_hold_the_numbers_of_the_files(trained: Repository) -> None:
 
 
 @pytest.mark.slow
+@of_this_study
 def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = tmp_path / "study"
     shutil.copytree(trained.path, copy, ignore=shutil.ignore_patterns(".dvc", ".checkpoints", "data", "pipeline"))
