@@ -80,7 +80,7 @@ def section(name: str, table: pd.DataFrame, facts: Mapping[str, Any]) -> str:
     share = page.checkpoint_share(table, facts) or 0.0
     besides = [f"a checkpoint ({100 * share:.2f} % of its epoch)", *(_overhead(facts, what) for what in ("MLflow's s", "`dvc repro` with"))]
     run = facts.get("parts", {}).get("overheads", facts)
-    alone = f"One seed of the thesis's network alone takes {summaries[_ALONE].median:.1f} s here, on both cores."
+    alone = f"An epoch of one seed of the thesis's network alone takes {summaries[_ALONE].median:.1f} s here, on both cores."
     return "\n".join([*lines, "", alone, f"What surrounds a training, at commit {page.commit(run)}: {'; '.join(besides)}."])
 
 

@@ -11,7 +11,6 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from pipeline.commands import profiles, repro
 from pipeline.commands.catalogue import screen, show
@@ -39,11 +38,9 @@ def main(argv: list[str]) -> None:
         print("The data, or what reads them, have changed since: they are read again first, and all is trained anew if they differ.")
 
 
-def code_of_data_changed(directory: Path = Path()) -> bool:
+def code_of_data_changed() -> bool:
     """Whether DVC would read the data again for a change of their settings or their code; what is only absent is none."""
-    done = subprocess.run(
-        [sys.executable, "-m", "dvc", "status", "--json", "fetch", "prepare"], cwd=directory, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "dvc", "status", "--json", "fetch", "prepare"], capture_output=True, text=True)
     return '"modified"' in done.stdout
 
 

@@ -23,13 +23,14 @@ _ENDS = (5, 95)  # percentiles between which nine tenths of the networks lie
 
 def values(params: Params, runs: Mapping[str, Training], found: Sequence[Selected]) -> tuple[dict[str, Any], Picture]:
     """What the page's template takes, and its figure. `found`: at least one network."""
-    ordered = sorted(orders(params.experiments, runs, look_level(params.looks)), key=lambda one: -one.one)
-    picture = _picture(found)
+    ordered = sorted(orders(found, params.experiments, runs, look_level(params.looks)), key=lambda one: -one.one)
+    summaries = _summaries(found)
+    picture = _picture(found, summaries)
     return {
         "seeds": SEEDS,
         "picture": picture,
         "networks": sorted(found, key=lambda one: -one.gains[2]),
-        "rules": list(zip(_RULES, _summaries(found), strict=True)),
+        "rules": list(zip(_RULES, summaries, strict=True)),
         "orders": ordered,
         "one": [order.one for order in ordered],
         "three": [order.three for order in ordered],
@@ -43,11 +44,11 @@ def _summaries(found: Sequence[Selected]) -> list[tuple[float, ...]]:
     return list(zip(np.median(gains, axis=0).tolist(), low.tolist(), high.tolist(), strict=True))
 
 
-def _picture(found: Sequence[Selected]) -> Picture:
+def _picture(found: Sequence[Selected], summaries: Sequence[tuple[float, ...]]) -> Picture:
     gains = 100 * np.array([one.gains for one in found])
     made = [
         Row(rule, 100 * median, 100 * low, 100 * high, COLOURS[0], seeds=column, right=f"{100 * median:.1f} %")
-        for rule, (median, low, high), column in zip(_RULES, _summaries(found), gains.T, strict=True)
+        for rule, (median, low, high), column in zip(_RULES, summaries, gains.T, strict=True)
     ]
     caption = (
         f"What a rule of reporting takes off the test errors that a network makes on average (%). A ring is a network, of which the first "

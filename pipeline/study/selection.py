@@ -6,16 +6,15 @@ Reported by others for other networks: Bouthillier et al. 2021, "Accounting for 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.measures import MEASURES
+from pipeline.measures import late
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ExperimentSettings
-from pipeline.study.effects import contrast
+from pipeline.study.ranking import ranking
 from pipeline.study.training import Training
 
 SEEDS = 6  # the first of each network, so that the best of them means the same everywhere
@@ -61,46 +60,42 @@ class Order:
 
 
 def select(trainings: Mapping[str, Training]) -> list[Selected]:
-    """Of each classifier with so many seeds that ended and made any errors."""
+    """Of each classifier with so many seeds."""
     found = []
     for name, run in trainings.items():
-        late = MEASURES["late test error"].per_seed(run) if run.settings.task == "classification" else None
-        if late is None or len(late) < SEEDS or not np.isfinite(late[:SEEDS]).all() or not late[:SEEDS].mean() > 0:
-            continue
-        epochs, late = np.nanmin(run.test_error[:SEEDS], axis=1), late[:SEEDS]
-        found.append(Selected(name, float(late.mean()), float(epochs.mean()), float(late.min()), float(epochs.min())))
+        if run.settings.task == "classification" and len(run.test_error) >= SEEDS:
+            errors = run.test_error[:SEEDS]
+            kept, best = late(errors), errors.min(axis=1)
+            found.append(Selected(name, float(kept.mean()), float(best.mean()), float(kept.min()), float(best.min())))
     return found
 
 
-def orders(experiments: Mapping[str, ExperimentSettings], trainings: Mapping[str, Training], level: float) -> list[Order]:
-    """Of each variant and the baseline of the first experiment that has both, each pair once, if all seeds tell the two apart.
+def orders(
+    chosen: Sequence[Selected], experiments: Mapping[str, ExperimentSettings], trainings: Mapping[str, Training], level: float
+) -> list[Order]:
+    """Of each of these variants and the baseline of the first experiment that has both, each pair once, if all seeds tell the two apart.
 
     Args:
         level: of Welch's interval of the ratio of their errors, which has to leave out 1.
     """
-    chosen = {one.variant for one in select(trainings)}
-    pairs: dict[str, str] = {}
+    names, pairs = {one.variant for one in chosen}, dict[str, tuple[str, str]]()
     for experiment in experiments.values():
         for variant in experiment.variants:
-            if {experiment.baseline, variant} <= chosen and variant not in (experiment.baseline, pairs.get(experiment.baseline)):
-                pairs.setdefault(variant, experiment.baseline)
+            baseline = experiment.baseline
+            if variant != baseline and {baseline, variant} <= names and pairs.get(baseline) != (baseline, variant):
+                pairs.setdefault(variant, (variant, baseline))
     found = []
-    for variant, reference in pairs.items():
-        sides = [trainings[name] for name in (variant, reference)]
-        errors = [MEASURES["late test error"].per_seed(side) for side in sides]
-        effect = contrast(*(np.log(side) for side in errors if side is not None))
-        ends = effect.interval(level)
-        if ends is not None and not ends.low <= 0 <= ends.high:
-            more, fewer = (side.test_error[:, -1] for side in (sides if effect.mean > 0 else reversed(sides)))
-            found.append(Order(variant, reference, math.exp(effect.mean), *(misordered(more, fewer, n) for n in (1, 3))))
+    for part in ranking(pairs, trainings, level):
+        if not part.interval.low <= 1 <= part.interval.high:
+            last = [trainings[name].test_error[:, -1] for name in (part.variant, part.reference)]
+            more, fewer = last if part.ratio > 1 else reversed(last)
+            found.append(Order(part.variant, part.reference, part.ratio, *(misordered(more, fewer, n) for n in (1, 3))))
     return found
 
 
 def misordered(more: FloatArray, fewer: FloatArray, n: int) -> float:
     """The share of all draws of n values a side in which the mean of `more` is the smaller one; of equal means half counts."""
-    first, second = (
-        np.sort([np.mean(side[list(drawn)]).round(12) for drawn in itertools.combinations(range(len(side)), n)]) for side in (more, fewer)
-    )
+    first, second = (np.sort(np.array([*itertools.combinations(side, n)]).mean(1).round(12)) for side in (more, fewer))
     above = len(second) - np.searchsorted(second, first, side="right")
     equal = len(second) - above - np.searchsorted(second, first, side="left")
     return float((above + equal / 2).mean() / len(second))

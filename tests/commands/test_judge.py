@@ -19,7 +19,7 @@ from pipeline.commands import judge
 from pipeline.errors import UserError
 from pipeline.study.files import FINISHED
 from tests.conftest import Repository, small_study
-from tests.helpers import ROOT, commit_all, git, wait_until
+from tests.helpers import ROOT, commit_all, git, of_this_study, wait_until
 
 PAGE = ROOT / "docs" / "agents.md"
 JUDGE = (sys.executable, "-m", "pipeline.commands.judge")
@@ -148,7 +148,7 @@ def test_killed_it_goes_on_and_trains_nothing_twice(study: Repository) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(not PAGE.exists(), reason="a study of one's own has no such page")
+@of_this_study
 def test_the_loop_of_the_page_runs_as_printed(committed: Repository) -> None:
     """Edit, judge, keep or drop by the table's word for the status, commit: once a new variant, once other code."""
     page = PAGE.read_text()

@@ -18,8 +18,6 @@ from pipeline.provenance import git
 from tests.conftest import Repository
 from tests.helpers import ROOT
 
-pytestmark = pytest.mark.skipif(not (ROOT / "pipeline/templates/study").exists(), reason="an own study makes no others")
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
