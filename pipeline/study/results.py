@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -27,6 +26,7 @@ from pipeline.errors import UserError
 from pipeline.files import DamagedError
 from pipeline.measures import MEASURES
 from pipeline.params import Params, nearest
+from pipeline.provenance import mapping
 from pipeline.study import tables
 from pipeline.study.files import ARRAYS, PREDICTIONS, TABLES, TIMINGS, Files, mend
 from pipeline.study.git import Repository
@@ -114,13 +114,9 @@ class Study:
 
     @property
     def preview(self) -> str | None:
-        """The first line of the quotation with which the report begins where the results are of no full study; else None.
-
-        It is read from the report, because params.yaml may have changed since these results were made.
-        """
-        page = "".join(content.decode("utf-8", "replace") for content in self.files.read("reports/README.md").values())
-        quoted = re.match(r"(?:#.*|\s)*^> *(.+)$", page, flags=re.MULTILINE)
-        return quoted and quoted[1]
+        """What params.yaml says of results that are of no full study; else None."""
+        said = mapping(b"".join(self.files.read("params.yaml").values())).get("preview")
+        return said if isinstance(said, str) else None
 
 
 def load(source: str | os.PathLike[str] = ".", *, store: str | None = None) -> Study:

@@ -91,8 +91,7 @@ def test_the_table_of_claims_is_read_at_any_age(tmp_path: Path) -> None:
             claims()
 
 
-def test_a_preview_is_known_by_the_quotation_at_its_top(tmp_path: Path) -> None:
-    (tmp_path / "reports").mkdir()
-    for page, preview in (("# Title\n\n> Few *seeds*.\n> More.\n", "Few *seeds*."), ("# Title\n\nWords.\n\n> Quoted.\n", None), ("", None)):
-        (tmp_path / "reports/README.md").write_text(page)
+def test_a_preview_is_known_by_its_settings(tmp_path: Path) -> None:
+    for text, preview in (("preview: Few *seeds*.\n", "Few *seeds*."), ("preview:\n", None), ("preview: [1\n", None), ("", None)):
+        (tmp_path / "params.yaml").write_text(text)
         assert Study(Files(tmp_path), {}).preview == preview
