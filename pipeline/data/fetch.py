@@ -26,12 +26,16 @@ from pipeline.params import DATASETS, DataSettings
 
 MANIFEST = "manifest.json"
 _TIMEOUT = 10.0  # seconds without a byte, after which the next mirror is asked
-# MNIST's archives by their md5, and the md5 of what is in each: other places offer it unpacked, or packed anew.
+# Archives by their md5, and the md5 of what is in each: other places offer it unpacked, or packed anew. First MNIST, then Fashion-MNIST.
 _CONTENTS = {
     "f68b3c2dcbeaaa9fbdd348bbdeb94873": "6bbc9ace898e44ae57da46a324031adb",
     "d53e105ee54ea40749a09fcbcd1e9432": "a25bea736e30d166cdddb491f175f624",
     "9fb629c4189551a2d022fa330f9573f3": "2646ac647ad5339dbf082846283269ea",
     "ec29112dd5afa0611ce80d1b7f02629c": "27ae3e4e09519cfbb04c329615203637",
+    "8d4fb7e6c68d591d4c3dfef9ec88bf0d": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+    "25c81989df183df01b3e8a0aad5dffbe": "9018921c3c673c538a1fc5bad174d6f9",
+    "bef4ecab320f06d8554ea6380940ec79": "8181f5470baa50b63fa0f6fddb340f0a",
+    "bb300cfdad3c16e7a12a480ee83cd310": "15d484375f8d13e6eb1aabb0c3f46965",
 }
 
 
