@@ -79,11 +79,15 @@ def oddities(params: Params) -> list[str]:
     ]
     if short:
         found.append(f'the trainings are shown fewer images than claims {", ".join(short)} speak of; these will read "short run".')
-    on_pages = {variant for experiment in params.experiments.values() for variant in experiment.variants}
-    unseen = [variant for variant in params.variants if variant not in on_pages]
-    if unseen:
+    if unseen := without_experiment(params):
         found.append(f"no experiment has {', '.join(unseen)}: trained, and on no experiment's page.")
     return found
+
+
+def without_experiment(params: Params) -> list[str]:
+    """The variants that no experiment compares with a baseline."""
+    on_pages = {variant for experiment in params.experiments.values() for variant in experiment.variants}
+    return [variant for variant in params.variants if variant not in on_pages]
 
 
 def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -215,8 +215,9 @@ def code(value: object) -> str:
     return f"`{line if len(line) <= 80 else line[:79] + '…'}`".replace("|", "\\|")
 
 
-def named(variants: Iterable[str]) -> str:
-    names = list(map(code, variants))
+def named(variants: Iterable[str], trainings: Mapping[str, Training] | None = None) -> str:
+    """Variants as code, with their accuracy where their trainings are given."""
+    names = [code(name) + (f" ({_mean_sd(trainings[name])})" if trainings else "") for name in variants]
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 

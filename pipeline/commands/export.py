@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
         path = FOLDER / name / file
         with replacing(path) as temporary:
             temporary.write_bytes(content)
-        print(f"{path}  {len(content) / 1e3:,.0f} kB")
+        print(f"{path}  {len(content) / 1e3:,.1f} kB")
 
 
 def html(page: str, pictures: dict[str, str]) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from pipeline import params
+from pipeline.commands.catalogue import without_experiment
 from pipeline.commands.repro import reproduce
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_changed
@@ -35,9 +36,11 @@ def main(argv: list[str]) -> None:
     reproduce(directory)
     here = directory.relative_to(ROOT)
     print(f"\n{name}: done in {time.monotonic() - start:.0f} s.")
+    if alone := without_experiment(params.parse(read(name))):
+        print(f"  Not compared: {', '.join(alone)}: an experiment of profiles/{name}.yaml has to name what it compares with its baseline")
     print(f"  The report:   {here / 'reports' / 'README.md'}")
     print(f"  MLflow on it: make ui IN={here}   then open the address that it prints")
-    print(f"  A change:     cp -r {here} build/before   then edit profiles/{name}.yaml, `make {name}`, and")
+    print(f"  A change:     cp -r {here} build/before   then edit params.yaml or profiles/{name}.yaml, `make {name}`, and")
     print(f"                make compare BASE=build/before HEAD={here}   says what that did")
 
 

@@ -156,7 +156,9 @@ def test_added_removed_and_changed_settings(study: Repository) -> None:
     changes = {change.variant: change for change in comparison.changes}
     assert changes["changed"].settings == ("train.clip_norm: none → 1.0", "model.dim: 32 → 48")  # `later` was not known before
     assert changes["base"].settings == ()
-    assert "- Added: `new`.\n- Removed: `gone`.\n- Settings changed: `changed`.\n" in render(comparison)
+    page = render(comparison)
+    assert f"- Added: `new` ({100 * np.mean(BASE):.2f}\u00a0±\u00a0{100 * np.std(BASE, ddof=1):.2f}), accuracy" in page
+    assert "- Settings changed: `changed`.\n" in page
 
 
 @pytest.mark.parametrize(
