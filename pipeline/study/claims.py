@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -49,6 +49,7 @@ PRECEDENCE: tuple[Verdict, ...] = get_args(Verdict)
 DECIDED: tuple[Verdict, ...] = ("supported", "no effect of more than a quarter", "contradicted")
 OBSERVATIONS: tuple[Verdict, ...] = ("short run", "learned nothing", "not settled")  # effect and interval are shown, and decide nothing
 QUARTER = 1.25  # a ratio of errors of at most so much, either way, is no effect of more than a quarter
+_Effect = Estimate | RankEstimate | ShareEstimate
 FIFTH = 5  # an effect of the late epochs is compared with that of the fifth of the epochs before the last fifth
 
 
@@ -73,18 +74,6 @@ class Why(Enum):
     ONE_EPOCH = auto()  # which does not show whether an effect has settled
     CHANCE = auto()  # no side's train loss left that of a guess
     MOVED = auto()  # see `Finding.moved`
-
-
-class Timings(Protocol):
-    """What a claim may ask of the timing stage's results. `pipeline.timing.results`, which this room may not import, has them."""
-
-    def ratio(self, slower: str, faster: str) -> FloatArray:
-        """(rounds,): two subjects' ratio of step times in each undisturbed round. Raises LookupError where one was not timed."""
-        ...
-
-    def exponent(self, measure: str) -> FloatArray:
-        """(rounds,) of a time, (1,) of bytes: the power of the token count with which it grows. Raises LookupError as `ratio` does."""
-        ...
 
 
 class Levels(NamedTuple):
@@ -188,7 +177,7 @@ class Judgement:
             return min(same, key=_distance_to_edge)
         if self.verdict == "not decided":
             leaving = [one for one in same if one.effect is not None and not one.region[0] <= one.effect <= one.region[1]]
-            return min(leaving, key=_needed) if leaving else max(same, key=_needed)
+            return (min if leaving else max)(leaving or same, key=lambda one: one.needed or math.inf)
         if self.verdict in OBSERVATIONS:
             return next((finding for finding in same if finding.effect is not None), same[0])
         return same[0]
@@ -203,10 +192,6 @@ def _distance_to_edge(finding: Finding) -> float:
     return float(min(first - low, high - last) / (last - first))
 
 
-def _needed(finding: Finding) -> float:
-    return finding.needed or math.inf
-
-
 def is_timed(claim: ClaimSettings) -> bool:
     """Whether the claim is judged on the timing stage's results."""
     return all(comparison.rule in TIMING_RULES for comparison in claim.comparisons)
@@ -216,7 +201,7 @@ def judge(
     id: str,
     claim: ClaimSettings,
     trainings: Mapping[str, Training],
-    timings: Mapping[str, Timings] = MappingProxyType({}),
+    timings: Mapping[str, Any] = MappingProxyType({}),
     *,
     images_shown: int,
     looks: tuple[int, ...] = (),
@@ -225,7 +210,7 @@ def judge(
     """Judges one claim from the variants and timings that are there. What is missing becomes a verdict, never an error.
 
     Args:
-        timings: by the kind of device.
+        timings: by the kind of device, the `Timings` of pipeline.timing.results, which this room may not import.
         images_shown: training images that each side has to be shown, where the claim does not say it itself.
         looks: numbers of seeds at which claims are judged, rising; without looks all seeds count.
         ended: variants, trained or not, whose learning rate falls to 0.
@@ -344,24 +329,16 @@ def _counted(
     return {name: seeds[:most] for name, seeds in own.items()}
 
 
-class _Sample(NamedTuple):
-    """An effect on the scale on which it is judged, and the values that it was formed from, in the measure's own unit.
-
-    Attributes:
-        parts: (seeds,) of each side; empty where the values are of no side alone.
-    """
-
-    estimate: Estimate | RankEstimate | ShareEstimate
-    parts: tuple[FloatArray, ...] = ()
-
-
 def _formed(
     comparison: ComparisonSettings, sides: Mapping[str, Training], seeds: Mapping[str, tuple[int, ...]], *, before: bool = False
-) -> _Sample:
-    """The effect over these seeds.
+) -> tuple[_Effect, tuple[FloatArray, ...]]:
+    """The effect over these seeds, on the scale on which it is judged, and the values that it was formed from.
 
     Args:
         before: of the fifth of the epochs before the last fifth, in place of the measure's own.
+
+    Returns:
+        the values in the measure's own unit, (seeds,) of each side; none where they are of no side alone.
 
     Raises:
         NotFormed: there is nothing to compare.
@@ -372,13 +349,13 @@ def _formed(
         if (votes := side.predictions) is None:
             raise NotMeasured(f"{comparison.variant}: its predictions are not there")
         voters = [side.seeds.index(seed) for seed in seeds[comparison.variant]]
-        return _Sample(of_shares(vote_estimate(votes[0][voters], votes[1]), 1))
+        return of_shares(vote_estimate(votes[0][voters], votes[1]), 1), ()
     if measure.series is not None:
         common = next(iter(seeds.values()))
         ours, theirs = zip(*(tuple(sides[name] for name in pair) for pair in comparison.pairs), strict=True)
         values = measure.series(ours, theirs, common)
         _refuse_infinite(_scaled(comparison, values), common, f"the {comparison.measure}")
-        return _Sample(effect(measure, values))
+        return effect(measure, values), ()
     parts = []
     for name in comparison.variants:
         total = sides[name].test_accuracy.shape[1]
@@ -389,7 +366,7 @@ def _formed(
             _refuse_infinite(_scaled(comparison, parts[-1]), seeds[name], f"the logarithm of the {measure.phrase or comparison.measure}")
         except NotFormed as error:
             raise type(error)(f"{name}: {error}") from None
-    return _Sample(effect(measure, *parts, paired=comparison.paired), tuple(parts))
+    return effect(measure, *parts, paired=comparison.paired), tuple(parts)
 
 
 # --- verdicts ---
@@ -398,7 +375,7 @@ def _formed(
 def _of_trainings(
     comparison: ComparisonSettings,
     trainings: Mapping[str, Training],
-    timings: Timings | None,
+    timings: Any,
     levels: Levels,
     images_shown: int,
     looks: tuple[int, ...],
@@ -408,15 +385,14 @@ def _of_trainings(
     if lacking := tuple(name for name in dict.fromkeys(comparison.variants) if name not in trainings):
         return Finding(comparison, "not run", Why.NO_RESULTS, lacking=lacking)
     sides = {name: trainings[name] for name in comparison.variants}
-    sample = None
     try:
         seeds = _counted(comparison, sides, looks, first_seed)
         if seen := tuple(name for name, own in seeds.items() if not own):
             return Finding(comparison, "not run", Why.SEEN, lacking=seen)
-        sample = _formed(comparison, sides, seeds)
+        estimate, parts = _formed(comparison, sides, seeds)
         if MEASURES[comparison.measure].per_step:
-            sample = sample._replace(estimate=_priced(comparison, sample.estimate, timings))
-        finding = _place(comparison, sample, levels, [len(seeds[name]) for name in comparison.variants], looks)
+            estimate = _priced(comparison, estimate, timings)
+        finding = _place(comparison, estimate, levels, [len(seeds[name]) for name in comparison.variants], parts, looks)
         finding = replace(finding, counted=seeds)
     except NotMeasured as error:
         return Finding(comparison, "not run", Why.NOT_MEASURED, fault=str(error))
@@ -424,15 +400,15 @@ def _of_trainings(
         finding = Finding(comparison, "not decided", Why.NOT_FORMED, fault=str(error))
     if short := tuple(name for name, side in sides.items() if side.images_shown < images_shown):
         return replace(finding, verdict="short run", why=Why.SHORT, needed=None, lacking=short)
-    if sample is None or finding.interval is None:
+    if finding.interval is None:
         return finding
     if not MEASURES[comparison.measure].share and all(_at_chance(sides[name], seeds[name]) for name in sides):
         return replace(finding, verdict="learned nothing", why=Why.CHANCE, needed=None)
     if _has_to_settle(comparison, {name for name, side in sides.items() if side.ends_at_zero}):
-        finding = _settled(finding, sample, sides, seeds)
+        finding = _settled(finding, estimate.mean, parts, sides, seeds)
         if finding.verdict == "not settled":
             return finding
-    return _bounded(finding, sample, sides)
+    return _bounded(finding, parts, sides)
 
 
 def _at_chance(training: Training, seeds: Sequence[int]) -> bool:
@@ -441,14 +417,13 @@ def _at_chance(training: Training, seeds: Sequence[int]) -> bool:
     return bool(lost[[training.seeds.index(seed) for seed in seeds]].all())
 
 
-def _priced(comparison: ComparisonSettings, estimate: Estimate | RankEstimate | ShareEstimate, timings: Timings | None) -> Estimate:
+def _priced(comparison: ComparisonSettings, estimate: _Effect, timings: Any) -> Estimate:
     """A ratio of numbers of steps, on logarithms, times that of the times of a step; the errors of both are independent.
 
     Raises:
         NotMeasured: the steps were not timed.
     """
     assert isinstance(estimate, Estimate)
-    assert comparison.reference is not None
     try:
         rounds = np.log(timings.ratio(comparison.variant, comparison.reference)) if timings is not None else np.array([])
     except LookupError as error:
@@ -460,18 +435,26 @@ def _priced(comparison: ComparisonSettings, estimate: Estimate | RankEstimate | 
     return replace(estimate, mean=estimate.mean + price.mean, error=math.hypot(estimate.error, spread))
 
 
-def _place(comparison: ComparisonSettings, sample: _Sample, levels: Levels, sizes: Sequence[int], looks: tuple[int, ...] = ()) -> Finding:
-    """The verdict, from where the interval lies: inside, outside or across an end of the region."""
+def _place(
+    comparison: ComparisonSettings,
+    estimate: _Effect,
+    levels: Levels,
+    sizes: Sequence[int],
+    parts: tuple[FloatArray, ...] = (),
+    looks: tuple[int, ...] = (),
+) -> Finding:
+    """The verdict, from where the interval lies: inside, outside or across an end of the region. A count has no interval."""
     show = math.exp if is_ratio(comparison) else float
     low, high = _scaled(comparison, np.array(region(comparison))).tolist()
-    estimate, plain = sample.estimate, None
-    if sample.parts and is_ratio(comparison):
-        difference = effect(replace(MEASURES[comparison.measure], ratio=False), *sample.parts, paired=comparison.paired)
+    plain = None
+    if parts and is_ratio(comparison):
+        difference = effect(replace(MEASURES[comparison.measure], ratio=False), *parts, paired=comparison.paired)
         plain = (difference.mean, difference.interval(min(levels)))
-    means = tuple(show(float(_scaled(comparison, part).mean())) for part in sample.parts) if len(sample.parts) > 1 else ()
+    means = tuple(show(float(_scaled(comparison, part).mean())) for part in parts) if len(parts) > 1 else ()
     finding = Finding(comparison, "not decided", Why.NO_INTERVAL, sizes=tuple(sizes), effect=show(estimate.mean), means=means)
     if MEASURES[comparison.measure].exact:
-        return _exactly(finding)
+        inside = finding.region[0] <= show(estimate.mean) <= finding.region[1]
+        return replace(finding, verdict="supported" if inside else "contradicted", why=Why.INSIDE if inside else Why.OUTSIDE)
     inner, outer = estimate.interval(levels.inside), estimate.interval(levels.outside)
     if inner is None or outer is None:
         return finding
@@ -492,14 +475,6 @@ def _place(comparison: ComparisonSettings, sample: _Sample, levels: Levels, size
     return replace(finding, why=Why.ACROSS, place=Why.ACROSS, needed=to_decide(min(sizes), half, estimate.mean - low, estimate.mean - high))
 
 
-def _exactly(finding: Finding) -> Finding:
-    """The finding of a count, which has no interval."""
-    assert finding.effect is not None
-    low, high = finding.region
-    inside = low <= finding.effect <= high
-    return replace(finding, verdict="supported" if inside else "contradicted", why=Why.INSIDE if inside else Why.OUTSIDE)
-
-
 def _has_to_settle(comparison: ComparisonSettings, ended: Collection[str]) -> bool:
     """Whether the effect is judged only once it has settled.
 
@@ -509,7 +484,9 @@ def _has_to_settle(comparison: ComparisonSettings, ended: Collection[str]) -> bo
     return MEASURES[comparison.measure].by_epoch is not None and not {*comparison.variants} <= {*ended}
 
 
-def _settled(finding: Finding, sample: _Sample, sides: Mapping[str, Training], seeds: Mapping[str, tuple[int, ...]]) -> Finding:
+def _settled(
+    finding: Finding, mean: float, parts: tuple[FloatArray, ...], sides: Mapping[str, Training], seeds: Mapping[str, tuple[int, ...]]
+) -> Finding:
     """The finding, "not settled" where its effect has not.
 
     The effect has not settled where it moved from the fifth of the epochs before the last fifth to the late ones, as far as its interval
@@ -520,33 +497,33 @@ def _settled(finding: Finding, sample: _Sample, sides: Mapping[str, Training], s
     if any(side.test_accuracy.shape[1] < 2 for side in sides.values()):
         return replace(finding, verdict="not settled", needed=None, why=Why.ONE_EPOCH)
     try:
-        before = _formed(comparison, sides, seeds, before=True)
+        _, before = _formed(comparison, sides, seeds, before=True)
     except NotFormed as error:
         return replace(finding, verdict="not settled", needed=None, why=Why.NOT_FORMED, fault=str(error))
-    late, earlier = ([_scaled(comparison, part) for part in one.parts] for one in (sample, before))
-    movement = contrast(*(now - then for now, then in zip(late, earlier, strict=True)), paired=comparison.paired)
+    moved = (_scaled(comparison, now) - _scaled(comparison, then) for now, then in zip(parts, before, strict=True))
+    movement = contrast(*moved, paired=comparison.paired)
     assert finding.interval is not None
     ends = movement.interval(finding.interval.level)
     if ends is None or ends.low <= 0 <= ends.high:
         return finding
     small = finding.verdict == "no effect of more than a quarter"
     low, high = _scaled(comparison, np.array((1 / QUARTER, QUARTER) if small else finding.region)).tolist()
-    if (low < sample.estimate.mean < high) == (low < sample.estimate.mean + FIFTH * movement.mean < high):
+    if (low < mean < high) == (low < mean + FIFTH * movement.mean < high):
         return finding
     show = math.exp if is_ratio(comparison) else float
     return replace(finding, verdict="not settled", needed=None, why=Why.MOVED, moved=(show(movement.mean), mapped(ends, show)))
 
 
-def _bounded(finding: Finding, sample: _Sample, sides: Mapping[str, Training]) -> Finding:
+def _bounded(finding: Finding, parts: tuple[FloatArray, ...], sides: Mapping[str, Training]) -> Finding:
     """The finding, not decided where seeds that never reached what is measured, whose values are the least that they can be, undo it."""
     comparison = finding.comparison
     limit = MEASURES[comparison.measure].unreached
     where = {
         "larger" if sign > 0 else "smaller"
-        for name, part, sign in zip(comparison.variants, sample.parts, (1, -1, -1, 1), strict=False)
+        for name, part, sign in zip(comparison.variants, parts, (1, -1, -1, 1), strict=False)
         if limit and (part >= limit(sides[name]) - 0.5).any()
     }
-    finding = replace(finding, may_be=where.copy().pop() if len(where) == 1 else "")
+    finding = replace(finding, may_be="".join(where) if len(where) == 1 else "")
     assert finding.interval is not None
     (low, high), interval = finding.region, finding.interval
     if finding.verdict == "supported":
@@ -558,12 +535,11 @@ def _bounded(finding: Finding, sample: _Sample, sides: Mapping[str, Training]) -
     return replace(finding, verdict="not decided", why=Why.UNREACHED) if any(undoing[one] for one in where) else finding
 
 
-def _of_timings(comparison: ComparisonSettings, timings: Mapping[str, Timings], device: str, levels: Levels) -> Finding:
+def _of_timings(comparison: ComparisonSettings, timings: Mapping[str, Any], device: str, levels: Levels) -> Finding:
     """The finding on the claim's kind of device; what was timed on another one alone is an observation.
 
     Ratios are judged on logarithms, so that a ratio and its inverse get the same verdict.
     """
-    assert comparison.reference is not None
     if not timings:
         return Finding(comparison, "not run", Why.NOT_TIMED)
     found = timings.get(device) or next(iter(timings.values()))
@@ -574,10 +550,8 @@ def _of_timings(comparison: ComparisonSettings, timings: Mapping[str, Timings], 
     except LookupError as error:
         finding = replace(finding, verdict="not run", why=Why.NOT_MEASURED, fault=str(error.args[0]))
     else:
-        if MEASURES[comparison.measure].exact:  # the same everywhere
-            return _exactly(replace(finding, sizes=(1,), effect=float(values[0])))
         if len(values):
-            finding = _place(comparison, _Sample(RankEstimate(_scaled(comparison, values))), levels, [len(values)])
-    if device in timings:
+            finding = _place(comparison, RankEstimate(_scaled(comparison, values)), levels, [len(values)])
+    if device in timings or MEASURES[comparison.measure].exact:  # which is the same everywhere
         return finding
     return replace(finding, verdict="not run", why=Why.OTHER_DEVICE, place=None, needed=None, lacking=(device,), fault="")
