@@ -25,7 +25,7 @@ from pipeline.params import Params
 from pipeline.provenance import git
 from pipeline.runner.seeds import SUFFIX, epoch_rows, load_weights, read_record, settings_of
 from pipeline.study.files import TABLES, TRAININGS
-from pipeline.study.statistics import summarize
+from pipeline.study.results import of_shares
 from pipeline.tracking import registry
 from pipeline.tracking.record import CURRENT, Finished, record
 from pipeline.tracking.store import Store, display_name, experiment_name, fault, store_uri, study_name, training_lock
@@ -117,11 +117,9 @@ def _late(curves: np.ndarray, run: Mapping[str, Any]) -> dict[str, float | None]
     Args:
         curves: test accuracy (seeds, epochs). A captioner's is that of the next word, and no column for a classifier's.
     """
-    of = summarize(late(curves))
+    of = of_shares(late(curves))
     name, error = ("late_word_accuracy", "late_word_error") if run["config"].get("scenes") else ("late_accuracy", "late_test_error")
-    spread = {}
-    if of.interval:  # of a share, which ends at 0 and 1
-        spread = {f"{name}_sd": of.sd, f"{name}_low": max(of.interval.low, 0.0), f"{name}_high": min(of.interval.high, 1.0)}
+    spread = {f"{name}_sd": of.sd, f"{name}_low": of.interval.low, f"{name}_high": of.interval.high} if of.interval else {}
     return {name: of.mean, **spread, error: 1 - of.mean}
 
 

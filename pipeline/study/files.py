@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from pipeline.errors import UserError
 from pipeline.provenance import git
 
 # Where the stages keep things, relative to the DVC repository's root.
@@ -30,23 +29,13 @@ class Files:
         self._root, self._commit = root, commit
 
     def read(self, pattern: str) -> dict[str, bytes]:
-        """Contents by their paths from the top folder, sorted; a `*` stays inside one part of a path.
-
-        Raises:
-            UserError: git does not hold a file's content.
-        """
+        """Contents by their paths from the top folder, sorted; a `*` stays inside one part of a path. What git does not hold is empty."""
         if not self._commit:
-            found = sorted(path for path in self._root.glob(pattern) if path.is_file())
-            return {path.relative_to(self._root).as_posix(): path.read_bytes() for path in found}
+            here = sorted(path for path in self._root.glob(pattern) if path.is_file())
+            return {path.relative_to(self._root).as_posix(): path.read_bytes() for path in here}
         listed = git("ls-tree", "-r", "-z", "--name-only", "--full-tree", self._commit, cwd=self._root, text=True).stdout.split("\0")
-        return {path: self._content(path) for path in listed if path and PurePosixPath("/", path).match(f"/{pattern}")}
-
-    def _content(self, path: str) -> bytes:
-        done = git("cat-file", "blob", f"{self._commit}:{path}", cwd=self._root)
-        if done.returncode:
-            raise UserError("git does not hold all files of that commit (a partial clone?): run `git fetch --refetch`.")
-        content: bytes = done.stdout
-        return content
+        found = (path for path in listed if path and PurePosixPath("/", path).match(f"/{pattern}"))
+        return {path: git("cat-file", "blob", f"{self._commit}:{path}", cwd=self._root).stdout for path in found}
 
 
 def mend(stage: str) -> str:

@@ -25,6 +25,7 @@ import pandas as pd
 from pipeline.errors import UserError
 from pipeline.files import DamagedError
 from pipeline.measures import MEASURES
+from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params, nearest
 from pipeline.provenance import mapping
 from pipeline.study import tables
@@ -64,19 +65,24 @@ class Study:
     @cached_property
     def variants(self) -> pd.DataFrame:
         """A row for each variant: its settings by dotted key, its model's size, and where it comes from."""
-        return pd.DataFrame([_variant_columns(training) for training in self.trainings.values()])
+        return pd.DataFrame(
+            [
+                {"variant": one.variant, "num_seeds": len(one.seeds), "test_accuracy": one.accuracy.mean()}
+                | {"parameters": one.parameters, "flops": one.flops, **one.options, **one.origin}
+                for one in self.trainings.values()
+            ]
+        )
 
     def summary(self, measure: str = "late accuracy") -> pd.DataFrame:
         """What the pages say of a measure: a row for each variant that has it, with n, mean, sd, and low and high of the 95 % interval.
 
         In the measure's own unit: an accuracy is a fraction. reports' reference page names the measures.
         """
-        found = {variant: summarized(training, measure) for variant, training in self.trainings.items()}
         rows = [
             {"variant": variant, "n": one.n, "mean": one.mean, "sd": one.sd if one.n > 1 else np.nan}
             | ({"low": one.interval.low, "high": one.interval.high} if one.interval else {})
-            for variant, one in found.items()
-            if one
+            for variant, training in self.trainings.items()
+            if (one := summarized(training, measure))
         ]
         return pd.DataFrame(rows, columns=["variant", "n", "mean", "sd", "low", "high"])
 
@@ -141,9 +147,8 @@ def load(source: str | os.PathLike[str] = ".", *, store: str | None = None) -> S
         mended = "compare another commit"
     contents = {Path(path).name: content for path, content in files.read(f"{TABLES}/*.csv").items()}
     if not contents:
-        lacking = f"the commit {source}" if name else str(source)
         more = "" if name else "; `dvc repro evaluate` writes tables/ of what is trained"
-        raise UserError(f"{lacking[0].upper()}{lacking[1:]} holds no results in {TABLES}/{more}.")
+        raise UserError(f"{'The commit ' if name else ''}{source} holds no results in {TABLES}/{more}.")
     try:
         trainings = {training.variant: training for training in tables.parse(contents)}
         if not trainings:
@@ -151,24 +156,15 @@ def load(source: str | os.PathLike[str] = ".", *, store: str | None = None) -> S
     except DamagedError as fault:
         raise UserError(f"{TABLES}/{name} is damaged, {fault}: {mended}.") from None
     if store is not None:
-        return _of_store(Study(files, trainings), store)
+        from pipeline.tracking import read as tracking
+
+        held = tracking.trainings([one.id for one in trainings.values() if one.id], store)
+        whole = {variant: tables.training(*held[one.id]) for variant, one in trainings.items() if one.id in held}
+        return Study(files, whole, tuple(variant for variant in trainings if variant not in whole))
     if not name:
         path = Path(source) / PREDICTIONS
         trainings = {variant: replace(one, stored=partial(_stored, path / f"{variant}.npz")) for variant, one in trainings.items()}
     return Study(files, trainings)
-
-
-def _of_store(study: Study, store: str) -> Study:
-    """The same trainings, with what the store says of them; those that it does not hold whole are left out."""
-    from pipeline.tracking import read as tracking
-
-    found = tracking.trainings([one.id for one in study.trainings.values() if one.id], store)
-    trainings = {}
-    for variant, one in study.trainings.items():
-        if one.id in found:
-            record, columns = found[one.id]
-            trainings[variant] = tables.training(record, columns)
-    return replace(study, trainings=trainings, left_out=tuple(variant for variant in study.trainings if variant not in trainings))
 
 
 def _stored(path: Path) -> Arrays | None:
@@ -211,7 +207,7 @@ def load_dataset() -> dict[str, Any] | None:
 
 
 def summarized(training: Training, measure: str) -> Summary | None:
-    """A measure's finite values; None without one. Intervals of shares end at 0 and 1: Student's goes beyond where one seed lies far off.
+    """A measure's finite values; None without one.
 
     Raises:
         UserError: there is no such measure.
@@ -221,8 +217,13 @@ def summarized(training: Training, measure: str) -> Summary | None:
     values = MEASURES[measure].per_seed(training)
     if values is None or not np.isfinite(values).any():
         return None
-    found = summarize(values[np.isfinite(values)])
-    if MEASURES[measure].of_value != "%" or found.interval is None:
+    return (of_shares if MEASURES[measure].of_value == "%" else summarize)(values[np.isfinite(values)])
+
+
+def of_shares(values: FloatArray) -> Summary:
+    """`summarize` of shares, whose interval ends at 0 and 1: Student's goes beyond where one seed lies far off."""
+    found = summarize(values)
+    if found.interval is None:
         return found
     return replace(found, interval=replace(found.interval, low=max(found.interval.low, 0.0), high=min(found.interval.high, 1.0)))
 
@@ -233,12 +234,6 @@ def _seed_columns(training: Training) -> dict[str, Any]:
     names = ("code_hash", "git_commit", "device_name", "finished")
     origin = {name: [group_of[seed].get(name) for seed in training.seeds] for name in names}
     return {"variant": training.variant, "seed": training.seeds, **last, **dict(sorted((training.evaluation or {}).items())), **origin}
-
-
-def _variant_columns(training: Training) -> dict[str, Any]:
-    sizes = {"parameters": training.parameters, "flops": training.flops}
-    mean = {"num_seeds": len(training.seeds), "test_accuracy": training.accuracy.mean()}
-    return {"variant": training.variant, **mean, **sizes, **training.options, **training.origin}
 
 
 def _stacked(parts: Iterable[dict[str, Any]]) -> pd.DataFrame:

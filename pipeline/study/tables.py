@@ -45,18 +45,18 @@ def training(run: Mapping[str, Any], columns: Mapping[str, Sequence[float]] | No
 
 def render(trainings: Iterable[Training]) -> dict[str, str]:
     """The text of each table."""
-    epochs, seeds, variants = [pd.DataFrame({"variant": []})], list[dict[str, str]](), list[dict[str, str]]()
+    tables: tuple[list[dict[str, Any]], ...] = ([], [], [])
     for one in trainings:
-        epochs.append(pd.DataFrame(epoch_columns(one)).map(str))  # as text, in which a NaN is "nan" and what is missing stays empty
+        tables[0].append(epoch_columns(one))
         if one.evaluation is not None:
-            own = {name: one.curves[name][:, -1] for name in REPEATED} | dict(one.evaluation)
-            cells = [{name: str(column[i]) for name, column in own.items()} for i in range(len(one.seeds))]
-            seeds += [{"variant": one.variant, "seed": str(seed), **rest} for seed, rest in zip(one.seeds, cells, strict=True)]
+            last = {name: one.curves[name][:, -1] for name in REPEATED}
+            tables[1].append({"variant": one.variant, "seed": one.seeds, **last, **one.evaluation})
         record = {name: value for name, value in one.record.items() if name not in _LEFT_OUT}
         sizes = {"parameters": one.parameters, "flops": one.flops}
-        variants.append({"variant": one.variant, **{name: _cell(value) for name, value in flatten(sizes | record)}})
-    tables = (pd.concat(epochs), *(pd.DataFrame(rows) if rows else epochs[0] for rows in (seeds, variants)))
-    return {name: table.to_csv(index=False, lineterminator="\n") for name, table in zip(NAMES, tables, strict=True)}
+        tables[2].append({"variant": [one.variant], **{name: _cell(value) for name, value in flatten(sizes | record)}})
+    # As text, in which a NaN is "nan" and what is missing stays empty.
+    frames = (pd.concat([pd.DataFrame({"variant": []}), *(pd.DataFrame(part).map(str) for part in parts)]) for parts in tables)
+    return {name: frame.to_csv(index=False, lineterminator="\n") for name, frame in zip(NAMES, frames, strict=True)}
 
 
 def epoch_columns(training: Training) -> dict[str, Any]:

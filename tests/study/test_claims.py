@@ -257,8 +257,6 @@ def test_a_case_is_one_variants_comparisons(first: tuple[str, str], second: tupl
     assert judgement.verdict == verdict
     assert judgement.deciding is judgement.findings[deciding]
     assert judgement.findings[0].levels == Levels(0.975, 0.975)
-    uneven = claim(*comparisons[1:]).model_copy(update={"any": True})  # one comparison of `x`, two of `y`
-    assert judge("X", uneven, evidence).findings[0].levels == Levels(0.975, 0.975)
 
 
 def test_a_supported_claim_hangs_on_the_comparison_nearest_to_its_margin() -> None:
@@ -289,12 +287,8 @@ def test_an_undecided_claim_hangs_on_the_comparison_that_will_settle_it() -> Non
 
 
 @pytest.mark.parametrize(
-    "comparison",
-    [
-        compare("at least", reference=None, bound=0.96), compare("more", minus=("c", "d")), compare("less", "late test error", bound=0.952),
-        compare("at least", "ensemble accuracy", reference=None, bound=0.9),
-    ],
-)  # fmt: skip
+    "comparison", [compare("more", minus=("c", "d")), compare("at least", "ensemble accuracy", reference=None, bound=0.9)]
+)
 def test_a_short_run_gives_no_verdict_whatever_its_numbers(comparison: ComparisonSettings) -> None:
     votes = (np.random.default_rng(0).uniform(size=(10, 200)) < 0.9).astype(np.uint8), np.ones(200, np.uint8)
     made = {name: runs(0.9 + 0.02 * i, seed=i, predictions=votes) for i, name in enumerate("abcd")}
@@ -332,8 +326,6 @@ def _last_two_fifths(before: np.ndarray, late: np.ndarray) -> Runs:
         (compare("more", bound=-0.005), 0.002, -0.0013, True),
         (compare("more", bound=-0.005), 0.002, -0.0015, False),
         (compare("more", bound=-0.005), 0.002, 0.0300, True),  # away from the bound
-        (compare("at least", reference=None, bound=0.9), 0.030, -0.0059, True),  # 93 % is 3 points above
-        (compare("at least", reference=None, bound=0.9), 0.030, -0.0061, False),
     ],
 )
 def test_an_effect_that_would_cross_a_bound_at_its_pace_is_not_settled(
@@ -404,6 +396,7 @@ def test_a_comparison_takes_the_seeds_that_all_sides_have() -> None:
 
 
 def test_unpaired_sides_bring_their_own_seeds_up_to_their_own_look() -> None:
+    """And none is more than one look ahead: the error rates of verdicts are counted for such orders only."""
     a, b = runs(n=8, seed=1), replace(runs(n=12, seed=2), seeds=tuple(range(100, 112)))
     comparison = compare("less", paired=False)
     finding = judge("X", claim(comparison), {"a": a, "b": b}, looks=(6, 10, 20)).deciding
@@ -412,14 +405,10 @@ def test_unpaired_sides_bring_their_own_seeds_up_to_their_own_look() -> None:
     assert ends(finding) == pytest.approx(tuple(test))
     few = judge("X", claim(comparison), {"a": a, "b": runs(n=5)}, looks=(6, 10, 20)).deciding
     assert (few.verdict, few.why) == ("not decided", Why.FEW_SEEDS)
-
-
-def test_no_side_is_more_than_one_look_ahead() -> None:
-    """The error rates of verdicts are counted for such orders only."""
     a, b = runs(n=7, seed=1), runs(n=25, seed=2)
-    for sides, sizes in (({"a": a, "b": b}, (6, 10)), ({"a": b, "b": a}, (10, 6)), ({"a": b, "b": runs(n=12)}, (20, 10))):
-        assert judge("X", claim(compare("less", paired=False)), sides, looks=(6, 10, 20)).deciding.sizes == sizes
-    assert judge("X", claim(compare("less", paired=False)), {"a": a, "b": b}).deciding.sizes == (7, 25)
+    for sides, sizes in (({"a": a, "b": b}, (6, 10)), ({"a": b, "b": runs(n=12)}, (20, 10))):
+        assert judge("X", claim(comparison), sides, looks=(6, 10, 20)).deciding.sizes == sizes
+    assert judge("X", claim(comparison), {"a": a, "b": b}).deciding.sizes == (7, 25)
 
 
 # --- what is lacking, and what cannot be used ---
@@ -478,9 +467,7 @@ def test_a_ratio_of_errors_worked_by_hand() -> None:
     [
         ("more", 1.05, "slow", "supported"),  # a larger effect supports it all the more
         ("more", 1.5, "slow", "not decided"),  # it is below 1.5, and might not be
-        ("less", 1.05, "slow", "contradicted"),
         ("less", 0.95, "quick", "supported"),  # now the effect may be smaller
-        ("less", 0.5, "quick", "not decided"),
         ("equivalent", 1.5, "slow", "not decided"),
     ],
 )
@@ -505,7 +492,6 @@ def test_a_ratio_is_judged_on_logarithms() -> None:
     interval = RankEstimate(np.log(1.3 * np.linspace(0.999, 1.001, 9))).interval()
     assert interval is not None
     assert (looked.looks, ends(looked.deciding)) == ((), pytest.approx((math.exp(interval.low), math.exp(interval.high))))
-    assert judge("X", claim(compare("ratio", "step time", between=(0.0, math.inf))), {}, _Times()).verdict == "supported"
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.study import effects
-from pipeline.study.effects import (
-    MIN_ROUNDS,
-    RankEstimate,
-    ShareEstimate,
-    contrast,
-    look_level,
-    look_orders,
-    vote_estimate,
-)
+from pipeline.study.effects import MIN_ROUNDS, RankEstimate, ShareEstimate, contrast, look_level, look_orders, vote_estimate
 from pipeline.study.statistics import vote
 
 
@@ -139,7 +131,6 @@ def test_the_rank_interval_holds_what_scipys_signed_rank_test_does_not_reject(va
 def test_fewer_rounds_than_the_level_takes_give_no_interval() -> None:
     """2 of 2^n sign patterns are as far out as all of one sign: n = 5 gives 93.75 %."""
     assert RankEstimate(np.arange(5.0)).interval(0.95) is None
-    assert RankEstimate(np.arange(5.0)).interval(0.93) is not None
     assert RankEstimate(np.arange(6.0)).interval(0.95) is not None
     assert MIN_ROUNDS == 6
 
@@ -149,6 +140,7 @@ def test_fewer_rounds_than_the_level_takes_give_no_interval() -> None:
 
 def test_all_looks_together_err_at_the_rate_that_their_level_is_for() -> None:
     assert look_level(()) == look_level((6,)) == 0.95
+    assert look_orders((6, 10)) == [[(6, 6), (6, 10), (10, 10)], [(6, 6), (10, 6), (10, 10)]]
 
     def simulated(looks: tuple[int, ...], level: float) -> float:
         """The share of random walks in which some look's interval misses the true mean of zero; each side's spread is known to be 1."""
@@ -181,6 +173,4 @@ def test_the_votes_error_is_the_delete_half_jackknife_by_hand() -> None:
     pairs = [(vote(predictions[list(kept)]) == labels).mean() for kept in itertools.combinations(range(4), 2)]
     assert found.error == pytest.approx(np.std(pairs))  # (S - d) / d = 1
     assert found.freedom == 3
-    pairs = [(vote(predictions[list(kept)]) == labels).mean() for kept in itertools.combinations(range(3), 2)]
-    assert vote_estimate(predictions[:3], labels).error == pytest.approx(math.sqrt(2) * np.std(pairs))  # one of three is left out
     assert math.isnan(vote_estimate(predictions[:1], labels).error)

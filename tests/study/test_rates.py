@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from docs.method import error_rates
-from docs.method.error_rates import LOOKS, power, rates, read, scenarios, verdicts
-from docs.method.judge_rates import PAGE, answer, effect_table, errors_of, null_table
+from docs.method.error_rates import LOOKS, power, rates, read, scenarios
+from docs.method.judge_rates import PAGE, effect_table, errors_of, null_table
 from pipeline.params import load
-from pipeline.study.claims import DECIDED
-from pipeline.study.effects import look_orders
 from tests.helpers import ROOT, STUDY
 
 
@@ -29,13 +26,6 @@ def test_the_table_has_every_scenario_and_keeps_its_promise() -> None:
         "one test in 56 of one side collapses, the other spreads a third as far",
     }  # fmt: skip
     assert load(STUDY / "params.yaml").looks == LOOKS  # what was counted is what the study does
-
-
-def test_seeds_are_added_side_by_side() -> None:
-    assert look_orders((6, 10)) == [[(6, 6), (6, 10), (10, 10)], [(6, 6), (10, 6), (10, 10)]]
-    found = verdicts(next(scenarios()), np.random.default_rng(0))
-    assert [len(order) for order in found] == [len(order) for order in look_orders(LOOKS)]
-    assert {verdict for order in found for verdict in order} <= {*DECIDED, "not decided"}  # trainings that do not move
 
 
 @pytest.mark.parametrize(
@@ -73,12 +63,3 @@ def test_the_page_has_the_counts_of_todays_rule() -> None:
     cells = next(line for line in page if line.startswith("| **the most")).strip("| ").split(" | ")
     either, _, margin, *_ = (float(cell.removesuffix(" %")) for cell in cells[-5:])
     assert max(either, margin) <= 5  # of changes that do nothing
-
-
-@pytest.mark.parametrize(
-    ("ratio", "expected"), [(0.5, ("better", 6)), (2.0, ("worse", 6)), (1.0, ("the same", 6)), (0.96, ("not decided", 10))]
-)
-def test_the_first_look_that_decides_ends_it(ratio: float, expected: tuple[str, int]) -> None:
-    spread = 0.01 if ratio != 0.96 else 0.1
-    errors = 0.03 * np.exp(spread * np.array([-1, 1, -1, 1, -1, 1, -1, 1, -1, 1.0]))
-    assert answer(errors * ratio, errors, (6, 10)) == expected

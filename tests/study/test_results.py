@@ -36,10 +36,6 @@ def test_frames_hold_the_numbers_of_the_files(trained: Repository) -> None:
     assert list(study.variants.variant) == list(study.trainings) == ["base", "wide"]
     assert list(study.variants["model.mlp_dim"]) == [8, 12]
     assert {"train.epochs", "parameters", "flops", "code_hash", "versions.torch"} <= set(study.variants.columns)
-    base = study.trainings["base"]
-    assert base.correct is not None
-    np.testing.assert_allclose(base.correct.mean(axis=1), base.accuracy, rtol=0, atol=1e-6)
-    assert (study.timings.seconds > 0).all()
     assert set(study.timings.kind) == {"step", "growth", "attention"}
 
 
@@ -58,10 +54,6 @@ def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: 
     with Path("tables/epochs.csv").open("a") as file:
         file.write("base,0,3,1,1,1,1,1\n")
     with pytest.raises(UserError, match=r"^tables/ is damaged, the rows of the variant base do not fit together: run"):
-        load(".")
-    for table in Path("tables").glob("*.csv"):
-        table.write_text(table.read_text().splitlines(keepends=True)[0])
-    with pytest.raises(UserError, match=r"^tables/ is damaged, variants\.csv names no variant: run"):
         load(".")
     pd.testing.assert_frame_equal(load("HEAD").epochs, commit.epochs)
     Path("timing/cpu.json").write_text("{}")

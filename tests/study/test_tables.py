@@ -65,24 +65,18 @@ def test_what_is_written_is_read_to_the_last_bit(written: list[Training]) -> Non
 EPOCHS = b"variant,seed,epoch,train_loss,test_loss,test_accuracy,seconds,gradient_norm\n"
 CHANGED = [
     ("epochs.csv", None, "epochs.csv is missing"),
-    *(("epochs.csv", content, "epochs.csv is no table") for content in (b"\xff\xfe\0", b"a,b\n0,1,2\nb,1,2,3,4\n", b"seed\n7\n")),
+    ("epochs.csv", b"\xff\xfe\0", "epochs.csv is no table"),
+    ("epochs.csv", b"seed\n7\n", "epochs.csv is no table"),
     *(
         ("epochs.csv", EPOCHS + rows, "the rows of the variant base do not fit")
         for rows in (
-            b"", b"base,3,1,1,1,0.9,1\n", b"base,3,1,1,1,high,1,1\n", b"base,3,1,1,1,nan,1,1\n",
-            b"base,3,2,1,1,0.9,1,1\n",
-            2 * b"base,3,1,1,1,0.9,1,1\n", b"base,3,999999999999,1,1,0.9,1,1\n",
+            b"", b"base,3,1,1,1,high,1,1\n", b"base,3,1,1,1,nan,1,1\n", b"base,3,2,1,1,0.9,1,1\n",
         )
     ),
     ("seeds.csv", b"variant,seed,test_accuracy,test_loss\nbase,4,0.75,1\n", "the rows of the variant base do not fit"),
     ("variants.csv", b"", "variants.csv is no table"),
-    *(
-        ("variants.csv", content, "the rows of the variant (base|other) do not fit")
-        for content in (
-            b"variant,parameters\nbase,7\n", b"variant,parameters,config.a\nbase,Infinity,4\n", b"variant,config\nbase,3\n",
-            b'variant,config.a,trainings\nbase,4,"[{""seeds"": [5]}]"\n', b"variant,config.model.patch\nother,4\n",
-        )
-    ),
+    ("variants.csv", b'variant,config.a,trainings\nbase,4,"[{""seeds"": [5]}]"\n', "the rows of the variant base do not fit"),
+    ("variants.csv", b"variant,config.model.patch\nother,4\n", "the rows of the variant other do not fit"),
 ]  # fmt: skip
 
 
