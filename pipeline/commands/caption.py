@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _MIN_BRIGHTNESS = 64  # of 255; the brightest pixel of any digit is far above it
 _MAX_SIDE = 4096  # pixels of a picture that is scaled
-_SHADES = " .:-=+*#%@"  # from 0 to 255
 
 
 def main(argv: list[str]) -> None:
@@ -48,8 +47,7 @@ def main(argv: list[str]) -> None:
     else:
         picture, truth = _test_scene(given.scene)
     greedy, beam, probability = describe(settings, TRAININGS / f"{variant}{seeds.SUFFIX}", seed, picture)
-    print(drawn(picture))
-    print(f"\n{variant}, seed {seed}\n  greedy     {greedy}\n  beam       {beam}  (probability {probability:.2f})")
+    print(f"{variant}, seed {seed}\n  greedy     {greedy}\n  beam       {beam}  (probability {probability:.2f})")
     for reference in truth:
         print(f"  {'reference' if reference == truth[0] else '':11}{reference}")
 
@@ -145,15 +143,6 @@ def describe(settings: VariantSettings, run: Path, seed: int, picture: np.ndarra
     greedy = decoding.greedy(model, images)[0]
     beam, score = decoding.beam(model, images, BEAM_WIDTH, LENGTH_NORMALISATION)
     return " ".join(grammar.decode(greedy.tolist())), " ".join(grammar.decode(beam[0].tolist())), math.exp(score.item())
-
-
-def drawn(picture: np.ndarray) -> str:
-    """A picture as text, one line for two rows of pixels."""
-    grey = picture if picture.ndim == 2 else picture.mean(0)
-    rows = (grey[0::2].astype(float) + grey[1::2]) / 2
-    lines = ("".join(_SHADES[int(value) * len(_SHADES) // 256] for value in row) for row in rows)
-    border = f"+{'-' * grey.shape[1]}+"
-    return "\n".join([border, *(f"|{line}|" for line in lines), border])
 
 
 if __name__ == "__main__":

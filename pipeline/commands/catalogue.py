@@ -33,11 +33,11 @@ def main(argv: list[str]) -> None:
     console = screen()
     for title, header, lines in sections(params):
         show(console, title, header, lines)
-    numbers = sorted({len(params.resolve(variant).train.seeds) for variant in params.variants})
-    seeds = " to ".join(str(number) for number in dict.fromkeys((numbers[0], numbers[-1])))
-    counts = [f"{n} {name}{'' if n == 1 else 's'}" for name, n in (("experiment", len(params.experiments)), ("claim", len(params.claims)))]
-    each = f"{len(params.variants)} variants with {seeds} seed{'' if seeds == '1' else 's'} each"
-    print(f"params.yaml is valid: {each}, {', '.join(counts)}.", flush=True)
+    counts = (
+        f"{name} ({len(of)})"
+        for name, of in (("variants", params.variants), ("experiments", params.experiments), ("claims", params.claims))
+    )
+    print(f"params.yaml is valid: {', '.join(counts)}.", flush=True)
     for warning in oddities(params):
         print(f"warning: {warning}", file=sys.stderr)
 
@@ -131,11 +131,7 @@ def show(console: Console, title: str, header: Sequence[str], lines: Sequence[Se
         table.add_column(header[column], justify="right" if number else "left", overflow="fold", no_wrap=whole)
     for line in lines:
         table.add_row(*(Text(line[column]) for column in columns))  # Text: a list in brackets is not markup
-    with console.capture() as captured:
-        console.print(table)
-    for text in captured.get().splitlines():
-        print(text.rstrip(), file=console.file)
-    print(file=console.file)
+    console.print(table, "")
 
 
 @cache

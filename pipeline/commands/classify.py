@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.commands.caption import drawn, networks, number, read
+from pipeline.commands.caption import networks, number, read
 from pipeline.errors import UserError, run_command
 from pipeline.files import replacing
 from pipeline.measures.definitions import FloatArray
@@ -42,9 +42,8 @@ def main(argv: list[str]) -> None:
     if settings.data.dataset in ("mnist", "digits", "kmnist", "fashion_mnist") and np.median(border) > 127:
         picture = 255 - picture
         print("The picture is dark on light, and the networks know light on dark: it is inverted.")
-    print(drawn(picture))
     chosen, probabilities, maps = answers(settings, TRAININGS / f"{variant}{seeds.SUFFIX}", chosen, picture)
-    print(f"\n{variant}")
+    print(variant)
     for seed, row in zip(chosen, probabilities, strict=True):
         first, second = np.argsort(-row, kind="stable")[:2]
         print(f"  seed {seed:<4}{first}  (probability {row[first]:.3f}; next {second}, {row[second]:.3f})")
@@ -58,8 +57,8 @@ def main(argv: list[str]) -> None:
     from pipeline.report.figures.base import png
 
     grey = (picture if picture.ndim == 2 else picture.mean(0)) / 255
-    drawn_maps = maps[:_SHOWN]
-    content = png(rollouts(np.stack([grey] * len(drawn_maps)), [("attention rollout", drawn_maps)], [f"seed {one}" for one in chosen]))
+    maps = maps[:_SHOWN]
+    content = png(rollouts(np.stack([grey] * len(maps)), [("attention rollout", maps)], [f"seed {one}" for one in chosen]))
     with replacing(PICTURE) as temporary:
         temporary.write_bytes(content)
     print(f"\nWhere attention goes: {PICTURE}")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.errors import UserError, run_command
+from pipeline.files import write_text
 from pipeline.report import text
 from pipeline.study import Study, Training, load
 from pipeline.study.effects import contrast, of_shares
@@ -107,19 +108,12 @@ def main(argv: list[str]) -> None:
     if arguments.source not in ("", "files", "mlflow"):
         raise UserError(f"There is no source {arguments.source!r}; the choices are files and mlflow.")
     if folder := arguments.folder:
-        raise UserError(
-            f"git does not keep {folder}, so no commit has its results: copy the folder before you run it again, as in "
-            f"`cp -r {folder} build/before`, then compare the two with `make compare BASE=build/before HEAD={folder}`."
-        )
+        raise UserError(f"git does not keep {folder}: keep a copy of it, and name both: `make compare BASE=build/before HEAD={folder}`.")
     sides = [read(one, mlflow=arguments.source == "mlflow") for one in (arguments.base, arguments.head)]
     page = render(compare(*sides))
     print(page, end="", flush=True)
-    try:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(page, encoding="utf-8")
-        print(f"Written to {arguments.out}.", file=sys.stderr)
-    except OSError as error:  # in a checkout that is for reading alone the page above is all that was wanted
-        print(f"Not written to {arguments.out}: {error.strerror}.", file=sys.stderr)
+    write_text(arguments.out, page)
+    print(f"Written to {arguments.out}.", file=sys.stderr)
 
 
 def read(source: str, *, mlflow: bool = False) -> Side:
@@ -172,8 +166,9 @@ def _change(base: Training, head: Training) -> Change:
     estimate = of_shares(contrast(ours, theirs, paired=paired), 2)
     why = tuple(_arrow(key, causes[0][key], causes[1][key]) for key in keys if causes[0][key] != causes[1][key])
     interval = estimate.interval() if paired or estimate.error else None  # without a spread nothing is known of other seeds
-    p = estimate.p if not paired else sign_flip_p(ours, theirs) if len(rows) > 1 else None
-    p = None if identical else p  # two trainings that are the same to the last bit are no sample
+    p = None  # two trainings that are the same to the last bit are no sample
+    if not identical:
+        p = estimate.p if not paired else sign_flip_p(ours, theirs) if len(rows) > 1 else None
     return Change(head.variant, base, head, identical, _differing(base, head), why, paired, estimate.mean, interval, p)
 
 

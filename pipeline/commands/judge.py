@@ -16,7 +16,6 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +29,7 @@ from pipeline.errors import UserError, run_command
 from pipeline.evaluation.evaluate import evaluate
 from pipeline.evaluation.records import Records
 from pipeline.files import DamagedError, read_sealed_json, replacing, sealed_json, write_json
-from pipeline.measures import MEASURES, NotFormed, NotMeasured
+from pipeline.measures import MEASURES, Measure, NotFormed, NotMeasured
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params, VariantSettings, load, nearest, shown
 from pipeline.params.study import has_probe
@@ -46,6 +45,7 @@ from pipeline.study.files import CHECKPOINTS
 from pipeline.study.proposals import LOOKS, MARGIN, STATUS, UNDECIDED, Look, error_of, judge, looks_up_to
 from pipeline.training.tasks import data_digest
 
+PAGE = Path("build/judge.md")
 _MEASURES = {"classification": "late test error", "captioning": "scene error"}  # by task, where none is given
 _HELP = (
     "Exit status: 0 better (larger), 3 worse (smaller), 4 the same, 5 not decided; 2 bad input, 1 a fault of the machine."
@@ -114,54 +114,6 @@ class Side:
         return replace(tables.training(run, found[0].columns), stored=lambda: found[1])
 
 
-@dataclass(frozen=True)
-class Judged:
-    """All that one command found. `number`: of the proposal in its series; None without one."""
-
-    change: Side
-    against: Side
-    measure: str
-    margin: float
-    looks: tuple[int, ...]
-    taken: Sequence[tuple[Look, int, float]]  # each with the seeds that had been trained and the seconds that had passed by then
-    last: Look
-    trained: int
-    replayed: int
-    seconds: float
-    identical: bool
-    series: str
-    number: int | None
-
-    def estimate(self, look: Look) -> str:
-        return text.estimate(look.effect, look.interval, functools.partial(text.change, MEASURES[self.measure]))
-
-    @property
-    def sentence(self) -> str:
-        measure, last, change, against = MEASURES[self.measure], self.last, self.change.name, self.against.name
-        if self.identical:
-            replayed = " What other code trained was replayed: its first 50 steps, its tables and the test of its weights."
-            said = f"{change} is the same as {against}: {last.n} seeds a side are equal to the last bit, in every epoch."
-            return said + replayed * bool(self.against.tree)
-        verb = {"the same": "is the same as", UNDECIDED: "against"}.get(last.answer, f"is {last.answer} than")
-        margin = f"{text.digits(100 * self.margin)} %" if measure.ratio else f"{text.value(measure, self.margin)} {measure.of_value}"
-        effect = f"{self.estimate(last)} {'times' if measure.ratio else measure.of_difference}"
-        said = f"{change} {verb} {against}: {measure.phrase or self.measure} {effect.rstrip()}, {last.n} seeds a side, margin {margin}"
-        if last.answer == UNDECIDED:
-            enough = f"about {last.needed:,} seeds a side would decide it, if mean and spread stay as they are"
-            said = f"{said.rstrip()}: not decided; {enough if last.needed else 'no number of seeds would decide it as it looks now'}"
-        return f"{said.rstrip()}."
-
-    def to_json(self) -> dict[str, Any]:
-        last = self.last
-        return {
-            "answer": last.answer, "status": STATUS[last.answer], "sentence": self.sentence, "change": self.change.name,
-            "against": self.against.name, "measure": self.measure, "margin": self.margin, "effect": last.effect,
-            "interval": last.interval and [last.interval.low, last.interval.high], "level": last.interval and last.interval.level,
-            "identical": self.identical, "seeds": last.n, "looks": list(self.looks), "needed": last.needed, "trained": self.trained,
-            "replayed": self.replayed, "seconds": round(self.seconds, 1), "series": self.series or None, "proposal": self.number,
-        }  # fmt: skip
-
-
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipeline.commands.judge", description=__doc__.split("\n\n")[0], epilog=_HELP)
     parser.add_argument("variant", nargs="?", default="", help="the variant to judge; with --base by default base")
@@ -173,26 +125,21 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--series", default="", metavar="NAME", help="of the proposals that share one error rate of 5 %%")
     parser.add_argument("--json", action="store_true", help="print one JSON object, and all else to the standard error")
     given = parser.parse_args(argv)
-    kept = os.dup(1)
     if given.json:
-        sys.stdout.flush()
-        os.dup2(2, 1)
-    try:
-        found = _judged(given, time.monotonic())
-        page = _write(found, shlex.join(argv))
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+        output = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # also for the processes that train
+    found = _judged(given, shlex.join(argv))
     if given.json:
-        print(json.dumps(found.to_json()))
+        print(json.dumps(found), file=output, flush=True)
     else:
-        print(f"{found.last.answer}\n{found.sentence}")
-        print(f"{found.trained} seeds trained in {found.seconds:.1f} s. This explores: it is no claim of the study. The page: {page}")
-    return STATUS[found.last.answer]
+        print(f"{found['answer']}\n{found['sentence']}")
+        print(f"{found['trained']} seeds trained in {found['seconds']} s. This explores: it is no claim of the study. The page: {PAGE}")
+    return int(found["status"])
 
 
-def _judged(given: argparse.Namespace, start: float) -> Judged:
+def _judged(given: argparse.Namespace, asked: str) -> dict[str, Any]:
+    """What `--json` prints. Writes the page."""
+    start = time.monotonic()
     profiles.refresh()
     repro.check_place()
     change, against = _sides(given)
@@ -211,13 +158,40 @@ def _judged(given: argparse.Namespace, start: float) -> Judged:
             look = Look(n, float(MEASURES[measure].ratio), None, "the same")
         else:
             look = judge(measure, *(_values(side, measure, n) for side in (change, against)), looks=looks, margin=margin, error=error)
-        trained, seconds = change.trained + against.trained, time.monotonic() - start
+        trained, seconds = change.trained + against.trained, round(time.monotonic() - start, 1)
         taken.append((look, trained, seconds))
         if look.answer != UNDECIDED:
             break
         print(f"{n} seeds a side do not decide: {text.estimate(look.effect, look.interval, text.digits)}", flush=True)
-    replayed = change.replayed + against.replayed
-    return Judged(change, against, measure, margin, looks, taken, look, trained, replayed, seconds, identical, given.series, number)
+    found = {
+        "answer": look.answer, "status": STATUS[look.answer], "sentence": _sentence(look, change, against, measure, margin, identical),
+        "change": change.name, "against": against.name, "measure": measure, "margin": margin, "effect": look.effect,
+        "interval": look.interval and [look.interval.low, look.interval.high], "level": look.interval and look.interval.level,
+        "identical": identical, "seeds": look.n, "looks": looks, "needed": look.needed, "trained": trained,
+        "replayed": change.replayed + against.replayed, "seconds": seconds, "series": given.series or None, "proposal": number,
+    }  # fmt: skip
+    _write(found, asked, taken, [against, change])
+    return found
+
+
+def _sentence(last: Look, change: Side, against: Side, name: str, margin: float, identical: bool) -> str:
+    if identical:
+        replayed = " What other code trained was replayed: its first 50 steps, its tables and the test of its weights."
+        said = f"{change.name} is the same as {against.name}: {last.n} seeds a side are equal to the last bit, in every epoch."
+        return said + replayed * bool(against.tree)
+    measure = MEASURES[name]
+    verb = {"the same": "is the same as", UNDECIDED: "against"}.get(last.answer, f"is {last.answer} than")
+    within = f"{text.digits(100 * margin)} %" if measure.ratio else f"{text.value(measure, margin)} {measure.of_value}"
+    effect = f"{_estimate(measure, last)} {'times' if measure.ratio else measure.of_difference}"
+    said = f"{change.name} {verb} {against.name}: {measure.phrase or name} {effect.rstrip()}, {last.n} seeds a side, margin {within}"
+    if last.answer == UNDECIDED:
+        enough = f"about {last.needed:,} seeds a side would decide it, if mean and spread stay as they are"
+        said = f"{said.rstrip()}: not decided; {enough if last.needed else 'no number of seeds would decide it as it looks now'}"
+    return f"{said.rstrip()}."
+
+
+def _estimate(measure: Measure, look: Look) -> str:
+    return text.estimate(look.effect, look.interval, functools.partial(text.change, measure))
 
 
 # --- what is asked for ---
@@ -341,20 +315,18 @@ def _values(side: Side, measure: str, n: int) -> FloatArray:
 # --- the page ---
 
 
-def _write(found: Judged, asked: str) -> Path:
-    """build/judge.md with its picture."""
-    measure, n, sides = MEASURES[found.measure], found.last.n, []
-    for side in (found.against, found.change):
-        values = np.full(n, np.nan) if side.values is None else side.values * measure.factor
-        sides.append((side.name, side.training(n).test_error, values))
+def _write(found: dict[str, Any], asked: str, taken: Sequence[tuple[Look, int, float]], sides: Sequence[Side]) -> None:
+    """The page with its picture. `taken`: the looks, each with the seeds that were trained and the seconds that had passed by then."""
+    measure, n = MEASURES[found["measure"]], found["seeds"]
+    nothing = np.full(n, np.nan)
+    drawn = [(one.name, one.training(n).test_error, nothing if one.values is None else one.values * measure.factor) for one in sides]
     unit = f" ({measure.of_value})" if measure.of_value else ""
-    picture = judged.picture(sides, f"{measure.title}{unit}", [look.n for look, _, _ in found.taken])
-    error = found.number and 100 * error_of(found.number)
-    page = text.page("judge.md.j2", found=found, asked=asked, picture=picture, measure=measure, error=error)
-    for name, content in (("judge.png", picture.png()), ("judge.md", page)):
-        with replacing(Path("build") / name) as temporary:
+    picture = judged.picture(drawn, f"{measure.title}{unit}", [look.n for look, _, _ in taken])
+    error, estimate = found["proposal"] and 100 * error_of(found["proposal"]), functools.partial(_estimate, measure)
+    page = text.page("judge.md.j2", found=found, asked=asked, taken=taken, picture=picture, measure=measure, error=error, estimate=estimate)
+    for path, content in ((PAGE.with_suffix(".png"), picture.png()), (PAGE, page)):
+        with replacing(path) as temporary:
             temporary.write_bytes(content)
-    return Path("build") / "judge.md"
 
 
 if __name__ == "__main__":

@@ -11,9 +11,8 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from filelock import FileLock, Timeout
 
@@ -26,7 +25,6 @@ from pipeline.runner.pool import choose_processes, die_with_parent
 
 LOCK = "dvc.lock"
 COPY = Path(".checkpoints/dvc.lock")  # as it was before DVC was started; here while DVC runs, or if it was killed
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 _INTERRUPTED = {130, 252}  # exit statuses after Ctrl-C: a command's of this project, and DVC's
 
 
@@ -110,7 +108,7 @@ def _guarded(directory: Path) -> Iterator[None]:
             copy.unlink(missing_ok=True)
 
 
-def run(directory: Path, name: str, *module: str, python: Path = Path(sys.executable), environment: Mapping[str, str] = _NOTHING) -> None:
+def run(directory: Path, name: str, *module: str, python: Path = Path(sys.executable), **environment: str) -> None:
     """Runs `python -m MODULE ARGUMENTS`, called `name`, in a directory. Raises as `reproduce` does where it failed."""
     this = os.getpid()
     # Stages call `python`; it has to be this one.

@@ -36,11 +36,8 @@ def main(argv: list[str]) -> None:
     else:
         raise UserError(f"ON is {shown(given.on)}; the choices are here and ray.")
     profiles.refresh()
-    params = load()
-    if not any(entry.tasks for entry in survey(params, device)):
-        print("Nothing is to be trained.")
-        return
-    repro.reproduce(Path(), ("code", repro.data_stage(), "resolve"))
+    if any(entry.tasks for entry in survey(load(), device)):
+        repro.reproduce(Path(), ("code", repro.data_stage(), "resolve"))
     train_all(load(), device, engine)
 
 

@@ -59,8 +59,8 @@ class Worktree:
         self._run("pipeline.stages.train", variant)
 
     def _run(self, *module: str) -> None:
-        own = {"PYTHONPATH": str(self.top.resolve())}
-        run(self.folder, f"{module[0]} of {self.name}", *module, python=self.python.absolute(), environment=own)
+        own = str(self.top.resolve())
+        run(self.folder, f"{module[0]} of {self.name}", *module, python=self.python.absolute(), PYTHONPATH=own)
 
 
 def checked_out(revision: str) -> Worktree:

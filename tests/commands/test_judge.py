@@ -57,12 +57,9 @@ def judged(study: Repository, *arguments: str) -> tuple[int, dict[str, Any]]:
     ("arguments", "said"),
     [
         ([], "Say which variant to judge"),
-        (["widd"], "widd"),
         (["wide", "--base=HEAD", "--against=base"], "give one of them"),
-        (["wide", "--margin=0"], "give a number above 0, in %"),
         (["wide", "--seeds=5"], "whole number from 6"),
         (["wide", "--measure=accuracy"], "give a number above 0, in points"),
-        (["wide", "--measure=nothing"], "There is no measure"),
         (["base"], "nothing to judge"),
         (["wide", "--series=a/b"], "a series is called by"),
     ],

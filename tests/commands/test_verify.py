@@ -164,9 +164,9 @@ def test_every_bit_of_a_training_counts_but_its_seconds(study: params.Params) ->
         return str(first_difference(base, Finished(0, new.tensors, rows, new.origin), old, exact=True))
 
     assert difference((new.rows[0]._replace(seconds=9.0),)) == "None"
-    assert difference((new.rows[0]._replace(gradient_norm=float(np.nextafter(0.75, 1))),)).startswith("gradient_norm of epoch 1: ")
+    assert difference((new.rows[0]._replace(gradient_norm=float(np.nextafter(0.75, 1))),)) == "not the same epochs"
     new.origin["weights"] = "b"
-    assert difference() == "digest of the weights: b was a"
+    assert difference() == "not the same weights"
     new.tensors["trace.loss"][40] = np.nextafter(new.tensors["trace.loss"][40], np.float32(9))
     assert difference().startswith("loss of step 41: ")
 
