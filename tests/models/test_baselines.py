@@ -28,28 +28,17 @@ def test_size_is_the_transformer_s_within_five_percent(study: Params, name: str)
     assert abs(count_parameters(build(baseline(study, name))) / count_parameters(build(study.base)) - 1) <= 0.05
 
 
-def normalize(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """By the batch's own mean and variance, channel by channel."""
-    centred = x - x.mean((0, 2, 3), keepdim=True)
-    scaled = centred / (centred.square().mean((0, 2, 3), keepdim=True) + 1e-5).sqrt()
-    return scaled * weight[:, None, None] + bias[:, None, None]
-
-
 def convolutional(p: list[Tensor], x: Tensor) -> Tensor:
     for layer, stride in enumerate((1, 2, 1, 2)):
         weight, bias, scale, shift = p[4 * layer : 4 * layer + 4]
-        x = normalize(F.conv2d(x, weight, bias, stride=stride, padding=1).relu(), scale, shift)
+        x = F.batch_norm(F.conv2d(x, weight, bias, stride=stride, padding=1).relu(), None, None, scale, shift, training=True)
     assert x.shape[2:] == (7, 7)
     return x.mean((2, 3)) @ p[16].T + p[17]
 
 
-def halved(x: Tensor) -> Tensor:
-    return (x[..., ::2, ::2] + x[..., 1::2, ::2] + x[..., ::2, 1::2] + x[..., 1::2, 1::2]) / 4
-
-
 def lenet(p: list[Tensor], x: Tensor) -> Tensor:
-    x = halved(F.conv2d(F.pad(x, (2, 2, 2, 2)), p[0], p[1]).tanh())
-    x = halved(F.conv2d(x, p[2], p[3]).tanh()).flatten(1)
+    x = F.avg_pool2d(F.conv2d(x, p[0], p[1], padding=2).tanh(), 2)
+    x = F.avg_pool2d(F.conv2d(x, p[2], p[3]).tanh(), 2).flatten(1)
     for layer in (4, 6):
         x = (x @ p[layer].T + p[layer + 1]).tanh()
     return x @ p[8].T + p[9]
@@ -62,18 +51,14 @@ def perceptron(p: list[Tensor], x: Tensor) -> Tensor:
 def elman(p: list[Tensor], x: Tensor) -> Tensor:
     state = torch.zeros(len(x), len(p[1]), dtype=x.dtype)
     for row in range(28):
-        state = (x[:, 0, row] @ p[0].T + p[2] + state @ p[1].T + p[3]).tanh()
+        state = torch.rnn_tanh_cell(x[:, 0, row], state, *p[:4])
     return state @ p[4].T + p[5]
 
 
 def long_short_term(p: list[Tensor], x: Tensor) -> Tensor:
-    width = p[1].shape[1]
-    state, cell = torch.zeros(2, len(x), width, dtype=x.dtype)
+    state, cell = torch.zeros(2, len(x), p[1].shape[1], dtype=x.dtype)
     for row in range(28):
-        gates = x[:, 0, row] @ p[0].T + p[2] + state @ p[1].T + p[3]
-        enter, forget, new, leave = gates.split(width, dim=1)
-        cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
-        state = leave.sigmoid() * cell.tanh()
+        state, cell = torch.lstm_cell(x[:, 0, row], (state, cell), *p[:4])
     return state @ p[4].T + p[5]
 
 

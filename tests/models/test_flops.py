@@ -1,4 +1,4 @@
-"""The count from shapes against torch's counter, which watches a forward pass."""
+"""The count from shapes against torch's counter, which watches a forward pass, and against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.models import attention, build, count_flops
-from pipeline.params import AnyModelSettings, BaselineSettings, ModelSettings, Params
+from pipeline.params import AnyModelSettings, BaselineSettings, Params
 
 
 def plain(qkv: Tensor, *, scale: float) -> Tensor:
@@ -18,48 +18,56 @@ def plain(qkv: Tensor, *, scale: float) -> Tensor:
     return ((query @ key.transpose(-1, -2) * scale).softmax(-1) @ value).transpose(1, 2)
 
 
-def counted(settings: AnyModelSettings) -> int:
-    """What torch's counter sees in one image's forward pass."""
-    with FlopCounterMode(display=False) as counter:
-        build(settings).eval()(torch.rand(1, 1, 28, 28))
-    return counter.get_total_flops()
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Gives what torch's counter sees in one image's forward pass, on no fused kernel."""
+    monkeypatch.setenv("LAB_ATTENTION", "sdpa")
+    monkeypatch.setattr(attention, "attention", plain)
+
+    def of(settings: AnyModelSettings) -> int:
+        with FlopCounterMode(display=False) as counter:
+            build(settings).eval()(torch.rand(1, 1, 28, 28))
+        return counter.get_total_flops()
+
+    return of
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {"patch": 7},
-        {"pool": "attention", "cls_insert": "none"},
-        {"pool": "concat", "cls_insert": "none"},
-        {"mlp_dim": 64, "blocks": 2, "embed": "conv"},
-        {"residual": "none", "norm": "none", "score_scale": False},
+        {"attention": "full", "pool": "attention", "cls_insert": "none", "patch": 7},
+        {"attention": "full", "pool": "concat", "mlp_dim": 64, "blocks": 2, "embed": "conv"},
+        {"attention": "full", "residual": "none", "norm": "none", "memory": 4},
+        {"heads": 16, "blocks": 1},
+        {"patch": 7, "heads": 4, "mlp": "none"},
     ],
+    ids=str,
 )
-def test_full_attention_counts_as_torch_does(study: Params, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
-    settings = ModelSettings.model_validate(study.base.model_dump() | {"attention": "full"} | changes)
-    monkeypatch.setattr(attention, "attention", plain)
-    uncounted = 2 * 49 * 32 if settings.pool == "attention" else 0  # torch passes over matrix-vector products, such as the query's
-    assert count_flops(settings) == counted(settings) + uncounted
+def test_transformers_count_as_torch_does(study: Params, counted: Any, changes: dict[str, Any]) -> None:
+    settings = study.base.changed(changes)
+    seen = counted(settings)
+    if settings.pool == "attention":  # torch passes over matrix-vector products, such as the query's
+        seen += 2 * settings.grid**2 * 32
+    # The memory's queries only give the kernel the shape it wants.
+    seen -= 2 * settings.blocks * 2 * settings.memory * (settings.num_tokens + settings.memory) * 32
+    if settings.attention == "sliced":  # without its kernel one block-diagonal product, most of whose weights are zeros
+        seen -= 2 * settings.blocks * settings.num_tokens * 3 * 32 * (32 - 32 // settings.heads)
+    assert count_flops(settings) == seen
 
 
-@pytest.mark.parametrize("kind", ["full", "sliced"])
-def test_memory_adds_keys_but_no_queries(study: Params, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    without = ModelSettings.model_validate(study.base.model_dump() | {"attention": kind})
-    settings = without.model_copy(update={"memory": 4})
-    # Three blocks; each of 50 queries meets 4 more keys of 32 channels in all, once for its scores and once for their values.
-    assert count_flops(settings) - count_flops(without) == 2 * 3 * 2 * 50 * 4 * 32
-    if kind == "full":
-        monkeypatch.setattr(attention, "attention", plain)
-        padding = 2 * 3 * 2 * 4 * 54 * 32  # the queries that only give the kernel the shape it wants
-        assert count_flops(settings) == counted(settings) - padding
+def test_what_is_taken_away_is_not_counted(study: Params) -> None:
+    """Three blocks of 50 tokens, 8 heads of 4 channels; two operations a multiply-add."""
 
+    def of(**changes: Any) -> int:
+        return count_flops(study.base.changed(changes))
 
-@pytest.mark.parametrize("name", ["lab", "cnn", "lenet", "mlp"])
-def test_other_networks_count_as_torch_does(study: Params, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(attention, "attention", plain)
-    settings = study.resolve(name).model
-    assert count_flops(settings) == counted(settings)
+    one_map, products, mlp = 2 * 3 * 50 * 8 * 4 * 4, 2 * 3 * 2 * 50 * 50 * 32, 2 * 3 * 50 * 2 * 32 * 32
+    assert of() - of(attention="unprojected") == 3 * one_map
+    assert of() - of(attention="uniform") == 2 * one_map + products
+    assert of() - of(attention="none") == 3 * one_map + products
+    assert of() - of(mlp="none") == mlp
+    assert of(attention="none", mlp="none") == 2 * (49 * 16 * 32 + 32 * 10)
+    assert of(memory=4) - of() == 2 * 3 * 2 * 50 * 4 * 32  # each query meets four more keys and values
 
 
 @pytest.mark.parametrize(
@@ -75,27 +83,3 @@ def test_other_networks_count_as_torch_does(study: Params, monkeypatch: pytest.M
 def test_other_networks_worked_by_hand(architecture: str, widths: tuple[int, ...], multiply_adds: int) -> None:
     settings = BaselineSettings.model_validate({"architecture": architecture, "widths": widths})
     assert count_flops(settings) == 2 * multiply_adds
-
-
-def test_what_is_taken_away_is_not_counted(study: Params) -> None:
-    """Three blocks of 50 tokens, 8 heads of 4 channels; two operations a multiply-add."""
-
-    def of(**changes: str) -> int:
-        return count_flops(ModelSettings.model_validate(study.base.model_dump() | changes))
-
-    one_map, products, mlp = 2 * 3 * 50 * 8 * 4 * 4, 2 * 3 * 2 * 50 * 50 * 32, 2 * 3 * 50 * 2 * 32 * 32
-    assert of() - of(attention="unprojected") == 3 * one_map
-    assert of() - of(attention="uniform") == 2 * one_map + products
-    assert of() - of(attention="none") == 3 * one_map + products
-    assert of() - of(mlp="none") == mlp
-    assert of(attention="none", mlp="none") == 2 * (49 * 16 * 32 + 32 * 10)
-
-
-@pytest.mark.parametrize("changes", [{}, {"mlp": "none"}, {"heads": 16, "blocks": 1}, {"patch": 7, "heads": 4}], ids=str)
-def test_sliced_attention_counts_its_own_small_maps(study: Params, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
-    """Without the fused kernel they are one block-diagonal product, which torch counts whole."""
-    monkeypatch.setenv("LAB_ATTENTION", "sdpa")
-    monkeypatch.setattr(attention, "attention", plain)
-    settings = ModelSettings.model_validate(study.base.model_dump() | changes)
-    zeros = 3 * 32 * (32 - 32 // settings.heads)  # of the product's weights
-    assert count_flops(settings) == counted(settings) - 2 * settings.blocks * settings.num_tokens * zeros
