@@ -24,7 +24,7 @@ from pipeline.commands.profiles import write_settings
 from pipeline.environment import clean
 from pipeline.params import data
 from pipeline.tracking.store import Store
-from tests.helpers import ROOT, STUDY
+from tests.helpers import ROOT, STUDY, variant
 
 if TYPE_CHECKING:
     from pipeline.data.datasets import Dataset
@@ -288,11 +288,7 @@ def tiny_settings(study: params.Params) -> Callable[..., VariantSettings]:
 
     def make(**train: Any) -> VariantSettings:
         own = {"seeds": (0, 1), "epochs": 4, "batch_size": 40, "learning_rate": 0.005, **train}
-        return params.VariantSettings(
-            data=params.DataSettings(dataset="digits"),
-            train=study.train.model_copy(update=own),
-            model=params.ModelSettings.model_validate(study.base.model_dump() | {"patch": 14, "blocks": 1, "dropout": 0.1}),
-        )
+        return variant(study, {"patch": 14, "blocks": 1, "dropout": 0.1}, **own)
 
     return make
 

@@ -53,6 +53,12 @@ def wait_until(met: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+def variant(study: params.Params, model: dict[str, Any], **train: Any) -> params.VariantSettings:
+    """The study's base with other options, on the digits; keywords change how it is trained."""
+    data, of = params.DataSettings(dataset="digits"), study.train.model_copy(update=train)
+    return params.VariantSettings(data=data, train=of, model=study.base.changed(model))
+
+
 def finish(trainer: Trainer) -> None:
     """Trains all epochs that are left."""
     while not trainer.done:

@@ -23,18 +23,7 @@ def pictures(num_seeds: int, batch: int) -> Tensor:
     return images
 
 
-@pytest.mark.parametrize(
-    "draws",
-    [
-        (1.0, 0.0, 0.0, 0.0),
-        (0.0, 1.0, 0.0, 0.0),
-        (0.0, -1.0, 0.0, 0.0),
-        (0.0, 0.0, 1.0, 0.0),
-        (0.0, 0.0, 0.0, -0.5),
-        (-0.7, 0.4, 0.9, -0.3),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("draws", [(0.0, -1.0, 0.0, 0.0), (-0.7, 0.4, 0.9, -0.3)], ids=str)
 def test_is_scipys_affine_map(draws: tuple[float, ...]) -> None:
     """With coordinates in pixels (row, column) about the centre: out = scale R in + shift, and scipy wants its inverse."""
     image = pictures(1, 1)

@@ -9,22 +9,18 @@ import pytest
 import torch
 
 from pipeline.data.datasets import Dataset
-from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
+from pipeline.params import Params, VariantSettings
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.fused import FusedTrainer, make_trainer
 from pipeline.training.step import GraphDriver
-from tests.helpers import finish
+from tests.helpers import finish, variant
 
 pytestmark = pytest.mark.cuda
 SEEDS = [0, 1, 2]
 OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"attention": "full", "norm": "post", "final_norm": True, "activation": "relu"},
-    {"dropout": 0.1, "embed": "conv"},
-    {"pool": "attention", "cls_insert": "none", "position": "sinusoidal"},
-    {"pool": "max", "cls_insert": "none", "position": "sincos2d"},
-    {"cls_insert": "loop", "position": "none"},
-    {"patch": 2, "pool": "mean"},
+    {"attention": "full", "norm": "post", "final_norm": True, "activation": "relu", "dropout": 0.1, "embed": "conv"},
+    {"pool": "attention", "cls_insert": "none", "position": "sincos2d"},
+    {"cls_insert": "loop", "patch": 2, "pool": "max"},
 ]
 
 FUSED: list[dict[str, Any]] = [
@@ -47,12 +43,9 @@ def dataset(blobs: Callable[[int, int], Dataset]) -> Dataset:
     return blobs(1000, 300)
 
 
-def settings(study: Params, *, batch_size: int = 64, epochs: int = 2, **model: Any) -> VariantSettings:
-    return VariantSettings(
-        data=DataSettings(dataset="digits"),
-        train=study.train.model_copy(update={"seeds": SEEDS, "epochs": epochs, "batch_size": batch_size, "learning_rate": 0.005}),
-        model=ModelSettings.model_validate(study.base.model_dump() | model),
-    )
+def settings(study: Params, *, batch_size: int = 64, epochs: int = 2, clip_norm: float | None = None, **model: Any) -> VariantSettings:
+    train = {"seeds": SEEDS, "epochs": epochs, "batch_size": batch_size, "learning_rate": 0.005, "clip_norm": clip_norm}
+    return variant(study, model, **train)
 
 
 def trained(chosen: VariantSettings, dataset: Dataset, seeds: list[int] = SEEDS) -> Trainer:
@@ -142,8 +135,7 @@ def test_the_fused_engine_follows_the_cpu(study: Params, dataset: Dataset, optio
 
 def test_a_seed_has_the_same_bits_alone_and_among_a_hundred(study: Params, dataset: Dataset) -> None:
     """And with a clipped gradient, whose norm is a sum over its weights, and after a resume."""
-    base = settings(study, batch_size=48, epochs=2)
-    chosen = base.model_copy(update={"train": base.train.model_copy(update={"clip_norm": 1.0})})
+    chosen = settings(study, batch_size=48, clip_norm=1.0)
     many, alone = fused(chosen, dataset, list(range(100))), fused(chosen, dataset, [7])
     finish(many)
     alone.run_epoch()

@@ -13,11 +13,12 @@ from torch import nn
 
 from pipeline.data.datasets import Dataset
 from pipeline.errors import UserError
-from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings
+from pipeline.params import Params, VariantSettings
 from pipeline.training import classification
 from pipeline.training.classification import evaluate
 from pipeline.training.engine import Trainer, epoch_order, subset
 from pipeline.training.stack import initial_model
+from tests import helpers
 from tests.helpers import finish
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -29,14 +30,9 @@ def dataset(blobs: Callable[[int, int], Dataset]) -> Dataset:
     return blobs(300, 120)
 
 
-def variant(
-    study: Params, *, seeds: tuple[int, ...] = (0, 1, 2), epochs: int = 3, learning_rate: float = 0.005, **model: Any
-) -> VariantSettings:
-    return VariantSettings(
-        data=DataSettings(dataset="digits"),
-        train=study.train.model_copy(update={"seeds": seeds, "epochs": epochs, "batch_size": 64, "learning_rate": learning_rate}),
-        model=ModelSettings.model_validate(study.base.model_dump() | {"patch": 7, "blocks": 2} | model),
-    )
+def variant(study: Params, train: dict[str, Any] | None = None, **model: Any) -> VariantSettings:
+    own = {"seeds": (0, 1, 2), "epochs": 3, "batch_size": 64, "learning_rate": 0.005} | (train or {})
+    return helpers.variant(study, {"patch": 7, "blocks": 2} | model, **own)
 
 
 def trained(settings: VariantSettings, dataset: Dataset, seeds: list[int]) -> Trainer:
@@ -51,7 +47,7 @@ def test_equals_a_plain_loop(study: Params, dataset: Dataset, norm_kind: str) ->
 
     Losses and gradients' norms of the first epoch's steps, too, these as torch's own clipping reports them.
     """
-    settings = variant(study, seeds=(3,), norm_kind=norm_kind)
+    settings = variant(study, {"seeds": (3,)}, norm_kind=norm_kind)
     model = initial_model(settings.model, 3)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     images, labels = torch.from_numpy(dataset.train_images), torch.from_numpy(dataset.train_labels).long()
@@ -86,35 +82,29 @@ def test_equals_a_plain_loop(study: Params, dataset: Dataset, norm_kind: str) ->
     assert rows[0].gradient_norm == pytest.approx(trainer.trace.gradient_norm[0, :steps].double().mean().item())
 
 
-@pytest.mark.parametrize("train", [{}, {"train_images": 50, "epoch_images": 130, "augment": "affine"}], ids=["all", "subset"])
-def test_images_held_out_are_as_if_they_were_not_there(study: Params, dataset: Dataset, train: dict[str, Any]) -> None:
-    settings, number = variant(study, epochs=2), 77
-    settings = settings.model_copy(update={"train": settings.train.model_copy(update=train)})
-    held_out = settings.model_copy(update={"train": settings.train.model_copy(update={"validation": number})})
+def test_images_held_out_are_as_if_they_were_not_there(study: Params, dataset: Dataset) -> None:
+    number, train = 77, {"epochs": 2, "train_images": 50, "epoch_images": 130, "augment": "affine"}
+    settings, held_out = variant(study, train), variant(study, train | {"validation": number})
     without = replace(dataset, train_images=dataset.train_images[:-number], train_labels=dataset.train_labels[:-number])
     one, other = trained(held_out, dataset, [0, 1]), trained(settings, without, [0, 1])
     assert [row[:-1] for row in one.rows] == [row[:-1] for row in other.rows]
     assert all(torch.equal(value, other.state()[name]) for name, value in one.state().items())
-    beyond = settings.model_copy(update={"train": settings.train.model_copy(update={"validation": len(dataset.train_labels)})})
     with pytest.raises(UserError, match="held out"):
-        Trainer(beyond, dataset, [0], CPU)
+        Trainer(variant(study, {"validation": len(dataset.train_labels)}), dataset, [0], CPU)
 
 
 @pytest.mark.parametrize(
     ("seeds", "model", "train"),
     [
-        ([0], {}, {}),
-        ([0, 1, 2], {}, {}),
         ([0], {"norm_kind": "batch"}, {}),
-        ([0, 1], {}, {"schedule": "cosine", "warmup": 0.2, "optimizer": "radam", "clip_norm": 0.5}),
+        ([0, 1, 2], {}, {"schedule": "cosine", "warmup": 0.2, "optimizer": "radam", "clip_norm": 0.5}),
         ([0, 1], {}, {"augment": "affine", "optimizer": "sgd", "momentum": 0.9}),
     ],
 )
 def test_repeat_and_resume_are_bitwise(
     study: Params, dataset: Dataset, seeds: list[int], model: dict[str, Any], train: dict[str, Any]
 ) -> None:
-    settings = variant(study, dropout=0.1, **model)
-    settings = settings.model_copy(update={"train": settings.train.model_copy(update=train)})
+    settings = variant(study, train, dropout=0.1, **model)
     unbroken = trained(settings, dataset, seeds)
     first = Trainer(settings, dataset, seeds, CPU)
     first.run_epoch()
@@ -132,9 +122,7 @@ def test_repeat_and_resume_are_bitwise(
 
 @pytest.mark.parametrize("divergence", ["stop", "record"])
 def test_a_loss_that_is_not_finite_ends_its_seed_alone_or_is_a_result(study: Params, dataset: Dataset, divergence: str) -> None:
-    settings = variant(study)
-    if divergence == "record":
-        settings = settings.model_copy(update={"train": settings.train.model_copy(update={"divergence": "record"})})
+    settings = variant(study, {"divergence": divergence})
     trainer = Trainer(settings, dataset, [0, 1, 2], CPU)
     trainer.run_epoch()
     with torch.no_grad():
@@ -149,11 +137,9 @@ def test_a_loss_that_is_not_finite_ends_its_seed_alone_or_is_a_result(study: Par
     assert trainer.rows[-1].test_loss == pytest.approx(trained(settings, dataset, [2]).rows[-1].test_loss, rel=1e-3)
 
 
-@pytest.mark.parametrize("batch", [classification.EVALUATION_BATCH, 50])
-def test_evaluation_equals_the_module(study: Params, dataset: Dataset, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one batch, and in two of a size and a smaller one."""
-    monkeypatch.setattr(classification, "EVALUATION_BATCH", batch)
-    trainer = trained(variant(study, epochs=1), dataset, [0, 1, 2])
+def test_evaluation_equals_the_module(study: Params, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classification, "EVALUATION_BATCH", 50)  # two batches of a size and a smaller one
+    trainer = trained(variant(study, {"epochs": 1}), dataset, [0, 1, 2])
     images, labels = torch.from_numpy(dataset.test_images), torch.from_numpy(dataset.test_labels).long()
     losses, predictions = evaluate(trainer.stack, images, labels, num_seeds=3)
     state = trainer.stack.state()
@@ -168,23 +154,18 @@ def test_evaluation_equals_the_module(study: Params, dataset: Dataset, batch: in
 
 def test_orders_are_permutations_that_differ_by_seed_and_epoch() -> None:
     orders = [epoch_order(seed, epoch, 1000) for seed in (0, 1) for epoch in (1, 2)]
-    for i, order in enumerate(orders):
-        assert torch.equal(order.sort().values, torch.arange(1000))
-        assert not any(torch.equal(order, other) for other in orders[:i])
-    assert torch.equal(epoch_order(0, 1, 1000), orders[0])
+    assert all(torch.equal(order.sort().values, torch.arange(1000)) for order in orders)
+    assert len({tuple(order.tolist()) for order in orders}) == 4
 
 
 def test_an_epoch_of_a_subset_shows_as_many_images_as_ever() -> None:
+    """A smaller subset is part of a larger one, and gone through again and again: never one image twice more than another."""
+    small, large = subset(0, 1000, 30), subset(0, 1000, 300)
+    assert set(small.tolist()) < set(large.tolist())
+    assert set(small.tolist()) != set(subset(1, 1000, 30).tolist())
     order = epoch_order(0, 1, 1000, train_images=30)
     assert len(order) == 1000
-    assert set(order.tolist()) == set(subset(0, 1000, 30).tolist())
     counts = torch.bincount(order, minlength=1000)
-    assert set(counts[subset(0, 1000, 30)].tolist()) == {33, 34}  # gone through again and again, never one more than one other
-    assert len(epoch_order(0, 1, 1000, epoch_images=250)) == 250
+    assert set(counts[small].tolist()) == {33, 34}
+    assert counts.sum() == counts[small].sum()
     assert len(set(epoch_order(0, 1, 1000, epoch_images=250).tolist())) == 250
-
-
-def test_a_smaller_subset_is_part_of_a_larger_one_and_seeds_differ() -> None:
-    small, large = (set(subset(0, 1000, size).tolist()) for size in (30, 300))
-    assert small < large
-    assert small != set(subset(1, 1000, 30).tolist())

@@ -39,32 +39,20 @@ def torchs(total: int, make: Callable[[torch.optim.Optimizer], Any]) -> list[flo
     return seen
 
 
-@pytest.mark.parametrize("total", [1, 2, 3, 7, 100, 469])
-def test_linear_and_cosine_are_torchs(study: Params, total: int) -> None:
-    linear = torchs(total, lambda o: lr_scheduler.LinearLR(o, start_factor=1.0, end_factor=0.0, total_iters=total))
-    assert rates(study, "linear", 0.0, total) == pytest.approx(linear, rel=1e-9)
-    cosine = torchs(total, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=total))
-    assert rates(study, "cosine", 0.0, total) == pytest.approx(cosine, rel=1e-9, abs=1e-15)
-    assert set(rates(study, "constant", 0.0, total)) == {RATE}
-
-
-@pytest.mark.parametrize(("total", "warmup"), [(100, 0.1), (469, 0.1), (3, 0.5), (10, 0.99), (10, 0.01)])
-def test_warm_ups_are_torchs_in_sequence(study: Params, total: int, warmup: float) -> None:
-    """A rise of w steps that ends in the peak, then the schedule without warm-up on the steps from the peak on."""
+@pytest.mark.parametrize(("total", "warmup"), [(1, 0.0), (2, 0.0), (469, 0.0), (469, 0.1), (3, 0.5), (10, 0.99), (10, 0.01)])
+def test_linear_and_cosine_are_torchs_after_a_rise(study: Params, total: int, warmup: float) -> None:
+    """A warm-up of w steps ends in the peak; the schedule without it begins there."""
     w = max(1, round(warmup * total))
     rest = total - w + 1
-
-    def sequence(decay: Callable[[torch.optim.Optimizer], Any]) -> list[float]:
-        rise = torchs(w, lambda o: lr_scheduler.LambdaLR(o, lambda t: (t + 1) / w))
-        return rise[:-1] + torchs(rest, decay)
-
-    linear = sequence(lambda o: lr_scheduler.LinearLR(o, start_factor=1.0, end_factor=0.0, total_iters=rest))
-    assert rates(study, "warmup_linear", warmup, total) == pytest.approx(linear, rel=1e-9)
-    cosine = sequence(lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=rest))
+    rise = torchs(w, lambda o: lr_scheduler.LambdaLR(o, lambda t: (t + 1) / w))[:-1]
+    linear = rise + torchs(rest, lambda o: lr_scheduler.LinearLR(o, start_factor=1.0, end_factor=0.0, total_iters=rest))
+    assert rates(study, "warmup_linear" if warmup else "linear", warmup, total) == pytest.approx(linear, rel=1e-9)
+    cosine = rise + torchs(rest, lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=rest))
     assert rates(study, "cosine", warmup, total) == pytest.approx(cosine, rel=1e-9, abs=1e-15)
+    assert warmup or set(rates(study, "constant", 0.0, total)) == {RATE}
 
 
-@pytest.mark.parametrize(("total", "warmup", "dim"), [(100, 0.1, 512), (1407, 0.1, 32), (2, 0.4, 32)])
+@pytest.mark.parametrize(("total", "warmup", "dim"), [(100, 0.1, 512), (2, 0.4, 32)])
 def test_noam_is_the_papers_up_to_scale(study: Params, total: int, warmup: float, dim: int) -> None:
     w = max(1, round(warmup * total))
     paper = [dim**-0.5 * min(step**-0.5, step * w**-1.5) for step in range(1, total + 1)]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pipeline.data.datasets import Dataset
-from pipeline.params import ModelSettings, Params, VariantSettings
+from pipeline.params import Params, VariantSettings
 from pipeline.training.classification import Classification, EvaluationStep
 from pipeline.training.optimizers import make_optimizer
 from pipeline.training.stack import Stack
@@ -19,7 +19,7 @@ STEPS = 4  # of the whole training
 
 
 def make(study: Params, seeds: list[int]) -> tuple[Stack, TrainingStep, EvaluationStep, Tensor]:
-    settings = ModelSettings.model_validate(study.base.model_dump() | {"patch": 14, "blocks": 1, "dropout": 0.1})
+    settings = study.base.changed({"patch": 14, "blocks": 1, "dropout": 0.1})
     stack = Stack(settings, seeds, CPU)
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (20, 28, 28), generator=generator, dtype=torch.uint8)
@@ -74,6 +74,6 @@ def test_a_step_that_failed_half_way_leaves_no_gradient(study: Params, monkeypat
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(("images", "size", "sizes"), [(300, 64, {64, 44}), (128, 64, {64}), (10, 64, {10}), (65, 64, {64, 1})])
-def test_batch_sizes_are_those_of_a_split(images: int, size: int, sizes: set[int]) -> None:
-    assert batch_sizes(images, size) == sizes == {len(part) for part in torch.arange(images).split(size)}
+def test_batch_sizes_are_those_of_a_split() -> None:
+    for images, size in ((300, 64), (128, 64), (10, 64), (65, 64)):
+        assert batch_sizes(images, size) == {len(part) for part in torch.arange(images).split(size)}
