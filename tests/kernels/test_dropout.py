@@ -29,8 +29,8 @@ def bits(x: Tensor) -> Tensor:
     return x.detach().contiguous().view(torch.int32)
 
 
-@pytest.mark.parametrize("probability", [0.05, 0.1, 0.5, 0.999])
-@pytest.mark.parametrize("shape", [(1,), (7, 3), (2, 5, 333), (3, 0, 2), ()], ids=str)
+@pytest.mark.parametrize("probability", [0.1, 0.999])
+@pytest.mark.parametrize("shape", [(2, 5, 333), (3, 0, 2), ()], ids=str)
 def test_has_the_bits_of_the_operations(shape: tuple[int, ...], probability: float) -> None:
     x, grad = draw(*shape).requires_grad_(), draw(*shape, seed=1)
     results = []
