@@ -19,7 +19,7 @@ def grammar() -> Grammar:
     return grammar_of("mnist")
 
 
-@pytest.mark.parametrize(("dataset", "each"), [("mnist", 1), ("fashion_mnist", 23), ("kmnist", 23)])
+@pytest.mark.parametrize(("dataset", "each"), [("mnist", 1), ("kmnist", 23)])
 def test_every_caption_of_every_scene_is_its_own_and_is_understood(dataset: str, each: int) -> None:
     grammar = grammar_of(dataset)
     assert len(SCENES) == 11**4 - 1 == 14_640
@@ -34,23 +34,14 @@ def test_every_caption_of_every_scene_is_its_own_and_is_understood(dataset: str,
     assert {word for caption in meant for word in caption} == set(grammar.words[3:])
 
 
-@pytest.mark.parametrize(
-    ("scene", "captions"),
-    [
-        (
-            (3, None, 7, 7),
-            [
-                "a three at the top left and two sevens at the bottom",
-                "at the bottom two sevens and at the top left a three",
-                "a three above a seven on the left and a seven on the right at the bottom",
-                "on the right at the bottom a seven and on the left a seven below a three",
-                "a three top left two sevens bottom left bottom right",
-            ],
-        ),
-    ],
-)
-def test_phrasings(grammar: Grammar, scene: Scene, captions: list[str]) -> None:
-    assert [" ".join(grammar.describe(scene, phrasing)) for phrasing in PHRASINGS] == captions
+def test_phrasings(grammar: Grammar) -> None:
+    assert [" ".join(grammar.describe((3, None, 7, 7), phrasing)) for phrasing in PHRASINGS] == [
+        "a three at the top left and two sevens at the bottom",
+        "at the bottom two sevens and at the top left a three",
+        "a three above a seven on the left and a seven on the right at the bottom",
+        "on the right at the bottom a seven and on the left a seven below a three",
+        "a three top left two sevens bottom left bottom right",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -60,8 +51,6 @@ def test_phrasings(grammar: Grammar, scene: Scene, captions: list[str]) -> None:
         ("a seven and a seven at the bottom", (None, None, 7, 7)),  # not counted
         ("two sevens on the left and a three at the top right", (7, 3, 7, None)),  # by columns, then by rows
         ("at the top a two and a four and a three on the right at the bottom", (2, 4, None, 3)),  # where first, then what first
-        ("a two at the top left and a two at the top right", (2, 2, None, None)),
-        ("a nine top left a zero bottom left a nine top right", (9, 9, 0, None)),
     ],
 )
 def test_a_caption_that_no_reference_has_is_understood(grammar: Grammar, caption: str, scene: Scene) -> None:
@@ -72,15 +61,11 @@ def test_a_caption_that_no_reference_has_is_understood(grammar: Grammar, caption
     "caption",
     [
         "",
-        "at the top left",
         "a three above a seven",  # in which column?
         "a three at the top",  # where in the row?
         "three threes at the top",
-        "two three at the top",
         "a eight top left",
-        "a three and a seven on the left",
         "a three at the top left and a seven at the top left",  # a cell twice
-        "a three at the top left and",
         "a three top left a seven at the top right",  # two phrasings
         "a three at the top left <eos>",
         "a dog at the top left",
@@ -135,7 +120,7 @@ def test_a_data_set_without_nouns_has_no_captions(monkeypatch: pytest.MonkeyPatc
         grammar_of("noise")
 
 
-@pytest.mark.parametrize("nouns", [[("cat", "cats"), ("cat", "cattes")], [("ankle boot", "ankle boots")], [("top", "tops")]])
-def test_nouns_that_would_be_ambiguous_are_refused(nouns: list[tuple[str, str]]) -> None:
-    with pytest.raises(ValueError, match="nouns have to be single words"):
-        Grammar(nouns)
+def test_nouns_that_would_be_ambiguous_are_refused() -> None:
+    for nouns in ([("cat", "cats"), ("cat", "cattes")], [("ankle boot", "ankle boots")], [("top", "tops")]):
+        with pytest.raises(ValueError, match="nouns have to be single words"):
+            Grammar(nouns)

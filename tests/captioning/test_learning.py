@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from pipeline.captioning import decoding, learning, scenes
 from pipeline.captioning.data import SceneData
-from pipeline.captioning.grammar import BOS, EOS, PAD, PHRASINGS, grammar_of
-from pipeline.captioning.learning import SAMPLES, choose, scenes_right, shifted
+from pipeline.captioning.grammar import BOS, EOS, PAD, PHRASINGS
+from pipeline.captioning.learning import SAMPLES, choose, shifted
 from pipeline.captioning.model import CaptionModel
 from pipeline.captioning.scenes import compose
 from pipeline.captioning.self_critical import advantages, self_critical_losses
@@ -95,14 +95,6 @@ def test_references_are_chosen_evenly_and_anew_in_every_step() -> None:
     assert torch.equal(choose(key, torch.tensor(3), 10), drawn[3, :, :10])
 
 
-def test_true_captions_are_right_and_no_others(data: SceneData) -> None:
-    split, grammar = data.scenes.validation, grammar_of("digits")
-    for phrasing in range(len(PHRASINGS)):
-        assert scenes_right(split.captions[:, phrasing], split, grammar).all()
-    assert not scenes_right(np.roll(split.captions[:, 0], 1, axis=0), split, grammar).all()
-    assert not scenes_right(np.full_like(split.captions[:, 0], EOS), split, grammar).any()
-
-
 def test_a_test_is_of_the_validation_scenes(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that writes the first reference of each scene, but for the last five, is right about three quarters of twenty."""
     written = torch.from_numpy(data.scenes.validation.captions[:, 0]).long()
@@ -168,7 +160,7 @@ def test_samples_have_the_models_own_probabilities(study: Params, data: SceneDat
     made = trainer(study, data)
     model = made.stack.module.eval()
     images = compose(torch.from_numpy(data.dataset.train_images), torch.from_numpy(data.scenes.train.cells[:2]).long())[:, None] / 255
-    count, key = 4000, torch.tensor([3])
+    count, key = 1000, torch.tensor([3])
     drawn = decoding.sample(model, images, count, key, torch.tensor(0)).unflatten(0, (2, count))
     logits, _ = model.step(torch.full((2,), BOS), model.start(images))
     logits[:, [PAD, BOS]] = -torch.inf
@@ -197,7 +189,7 @@ def test_samples_are_scored_by_the_references_of_their_own_scene(study: Params, 
 def test_self_critical_steps_favour_what_is_rewarded(study: Params, data: SceneData, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reward for short captions makes them short."""
     monkeypatch.setattr(learning.CiderD, "score", lambda self, captions, of: -(captions != PAD).sum(1).astype(np.float64))
-    made = trainer(study, data, epochs=6, self_critical_epochs=5, self_critical_rate=0.01)
+    made = trainer(study, data, epochs=5, self_critical_epochs=4, self_critical_rate=0.01)
 
     def length() -> float:
         images = compose(made.learning._images, made.learning._cells[torch.arange(48)])[:, None] / 255
@@ -207,11 +199,6 @@ def test_self_critical_steps_favour_what_is_rewarded(study: Params, data: SceneD
     before = length()
     finish(made)
     assert length() < 0.7 * before
-
-
-def test_advantages_are_over_the_mean_of_a_scenes_samples() -> None:
-    result = advantages(np.array([[1.0, 2.0, 6.0], [4.0, 4.0, 4.0]]))
-    assert result.tolist() == [[-2, -1, 3], [0, 0, 0]]
 
 
 def test_loss_by_hand_with_what_lies_behind_the_end() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.evaluation.evaluate import difference, elsewhere, summarize_votes
+from pipeline.evaluation.evaluate import difference, summarize_votes
 from pipeline.evaluation.inference import Result
 from pipeline.provenance import versions
 from pipeline.runner.seeds import Finished
@@ -37,13 +37,6 @@ def test_a_test_has_the_bits_of_the_training_where_nothing_else_computes_and_els
         assert told(old, 0.2504, 0.9, place) is not None
         assert told(old, 0.25, 0.9003, place) is not None
     assert str(told(part(0.25, 0.9), 0.5, 0.9, others)).endswith(" (processor NVIDIA H200 here, AMD EPYC (2 cores) there)")
-
-
-def test_what_else_computes_is_named() -> None:
-    assert elsewhere(part(0.5, 0.9), "AMD EPYC (64 cores)", "sdpa") == ""
-    other = part(0.5, 0.9, versions=versions() | {"torch": "1.0"})
-    found = elsewhere(other, "AMD EPYC (2 cores)", "fused-cpu")
-    assert found == f" (attention fused-cpu here, sdpa there, torch {versions()['torch']} here, 1.0 there)"
 
 
 def test_summary_of_votes_by_hand() -> None:

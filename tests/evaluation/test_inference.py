@@ -25,7 +25,7 @@ from pipeline.models import build
 from pipeline.models.positions import sincos2d_table, sinusoidal_table
 from pipeline.runner import seeds
 from pipeline.runner.seeds import Finished
-from pipeline.training.engine import Trainer, epoch_order
+from pipeline.training.engine import Trainer
 from pipeline.training.records import EpochRow
 from pipeline.training.stack import initial_model
 from tests.helpers import flip_bit
@@ -148,30 +148,18 @@ def test_accuracy_under_shifts(lab: Lab) -> None:
     assert shift(images, 0, -1).tolist() == [[[2, 0], [4, 0]]]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "radam"])
-def test_changes_of_weights_in_the_first_steps(lab: Lab, optimizer: Any) -> None:
-    """Plain SGD's are the learning rate times the gradient, whose norm the trace of a training has; Adam's first is the learning rate
-    for every weight with a gradient far above its epsilon; RAdam's first is the gradient's, as SGD's."""
-    settings, data = lab.settings["net"], lab.data
-    rate = 1e-3 if optimizer == "adam" else 0.1
-    settings = settings.model_copy(update={"train": settings.train.model_copy(update={"optimizer": optimizer, "learning_rate": rate})})
-    found = first_changes(lab.task("net", 4, 7, settings=settings), data, CPU)
+@pytest.mark.parametrize(("optimizer", "steps"), [("sgd", 10), ("radam", 1)])
+def test_changes_of_weights_in_the_first_steps(lab: Lab, optimizer: Any, steps: int) -> None:
+    """Plain SGD's, and RAdam's first, are the learning rate times the gradient, whose norm the trace of a training has."""
+    settings = lab.settings["net"]
+    settings = settings.model_copy(update={"train": settings.train.model_copy(update={"optimizer": optimizer, "learning_rate": 0.1})})
+    found = first_changes(lab.task("net", 4, 7, settings=settings), lab.data, CPU)
     for i, seed in enumerate((4, 7)):
-        trainer = Trainer(settings, data, [seed], CPU)
-        trainer.run_steps(10)
+        trainer = Trainer(settings, lab.data, [seed], CPU)
+        trainer.run_steps(steps)
         size = sum(value.numel() for value in trainer.stack.parameters)
-        of_gradient = rate * trainer.trace.gradient_norm[0, :10].double().numpy() / np.sqrt(size)
-        changes = [found[f"change_{step}"][i] for step in range(1, 11)]
-        if optimizer == "adam":
-            module = initial_model(settings.model, seed)
-            first = epoch_order(seed, 1, len(data.train_labels))[: settings.train.batch_size].numpy()
-            images, labels = torch.from_numpy(data.train_images[first])[:, None].float() / 255, torch.from_numpy(data.train_labels[first])
-            gradients = torch.autograd.grad(cross_entropy(module(images), labels.long()), list(module.parameters()))
-            large = sum(int((gradient.abs() > 1e-6).sum()) for gradient in gradients)
-            assert changes[0] == pytest.approx(rate * np.sqrt(large / size), rel=0.02)
-        else:
-            same = 10 if optimizer == "sgd" else 1
-            assert changes[:same] == pytest.approx(of_gradient[:same], rel=1e-4)
+        expected = 0.1 * trainer.trace.gradient_norm[0, :steps].double().numpy() / np.sqrt(size)
+        assert [found[f"change_{step}"][i] for step in range(1, steps + 1)] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("position", POSITIONS)
@@ -200,7 +188,7 @@ def test_accuracy_at_other_sizes(lab: Lab, position: str) -> None:
         assert found[column][0] == pytest.approx((logits.argmax(1).numpy() == lab.data.test_labels).mean(), abs=2 / 360)
 
 
-@pytest.mark.parametrize("size", [20, 28, 40])
+@pytest.mark.parametrize("size", [20, 40])
 def test_scaling_is_that_of_pillow(lab: Lab, size: int) -> None:
     images = lab.data.test_images[:5]
     scaled = scale(torch.from_numpy(images), size)

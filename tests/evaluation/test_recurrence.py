@@ -1,4 +1,4 @@
-"""Gradients at what is carried from row to row: two rows by hand, torch's own layers, and a network that passes on all of the gradient."""
+"""Gradients at what is carried from row to row are those of torch's own layers."""
 
 from __future__ import annotations
 
@@ -26,19 +26,6 @@ def examples() -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(0, 256, (5, 28, 28), dtype=np.uint8), rng.integers(0, 10, 5, dtype=np.uint8)
 
 
-def test_two_rows_by_hand() -> None:
-    """h1 = tanh(x1), h2 = tanh(x2 + 0.5 h1): dh2 / dh1 = 0.5 (1 - h2^2)."""
-    layer = nn.RNN(1, 1, batch_first=True).double()
-    with torch.no_grad():
-        for parameter, value in zip(layer.parameters(), (1.0, 0.5, 0.0, 0.0), strict=True):
-            parameter.fill_(value)
-    first, second = recurrence.states(layer, torch.tensor([[[0.3], [0.2]]], dtype=torch.float64))
-    h1 = math.tanh(0.3)
-    h2 = math.tanh(0.2 + 0.5 * h1)
-    assert (first.item(), second.item()) == pytest.approx((h1, h2), abs=1e-15)
-    assert torch.autograd.grad(second, first)[0].item() == pytest.approx(0.5 * (1 - h2**2), abs=1e-15)
-
-
 @pytest.mark.parametrize("architecture", ["rnn", "lstm"])
 def test_gradients_are_torchs_own(architecture: str) -> None:
     """The network cut after a row: what follows it is torch's own layer, started from the state of that row."""
@@ -55,22 +42,6 @@ def test_gradients_are_torchs_own(architecture: str) -> None:
         loss = F.cross_entropy(model.head(after[:, -1]), torch.from_numpy(labels).long())
         norms = [float(gradient.norm()) for gradient in torch.autograd.grad(loss, carried)]
         assert found[cut - 1] == pytest.approx(math.hypot(*norms), rel=1e-6)
-
-
-def test_a_state_that_is_passed_on_whole_loses_no_gradient() -> None:
-    """Without inputs h = tanh(h) = 0, with slope 1; halved weights lose a factor of two at each of the 27 steps."""
-    module, (images, labels) = made("rnn"), examples()
-    recurrent: Any = module.recurrent
-    with torch.no_grad():
-        for parameter in recurrent.parameters():
-            parameter.zero_()
-        recurrent.weight_hh_l0.copy_(torch.eye(6))
-    norms = recurrence.state_gradients(module, images, labels)
-    assert recurrence.log_ratio(norms) == 0.0
-    assert (norms == norms[0]).all()
-    with torch.no_grad():
-        recurrent.weight_hh_l0 *= 0.5
-    assert recurrence.log_ratio(recurrence.state_gradients(module, images, labels)) == pytest.approx(27 * math.log10(0.5))
 
 
 def test_a_ratio_that_is_none() -> None:

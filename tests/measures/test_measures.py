@@ -25,7 +25,7 @@ def values_of(measure: str, **training: Any) -> list[float]:
     return MEASURES[measure].values(SimpleNamespace(**training)).tolist()
 
 
-@pytest.mark.parametrize(("epochs", "length"), [(1, 1), (4, 1), (5, 1), (9, 1), (10, 2), (12, 2), (24, 4), (25, 5), (30, 5), (60, 5)])
+@pytest.mark.parametrize(("epochs", "length"), [(1, 1), (9, 1), (10, 2), (24, 4), (25, 5), (60, 5)])
 def test_late_epochs_are_the_last_five_or_the_last_fifth(epochs: int, length: int) -> None:
     curve = np.stack([np.arange(1.0, epochs + 1), np.full(epochs, 7.0)])
     assert late(curve) == pytest.approx([epochs - (length - 1) / 2, 7.0])
@@ -80,14 +80,6 @@ def test_diverged_seeds_count_one_each() -> None:
     # What a self-critical epoch minimises is no cross-entropy, and 0 where all its captions are worth the same.
     curves = np.stack([last, np.zeros(5)], axis=1)
     assert values_of("diverged", train_loss=curves, supervised_epochs=1, num_outputs=10) == [1.0, 1.0, 1.0, 0.0, 0.0]
-
-
-def test_a_network_that_knows_only_how_often_each_class_occurs_has_diverged() -> None:
-    """The entropy of MNIST's 60,000 labels, which a network reaches that sees nothing of the images, lies below ln 10."""
-    share = np.array([5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]) / 60_000
-    guess = float(-(share * np.log(share)).sum())
-    assert guess < math.log(10)
-    assert values_of("diverged", train_loss=np.array([[guess]]), num_outputs=10) == [1.0]
 
 
 def test_unstable_trainings_diverge_or_have_a_spike() -> None:
