@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +23,6 @@ from pipeline.evaluation.classification import measure
 from pipeline.evaluation.inference import Task
 from pipeline.params import DATASETS, BaselineSettings, DataSettings, DataSource, Shape, VariantSettings
 from pipeline.training.stack import Stack
-from tests.data.conftest import idx
 from tests.helpers import ROOT, flip_bit
 
 MNIST_TRAIN_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
@@ -123,25 +121,14 @@ def test_real_mnist(real_mirror, tmp_path, monkeypatch):
         assert np.array_equal(getattr(dataset, name), theirs)
 
 
-NO_LABEL_FILES = {
-    "empty": b"",
-    "cut gzip": gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 7]))[:-9],
-    "bytes after the end": gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 7])) + b"more",
-    "short header": gzip.compress(bytes([0, 0, 8, 1, 0, 0])),
-    "other magic number": gzip.compress(bytes([1, 0, 8, 1, 0, 0, 0, 2, 7, 7])),
-    "integers of four bytes": gzip.compress(bytes([0, 0, 12, 1, 0, 0, 0, 2]) + bytes(8)),
-    "other dimensions": gzip.compress(bytes([0, 0, 8, 2]) + struct.pack(">2I", 1, 2) + bytes(2)),
-    "too few values": gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 7])),
-    "too many values": gzip.compress(bytes([0, 0, 8, 1, 0, 0, 0, 1, 7, 7])),
-}
-
-
-@pytest.mark.parametrize("content", NO_LABEL_FILES.values(), ids=NO_LABEL_FILES.keys())
-def test_decoder_refuses_what_is_no_label_file(content, tmp_path):
-    path = tmp_path / "labels.gz"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"labels\.gz .*dvc repro --force fetch"):
-        read_idx(content, 1, path)
+def test_decoder_refuses_what_is_no_label_file(tmp_path):
+    """Two labels with any byte of the header changed, cut anywhere, or with more behind them, packed or not."""
+    whole = bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 7])
+    changed = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(8)]
+    inside = [*changed, *(whole[:at] for at in range(10)), whole + b"7", bytes([0, 0, 12, 1, 0, 0, 0, 2]) + bytes(8)]
+    for content in (b"", gzip.compress(whole)[:-9], gzip.compress(whole) + b"more", *map(gzip.compress, inside)):
+        with pytest.raises(UserError, match=r"labels\.gz .*dvc repro --force fetch"):
+            read_idx(content, 1, tmp_path / "labels.gz")
 
 
 def test_decoder_reads_the_format_as_published(tmp_path):
@@ -150,8 +137,8 @@ def test_decoder_reads_the_format_as_published(tmp_path):
     assert read_idx((tmp_path / "a.gz").read_bytes(), 2, tmp_path).tolist() == [[1, 2, 3], [4, 5, 255]]
 
 
-@pytest.mark.parametrize("file", ARRAYS.values())
-def test_a_flipped_bit_in_an_archive_is_noticed_and_fetch_mends_it(raw, archives, source_of, file, tmp_path):
+def test_a_flipped_bit_in_an_archive_is_noticed_and_fetch_mends_it(raw, archives, source_of, tmp_path):
+    file = ARRAYS["test_labels"]
     flip_bit(raw / file)
     with pytest.raises(UserError, match=rf"{file} is damaged .*dvc repro --force fetch"):
         prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
@@ -160,45 +147,26 @@ def test_a_flipped_bit_in_an_archive_is_noticed_and_fetch_mends_it(raw, archives
     prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
 
 
-IMAGES_OF_NO_READER = [
-    lambda images: images.astype(np.float32) / 255,
-    lambda images: np.full_like(images, np.nan, dtype=np.float64),
-    lambda images: images.astype(np.uint16) * 4,
-    lambda images: images[..., None],
-    lambda images: images[:, :27],
-    lambda images: images[:-1],
-    lambda images: images[:0],
-    lambda images: images.tolist(),
-    lambda images: images[0, 0, 0],
-]
-LABELS_OF_NO_READER = [
-    lambda labels: labels + np.uint8(1),
-    lambda labels: labels.astype(np.int64) - 1,
-    lambda labels: np.eye(10, dtype=np.uint8)[labels],
-    lambda labels: labels.astype(np.float32),
-    lambda labels: labels.astype(str),
-    lambda labels: labels.astype(object),
-    lambda labels: labels[:0],
-]
-
-
 @pytest.mark.parametrize(
-    "change",
+    ("name", "change"),
     [
-        lambda arrays: {name: array for name, array in arrays.items() if name != "test_labels"},
-        lambda arrays: arrays | {"more": arrays["test_labels"]},
-        lambda arrays: None,
-        lambda arrays: arrays | {"train_labels": np.maximum(arrays["train_labels"], 1)},
-        *(
-            lambda arrays, name=f"{split}_{kind}", change=change: arrays | {name: change(arrays[name])}
-            for kind, changes in (("images", IMAGES_OF_NO_READER), ("labels", LABELS_OF_NO_READER))
-            for split in ("train", "test")
-            for change in changes
-        ),
+        ("train_images", lambda images: images.astype(np.float32) / 255),
+        ("train_images", lambda images: images.astype(np.uint16) * 4),
+        ("train_images", lambda images: images[..., None]),
+        ("test_images", lambda images: images[:, :27]),
+        ("test_images", lambda images: images[:-1]),
+        ("test_images", lambda images: images[:0]),
+        ("train_images", lambda images: images.tolist()),
+        ("train_labels", lambda labels: labels + np.uint8(1)),
+        ("test_labels", lambda labels: labels.astype(np.int64) - 1),
+        ("train_labels", lambda labels: np.eye(10, dtype=np.uint8)[labels]),
+        ("train_labels", lambda labels: labels.astype(str)),
+        ("train_labels", lambda labels: np.maximum(labels, 1)),  # a class without an image
+        ("more", lambda labels: labels),
     ],
 )
-def test_arrays_that_no_reader_may_give(change, synthetic, own_reader, tmp_path):
-    own_reader(change(synthetic))
+def test_arrays_that_no_reader_may_give(name, change, synthetic, own_reader, tmp_path):
+    own_reader(synthetic | {name: change(synthetic.get(name, synthetic["test_labels"]))})
     with pytest.raises(UserError, match=r"read_own gives .* for own, but .* is expected"):
         prepare(DataSettings(dataset="own"), tmp_path, tmp_path / "arrays")
     assert not (tmp_path / "arrays").exists()
@@ -222,17 +190,6 @@ def test_labels_have_one_type_from_the_reader_to_the_predictions(classes, kind, 
     assert found.accuracies.tolist() == [1 / classes]
     assert found.arrays["predictions"].dtype == found.shared["labels"].dtype == kind
     assert (found.arrays["predictions"] == classes - 1).all()
-
-
-def test_a_label_beyond_the_classes(raw, synthetic, tmp_path):
-    labels = synthetic["train_labels"].copy()
-    labels[7] = 10
-    archive, manifest = gzip.compress(idx(labels)), json.loads((raw / MANIFEST).read_text())
-    (raw / ARRAYS["train_labels"]).write_bytes(archive)
-    manifest["files"][ARRAYS["train_labels"]] = {"md5": hashlib.md5(archive).hexdigest(), "size": len(archive)}
-    (raw / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="label"):
-        prepare(DataSettings(dataset="mnist"), raw, tmp_path / "arrays")
 
 
 @pytest.mark.parametrize(
@@ -296,16 +253,12 @@ def test_one_changed_byte_anywhere_is_noticed(arrays, tmp_path_factory, data):
     shutil.rmtree(place)
 
 
-@pytest.mark.parametrize("name", [*(f"{name}.npy" for name in ARRAYS), "dataset.json"])
-@pytest.mark.parametrize("size", [None, 0, 100])
-def test_missing_and_cut_files(arrays, tmp_path, name, size):
+@pytest.mark.parametrize(("name", "said"), [("test_labels.npy", "missing"), ("dataset.json", "missing"), ("dataset.json", "damaged")])
+def test_missing_and_cut_files(arrays, tmp_path, name, said):
     shutil.copytree(arrays, tmp_path / "arrays")
     path = tmp_path / "arrays" / name
-    content = path.read_bytes()
-    path.unlink()
-    if size is not None:
-        path.write_bytes(content[:size])
-    with pytest.raises(UserError, match=rf"{name} is {'missing' if size is None else 'damaged'}.*dvc repro --force prepare"):
+    path.unlink() if said == "missing" else path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match=rf"{name} is {said}.*dvc repro --force prepare"):
         load(tmp_path / "arrays")
 
 
@@ -313,11 +266,8 @@ def test_missing_and_cut_files(arrays, tmp_path, name, size):
     "change",
     [
         lambda content: content.pop("digest"),
-        lambda content: content.pop("name"),
         lambda content: content["arrays"].pop("test_labels"),
         lambda content: content["arrays"]["train_images"].update(shape=[1437, 784]),
-        lambda content: content["arrays"]["train_images"].update(dtype="int8"),
-        lambda content: content["arrays"]["train_images"].update(sha256="0" * 64),
         lambda content: content.update(digest="0" * 64),
     ],
 )
@@ -329,8 +279,3 @@ def test_a_description_that_does_not_fit(arrays, tmp_path, change):
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"dataset\.json is damaged"):
         load(tmp_path / "arrays")
-
-
-def test_no_arrays_at_all(tmp_path):
-    with pytest.raises(UserError, match=r"dataset\.json is missing: run `dvc repro"):
-        data_digest(tmp_path / "nowhere")

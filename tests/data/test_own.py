@@ -46,11 +46,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize(
-    "names", [{}, {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}]
-)
+KERAS = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
+
+
+@pytest.mark.parametrize(("names", "channels", "last"), [({}, 1, False), ({}, 3, False), (KERAS, 3, True)])
 def test_the_arrays_of_an_npz(here: Path, names: dict[str, str], channels: int, last: bool) -> None:
     given = arrays(channels)
     stored = {name: np.moveaxis(of.reshape(-1, channels, 12, 12), 1, 3) if last and of.ndim > 1 else of for name, of in given.items()}
@@ -66,10 +65,6 @@ def test_the_arrays_of_an_npz(here: Path, names: dict[str, str], channels: int, 
     [
         {"train_images": lambda images: images / 255},
         {"test_images": lambda images: images[:, :11]},
-        {"test_images": lambda images: images[:-1]},
-        {"train_labels": lambda labels: labels - 1},
-        {"train_labels": lambda labels: np.eye(3, dtype=np.uint8)[labels]},
-        {"train_labels": lambda labels: labels.astype(str)},
         {"test_labels": lambda _: np.array([object()])},
         {"test_labels": None},
     ],
