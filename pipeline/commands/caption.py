@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 _MIN_BRIGHTNESS = 64  # of 255; the brightest pixel of any digit is far above it
-_MAX_SIDE = 4096  # pixels of a picture that is scaled
 
 
 def main(argv: list[str]) -> None:
@@ -74,9 +73,9 @@ def read(path: Path, side: int, channels: int, *, scaled: bool = False) -> np.nd
     try:
         with Image.open(path) as image:
             width, height = image.size
-            if width != height or width > _MAX_SIDE or (not scaled and width != side):  # a large one is not decoded
-                wanted = f"a square of at most {_MAX_SIDE}" if scaled else f"a scene of {side} x {side}, four cells of {side // 2}"
-                raise UserError(f"{path} has {width} x {height} pixels: give {wanted} a side.")
+            if width != height or (not scaled and width != side):
+                wanted = "a square" if scaled else f"a scene of {side} x {side}, four cells of {side // 2} a side"
+                raise UserError(f"{path} has {width} x {height} pixels: give {wanted}.")
             if image.mode[0] in "IF":  # `convert` would clip them at 255
                 raise UserError(f"{path} has 16 or 32 bits for a pixel: give a PNG of 8 bits.")
             seen: Image.Image = image

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.errors import UserError, run_command
+from pipeline.errors import run_command
 from pipeline.measures import TIMING_RULES
 from pipeline.params import AnyModelSettings, ClaimSettings, Params, load, nearest
 
@@ -42,11 +42,6 @@ def main(argv: list[str]) -> None:
         print(f"warning: {warning}", file=sys.stderr)
 
 
-def images_shown(params: Params, claim: ClaimSettings) -> int | None:
-    """Training images that both sides of the claim have to be shown; None for a claim about timings alone."""
-    return (claim.images_shown or params.images_shown) if trained_variants(claim) else None
-
-
 def trained_variants(claim: ClaimSettings) -> set[str]:
     """The variants whose trainings a claim compares."""
     return {name for part in claim.comparisons if part.rule not in TIMING_RULES for name in part.variants}
@@ -55,10 +50,6 @@ def trained_variants(claim: ClaimSettings) -> set[str]:
 def oddities(params: Params) -> list[str]:
     """What is valid but probably not meant, one sentence each."""
     found = []
-    try:
-        resolved = {variant: params.resolve(variant).images_shown for variant in params.variants}
-    except UserError:  # the images are not counted yet
-        resolved = {}
     for claim, settings in params.claims.items():
         trained = trained_variants(settings)
         stepped = {name for part in settings.comparisons if part.rule == "ratio" for name in part.variants}
@@ -71,14 +62,6 @@ def oddities(params: Params) -> list[str]:
         f'timing.subjects.{name} is another network than variants.{name}; what claims say of its time will read "not run".'
         for name in params.timed_otherwise()
     ]
-    short = [
-        claim
-        for claim, settings in params.claims.items()
-        if (shown := [resolved[name] for part in settings.comparisons for name in part.variants if name in resolved])
-        and min(shown) < (images_shown(params, settings) or 0)
-    ]
-    if short:
-        found.append(f'the trainings are shown fewer images than claims {", ".join(short)} speak of; these will read "short run".')
     if unseen := without_experiment(params):
         found.append(f"no experiment has {', '.join(unseen)}: trained, and on no experiment's page.")
     return found
@@ -106,7 +89,13 @@ def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str
         (name, str(len(of.variants)), of.baseline, of.measure, ", ".join(of.claims), of.title) for name, of in params.experiments.items()
     ]
     claims: list[Sequence[str]] = [
-        (name, of.source, str(len(of.comparisons)), f"{shown:,}" if (shown := images_shown(params, of)) else "", of.sentence)
+        (
+            name,
+            of.source,
+            str(len(of.comparisons)),
+            f"{of.images_shown or params.images_shown:,}" if trained_variants(of) else "",
+            of.sentence,
+        )
         for name, of in params.claims.items()
     ]
     return [
