@@ -20,7 +20,7 @@ from pipeline import params
 from pipeline.data.fetch import is_noted
 from pipeline.errors import UserError, run_command
 from pipeline.files import replacing
-from pipeline.provenance import check_git, git
+from pipeline.provenance import check_git
 from pipeline.runner.pool import choose_processes, die_with_parent
 
 LOCK = "dvc.lock"
@@ -80,7 +80,7 @@ def data_stage(directory: Path = Path()) -> str:
 def _guarded(directory: Path) -> Iterator[None]:
     """Keeps a copy of dvc.lock while DVC runs; first puts back the copy that a killed command left, and removes DVC's list of readers.
 
-    DVC writes both files in place, so a kill may cut them. A lock that equals the last commit's stays: git brought it back.
+    DVC writes both files in place, so a kill may cut them.
 
     Raises:
         UserError: another command like this one runs here.
@@ -93,10 +93,7 @@ def _guarded(directory: Path) -> Iterator[None]:
         raise UserError("Another `make repro` runs DVC here: wait until it ends, then run this one again.") from None
     with held:
         if copy.exists():
-            committed = b""  # without git, or of a lock that it does not have
-            with contextlib.suppress(OSError):
-                committed = git("show", f"HEAD:./{LOCK}", cwd=directory).stdout
-            if copy.stat().st_size and not (committed and lock.exists() and lock.read_bytes() == committed):
+            if copy.stat().st_size:
                 copy.replace(lock)
                 print("The last command was killed: dvc.lock is as it was before again; what is finished is not done anew.", flush=True)
             (directory / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)
