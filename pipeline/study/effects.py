@@ -162,12 +162,6 @@ def _binomial(counts: npt.NDArray[np.int64], shares: FloatArray) -> FloatArray:
     return chances
 
 
-def share_contrast(*sides: Sequence[float] | FloatArray) -> ShareEstimate:
-    """The share of one side, or the difference of two, of values that are 0 or 1, one per seed; the sides are independent."""
-    rows = [row_of(side) for side in sides]
-    return ShareEstimate(tuple(int(row.sum()) for row in rows), tuple(row.size for row in rows))
-
-
 def contrast(*sides: Sequence[float] | FloatArray, paired: bool = False) -> Estimate:
     """The mean of one side, the difference of two, or of four sides (a - b) - (c - d).
 
@@ -203,7 +197,7 @@ def contrast(*sides: Sequence[float] | FloatArray, paired: bool = False) -> Esti
 
 
 def effect(measure: Measure, *sides: Sequence[float] | FloatArray, paired: bool = False) -> Estimate | ShareEstimate:
-    """The effect on a measure: `contrast` or `share_contrast` of the sides, of logarithms where effects are ratios.
+    """The effect on a measure: `contrast` of the sides, of logarithms where effects are ratios; of values that are 0 or 1 their shares.
 
     Raises:
         ValueError: as `contrast`; a logarithm may be what is not finite.
@@ -212,7 +206,8 @@ def effect(measure: Measure, *sides: Sequence[float] | FloatArray, paired: bool 
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = tuple(np.log(side) for side in sides)
     if measure.share and not paired and len(sides) <= 2:
-        return share_contrast(*sides)
+        rows = [row_of(side) for side in sides]
+        return ShareEstimate(tuple(int(row.sum()) for row in rows), tuple(row.size for row in rows))
     estimate = contrast(*sides, paired=paired)
     return of_shares(estimate, len(sides)) if measure.of_value == "%" and not measure.ratio else estimate
 

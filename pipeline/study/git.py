@@ -29,24 +29,22 @@ class Repository:
         """
         # With the suffix first: the beginning of a hash may be that of a tree, too, and an expression such as `:/text` takes none.
         found = self._parsed(f"{revision}^{{commit}}")
-        if not found and (named := self._parsed(revision) or self._experiments().get(revision)):
+        if not found and (named := self._parsed(revision) or self._experiment(revision, "%(objectname)").partition("\n")[0]):
             found = self._parsed(f"{named}^{{commit}}")
         if not found:
             names = self._run("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes").split()
+            names += self._experiment("*", "%(refname:lstrip=4)").split()
             shallow = self._run("rev-parse", "--is-shallow-repository") == "true"
             more = "; this clone is shallow: run `git fetch --unshallow`" if shallow else ""
-            raise UserError(f"There is no commit {revision!r} here{nearest(revision, [*names, *self._experiments()])}{more}.")
+            raise UserError(f"There is no commit {revision!r} here{nearest(revision, names)}{more}.")
         return found
 
     def _parsed(self, name: str) -> str:
         return self._run("rev-parse", "--verify", "--quiet", name)
 
-    def _experiments(self) -> dict[str, str]:
-        """Commits of DVC's experiments by name; of several with one name, the one that was made last."""
-        listed = self._run("for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps")
-        # refs/exps/AB/CDEF.../NAME: between them stands the commit that the experiment started from.
-        parts = [ref.split("/", 4) for ref in listed.split()]
-        return {part[4]: "/".join(part) for part in parts if len(part) == 5 and len(part[2] + part[3]) == 40}
+    def _experiment(self, name: str, shown: str) -> str:
+        """Of DVC's experiments of a name, the last one first: refs/exps/AB/CDEF.../NAME, after the commit that they started from."""
+        return self._run("for-each-ref", "--sort=-creatordate", f"--format={shown}", f"refs/exps/*/*/{name}")
 
     def _run(self, *arguments: str) -> str:
         """What git prints, nothing where it fails."""

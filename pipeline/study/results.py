@@ -29,14 +29,13 @@ from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params, nearest
 from pipeline.provenance import mapping
 from pipeline.study import tables
-from pipeline.study.files import ARRAYS, PREDICTIONS, TABLES, TIMINGS, Files, mend
+from pipeline.study.files import ARRAYS, PREDICTIONS, TABLES, Files, mend
 from pipeline.study.git import Repository
 from pipeline.study.statistics import Summary, summarize
 from pipeline.study.training import Arrays, Training
 
 CLAIMS = "reports/claims.csv"
 CLAIM_COLUMNS = ("claim", "verdict", "comparison", "n", "effect", "low", "high", "level", "shown", "fixed")
-_TIMED = ("kind", "way", "subject", "tokens", "batch")
 
 
 @dataclass(frozen=True)
@@ -85,24 +84,6 @@ class Study:
             if (one := summarized(training, measure))
         ]
         return pd.DataFrame(rows, columns=["variant", "n", "mean", "sd", "low", "high"])
-
-    @cached_property
-    def timings(self) -> pd.DataFrame:
-        """A row for each round of the timing stage and thing that it timed, by device: seconds of one step. Empty where none was taken."""
-        rows: list[dict[str, Any]] = []
-        for path, content in self.files.read(f"{TIMINGS}/*.json").items():
-            try:
-                raw = json.loads(content)
-                rows += [
-                    {"device": raw["machine"]["device"]}
-                    | {name: entry.get(name) for name in _TIMED}
-                    | {"round": i, "foreign": one["foreign"], "kept": one["kept"], "seconds": one["seconds"][entry["name"]]}
-                    for i, one in enumerate(raw["rounds"])
-                    for entry in raw["measurements"]
-                ]
-            except (ValueError, LookupError, TypeError, AttributeError):
-                raise UserError(f"{path} is damaged: {mend('timing')}.") from None
-        return pd.DataFrame(rows, columns=["device", *_TIMED, "round", "foreign", "kept", "seconds"])
 
     @cached_property
     def claims(self) -> pd.DataFrame:

@@ -110,17 +110,11 @@ def _training(row: Mapping[Any, str], epochs: pd.DataFrame, evaluated: pd.DataFr
     rows = list(zip(epochs["seed"].map(int), epochs["epoch"].map(int), strict=True))
     seeds = tuple(dict.fromkeys(seed for seed, _ in rows))
     curves = {name: _floats(epochs[name]).reshape(len(seeds), -1) for name in CURVES}
-    if rows != [(seed, epoch + 1) for seed in seeds for epoch in range(len(rows) // len(seeds))]:
-        raise ValueError
-    if not ((curves["test_accuracy"] >= 0) & (curves["test_accuracy"] <= 1) & np.isfinite(curves["seconds"])).all():
-        raise ValueError
-    of_seeds = [seed for group in record.get("trainings", ()) for seed in group["seeds"]]
-    if not record["config"].keys() or ("trainings" in record and not {*seeds} <= {*of_seeds}):
+    tested = seeds if evaluated is None else tuple(evaluated["seed"].map(int))
+    if not record["config"] or tested != seeds or rows != [(seed, epoch + 1) for seed in seeds for epoch in range(len(rows) // len(seeds))]:
         raise ValueError
     evaluation = None
     if evaluated is not None:
-        if tuple(evaluated["seed"].map(int)) != seeds:
-            raise ValueError
         own = evaluated.drop(columns=["variant", "seed", *REPEATED])
         evaluation = {str(name): _floats(cells) for name, cells in own.items() if cells.any()}
     return Training(row["variant"], record | {"variant": row["variant"]}, seeds, curves, sizes[0], sizes[1], evaluation)

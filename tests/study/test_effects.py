@@ -75,10 +75,10 @@ def test_differences_that_are_equal_on_paper_have_no_spread() -> None:
 
 def test_shares_by_hand() -> None:
     """All of six against none has a chance of p^6 (1 - q)^6, at most ((1 + p - q) / 2)^12."""
-    found = effects.share_contrast([1.0] * 6, [0.0] * 6)
+    found = ShareEstimate((6, 0), (6, 6))
     assert found.mean == 1.0
     assert (found.interval(0.95).low, found.interval(0.95).high) == pytest.approx((2 * 0.025 ** (1 / 12) - 1, 1.0), abs=1e-6)
-    one = effects.share_contrast([1.0, 0.0, 1.0, 1.0])
+    one = ShareEstimate((3,), (4,))
     exact = stats.binomtest(3, 4).proportion_ci(0.9, "exact")
     assert (one.mean, one.interval(0.9).low, one.interval(0.9).high) == pytest.approx((0.75, exact.low, exact.high))
 

@@ -36,7 +36,6 @@ def test_frames_hold_the_numbers_of_the_files(trained: Repository) -> None:
     assert list(study.variants.variant) == list(study.trainings) == ["base", "wide"]
     assert list(study.variants["model.mlp_dim"]) == [8, 12]
     assert {"train.epochs", "parameters", "flops", "code_hash", "versions.torch"} <= set(study.variants.columns)
-    assert set(study.timings.kind) == {"step", "growth", "attention"}
 
 
 @pytest.mark.slow
@@ -45,20 +44,16 @@ def test_a_commit_keeps_what_the_folder_has_lost(trained: Repository, tmp_path: 
     copy = tmp_path / "study"
     shutil.copytree(trained.path, copy, ignore=shutil.ignore_patterns(".dvc", ".checkpoints", "data", "pipeline"))
     monkeypatch.chdir(copy)
-    for arguments in (("init", "--quiet"), ("add", "--force", "tables", "timing", "params.yaml"), ("commit", "-qm", "one")):
+    for arguments in (("init", "--quiet"), ("add", "--force", "tables", "params.yaml"), ("commit", "-qm", "one")):
         git(copy, *arguments)
     folder, commit = load("."), load("HEAD")
-    for frame in ("epochs", "seeds", "variants", "timings"):
+    for frame in ("epochs", "seeds", "variants"):
         pd.testing.assert_frame_equal(getattr(folder, frame), getattr(commit, frame), check_exact=True)
-    again = load(".")
     with Path("tables/epochs.csv").open("a") as file:
         file.write("base,0,3,1,1,1,1,1\n")
     with pytest.raises(UserError, match=r"^tables/ is damaged, the rows of the variant base do not fit together: run"):
         load(".")
     pd.testing.assert_frame_equal(load("HEAD").epochs, commit.epochs)
-    Path("timing/cpu.json").write_text("{}")
-    with pytest.raises(UserError, match=r"^timing/cpu\.json is damaged: run `dvc repro --force --single-item timing`\.$"):
-        _ = again.timings  # which are read when they are asked for
 
 
 def test_the_table_of_claims_is_read_at_any_age(tmp_path: Path) -> None:

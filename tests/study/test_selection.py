@@ -1,4 +1,4 @@
-"""What choosing by the test images adds, and how often few runs put two networks in the wrong order: by hand and by counting."""
+"""Which parts matter, what choosing by the test images adds, and how often few runs err: by hand, by counting, beside scipy."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
+from pipeline.study.ranking import ranking
 from pipeline.study.selection import misordered, orders, select
 
 
-def trained(errors: np.ndarray) -> Any:
+def trained(errors: np.ndarray, task: str = "classification") -> Any:
     """A training with these test errors, (seeds, epochs)."""
-    return SimpleNamespace(test_error=errors, settings=SimpleNamespace(task="classification"))
+    return SimpleNamespace(test_error=errors, settings=SimpleNamespace(task=task))
 
 
 def test_the_best_epoch_and_the_best_seed_by_hand() -> None:
@@ -50,3 +52,19 @@ def test_only_networks_that_differ_are_put_in_order() -> None:
     assert (found.variant, found.reference) == ("worse", "base")
     assert found.ratio == pytest.approx(4 / 3, rel=0.1)
     assert 0 <= found.three <= found.one < 0.5
+
+
+def test_parts_are_sorted_by_ratio_with_welchs_interval() -> None:
+    errors = {"base": [0.02, 0.022, 0.021], "worse": [0.04, 0.05, 0.043, 0.041], "near": [0.0205, 0.0211, 0.0216], "alone": [0.1]}
+    trainings = {name: trained(np.array(of)[:, None]) for name, of in errors.items()}
+    trainings["words"] = trained(np.array([[0.1], [0.2]]), "captioning")
+    pairs = {f"no {name}": (name, "base") for name in ("near", "worse", "alone", "words", "absent")}
+    pairs["base, not worse"] = ("base", "worse")
+    parts = ranking(pairs, trainings, 0.9)
+    assert [(part.name, part.kind) for part in parts] == [("no worse", "more"), ("no near", "small"), ("base, not worse", "fewer")]
+    logs = [np.log(errors[name]) for name in ("worse", "base")]
+    expected = stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.9)
+    assert parts[0].ratio == pytest.approx(np.exp(logs[0].mean() - logs[1].mean()))
+    assert (parts[0].interval.low, parts[0].interval.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
+    (wide,) = ranking({"no worse": ("worse", "base")}, trainings, 0.9999)
+    assert wide.kind == "open"
