@@ -1,4 +1,4 @@
-"""Dropout in one pass: the bits of PyTorch's operations, its derivatives, and where it is not used."""
+"""Dropout by counter: masks of the right share that key, call and element give; in one pass the bits of torch's operations."""
 
 from __future__ import annotations
 
@@ -6,54 +6,69 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
-from pipeline.kernels import dropout, fuses_dropout
-from pipeline.models.dropout import mix
+from pipeline.kernels import fuses_dropout
+from pipeline.models import dropout as module
+from pipeline.models.dropout import Dropout
 
 KEY, CALL = torch.tensor(2**31 - 5), 2**32 - 3  # sums with both overflow a word
 
 
-def operations(x: Tensor, key: int, call: int, probability: float) -> Tensor:
-    """PyTorch's, one pass each."""
-    index = torch.arange(x.numel())
-    keep = mix(mix(index + key) + call) >= int(probability * 2**32)
-    return x * keep.view(x.shape) / (1 - probability)
+def word(key: int, call: int, element: int) -> int:
+    """The 32 random bits of an element, one integer after the other."""
+    bits = (element + key) % 2**32
+    for round_ in range(2):
+        if round_:
+            bits = (bits + call) % 2**32
+        bits ^= bits >> 15
+        bits = bits * 0x7FEB352D % 2**32
+        bits ^= bits >> 16
+        bits = bits * 0x2C1B3C6D % 2**32
+        bits ^= bits >> 16
+    return bits
 
 
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def bits(x: Tensor) -> Tensor:
-    return x.detach().contiguous().view(torch.int32)
+def test_masks_are_bits_of_key_call_and_element_of_the_right_share_and_independent() -> None:
+    torch.manual_seed(0)
+    layer, other = Dropout(0.3), Dropout(0.3)
+    x = torch.ones(2**21 + 5)  # more than is drawn at a time, and not a multiple of it
+    results = [layer(x), layer(x), other(x)]
+    assert int(layer.calls) == 2
+    assert results[0].unique().tolist() == [0, torch.tensor(1 / 0.7)]
+    masks = [(result != 0).double() for result in results]
+    size = len(x)
+    for call, mask in enumerate(masks[:2]):
+        for i in (*range(50), *range(2**20 - 50, 2**20 + 50), *range(size - 50, size)):
+            assert bool(mask[i]) == (word(int(layer.key), call, i) >= 0.3 * 2**32)
+    assert abs(masks[0].mean() - 0.7) < 5 * (0.3 * 0.7 / size) ** 0.5  # five standard errors of a binomial share
+    for a, b in ((masks[0], masks[1]), (masks[0], masks[2]), (masks[0][1:], masks[0][:-1]), (masks[0][32:], masks[0][:-32])):
+        assert abs(torch.corrcoef(torch.stack([a, b]))[0, 1]) < 5 / size**0.5
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.999])
 @pytest.mark.parametrize("shape", [(2, 5, 333), (3, 0, 2), ()], ids=str)
-def test_has_the_bits_of_the_operations(shape: tuple[int, ...], probability: float) -> None:
-    x, grad = draw(*shape).requires_grad_(), draw(*shape, seed=1)
+def test_in_one_pass_it_has_the_bits_of_the_operations(shape: tuple[int, ...], probability: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signs of zeros and what is not finite, too; and the gradient's."""
+    torch.manual_seed(0)
+    x, grad = torch.randn(shape), torch.randn(shape)
+    x.view(-1)[:300] = torch.tensor([math.nan, math.inf, -math.inf, -0.0, -1.0] * 60)[: x.numel()]
+    x.requires_grad_()
     results = []
-    for function in (dropout, operations):
-        y = function(x, int(KEY), CALL, probability)
-        results.append((y, *torch.autograd.grad(y, x, grad)))
+    for fused in (True, False):
+        monkeypatch.setattr(module, "fuses_dropout", lambda *_, fused=fused: fused)
+        layer = Dropout(probability)
+        layer.key.copy_(KEY)
+        layer.calls.fill_(CALL)
+        y = layer(x)
+        results.append((y.detach(), *torch.autograd.grad(y, x, grad)))
     for a, e in zip(*results, strict=True):
         assert a.shape == e.shape
-        assert torch.equal(bits(a), bits(e))
-
-
-def test_keeps_signs_of_zeros_and_what_is_not_finite() -> None:
-    x = torch.tensor([math.nan, math.inf, -math.inf, -0.0, -1.0] * 50)
-    y, expected = dropout(x, int(KEY), 0, 0.5), operations(x, int(KEY), 0, 0.5)
-    assert torch.equal(y.isnan(), expected.isnan())
-    assert torch.equal(bits(y)[~y.isnan()], bits(expected)[~y.isnan()])
-    dropped = (x == -1) & (y == 0)
-    assert dropped.any()
-    assert y[dropped].signbit().all()
+        assert torch.equal(a.isnan(), e.isnan())
+        assert torch.equal(a[~a.isnan()].view(torch.int32), e[~e.isnan()].view(torch.int32))
 
 
 def test_where_it_is_used() -> None:
-    x = draw(4, 5)
+    x = torch.ones(4, 5)
     assert fuses_dropout(x, KEY)
     assert not fuses_dropout(x.double(), KEY)
     assert not fuses_dropout(x.to("meta"), KEY)

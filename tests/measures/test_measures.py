@@ -124,13 +124,9 @@ def test_similarity_and_distance_are_scipys() -> None:
 
 
 def test_correlation_is_spearmans_over_the_pairs() -> None:
-    vectors = np.random.default_rng(3).normal(size=(16, 8))
-    similar, near = [], []
-    for i in range(16):
-        for j in range(i):
-            similar.append(float(vectors[i] @ vectors[j] / np.linalg.norm(vectors[i]) / np.linalg.norm(vectors[j])))
-            near.append(-float(np.hypot(i // 4 - j // 4, i % 4 - j % 4)))
-    assert nearness_correlation(vectors, 4) == pytest.approx(spearmanr(similar, near).statistic)
+    vectors, places = np.random.default_rng(3).normal(size=(16, 8)), np.indices((4, 4)).reshape(2, -1).T
+    expected = spearmanr(-distance.pdist(vectors, "cosine"), -distance.pdist(places)).statistic
+    assert nearness_correlation(vectors, 4) == pytest.approx(expected)
 
 
 def test_mosaic_has_each_patchs_map_at_the_patchs_place() -> None:
