@@ -92,7 +92,6 @@ def test_our_engine_is_timed_through_processes_and_alone(arrays: Path) -> None:
     assert alone["epoch_seconds"] > 0
 
 
-CPU = torch.device("cpu")
 MAKE = functools.partial(FusedTrainer, kernel=TorchVit)
 
 
@@ -104,7 +103,7 @@ def test_without_a_gpu_one_sentence_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_times_and_tables(study: Params, blobs: Callable[[int, int], Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_and_tables(study: Params, blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a small network, at which no one looks as long as its rows are there."""
     monkeypatch.setattr(gpu, "THESIS", gpu.THESIS.changed({"patch": 14, "blocks": 1}))
     monkeypatch.setattr(gpu, "VARIANT_SEEDS", 2)
