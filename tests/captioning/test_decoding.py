@@ -1,4 +1,4 @@
-"""Greedy and beam search against the full forward pass, exhaustive search, and a model worked by hand."""
+"""Greedy and beam search against the full forward pass and exhaustive search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from pipeline.captioning import decoding
 from pipeline.captioning.decoding import beam, greedy
 from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD
-from pipeline.captioning.model import CaptionModel, State
 from pipeline.models import build
 from pipeline.params import AnyModelSettings, BaselineSettings, CaptionerSettings, Shape
 
@@ -112,37 +111,3 @@ def test_a_beam_wide_enough_searches_everything(monkeypatch: pytest.MonkeyPatch,
         best = int(total.argmax())
         assert found[i].tolist() == ids[best].tolist()
         torch.testing.assert_close(scores[i], total[best], rtol=0, atol=1e-10)
-
-
-class Chain(CaptionModel):
-    """A next word depends on the last one alone: a table of probabilities (word, next word)."""
-
-    def __init__(self, table: dict[int, dict[int, float]]) -> None:
-        super().__init__()
-        self.table = torch.zeros(8, 8)
-        for word, following in table.items():
-            for after, probability in following.items():
-                self.table[word, after] = probability
-
-    def forward(self, images: Tensor, words: Tensor) -> Tensor:
-        return self.table[words].log()
-
-    def start(self, images: Tensor) -> State:
-        return State((), (images,))
-
-    def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
-        return self.table[words].log(), state
-
-
-def written(ids: Tensor) -> list[int]:
-    return [word for word in ids[0].tolist() if word != PAD]
-
-
-def test_of_equal_captions_the_better_beam_s_and_the_lower_word_s_comes_first() -> None:
-    model = Chain({BOS: {3: 0.25, 4: 0.25, 5: 0.25, 6: 0.25}, **{word: {EOS: 1.0} for word in (3, 4, 5, 6)}})
-    assert written(beam(model, torch.zeros(1, 1), 4)[0]) == [3, EOS]
-    # 4 leads with 0.6; its 0.5 then ties with 3's 0.75: both captions have 0.3.
-    model = Chain({BOS: {3: 0.4, 4: 0.6}, 3: {5: 0.75, 6: 0.25}, 4: {5: 0.5, 6: 0.5}, 5: {EOS: 1.0}, 6: {EOS: 1.0}})
-    model.table = model.table.double()
-    model.table[3, 5] = model.table[BOS, 4] * model.table[4, 5] / model.table[BOS, 3]
-    assert written(beam(model, torch.zeros(1, 1), 2)[0])[0] == 4

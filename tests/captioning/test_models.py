@@ -145,20 +145,6 @@ def test_mesh_is_its_formula(levels: int) -> None:
     torch.testing.assert_close(mesh(words, found), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("changes", [PLAIN, POST], ids=str)
-def test_padding_is_seen_nowhere(changes: dict[str, Any]) -> None:
-    """Not behind it either: padding inside a row, which no caption has, would show a mask that never fires."""
-    model = make_captioner(**changes).eval()
-    images, words = scenes(dtype=torch.float32), captions()
-    words[0, 5] = PAD
-    before = model(images, words)
-    with torch.no_grad():
-        model.embedding.weight[PAD] += 3
-    after, read = model(images, words), words != PAD
-    assert torch.equal(after[read], before[read])
-    assert not torch.equal(after[~read], before[~read])
-
-
 @pytest.mark.parametrize("settings", ALL, ids=str)
 def test_word_by_word_equals_all_at_once(settings: AnyModelSettings) -> None:
     """So no word sees a later one. Several captions of an image are read at once."""
