@@ -13,7 +13,7 @@ ENGINE = "pipeline/kernels/fused_vit"  # the GPU's, which has its own design
 # What, its limit and its aim.
 LIMITS = [
     ("lines of the package with its templates, but the GPU's engine", 21_000, 15_500),
-    ("lines of tests", 15_300, 13_500),
+    ("lines of tests", 15_200, 13_500),
     ("lines of benchmarks", 1_000, 1_000),
     ("bytes of README.md", 17_000, 17_000),
     ("bytes of params.yaml", 15_000, 15_000),
