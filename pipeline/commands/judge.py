@@ -22,8 +22,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipeline.commands import profiles, repro, worktree
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation.evaluate import evaluate
@@ -35,7 +33,8 @@ from pipeline.params import Params, VariantSettings, load, nearest, shown
 from pipeline.params.study import has_probe
 from pipeline.provenance import training_code
 from pipeline.report import text
-from pipeline.report.figures import judged
+from pipeline.report.figures import Picture, panels
+from pipeline.report.figures.panels import Panel, of_epochs
 from pipeline.runner import pool, seeds
 from pipeline.runner.seeds import Finished
 from pipeline.runner.train import survey, train
@@ -63,7 +62,6 @@ class Side:
         tree: of a commit's own code; None for that of the working tree.
         parts: by seed.
         trained, replayed: how many seeds this command trained and replayed.
-        values: of the measure at the last look, (n,); None where nothing was measured, because both sides are the same.
     """
 
     name: str
@@ -73,7 +71,6 @@ class Side:
     parts: dict[int, Finished] = field(default_factory=dict)
     trained: int = 0
     replayed: int = 0
-    values: FloatArray | None = None
 
     @functools.cached_property
     def settings(self) -> VariantSettings:
@@ -306,7 +303,6 @@ def _values(side: Side, measure: str, n: int) -> FloatArray:
             values = measure_values(measure, side.training(n, probe, evaluated=True))
         if MEASURES[measure].ratio and (values <= 0).any():
             raise NotFormed(f"{measure} is not above 0 of each seed, so it has no ratio")
-        side.values = values
         return values
     except NotFormed as error:
         raise UserError(f"{side.name}: {error}; judge by another measure.") from None
@@ -317,11 +313,11 @@ def _values(side: Side, measure: str, n: int) -> FloatArray:
 
 def _write(found: dict[str, Any], asked: str, taken: Sequence[tuple[Look, int, float]], sides: Sequence[Side]) -> None:
     """The page with its picture. `taken`: the looks, each with the seeds that were trained and the seconds that had passed by then."""
-    measure, n = MEASURES[found["measure"]], found["seeds"]
-    nothing = np.full(n, np.nan)
-    drawn = [(one.name, one.training(n).test_error, nothing if one.values is None else one.values * measure.factor) for one in sides]
-    unit = f" ({measure.of_value})" if measure.of_value else ""
-    picture = judged.picture(drawn, f"{measure.title}{unit}", [look.n for look, _, _ in taken])
+    measure = MEASURES[found["measure"]]
+    lines = [of_epochs(one.name, one.training(found["seeds"]).test_error, not place) for place, one in enumerate(sides)]
+    panel = Panel("Test error (%, log scale)", "epoch", lines, "errors", "epochs")
+    said = "Test error after each epoch, mean over the seeds, with its 95 % interval as a band."
+    picture = Picture(said, functools.partial(panels.draw, [panel]), "judge")
     error, estimate = found["proposal"] and 100 * error_of(found["proposal"]), functools.partial(_estimate, measure)
     page = text.page("judge.md.j2", found=found, asked=asked, taken=taken, picture=picture, measure=measure, error=error, estimate=estimate)
     for path, content in ((PAGE.with_suffix(".png"), picture.png()), (PAGE, page)):
