@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -24,11 +23,12 @@ from pipeline.errors import run_command
 from pipeline.files import replacing
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings
+from pipeline.provenance import ROOT
 from pipeline.study.claims import judge
 from pipeline.study.effects import look_orders
 from pipeline.study.training import Training
 
-TABLE = Path(__file__).with_suffix(".csv")
+TABLE = ROOT / "pipeline/report/error_rates.csv"
 LOOKS = (6, 10, 20, 100)
 TRIALS = 2000
 _EPOCHS = 10

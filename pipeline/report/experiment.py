@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,12 +23,11 @@ from pipeline.study.results import summarized
 from pipeline.study.statistics import Interval, Summary
 
 Column = tuple[str, Callable[[str], str]]  # the head, and the cell of a variant
-_ENDS = {"classification": "late accuracy", "captioning": "scene accuracy"}  # the measures of how well a training ends
+ENDS = {"classification": "late accuracy", "captioning": "scene accuracy"}  # the measures of how well a training ends
 _CONTENTS = ("1_digit", "2_digits", "3_digits", "4_digits", "no_repeats", "repeats")  # of scenes
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table of a page: `title` is its caption, `fold` the summary under which it is folded, empty for one that is not."""
 
     title: str
@@ -49,22 +47,16 @@ class Tables:
         """`runs`: of all variants that were trained."""
         self.params, self.experiment, self.runs, self.baseline = params, experiment, runs, experiment.baseline
         self.task = params.resolve(self.baseline).task
-        self.end = _ENDS[self.task]
+        self.end = ENDS[self.task]
         self.own = self.end if experiment.measure == "accuracy" else experiment.measure
-
-    def values(self, measure: str, variant: str) -> FloatArray | None:
-        return MEASURES[measure].per_seed(self.runs[variant]) if variant in self.runs else None
-
-    def summary(self, measure: str, variant: str) -> Summary | None:
-        return summarized(self.runs[variant], measure) if variant in self.runs else None
 
     def difference(self, measure: str, variant: str, reference: str) -> tuple[float, Interval | None] | None:
         """Of two sides, with its interval where each has two seeds; of a measure whose effects are ratios, the ratio of the geometric
         means. None where a side or a finite value is missing, or one has no logarithm and the effect is a ratio."""
-        ours, theirs = (self.values(measure, name) for name in (variant, reference))
-        if ours is None or theirs is None:
-            return None
+        runs = [self.runs[name] for name in (variant, reference) if name in self.runs]
+        sides = [values for run in runs if (values := MEASURES[measure].per_seed(run)) is not None]
         try:
+            ours, theirs = sides
             estimate = effect(MEASURES[measure], ours, theirs)
         except ValueError:
             return None
@@ -79,8 +71,7 @@ class Tables:
 
     def _n(self, measure: str) -> Column:
         def cell(variant: str) -> str:
-            run, values = self.runs.get(variant), self.values(measure, variant)
-            if run is None or values is None:
+            if (run := self.runs.get(variant)) is None or (values := MEASURES[measure].per_seed(run)) is None:
                 return "not run" if run is None else "not measured"
             lost = len(values) - int(np.isfinite(values).sum())
             return f"{len(values)}{f', {run.diverged} diverged' * bool(run.diverged)}{f', {lost} not finite' * bool(lost)}"
@@ -119,7 +110,7 @@ class Tables:
         return self._of_run(head, cell)
 
     def _evaluated(self, head: str, column: str, show: Callable[[float], str] = text.percent) -> Column:
-        return self._mean(head, lambda run: (run.evaluation or {}).get(column), show)
+        return self._mean(head, lambda run: (run.evaluation or {}).get(f"greedy_{column}"), show)
 
     # --- tables ---
 
@@ -166,15 +157,15 @@ class Tables:
         return [self._table("After the last epoch; losses in nats", columns, fold="The last epoch alone, and the losses")]
 
     def _of_captions(self) -> list[Table]:
-        contents = [self._evaluated(name.replace("_", " "), f"greedy_scene_accuracy_{name}") for name in _CONTENTS]
+        contents = [self._evaluated(name.replace("_", " "), f"scene_accuracy_{name}") for name in _CONTENTS]
         compared = [
-            self._evaluated("exact match (%)", "greedy_exact_match"),
-            self._evaluated("cells (%)", "greedy_cell_accuracy"),
-            self._evaluated("edit distance", "greedy_edit_distance", "{:.3f}".format),
-            self._evaluated("BLEU-4", "greedy_bleu_4", "{:.4f}".format),
-            self._evaluated("CIDEr-D", "greedy_cider_d", "{:.3f}".format),
+            self._evaluated("exact match (%)", "exact_match"),
+            self._evaluated("cells (%)", "cell_accuracy"),
+            self._evaluated("edit distance", "edit_distance", "{:.3f}".format),
+            self._evaluated("BLEU-4", "bleu_4", "{:.4f}".format),
+            self._evaluated("CIDEr-D", "cider_d", "{:.3f}".format),
         ]
-        phrasings = [self._evaluated(name, f"greedy_share_{name.replace(' ', '_')}") for name in (*PHRASINGS, "no phrasing")]
+        phrasings = [self._evaluated(name, f"share_{name.replace(' ', '_')}") for name in (*PHRASINGS, "no phrasing")]
         last = [
             self._mean("train loss", lambda run: run.train_loss[:, -1], "{:.4f}".format),
             self._mean("validation loss", lambda run: run.test_loss[:, -1], "{:.4f}".format),
@@ -206,7 +197,8 @@ class Tables:
 
     def answer(self) -> list[tuple[str, str]]:
         """(variant, mean) of the experiment's measure: of those with the least and with the most, and of the baseline if it is neither."""
-        means = {v: found.mean for v in self.experiment.variants if (found := self.summary(self.own, v)) is not None}
+        trained = [self.runs[variant] for variant in self.experiment.variants if variant in self.runs]
+        means = {run.variant: found.mean for run in trained if (found := summarized(run, self.own)) is not None}
         ends = [pick(means, key=means.__getitem__) for pick in (min, max)] if means else []
         said = dict.fromkeys([*ends, *means.keys() & {self.baseline}])
         note, measure = " (the baseline)" * (self.baseline in ends), MEASURES[self.own]
@@ -216,7 +208,7 @@ class Tables:
         """A sentence of each variant that the experiment names and that was trained: its accuracy, and its errors beside others'."""
         said = []
         for variant, subject in self.experiment.lead.items():
-            found = self.summary("late accuracy", variant)
+            found = summarized(self.runs[variant], "late accuracy") if variant in self.runs else None
             references = dict.fromkeys((self.experiment.beside_of(variant), self.baseline))
             ratios = {one: self.difference("late test error", variant, one) for one in references if one != variant}
             beside = [f"{text.estimate(*ratio, text.digits)} times those of {one}" for one, ratio in ratios.items() if ratio]

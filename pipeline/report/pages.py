@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from pipeline.files import replacing
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH
-from pipeline.params import DATASETS, Params
+from pipeline.params import Params
 from pipeline.report import csvs, experiment, one_run, text, timing
 from pipeline.report.experiment import Table
 from pipeline.report.figures import Material, Picture
@@ -29,7 +31,7 @@ from pipeline.study.files import ARRAYS
 from pipeline.study.fixed import fixed
 from pipeline.study.ranking import ranking
 from pipeline.study.results import load_dataset, summarized
-from pipeline.study.selection import Selected, select
+from pipeline.study.selection import select
 from pipeline.study.statistics import LEVEL, summarize
 from pipeline.timing.results import Timings, main_device
 from pipeline.timing.results import load as load_timings
@@ -45,20 +47,21 @@ _ASKED = (
     ("cls-loop", "first"), ("base", "first"), ("cls-loop", "base"), ("patch-14", "patch-7"), ("patch-14", "base"), ("patch-14", "patch-2"),
 )  # fmt: skip
 
+_ERROR_RATES = Path(__file__).with_name("error_rates.csv")  # counted by `python -m docs.method.error_rates`
+
 Files = dict[str, bytes | Picture]  # by their path inside `reports/`; pictures that are not drawn yet
 
 
 def write(params: Params, runs: Mapping[str, Training]) -> None:
     """Writes all pages, their figures, claims.csv and curves.csv; removes those of experiments and timings that are gone.
 
-    Everything is computed before the first file changes. Pictures whose data and code are the same are not drawn again, and files
-    whose content is the same are not written.
+    Everything is computed before the first file changes; what is the same is neither drawn nor written again.
 
     Raises:
         UserError: as `render`.
     """
-    made = {REPORTS / name: content for name, content in Report(params, runs).files().items()}
-    files = {path: content.png(path) if isinstance(content, Picture) else content for path, content in made.items()}
+    made = Report(params, runs).files()
+    files = {REPORTS / name: one.png(REPORTS / name) if isinstance(one, Picture) else one for name, one in made.items()}
     changed = [path for path, content in files.items() if not path.is_file() or path.read_bytes() != content]
     for path in changed:
         with replacing(path) as temporary:
@@ -95,10 +98,6 @@ class Report:
         return load_timings(self.params)
 
     @cached_property
-    def data(self) -> dict[str, Any] | None:
-        return load_dataset()
-
-    @cached_property
     def judgements(self) -> dict[str, Judgement]:
         shown, looks = self.params.images_shown, self.params.looks
         ended = [variant for variant in self.params.variants if self.params.resolve(variant).train.ends_at_zero]
@@ -114,11 +113,7 @@ class Report:
         pages = {id: timing.PAGE for id, claim in self.params.claims.items() if self.timed and is_timed(claim)}
         for name, settings in reversed(self.params.experiments.items()):
             pages |= dict.fromkeys(settings.claims, f"experiments/{name}.md")
-        return {id: f"{pages.get(id, '')}#{text.anchor(judgement)}" for id, judgement in self.judgements.items()}
-
-    @cached_property
-    def selected(self) -> list[Selected]:
-        return select(self.runs)
+        return {id: f"{pages.get(id, 'README.md')}#{text.anchor(judgement)}" for id, judgement in self.judgements.items()}
 
     def page(self, template: str, **values: Any) -> bytes:
         shared = {"params": self.params, "runs": self.runs, "look_level": look_level(self.params.looks), "timed": self.timed}
@@ -129,20 +124,22 @@ class Report:
         params, judgements, files = self.params, list(self.judgements.values()), Files()
         if self.timed:
             own = [one for one in judgements if is_timed(one.claim)]
-            values, picture = timing.values(params, self.timed, own)
+            values = timing.values(params, self.timed, own)
             here = [one for one in own if self.places[one.id].startswith(timing.PAGE)]  # others stand on an experiment's page
             files |= {timing.PAGE: self.page("timing.md.j2", timed_judgements=own, judgements=here, places=self.places, **values)}
-            files |= {f"timing/{picture.name}.png": picture}
+            files |= {"timing/growth.png": values["growth"]}
         for name in params.experiments:
             page, pictures, _ = self.experiment(name)
             files |= {f"experiments/{name}.md": page, **{f"experiments/figures/{one.name}.png": one for one in pictures}}
-        files |= self._first() | self._thesis()
-        if self.selected:
-            values, picture = one_run.values(params, self.runs, self.selected)
-            files |= {one_run.PAGE: self.page("one-run.md.j2", **values), f"figures/{picture.name}.png": picture}
+        selected = select(self.runs)
+        files |= self._first(bool(selected)) | self._thesis()
+        if selected:
+            values = one_run.values(params, self.runs, selected)
+            files |= {one_run.PAGE: self.page("one-run.md.j2", **values), "figures/one-run.png": values["picture"]}
         tried = [one for one in judgements if one.verdict in (*DECIDED, "not decided")]
         files["method.md"] = self.page(
             "method.md.j2",
+            error_rates=pd.read_csv(_ERROR_RATES).to_dict("records"),
             rate_of_one=f"{100 * (1 - LEVEL ** len(tried)):.0f}" if tried else "",
             sharing=sum(any("base" in found.comparison.variants for found in one.findings) for one in tried if not is_timed(one.claim)),
         )
@@ -154,15 +151,16 @@ class Report:
     def experiment(self, name: str, *, alone: bool = False) -> tuple[bytes, list[Picture], list[Table]]:
         """An experiment's page, its pictures and its tables; `alone`: without links to other pages. Raises UserError as `render`."""
         settings = self.params.experiments[name]
+        data = load_dataset()
+        train_images = int(data["arrays"]["train_images"]["shape"][0]) if data else None
         images = np.load(path, mmap_mode="r") if (path := ARRAYS / "test_images.npy").exists() else None
-        train_images = int(self.data["arrays"]["train_images"]["shape"][0]) if self.data else None
         present = [self.runs[variant] for variant in settings.variants if variant in self.runs]
         own = [self.judgements[id] for id in self.params.claims if id in settings.claims]
         values = experiment.values(self.params, Material(name, settings, present, train_images, images), self.runs)
         return self.page("experiment.md.j2", judgements=own, alone=alone, **values), values["figures"], values["tables"]
 
-    def _first(self) -> Files:
-        """The first page and its figures."""
+    def _first(self, one_run: bool) -> Files:
+        """The first page and its figures. `one_run`: whether there is the page of one run."""
         params, judgements = self.params, list(self.judgements.values())
         overview = forest(judgements)
         parts = ranking(params.ranking, self.runs, look_level(params.looks))
@@ -174,21 +172,20 @@ class Report:
             numbers=[len(params.resolve(variant).train.seeds) for variant in params.variants],
             places=self.places,
             all_judgements=judgements,
-            judgements=[one for one in judgements if self.places[one.id].startswith("#")],
+            judgements=[one for one in judgements if self.places[one.id].startswith("README.md")],
             tally=[f"{verdicts[verdict]} {verdict}" for verdict in _VERDICTS if verdicts[verdict]],
             judged=judged,
             false_expected=f"{(1 - LEVEL) * (len(judged) + verdicts['not decided']):.1f}",
             fixed=Counter(one.fixed.word for one in judged if one.fixed),
             groups=self._groups(),
-            data=self.data,
-            captions=any(params.resolve(variant).task == "captioning" for variant in params.variants),
+            data=load_dataset(),
             samples=SAMPLES if (REPORTS / SAMPLES).exists() else None,
             data_digests=self._digests(),
             verdicts=overview,
             ranking=ranks,
             parts=parts,
             of_thesis=any(map(_section, judgements)),
-            one_run=bool(self.selected),
+            one_run=one_run,
         )
         return Files({"README.md": page}) | {f"figures/{made.name}.png": made for made in (ranks, overview) if made}
 
@@ -199,44 +196,43 @@ class Report:
             return {}
         # `thesis, 4.2, with ...` is judged on another network than the thesis's.
         fourth = [one for one in own if _section(one).startswith("4") and one.claim.quote and ", with " not in one.claim.source]
-        drawn = forest(fourth, sentences=True)
-        verdicts = drawn and replace(drawn, name="thesis")
-        pairs = _ASKED if timings and timings.quiet else ()
-        ratios = [(*pair, timings.relative(*(f"step/published/{name}" for name in pair))) for pair in pairs] if timings else []
+        verdicts = forest(fourth, sentences=True)
+        found = (
+            {pair: timings.relative(*(f"step/published/{name}" for name in pair)) for pair in _ASKED} if timings and timings.quiet else {}
+        )
         page = self.page(
             "thesis.md.j2",
             claims=own,
             chapter4=fourth,
             verdicts=verdicts,
-            places={id: f"README.md{place}" if place.startswith("#") else place for id, place in self.places.items()},
+            places=self.places,
             machine=timings and timings.raw["machine"],
             base=summarize(self.runs["base"].accuracy) if "base" in self.runs else None,
             published=PUBLISHED_ACCURACY,
-            ratios=[(slower, faster, text.estimate(*found, text.digits)) for slower, faster, found in ratios if found],
+            ratios=[(*pair, text.estimate(*ratio, text.digits)) for pair, ratio in found.items() if ratio],
         )
         return Files({"thesis.md": page}) | ({"figures/thesis.png": verdicts} if verdicts else {})
 
     def _groups(self) -> list[tuple[str, str, bool, list[list[str]]]]:
         """(title, experiment, whether all are captioners, rows) of the variants that it is the first to name, by mean; then the others."""
-        params = self.params
-        ends = {name: "scene accuracy" if run.settings.task == "captioning" else "late accuracy" for name, run in self.runs.items()}
-        accuracy = {name: found for name, run in self.runs.items() if (found := summarized(run, ends[name])) is not None}
+        params, runs = self.params, self.runs
+        captioners = {variant for variant in params.variants if params.resolve(variant).task == "captioning"}
+        accuracy = {name: summarized(run, experiment.ENDS[run.settings.task]) for name, run in runs.items()}
 
         def row(variant: str, baseline: str | None) -> list[str]:
-            start, run = [variant, text.differs(params, variant, baseline)], self.runs.get(variant)
-            if run is None or variant not in accuracy:
-                return [*start, "not evaluated" if run else "not run", "-", "-", "-"]
-            found, diverged = accuracy[variant], f", {run.diverged} diverged" if run.diverged else ""
+            start, found = [variant, text.differs(params, variant, baseline)], accuracy.get(variant)
+            if found is None:
+                return [*start, "not evaluated" if variant in runs else "not run", "-", "-", "-"]
+            run, diverged = runs[variant], f", {runs[variant].diverged} diverged" * bool(runs[variant].diverged)
             sizes = [f"{run.parameters:,}" if run.parameters else "-", text.count(run.flops) if run.flops else "-"]
             return [*start, f"{found.n}{diverged}", text.estimate(found.mean, found.interval, text.percent), *sizes]
 
-        left, groups = list(params.variants), []
+        left, groups = [*params.variants], []
         experiments = [(one.title, name, one.variants, one.baseline) for name, one in params.experiments.items()]
-        for title, name, members, baseline in (*experiments, ("In no experiment", "", tuple(params.variants), None)):
-            own = sorted((v for v in members if v in left), key=lambda v: -accuracy[v].mean if v in accuracy else math.inf)
+        for title, name, members, baseline in (*experiments, ("In no experiment", "", (*left,), None)):
+            own = sorted((v for v in members if v in left), key=lambda v: -found.mean if (found := accuracy.get(v)) else math.inf)
             if name or own:
-                captions = bool(own) and all(params.resolve(variant).task == "captioning" for variant in own)
-                groups.append((title, name, captions, [row(variant, baseline) for variant in own]))
+                groups.append((title, name, bool(own) and captioners.issuperset(own), [row(variant, baseline) for variant in own]))
             left = [variant for variant in left if variant not in own]
         return groups
 
@@ -244,16 +240,14 @@ class Report:
         """The variants that recorded each data set, by its name and digest."""
         found: dict[tuple[str, str], list[str]] = {}
         for name, run in self.runs.items():
-            source = str(run.record.get("dataset"))
-            label = (DATASETS[source].label or source) if source in DATASETS else source
-            label = f"scenes of {label}" if run.settings.task == "captioning" else label
+            label = "scenes of " * (run.settings.task == "captioning") + run.settings.data.label
             found.setdefault((label, str(run.record.get("data_digest"))), []).append(name)
         return found
 
     def _versions(self) -> list[tuple[str, int]]:
         """The versions that trained seeds, and the number of seeds that each trained, the most first."""
         found: Counter[str] = Counter()
-        for group in (group for run in self.runs.values() for group in run.trainings):
+        for group in itertools.chain.from_iterable(run.trainings for run in self.runs.values()):
             found[", ".join(f"{name} {version}" for name, version in (group.get("versions") or {}).items())] += len(group["seeds"])
         return found.most_common()
 

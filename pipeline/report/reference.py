@@ -36,13 +36,9 @@ _PARTS: tuple[tuple[str, str, type[Settings], str], ...] = (
 
 
 def render() -> str:
-    figures = [(kind, _said(make)) for kind, make in sorted(REGISTERED.items())]
+    figures = [(kind, str(inspect.getdoc(make)).partition("\n\n")[0]) for kind, make in sorted(REGISTERED.items())]
     parts = [(heading, where, _options(settings, part)) for heading, where, settings, part in _PARTS]
     return text.page("reference.md.j2", measures=MEASURES, figures=figures, parts=parts).decode()
-
-
-def _said(make: Any) -> str:
-    return str(inspect.getdoc(make)).partition("\n\n")[0]
 
 
 def _options(settings: type[Settings], part: str) -> list[tuple[str, str, str, str]]:
@@ -57,7 +53,7 @@ def _options(settings: type[Settings], part: str) -> list[tuple[str, str, str, s
     schema = settings.model_json_schema()
     found = []
     for name, field in schema["properties"].items():
-        default = own[name] if name in own else field.get("default", "")
+        default = own.get(name, field.get("default", ""))
         shown = "" if isinstance(default, dict) else text.plain(default)
         found.append((name, _values(field, schema.get("$defs", {})), shown, comments.get(name, "")))
     return found
@@ -71,11 +67,10 @@ def _values(field: dict[str, Any], defs: dict[str, Any]) -> str:
         return " or ".join(dict.fromkeys(_values(one, defs) for one in field["anyOf"]))
     if choices := field.get("enum") or ([field["const"]] if "const" in field else []):
         return " \\| ".join(map(str, choices)) if len(choices) <= 12 else "a name of the lists above"
-    ends = [(field.get("minimum"), "from"), (field.get("exclusiveMinimum"), "above"), (field.get("maximum"), "to")]
-    ends.append((field.get("exclusiveMaximum"), "below"))
+    ends = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
     kinds = {"integer": "whole number", "number": "number", "boolean": "true \\| false", "string": "text", "array": "list", "null": "none"}
     kind = kinds.get(field.get("type", ""), "names and values")
-    return " ".join([kind, *(f"{word} {end:,}" for end, word in ends if end is not None)])
+    return " ".join([kind, *(f"{word} {field[end]:,}" for end, word in ends.items() if end in field)])
 
 
 if __name__ == "__main__":

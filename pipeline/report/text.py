@@ -14,7 +14,7 @@ import jinja2
 from pipeline.measures import MEASURES, Measure
 from pipeline.params import ComparisonSettings, Params
 from pipeline.report import words
-from pipeline.report.words import MINUS, listed
+from pipeline.report.words import MINUS, listed, with_unit
 from pipeline.study.claims import Finding, Judgement, is_ratio
 from pipeline.study.ranking import Part
 from pipeline.study.statistics import LEVEL, Interval
@@ -116,12 +116,12 @@ def effect(finding: Finding) -> str:
         show, unit = partial(value, measure), measure.of_value
     else:
         show = partial(difference, measure)
-    said = _with_unit(show(finding.effect), unit) + {"larger": " or more", "smaller": " or less", "": ""}[finding.may_be]
+    said = with_unit(show(finding.effect), unit) + {"larger": " or more", "smaller": " or less", "": ""}[finding.may_be]
     if finding.interval:
-        said += f" [{interval(finding.interval, partial(_bound, ends=finding.region, show=show))}]"
+        said += f" [{interval(finding.interval, show)}]"
     # A bare number says nothing beside the ratio. The difference of two differences need not even have the ratio's sign.
     if finding.plain is not None and measure.of_difference and finding.comparison.minus is None:
-        said += f", {_with_unit(difference(measure, finding.plain[0]), measure.of_difference)}"
+        said += f", {with_unit(difference(measure, finding.plain[0]), measure.of_difference)}"
     return said
 
 
@@ -129,26 +129,12 @@ def means(finding: Finding) -> str:
     """The mean of each side of a comparison of trainings, with its unit; empty where there are none."""
     measure = MEASURES[finding.comparison.measure]
     sides = dict(zip(finding.comparison.variants, finding.means, strict=False))
-    return "; ".join(_with_unit(f"{name} {value(measure, mean)}", measure.of_value) for name, mean in sides.items())
+    return "; ".join(with_unit(f"{name} {value(measure, mean)}", measure.of_value) for name, mean in sides.items())
 
 
 def part(one: Part) -> str:
     """A part of the network with its effect: `1 block, not 3 (1.38 [1.30 to 1.46])`."""
     return f"{one.name} ({estimate(one.ratio, one.interval, digits)})"
-
-
-def _bound(value: float, ends: tuple[float, ...], show: Callable[[float], str]) -> str:
-    """A bound of an interval. If a ratio looks like an end of the claimed region but is none, it has more digits."""
-    for end in ends:
-        if show is digits and value != end and digits(value) == digits(end):
-            return next(f"{value:.{places}g}" for places in range(4, 18) if f"{value:.{places}g}" != f"{end:.{places}g}")
-    return show(value)
-
-
-def _with_unit(number: str, unit: str) -> str:
-    """`+1 step`, `+2 steps`."""
-    one = number.lstrip(f"+{MINUS}") == "1"
-    return f"{number} {unit.removesuffix('s') if one else unit}".rstrip()
 
 
 def compared(comparison: ComparisonSettings) -> str:
@@ -165,17 +151,12 @@ def compared(comparison: ComparisonSettings) -> str:
 
 def sizes(finding: Finding) -> str:
     """The number of seeds (rounds) of a comparison: one number, or one for each side."""
-    sizes = finding.sizes if len(set(finding.sizes)) > 1 else finding.sizes[:1]
-    return listed([str(size) for size in sizes]) if sizes else "-"
-
-
-def heading(judgement: Judgement) -> str:
-    return f"{judgement.id}: {judgement.verdict}"
+    return listed([*map(str, finding.sizes if len({*finding.sizes}) > 1 else finding.sizes[:1])]) or "-"
 
 
 def anchor(judgement: Judgement) -> str:
-    """The anchor that a git host gives the heading."""
-    return slug(heading(judgement))
+    """The anchor that a git host gives the heading of a claim's section."""
+    return slug(f"{judgement.id}: {judgement.verdict}")
 
 
 def slug(heading: str) -> str:
@@ -193,21 +174,22 @@ def plain(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def options(params: Params, variant: str | None) -> dict[str, Any]:
-    """All options of a variant (None: of the base), but the seeds and whether a divergence stops it."""
-    settings = params.resolve(variant) if variant else None
-    train, model = (settings.train, settings.model) if settings else (params.train, params.base)
-    return model.model_dump() | {name: value for name, value in train.model_dump().items() if name not in ("seeds", "divergence")}
-
-
 def differs(params: Params, variant: str, baseline: str | None = None) -> str:
-    """The options in which a variant differs from the base, or from the experiment's baseline where that list is shorter."""
+    """The options in which a variant differs from the base, or from the experiment's baseline where that list is shorter.
+
+    Neither the seeds count nor whether a divergence stops it.
+    """
+
+    def options(name: str | None) -> dict[str, Any]:
+        settings = params.resolve(name) if name else None
+        train, model = (settings.train, settings.model) if settings else (params.train, params.base)
+        return model.model_dump() | train.model_dump(exclude={"seeds", "divergence"})
 
     def changes(reference: Mapping[str, Any]) -> str:
         return ", ".join(f"{name}: {plain(value)}" for name, value in own.items() if name not in reference or reference[name] != value)
 
-    own, other = options(params, variant), options(params, baseline)
-    to_base, to_baseline = changes(options(params, None)) or "the base itself", f"as {baseline}, but {changes(other)}"
+    own, other = options(variant), options(baseline)
+    to_base, to_baseline = changes(options(None)) or "the base itself", f"as {baseline}, but {changes(other)}"
     comparable = baseline not in (None, variant) and own["architecture"] == other["architecture"]
     return to_baseline if comparable and len(to_baseline) < len(to_base) else to_base
 
@@ -236,7 +218,7 @@ def environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("pipeline.report"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    functions = dict([*inspect.getmembers(words, inspect.isfunction), *inspect.getmembers(sys.modules[__name__], inspect.isfunction)])
+    functions = {name: one for module in (words, sys.modules[__name__]) for name, one in inspect.getmembers(module, inspect.isfunction)}
     made.filters |= functions
     made.globals |= functions | {"MINUS": MINUS, "NBSP": NBSP, "LEVEL": LEVEL}
     return made

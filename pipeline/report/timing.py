@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,19 +22,13 @@ PAGE = "timing.md"
 WAY_LABELS: dict[Way, str] = {"published": "as published", "fast": "fast path"}
 
 
-def values(params: Params, timed: Mapping[str, Timings], judgements: Sequence[Judgement]) -> tuple[dict[str, Any], Picture]:
-    """What the page's template takes, and its picture.
-
-    Args:
-        timed: by the kind of device, at least one.
-        judgements: of the claims about times.
-    """
-
+def values(params: Params, timed: Mapping[str, Timings], judgements: Sequence[Judgement]) -> dict[str, Any]:
+    """What the page's template takes. `timed`: by the kind of device, at least one; `judgements`: of the claims about times."""
     from pipeline.models import count_flops
 
     timings = main_device(timed)
     assert timings is not None
-    raw, picture = timings.raw, growth(timings)
+    raw = timings.raw
     return {
         "raw": raw,
         "timings": timings,
@@ -43,7 +38,7 @@ def values(params: Params, timed: Mapping[str, Timings], judgements: Sequence[Ju
         "discarded": [entry["foreign"] for entry in raw["rounds"] if not entry["kept"]],
         "min_rounds": MIN_ROUNDS,
         "min_tokens": MIN_TOKENS,
-        "growth": picture,
+        "growth": growth(timings),
         "ways": WAYS,
         "way_labels": WAY_LABELS,
         "pairs": [  # claim, slower, faster of the claims' ratios whose two sides were timed
@@ -53,30 +48,30 @@ def values(params: Params, timed: Mapping[str, Timings], judgements: Sequence[Ju
             if part.rule == "ratio" and {part.variant, part.reference} <= set(timings.subjects())
         ],
         "label": lambda subject: named(subject, params.timing.label(subject)),
-    }, picture
+    }
 
 
 def growth(timings: Timings) -> Picture:
     """Time and memory of a step and of attention alone against the number of tokens."""
-    times: list[Line] = []
-    kept: list[Line] = []
     kinds: dict[Kind, str] = {"growth": "step", "attention": "attention alone"}
-    for way in WAYS:
-        for kind, what in kinds.items():
-            entries, label = timings.growth(kind, way), f"{what}, {WAY_LABELS[way]}"
-            x, is_part = tuple(entry["tokens"] for entry in entries), kind == "attention"
-            of_image = np.array([[1e3 * timings.median(entry["name"]), entry["saved_bytes"] / 1e6] for entry in entries])
-            of_image /= [[entry["batch"]] for entry in entries]
-            for lines, values in zip((times, kept), of_image.T, strict=True):
-                lines.append(Line(label, x, values[None], dashed=is_part))
-    caption = (
-        "Time and memory of an image against the tokens. Left: time of a training step and of one block's attention, median over the "
-        "rounds. Right: bytes kept for the backward pass. The dotted lines grow with the square of the tokens."
-    )
+    shown: dict[str, Callable[[dict[str, Any]], float]] = {
+        "Time (ms per image)": lambda entry: 1e3 * timings.median(entry["name"]),
+        "Kept for backward (MB per image)": lambda entry: entry["saved_bytes"] / 1e6,
+    }
     made = []
-    for title, lines in (("Time (ms per image)", times), ("Kept for backward (MB per image)", kept)):
+    for title, value in shown.items():
+        lines = []
+        for way, kind in itertools.product(WAYS, kinds):
+            entries = timings.growth(kind, way)
+            values = np.array([[value(entry) / entry["batch"] for entry in entries]])
+            x = tuple(entry["tokens"] for entry in entries)
+            lines.append(Line(f"{kinds[kind]}, {WAY_LABELS[way]}", x, values, dashed=kind == "attention"))
         highest = max(lines, key=lambda line: line.values[0, -1])
         tokens = np.array(highest.x, dtype=np.float64)
         square = (tokens, highest.values[0, -1] * (tokens / tokens[-1]) ** 2)
         made.append(Panel(title, "tokens (log scale)", lines, "changes", "counts", square))
+    caption = (
+        "Time and memory of an image against the tokens. Left: time of a training step and of one block's attention, median over the "
+        "rounds. Right: bytes kept for the backward pass. The dotted lines grow with the square of the tokens."
+    )
     return Picture(caption, partial(panels.draw, made), "growth")

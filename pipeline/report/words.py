@@ -69,8 +69,8 @@ def decides(finding: Finding, judgement: Judgement) -> str:
 def _devices(finding: Finding) -> dict[str, str]:
     """Of a claim about time that was timed on another device, what it speaks of and that one."""
     device, other = ("GPU", "CPU") if finding.lacking == ("cuda",) else ("CPU", "GPU")
-    size = "" if finding.effect is None else f"{finding.effect:.3g}{' times' if is_ratio(finding.comparison) else ''}"
-    return {"device": device, "observed": f"; on the {other} it is {size}" if size else ""}
+    size = "" if finding.effect is None else f"; on the {other} it is {finding.effect:.3g}{' times' * is_ratio(finding.comparison)}"
+    return {"device": device, "observed": size}
 
 
 def claimed(comparison: ComparisonSettings) -> str:
@@ -84,8 +84,7 @@ def claimed(comparison: ComparisonSettings) -> str:
     bound = high if comparison.rule in ("less", "equivalent") else low
     size = f"{measure.factor * bound:.6g}".replace("-", MINUS)
     unit = measure.of_value if comparison.rule == "at least" else measure.of_difference if bound else ""
-    where = {"less": "below ", "equivalent": "within ±"}.get(comparison.rule, "above ")
-    return f"{where}{size} {unit.removesuffix('s') if size == '1' else unit}".rstrip()
+    return {"less": "below ", "equivalent": "within ±"}.get(comparison.rule, "above ") + with_unit(size, unit)
 
 
 def rule(finding: Finding) -> str:
@@ -100,8 +99,7 @@ def rule(finding: Finding) -> str:
 
 def rules(judgement: Judgement) -> dict[str, str]:
     """The rules of a claim's comparisons, each with a letter to refer to it."""
-    texts = dict.fromkeys(map(rule, judgement.findings))
-    return {text: chr(ord("a") + i) for i, text in enumerate(texts)}
+    return {text: chr(ord("a") + i) for i, text in enumerate(dict.fromkeys(map(rule, judgement.findings)))}
 
 
 def listed(names: Sequence[str]) -> str:
@@ -111,6 +109,11 @@ def listed(names: Sequence[str]) -> str:
 def counted(number: int, thing: str) -> str:
     """`1 seed`, `10 seeds`."""
     return f"{number:,} {thing}{'s' if number != 1 else ''}"
+
+
+def with_unit(number: str, unit: str) -> str:
+    """`+1 step`, `+2 steps`."""
+    return f"{number} {unit.removesuffix('s') if number.lstrip(f'+{MINUS}') == '1' else unit}".rstrip()
 
 
 def _values(finding: Finding, number: int) -> str:

@@ -17,15 +17,13 @@ import yaml
 from scipy import stats
 
 from pipeline.errors import UserError
-from pipeline.params import ComparisonSettings, ExperimentSettings, Params, parse
+from pipeline.params import ExperimentSettings, Params, parse
 from pipeline.report import csvs, pages, text
 from pipeline.report.experiment import Tables
 from pipeline.report.text import NBSP
-from pipeline.study.claims import Finding, Why
 from pipeline.study.effects import look_level, share_contrast
 from pipeline.study.files import TIMINGS
 from pipeline.study.results import load_current
-from pipeline.study.statistics import Interval
 from pipeline.timing import results
 from tests.helpers import ROOT
 from tests.made_up import make_run, table, write_study
@@ -37,25 +35,6 @@ EXPERIMENT = ExperimentSettings(
 
 
 # --- words and csv files ---
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "region", "expected"),
-    [
-        (0.79996, 0.947, (0.8, 1.25), "[0.79996 to 0.947]"),
-        (0.8, 1.25, (0.8, 1.25), "[0.800 to 1.25]"),
-        (0.7, 1.0000001, (0.0, 1.0), "[0.700 to 1.0000001]"),
-    ],
-)
-def test_a_bound_that_looks_like_an_end_of_the_region_has_more_digits(
-    low: float, high: float, region: tuple[float, float], expected: str
-) -> None:
-    rule: Any = "equivalent" if region[0] else "less"
-    comparison = ComparisonSettings(measure="late test error", variant="a", reference="b", rule=rule, bound=region[1])
-    finding = Finding(
-        comparison, "not decided", Why.ACROSS, effect=(low * high) ** 0.5, interval=Interval(low, high, 0.95), may_be="larger"
-    )
-    assert text.effect(finding).split(" times or more ")[1].replace(NBSP, " ") == expected
 
 
 @pytest.mark.parametrize(("number", "expected"), [(999, "999"), (999_499, "999 k"), (999_600, "1 M"), (1_234_567, "1.23 M")])
@@ -117,17 +96,6 @@ def test_differences_of_shares_are_exact(study: Params) -> None:
     found = Tables(study, EXPERIMENT, runs).difference("diverged", "relu", "base")
     assert found is not None
     assert found[1] == share_contrast([1.0] * 6, [0.0] * 6).interval(look_level(study.looks))
-
-
-def test_a_lead_has_the_accuracy_and_the_errors_beside_both(study: Params) -> None:
-    runs = {name: make_run(study, name, epochs=2) for name in ("base", "relu", "mean")}
-    lead = {"mean": "The mean", "concat": "What was not trained"}
-    (said,) = Tables(study, EXPERIMENT.model_copy(update={"lead": lead, "beside": {"mean": "relu"}}), runs).leads()
-    errors = {name: run.test_error[:, -1] for name, run in runs.items()}
-    assert said.startswith(f"The mean gets {100 - 100 * errors['mean'].mean():.2f} % of the test images right; its errors are ")
-    for name in ("relu", "base"):
-        ratio = stats.gmean(errors["mean"]) / stats.gmean(errors[name])
-        assert f"{ratio:#.3g} [" in said.partition(f"times those of {name}")[0]
 
 
 def test_the_answer_has_the_least_the_most_and_the_baseline(study: Params) -> None:
@@ -221,17 +189,14 @@ def test_the_report_has_the_timing_page_links_it_and_removes_it_with_its_results
         assert f"**{verdict}**" in line
     assert "[the timings](../timing.md)" in (reports / "experiments/patch-size.md").read_text()
     assert "../timing.md" not in (reports / "experiments/positions.md").read_text()
-    assert "Some Processor (2 cores) (cuda), with python 3.11.2, torch 2.15.0" in (reports / "hardware.md").read_text()
     assert (reports / "timing/growth.png").exists()
     heads = [f"{device}, {way} (ms)" for device in ("cpu", "cuda") for way in ("as published", "fast path")]
     assert f"| network | {' | '.join(heads)} |" in (reports / "timing.md").read_text()
-
     shutil.rmtree(tmp_path / TIMINGS)
     pages.write(params, runs)
     assert not list(reports.glob("timing*/*.png"))
     assert not (reports / "timing.md").exists()
     readme = (reports / "README.md").read_text()
     assert "timing.md" not in readme
-    (line,) = (line for line in readme.splitlines() if line.startswith("| [T9](#t9-not-run)"))
+    (line,) = (line for line in readme.splitlines() if line.startswith("| [T9](README.md#t9-not-run)"))
     assert "the timing stage has not run" in line
-    assert "### T9: not run" in readme

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from pipeline.measures import positions
 from pipeline.measures.definitions import FloatArray
-from pipeline.params import ModelSettings
 from pipeline.report.figures import panels, tiles
 from pipeline.report.figures.base import Material, Picture, figure
 from pipeline.report.figures.panels import Line, Panel
@@ -67,13 +66,11 @@ def _heads(label: str, run: Training, attention: Attention) -> Picture:
         f"image of a {attention.labels[shown]}, whose edge is the line. In % of a head's attention; alike, each of the {attention.keys} "
         f"tokens would have {100 / attention.keys:.2g} %. The colours follow the cube root, so that small weights are seen, too."
     )
-    named = f"{across} " if maps.shape[1] < 12 else ""
-    rows = []
-    for row, line in enumerate(maps, 1):
-        titles = [f"{named}{column}" * (row == 1) for column in range(1, len(line) + 1)]
-        rows.append(
-            (f"{down} {row}", [Tile(one, title=title, over=attention.images[shown]) for one, title in zip(line, titles, strict=True)])
-        )
+    named, image = f"{across} " * (maps.shape[1] < 12), attention.images[shown]
+    rows = [
+        (f"{down} {row}", [Tile(one, title=f"{named}{column}" * (row == 1), over=image) for column, one in enumerate(line, 1)])
+        for row, line in enumerate(maps, 1)
+    ]
     draw = partial(tiles.draw, rows, min(1.5, 6.6 / maps.shape[1]), float(maps.max()), 1 / 3, _SHARES)
     return Picture(caption, draw, f"heads-{run.variant}")
 
@@ -103,7 +100,8 @@ def _filters(material: Material, found: Sequence[tuple[Training, Attention]]) ->
             values, parts = np.linalg.svd(attention.filters, full_matrices=False)[1:]
             shown = parts[:_FILTERS].reshape(min(len(parts), _FILTERS), -1, side, side).mean(1)
             shares = 100 * values**2 / (values**2).sum()
-            parted = [Tile(part / abs(part).max(), "signs", f"{share:.0f}") for part, share in zip(shown, shares, strict=False)]
+            scaled = [(part / abs(part).max()).round(4) for part in shown]  # the last bits are the processor's
+            parted = [Tile(part, "signs", f"{share:.0f}") for part, share in zip(scaled, shares, strict=False)]
             rows.append((f"{material.label(run)}, seed {run.seeds[0]}", parted))
     caption = (
         "What the patch embedding looks at: the first principal components of its filters, and the share of their squares that each has, "
@@ -117,12 +115,9 @@ def position_similarity(material: Material) -> list[Picture]:
     """Cosine similarity of position vectors, patch by patch."""
     mosaics: list[Tile] = []
     for run in material.runs:
-        model = run.settings.model
-        if not isinstance(model, ModelSettings) or model.position == "none" or run.grid < 2 or not run.has_positions:
+        if run.grid < 2 or not run.has_positions or not (vectors := run.patch_positions).size or not np.isfinite(vectors).all():
             continue
-        if not np.isfinite(run.patch_positions).all():
-            continue
-        fixed, vectors = model.position != "learned", run.patch_positions
+        fixed = run.options["model.position"] != "learned"
         similarity = positions.cosine_similarity(vectors[:1] if fixed else vectors).round(4)  # the last bits are the processor's
         shown = {"fixed" if fixed else f"seed {run.seeds[0]}": similarity[0]}
         if len(similarity) > 1:

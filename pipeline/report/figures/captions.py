@@ -73,10 +73,10 @@ def gaze(material: Material) -> list[Picture]:
                 "(white) to the largest weight of the figure; the line is the edge of the digits."
                 + (" Below each word: the levels of the encoder, the last the deepest." if has_levels else "")
             )
-            maps: list[list[Tile | None]] = []
-            for level, of_level in enumerate(weights.reshape(*weights.shape[:2], side, side)):
-                titles = [word * (not level) for word in words]
-                maps.append([None, *(Tile(one, title=title, over=scene) for title, one in zip(titles, of_level, strict=True))])
+            maps: list[list[Tile | None]] = [
+                [None, *(Tile(one, title=word * (not level), over=scene) for word, one in zip(words, of_level, strict=True))]
+                for level, of_level in enumerate(weights.reshape(*weights.shape[:2], side, side))
+            ]
             maps[0][0] = Tile(scene, "greys", "the scene", crossed=True)
             rows = [("", line[start : start + _ACROSS]) for start in range(0, len(words) + 1, _ACROSS) for line in maps]
             drawn.append(Picture(caption, partial(tiles.draw, rows, 1.0, float(weights.max())), run.variant))

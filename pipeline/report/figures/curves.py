@@ -44,20 +44,18 @@ def _by_variant(material: Material) -> list[Panel]:
     """Test error: a panel for each variant but the baseline, in colour, which stands in each in ink."""
     last = {run.variant: f"{100 * run.test_error[:, -1].mean():.2f} %" for run in material.runs}
     found: list[Panel] = []
-    shared = [
-        of_epochs(f"{material.label(run)}, the baseline: {last[run.variant]}", run.test_error, True)
-        for run in material.runs
-        if material.is_baseline(run)
-    ]
-    for run in material.runs:
-        if not material.is_baseline(run):
-            title = f"{material.label(run)}\n{last[run.variant]}"
-            found.append(Panel(title, "epoch", [*shared, of_epochs("the panel's variant", run.test_error)], "errors", "epochs"))
+    shared: list[Line] = []
+    for run in sorted(material.runs, key=material.is_baseline, reverse=True):
+        label = f"{material.label(run)}\n{last[run.variant]}"
+        if material.is_baseline(run):
+            shared = [of_epochs(label.replace("\n", ", the baseline: "), run.test_error, True)]
+        else:
+            found.append(Panel(label, "epoch", [*shared, of_epochs("the panel's variant", run.test_error)], "errors", "epochs"))
     return found
 
 
 def _one(caption: str, panel: Panel, name: str = "") -> list[Picture]:
-    return [Picture(caption, partial(panels.draw, [panel]), name)] if panel.lines else []
+    return [Picture(caption, partial(panels.draw, [panel]), name)] if any(len(line.x) > 1 for line in panel.lines) else []
 
 
 @figure("arithmetic")
@@ -98,8 +96,6 @@ def data_size(material: Material) -> list[Picture]:
         label = ARCHITECTURES[architecture].label if architectures.count(architecture) == 1 else material.label(members[-1])
         values = _joined(members, [late(run.test_error) for run in members])
         lines.append(Line(label, tuple(images[run.variant] for run in members), values, any(map(material.is_baseline, members))))
-    if not any(len(line.x) > 1 for line in lines):
-        return []
     caption = "Test error against the number of different training images, at equal optimiser steps."
     return _one(caption, Panel("Test error (%, log scale)", "training images (log scale)", lines, "errors", "counts"))
 
@@ -115,8 +111,6 @@ def budget(material: Material) -> list[Picture]:
         for said, measured in ((", greedy", greedy), (f", beam of {BEAM_WIDTH}", beam)):
             values = _joined(members, [1 - found for run in members if (found := measured(run)) is not None])
             lines.append(Line(f"{label}{said}", x, values, any(map(material.is_baseline, members)), measured is beam))
-    if not any(len(line.x) > 1 for line in lines):
-        return []
     caption = (
         "Share of the test scenes whose caption is not true and complete, against the number of epochs, each a training of its own. "
         "Both axes are logarithmic."

@@ -35,13 +35,11 @@ def measure(material: Material) -> list[Picture]:
     made, dotted = [], []
     for (run, values), kept in zip(found, finite, strict=True):
         lost = f"\n{len(values) - kept.size} of {len(values)} not finite" if kept.size < len(values) else ""
-        summary = summarize(kept) if kept.size else None
-        mean, interval = (summary.mean, summary.interval) if summary else (math.nan, None)
+        mean, interval = (summary.mean, summary.interval) if kept.size and (summary := summarize(kept)) else (math.nan, None)
         low, high = (interval.low, interval.high) if interval else (math.nan, math.nan)
         if logarithmic:  # the axis would end at 0
             low = max(low, kept.min(initial=math.inf) / 2)
-        if material.is_baseline(run) and kept.size:
-            dotted.append(mean)
+        dotted += [mean] * (material.is_baseline(run) and kept.size > 0)
         colour = INK if material.is_baseline(run) else COLOURS[0]
         made.append(Row(textwrap.fill(material.label(run), 30) + lost, mean, low, high, colour, seeds=kept))
     title = f"{chosen.title} ({chosen.of_value})" if chosen.of_value else chosen.title

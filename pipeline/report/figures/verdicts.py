@@ -79,4 +79,4 @@ def forest(judgements: Sequence[Judgement], *, sentences: bool = False) -> Pictu
     inches = 0.06 + 0.135 * max((row.label.count("\n") + 1 for row in made), default=1)
     axis: dict[str, Any] = {"ends": (-REACH, REACH), "solid": (0,), "dotted": (-1, 1)}
     draw = partial(rows.draw, made, "", "effect, in margins of its claim", inches=inches, fontsize=7.5, **axis)
-    return Picture(caption, draw, "verdicts") if made else None
+    return Picture(caption, draw, "thesis" if sentences else "verdicts") if made else None
