@@ -21,7 +21,7 @@ from pipeline.params import ExperimentSettings, Params, parse
 from pipeline.report import csvs, pages, text
 from pipeline.report.experiment import Tables
 from pipeline.report.text import NBSP
-from pipeline.study.effects import look_level, share_contrast
+from pipeline.study.effects import ShareEstimate, look_level
 from pipeline.study.files import TIMINGS
 from pipeline.study.results import load_current
 from pipeline.timing import results
@@ -95,7 +95,7 @@ def test_differences_of_shares_are_exact(study: Params) -> None:
     runs["relu"].curves["train_loss"][:] = 2.31
     found = Tables(study, EXPERIMENT, runs).difference("diverged", "relu", "base")
     assert found is not None
-    assert found[1] == share_contrast([1.0] * 6, [0.0] * 6).interval(look_level(study.looks))
+    assert found[1] == ShareEstimate((6, 0), (6, 6)).interval(look_level(study.looks))
 
 
 def test_the_answer_has_the_least_the_most_and_the_baseline(study: Params) -> None:
