@@ -30,9 +30,8 @@ _NAME = 30  # characters of a name that stands on one line
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.commands.catalogue", description="What params.yaml holds.").parse_args(argv)
     params = load()
-    console = screen()
-    for title, header, lines in sections(params):
-        show(console, title, header, lines)
+    for section in sections(params):
+        show(*section)
     counts = (
         f"{name} ({len(of)})"
         for name, of in (("variants", params.variants), ("experiments", params.experiments), ("claims", params.claims))
@@ -105,13 +104,9 @@ def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str
     ]
 
 
-def screen() -> Console:
-    """Standard output, as wide as the terminal; `_WIDTH` in a file or a pipe."""
-    return Console() if sys.stdout.isatty() else Console(width=_WIDTH)
-
-
-def show(console: Console, title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
-    """Prints a table, no wider than the console. Long cells wrap, nothing is cut. Columns in which no line has anything are left out."""
+def show(title: str, header: Sequence[str], lines: Sequence[Sequence[str]], console: Console | None = None) -> None:
+    """Prints a table, no wider than the terminal, or `_WIDTH` in a file or a pipe. Long cells wrap; columns with nothing are left out."""
+    console = console or Console(width=None if sys.stdout.isatty() else _WIDTH)
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     columns = [column for column in range(len(header)) if not lines or any(line[column] for line in lines)]
     for column in columns:

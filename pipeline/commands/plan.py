@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from pipeline.commands import profiles, repro
-from pipeline.commands.catalogue import screen, show
+from pipeline.commands.catalogue import show
 from pipeline.errors import run_command
 from pipeline.params import load
 from pipeline.runner import pool
@@ -31,8 +31,7 @@ def main(argv: list[str]) -> None:
     rates = recorded(entries, device)
     if rates and any(entry.tasks and entry.variant not in rates for entry in entries):
         rates = estimated(entries, rates)
-    header, lines = table(entries, rates, processes)
-    show(screen(), "What `dvc repro` would do", header, lines)
+    show("What `dvc repro` would do", *table(entries, rates, processes))
     print(summary(entries, rates, processes))
     if repro.own_data_changed(params) or code_of_data_changed():
         print("The data, or what reads them, have changed since: they are read again first, and all is trained anew if they differ.")

@@ -13,7 +13,7 @@ import argparse
 import functools
 import io
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
     if not given.variant:
         if untrained := [name for name in variants if not records.training(name).exists()]:
             _say(f"not trained yet: {', '.join(untrained)}")
-        faulty += ["the tables"] * (not compare_tables(params)) + ["the pages"] * (not compare_pages(params))
+        faulty += remade(params)
     if faulty:
         _say(f"Not verified: {', '.join(faulty)}.")
         return 1
@@ -177,34 +177,29 @@ def first_difference(settings: VariantSettings, new: Finished, old: Finished, *,
 # --- the tables and the pages ---
 
 
-def compare_tables(params: Params) -> bool:
-    """Whether the tables are what the records of trainings and evaluations give; prints a line."""
+def remade(params: Params) -> list[str]:
+    """Which of the tables and the pages are not what records and code give, figures up to rounding; prints a line about each."""
+    from pipeline.report import pages
+
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
         records = Records()
         records.tables = Path(folder)
         records.write_tables(records.wanted(params, _say))
-        return _compared(TABLES, {TABLES / path.name: path.read_bytes() for path in sorted(records.tables.iterdir())}, [], "evaluate")
-
-
-def compare_pages(params: Params) -> bool:
-    """Whether pages and figures, rendered anew, are the files in reports/; prints a line."""
-    from pipeline.report import pages
-
+        tables = {TABLES / path.name: path.read_bytes() for path in sorted(records.tables.iterdir())}
     rendered = {pages.REPORTS / name: content for name, content in pages.render(params, load_current(params).trainings).items()}
-    stale = {path for pattern in pages.OWN for path in pages.REPORTS.glob(pattern)} - rendered.keys()
-    return _compared(pages.REPORTS, rendered, sorted(stale), "report")
-
-
-def _compared(folder: Path, made: Mapping[Path, bytes], stale: Sequence[Path], stage: str) -> bool:
-    """Whether files are what was made, figures up to rounding; prints a line. `stale` are those that the code does not make."""
-    stored = {path: path.read_bytes() if path.is_file() else b"" for path in made}
-    unequal = [path for path, content in made.items() if stored[path] != content]
-    rounded = [path for path in unequal if path.suffix == ".png" and same_picture(stored[path], made[path])]
-    other = [str(path) for path in unequal if path not in rounded] + [f"{path}, which this code does not make" for path in stale]
-    differ = f"differ: {', '.join(other[:3])}{f' and {len(other) - 3} more' * (len(other) > 3)}; `dvc repro {stage}` writes them anew"
-    same = f"{len(made)} files of {folder}/  same bits{f' but in {len(rounded)} figures, up to rounding' * bool(rounded)}"
-    _say(f"{'tables' if stage == 'evaluate' else 'pages'}  {differ if other else same}")
-    return not other
+    stale = sorted({path for pattern in pages.OWN for path in pages.REPORTS.glob(pattern)} - rendered.keys())
+    faulty = []
+    for what, made, stage in (("tables", tables, "evaluate"), ("pages", rendered, "report")):
+        stored = {path: path.read_bytes() if path.is_file() else b"" for path in made}
+        unequal = [path for path, content in made.items() if stored[path] != content]
+        rounded = [path for path in unequal if path.suffix == ".png" and same_picture(stored[path], made[path])]
+        other = [str(path) for path in unequal if path not in rounded]
+        other += [f"{path}, which this code does not make" for path in stale if what == "pages"]
+        differ = f"differ: {', '.join(other[:3])}{f' and {len(other) - 3} more' * (len(other) > 3)}; `dvc repro {stage}` writes them anew"
+        same = f"{len(made)} files  same bits{f' but in {len(rounded)} figures, up to rounding' * bool(rounded)}"
+        _say(f"{what}  {differ if other else same}")
+        faulty += [f"the {what}"] * bool(other)
+    return faulty
 
 
 def same_picture(stored: bytes, content: bytes) -> bool:

@@ -63,7 +63,7 @@ def test_tables_lose_nothing(study: params.Params) -> None:
     for title, header, lines in catalogue.sections(study):
         screen.seek(0)
         screen.truncate()
-        catalogue.show(console, title, header, lines)
+        catalogue.show(title, header, lines, console)
         shown = screen.getvalue()
         assert all(len(line) <= width for line in shown.splitlines())
         # Cells wrap side by side, so count letters: none is missing.

@@ -39,23 +39,6 @@ def study(tmp_path: Path, arrays: Path, raw_params: dict[str, Any], monkeypatch:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture
-def taken() -> list[pool.Assignment]:
-    """What `here` took, in order."""
-    return []
-
-
-@pytest.fixture
-def here(taken: list[pool.Assignment]) -> pool.Engine:
-    """Has a worker's own functions called in this process."""
-
-    def run(assignments: Sequence[pool.Assignment], handle: pool.Handle) -> None:
-        taken.extend(assignments)
-        trains_here(assignments, handle)
-
-    return run
-
-
 def place(settings: params.Params, variant: str) -> Path:
     return seeds.folder(FINISHED, settings.resolve(variant), load(Path("data/arrays")).digest)
 
@@ -64,46 +47,47 @@ def seeds_in(folder: Path) -> list[int]:
     return sorted(part.seed for part in seeds.read_all(folder)[0])
 
 
-def test_each_seed_is_trained_once_and_the_longest_first(
-    study: Callable[..., params.Params], taken: list[pool.Assignment], here: pool.Engine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_seed_is_trained_once_and_the_longest_first(study: Callable[..., params.Params], capsys: pytest.CaptureFixture[str]) -> None:
     """`more` and `base` differ in their seeds alone; `deep` takes the longest."""
     settings = study(more={"seeds": [0, 1]}, deep={"blocks": 3})
-    train_all(settings, "cpu", here)
+    taken: list[pool.Assignment] = []
+
+    def engine(assignments: Sequence[pool.Assignment], handle: pool.Handle) -> None:
+        taken.extend(assignments)
+        trains_here(assignments, handle)
+
+    train_all(settings, "cpu", engine)
     assert [(one.job.settings.model.blocks, one.task.seeds) for one in taken] == [(3, [0]), (1, [0]), (1, [1])]
     assert place(settings, "base") == place(settings, "more")
     assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "deep"))) == ([0, 1], [0])
     capsys.readouterr()
     assert not Path("store").exists()  # the stages write it
-    train_all(settings, "cpu", here)
+    train_all(settings, "cpu", trains_here)
     assert capsys.readouterr().out == "Nothing is to be trained.\n"
 
 
-def test_what_another_trains_is_left_to_it(
-    study: Callable[..., params.Params], taken: list[pool.Assignment], here: pool.Engine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_another_trains_is_left_to_it(study: Callable[..., params.Params], capsys: pytest.CaptureFixture[str]) -> None:
     settings = study(deep={"blocks": 3})
     place(settings, "base").mkdir(parents=True)
     with FileLock(place(settings, "base") / "lock"):
         with pytest.raises(UserError) as caught:
-            train_all(settings, "cpu", here)
+            train_all(settings, "cpu", trains_here)
         assert caught.value.status == 1
-        assert [one.job.settings.model.blocks for one in taken] == [3]
         assert capsys.readouterr().out.count("Another trainer is working on variant base: ") == 1
         with pytest.raises(UserError) as caught:
-            train_all(settings, "cpu", here)
+            train_all(settings, "cpu", trains_here)
         assert caught.value.status == 2
-    assert seeds_in(place(settings, "base")) == []
+    assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "deep"))) == ([], [0])
 
 
 def test_a_group_that_breaks_costs_its_own_seeds_and_a_fault_of_all_ends_it(
-    study: Callable[..., params.Params], here: pool.Engine, capsys: pytest.CaptureFixture[str]
+    study: Callable[..., params.Params], capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings, status = study(deep={"blocks": 3}), 1
 
     def breaks(assignments: Sequence[pool.Assignment], handle: pool.Handle) -> None:
         handle(assignments[0], pool.Message("broken", assignments[0].task.seeds, error=UserError("It died.", status=status)))
-        here(assignments[1:], handle)
+        trains_here(assignments[1:], handle)
 
     with pytest.raises(UserError, match=r"^Not everything is trained"):
         train_all(settings, "cpu", breaks)
@@ -114,12 +98,10 @@ def test_a_group_that_breaks_costs_its_own_seeds_and_a_fault_of_all_ends_it(
         train_all(settings, "cpu", breaks)
 
 
-def test_a_loss_that_is_not_finite_stops_no_other_variant(
-    study: Callable[..., params.Params], taken: list[pool.Assignment], here: pool.Engine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_loss_that_is_not_finite_stops_no_other_variant(study: Callable[..., params.Params], capsys: pytest.CaptureFixture[str]) -> None:
     settings = study(wild={"learning_rate": 1000.0, "optimizer": "sgd", "blocks": 2})
     with pytest.raises(UserError, match=r"^Not everything is trained") as caught:
-        train_all(settings, "cpu", here)
+        train_all(settings, "cpu", trains_here)
     assert caught.value.status == 1
     assert "The loss of variant wild was not finite: seed 0 in epoch 1." in capsys.readouterr().out
     assert (seeds_in(place(settings, "base")), seeds_in(place(settings, "wild"))) == ([0], [])

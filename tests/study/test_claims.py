@@ -211,17 +211,9 @@ def test_no_effect_of_more_than_a_quarter_is_an_equivalence() -> None:
 def test_networks_at_the_loss_of_a_guess_have_learned_nothing() -> None:
     stuck, learns = runs(0.1, train=2.3017), runs(0.97, seed=1)
     compared = compare("more", "late test error", paired=False, bound=1.05)
-    finding = found(compared, a=stuck, b=runs(0.15, train=2.3017))
-    assert (finding.verdict, finding.why, finding.observed) == ("learned nothing", Why.CHANCE, True)
+    assert found(compared, a=stuck, b=runs(0.15, train=2.3017)).observed
     assert found(compared, a=stuck, b=learns).verdict == "supported"  # that it learns nothing is what the other side shows
     assert found(compare("more", "diverged", paired=False, bound=0.1), a=stuck, b=stuck).verdict == "not decided"  # which is its subject
-
-
-def test_a_count_has_no_interval() -> None:
-    sides = {"a": runs(parameters=100), "b": runs(seed=1, parameters=200)}
-    for bound, verdict in ((0.952, "supported"), (0.4, "contradicted")):
-        finding = found(compare("less", "parameters", bound=bound, paired=False), **sides)
-        assert (finding.verdict, finding.interval, finding.effect) == (verdict, None, pytest.approx(0.5))
 
 
 def test_a_time_to_an_accuracy_is_epochs_times_the_time_of_a_step() -> None:
@@ -363,8 +355,6 @@ def test_a_training_that_ends_at_a_rate_of_0_has_nothing_to_settle() -> None:
     a, b = (replace(side, ends_at_zero=True) for side in (a, b))
     assert found(compare("more", bound=0.01), a=a, b=b).verdict == "supported"
     assert found(compare("more", bound=0.01), a=a, b=replace(b, ends_at_zero=False)).verdict == "not settled"
-    one = claim(compare("more", bound=0.01))  # also of trainings that were not run the page says whether an effect has to settle
-    assert [judge("X", one, {}, ended=names).settles for names in ((), ("a",), ("a", "b"))] == [True, True, False]
 
 
 # --- seeds that count ---

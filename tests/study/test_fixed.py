@@ -60,21 +60,10 @@ def test_seeds_from_before_and_after_are_partly(study: Params, claim: ClaimSetti
     assert found(claim, runs).word == ""
 
 
-def test_older_seeds_are_known_by_their_commit(
-    study: Params, claim: ClaimSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = tmp_path / "fixed.csv"
-    table.write_text(f"digest,commits\n{claim.digest},0123456789 abcdef0123\n")
-    monkeypatch.setattr(module, "TABLE", table)
-    module._commits.cache_clear()
-    try:
-        groups: list[dict[str, Any]] = [
-            {"seeds": [0, 1, 2, 3], "git_commit": "abcdef0123" + "4" * 30},
-            {"seeds": [4, 5], "git_commit": None},
-        ]
-        assert word(study, claim, groups) == ("partly", 8, 12)
-    finally:
-        module._commits.cache_clear()
+def test_older_seeds_are_known_by_their_commit(study: Params, claim: ClaimSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_commits", lambda: {claim.digest: ["0123456789", "abcdef0123"]})
+    groups: list[dict[str, Any]] = [{"seeds": [0, 1, 2, 3], "git_commit": "abcdef0123" + "4" * 30}, {"seeds": [4, 5], "git_commit": None}]
+    assert word(study, claim, groups) == ("partly", 8, 12)
 
 
 def test_a_training_keeps_the_claims_of_its_start(
