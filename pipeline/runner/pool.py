@@ -244,11 +244,8 @@ def _receive(pipe: Connection, process: BaseProcess, assignment: Assignment) -> 
         message: Message = pipe.recv()
     except (EOFError, ConnectionResetError):
         process.join()
-        sentence = (
-            f"A training process ended with status {process.exitcode} (out of memory?); run the same command again:"
-            " it goes on from the last finished epoch."
-        )
-        return Message("broken", assignment.task.seeds, error=UserError(sentence, status=1))
+        said = f"A training process ended with status {process.exitcode} (out of memory?); run the same command again, and it goes on."
+        return Message("broken", assignment.task.seeds, error=UserError(said, status=1))
     return message
 
 
@@ -257,28 +254,17 @@ def _receive(pipe: Connection, process: BaseProcess, assignment: Assignment) -> 
 
 def _work(card: str, pipe: Connection) -> None:
     """Works on what comes through the pipe until None comes."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    assert parent.pid is not None
-    die_with_parent(parent.pid)
+    die_with_parent(getattr(multiprocessing.parent_process(), "pid", 0))
     if card:
         os.environ["CUDA_VISIBLE_DEVICES"] = card
+    from pipeline.training import tasks
     from pipeline.training.engine import keep_freed_memory
-    from pipeline.training.tasks import load
 
     keep_freed_memory()
-    kind, data = "", None  # of the task that was trained last
-
-    def data_of(job: Job) -> Any:
-        nonlocal kind, data
-        if job.settings.task != kind:
-            data = None  # before the new ones take their memory
-            kind, data = job.settings.task, load(job.settings.task, job.arrays)
-        return data
-
+    load = functools.lru_cache(maxsize=1)(tasks.load)
     with contextlib.suppress(KeyboardInterrupt, EOFError, BrokenPipeError):
         while (assignment := pipe.recv()) is not None:
-            for message in messages(assignment, data_of):
+            for message in messages(assignment, lambda job: load(job.settings.task, job.arrays)):
                 pipe.send(message)
 
 
@@ -322,12 +308,10 @@ def _explained(assignment: Assignment, error: Exception) -> UserError:
         return UserError(sentence)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(_PACKAGE)]
     where = f"{Path(frames[-1].filename).relative_to(_PACKAGE.parent)}, line {frames[-1].lineno}, " if frames else ""
-    hint = ""
-    if assignment.job.device == "cuda":
-        hint = (
-            ". Where its memory is full, lower train.batch_size or ask for fewer seeds at a time; LAB_ATTENTION=sdpa trains without this"
-            " project's kernel, LAB_GRAPHS=0 without CUDA graphs, LAB_DEVICE=cpu on the processor."
-        )
+    hint = (
+        ". Where its memory is full, lower train.batch_size or ask for fewer seeds at a time; LAB_ATTENTION=sdpa trains without this"
+        " project's kernel, LAB_GRAPHS=0 without CUDA graphs, LAB_DEVICE=cpu on the processor."
+    ) * (assignment.job.device == "cuda")
     return UserError(f"Training seeds {assignment.task.seeds} failed in {where}{first_line(error)}{hint}", status=1)
 
 
@@ -368,8 +352,6 @@ def _train(job: Job, data: Any, group: list[int]) -> Iterator[Message]:
         kept = checkpoint.restore(trainer, **here)
     except DamagedError as fault:
         warning = f"{fault}: seeds {group} start from the beginning."
-    if kept:  # begun by a version that kept no claims
-        kept.setdefault("claims", [])
     about = {"started": now(), "claims": job.claims, **kept, **here}
     yield Message("started", group, trainer.epoch, trainer.rows, warning, facts)
     first = trainer.epoch + 1
@@ -382,8 +364,7 @@ def _train(job: Job, data: Any, group: list[int]) -> Iterator[Message]:
         checkpoint.save(trainer, about)
         note = trainer.driver.note if trainer.epoch == first else None
         yield Message("epoch", group, trainer.epoch, rows, note, checkpoint_seconds=time.perf_counter() - start)
-    origin = {**job.origin, **facts, **about, "finished": now()}
-    for part in seeds.of_trainer(trainer, origin, tables):
+    for part in seeds.of_trainer(trainer, {**job.origin, **facts, **about, "finished": now()}, tables):
         seeds.write(job.folder, part)
     checkpoint.path.unlink(missing_ok=True)
     yield Message("done", group, trainer.epoch, failed=trainer.failed)

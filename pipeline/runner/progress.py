@@ -14,7 +14,6 @@ from pipeline.training.records import EpochRow
 
 @dataclass
 class _Group:
-    name: str
     work: float  # of an epoch
     epochs: int
     left: int
@@ -22,37 +21,33 @@ class _Group:
 
 
 class Progress(progress.Progress):
-    """The progress of any number of groups of seeds. Their work is counted in one unit, which does not matter.
+    """The progress of any number of groups of seeds, by their names. Their work is counted in one unit, which does not matter."""
 
-    Args:
-        title: of the overall bar.
-    """
-
-    def __init__(self, title: str) -> None:
+    def __init__(self) -> None:
         console = Console()
         columns = progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=24), progress.TextColumn("{task.fields[text]}")
         super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._groups: dict[object, _Group] = {}
+        self._groups: dict[str, _Group] = {}
         self._done, self._start = 0.0, time.monotonic()
-        self._overall = self.add_task(title, total=None, text="starting")
+        self._overall = self.add_task("all trainings", total=None, text="starting")
 
-    def expect(self, key: object, name: str, epochs: int, work: float) -> None:
+    def expect(self, name: str, epochs: int, work: float) -> None:
         """A group is to train so many epochs, of so much work each."""
-        self._groups[key] = _Group(name, work, epochs, epochs, self.add_task(f"  {name}", total=epochs, visible=False, text=""))
+        self._groups[name] = _Group(work, epochs, epochs, self.add_task(f"  {name}", total=epochs, visible=False, text=""))
 
-    def begin(self, key: object, epoch: int) -> None:
+    def begin(self, name: str, epoch: int) -> None:
         """A group begins, after `epoch` epochs of an earlier process. The time left is that of trainings: replays come before."""
         if not self._done:
             self._start = time.monotonic()
-        group = self._groups[key]
+        group = self._groups[name]
         group.left = group.epochs - epoch
         if epoch:
-            self.say(f"{group.name}  goes on after epoch {epoch} of {group.epochs}")
+            self.say(f"{name}  goes on after epoch {epoch} of {group.epochs}")
         self.update(group.bar, completed=epoch, visible=True)
 
-    def epoch(self, key: object, epoch: int, rows: Sequence[EpochRow]) -> None:
+    def epoch(self, name: str, epoch: int, rows: Sequence[EpochRow]) -> None:
         """A group has finished an epoch; `rows` are its seeds'."""
-        group = self._groups[key]
+        group = self._groups[name]
         group.left = group.epochs - epoch
         self._done += group.work
         left = sum(group.left * group.work for group in self._groups.values())
@@ -61,19 +56,16 @@ class Progress(progress.Progress):
         self.update(group.bar, completed=epoch, text=text)
         self.update(self._overall, completed=self._done, total=self._done + left, text=said)
         if self.disable:
-            self.say(f"{group.name}  {text}  {said}")
+            self.say(f"{name}  {text}  {said}")
 
-    def end(self, key: object) -> None:
+    def end(self, name: str) -> None:
         """A group has ended, finished or not; of one that was not expected, nothing changes."""
-        if (group := self._groups.pop(key, None)) is not None:
+        if (group := self._groups.pop(name, None)) is not None:
             self.remove_task(group.bar)
 
     def say(self, sentence: str) -> None:
         """One line above the bars."""
-        if self.disable:
-            print(sentence, flush=True)
-        else:
-            self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 def group_name(seeds: Sequence[int]) -> str:

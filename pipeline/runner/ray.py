@@ -22,9 +22,9 @@ from pipeline import environment
 from pipeline.errors import UserError, first_line
 from pipeline.files import replacing
 from pipeline.provenance import PACKAGE, versions
+from pipeline.runner import seeds
 from pipeline.runner.pool import Assignment, Handle, Message, choose_processes, die_with_parent, messages
 from pipeline.runner.progress import group_name
-from pipeline.runner.seeds import Checkpoint
 
 MAX_DEATHS = 3  # of a group's processes or nodes, without an epoch between them
 _LOOK_SECONDS = 5.0  # how long a wait lasts, after which the cluster is asked for its size again
@@ -122,7 +122,7 @@ def run_all(assignments: Sequence[Assignment], handle: Handle, *, device: str, j
                 if message.kind in ("epoch", "done"):
                     deaths.pop(group, None)
                 if message.kind == "done":
-                    Checkpoint(job.folder, task.seeds, job.origin["code_hash"]).path.unlink(missing_ok=True)
+                    seeds.Checkpoint(job.folder, task.seeds, job.origin["code_hash"]).path.unlink(missing_ok=True)
                 if message.kind in ("other", "started", "epoch"):
                     running[stream] = assignment  # behind the others, so that each has its turn
                 hand_out()  # first, because handling a message takes time, MLflow included
@@ -131,24 +131,24 @@ def run_all(assignments: Sequence[Assignment], handle: Handle, *, device: str, j
 
 def _death(assignment: Assignment, cause: str, times: int) -> Message:
     """What is told of a group whose process or node is gone, or which failed before it began."""
-    seeds = assignment.task.seeds
+    group = assignment.task.seeds
     if times < MAX_DEATHS:
-        return Message("gone", seeds, note=f"{group_name(seeds)}: its process or node is gone ({cause}); another one goes on.")
+        return Message("gone", group, note=f"{group_name(group)}: its process or node is gone ({cause}); another one goes on.")
     sentence = f"Its process or node was lost {MAX_DEATHS} times without an epoch between ({cause}); run the command again."
-    return Message("broken", seeds, error=UserError(sentence, status=1))
+    return Message("broken", group, error=UserError(sentence, status=1))
 
 
 def _stored(assignment: Assignment) -> Files:
     """The stored files from which a group's task goes on: the checkpoint, for a replay also the finished seeds."""
     job, task = assignment.job, assignment.task
-    paths = [Checkpoint(job.folder, task.seeds, job.origin["code_hash"]).path]
+    paths = [seeds.Checkpoint(job.folder, task.seeds, job.origin["code_hash"]).path]
     if task.replay:
-        paths += [path for seed in task.seeds for path in job.folder.glob(f"seed-{seed}.*.done")]
+        paths += [path for seed in task.seeds for path in seeds.paths(job.folder, seed)]
     return {path.name: path.read_bytes() for path in paths if path.exists()}
 
 
 def _train(assignment: Assignment, stored: Files, data: list[Any], wanted: dict[str, str]) -> Iterator[tuple[Message, Files]]:
-    """A task on a node: yields each message of a group with the files that were written for it.
+    """A task on a node: yields each message of a group with the group's files, where they have changed.
 
     Args:
         stored: as `_stored` gives it.
@@ -171,16 +171,9 @@ def _train(assignment: Assignment, stored: Files, data: list[Any], wanted: dict[
         for file, content in stored.items():
             (folder / file).write_bytes(content)
         moved = replace(job, folder=folder, origin=job.origin | {"versions": versions(job.device)})
-        before = _times(folder)
         for message in messages(assignment._replace(job=moved), lambda job: _fetch(data[0])):
-            after = _times(folder)
-            yield message, {path.name: path.read_bytes() for path, time in after.items() if before.get(path) != time}
-            before = after
-
-
-def _times(folder: Path) -> dict[Path, int]:
-    """When each file of a folder was written, in ns."""
-    return {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+            written = folder.iterdir() if message.kind in ("same", "epoch", "done") else ()
+            yield message, {path.name: path.read_bytes() for path in written}
 
 
 @functools.lru_cache(maxsize=2)

@@ -10,6 +10,7 @@ says of the other seeds suffices to keep them: their weights are no output, and 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -71,12 +72,12 @@ class Finished:
 
     @property
     def has_weights(self) -> bool:
-        return any(name.startswith("model.") for name in self.tensors)
+        return bool(_model(self.tensors))
 
     @property
     def weights(self) -> dict[str, np.ndarray]:
         """By their names in the network."""
-        return {name.removeprefix("model."): np.asarray(value) for name, value in self.tensors.items() if name.startswith("model.")}
+        return {name.removeprefix("model."): np.asarray(value) for name, value in _model(self.tensors).items()}
 
     @property
     def is_fused(self) -> bool:
@@ -91,6 +92,11 @@ class Finished:
     def replayed(self, replay: dict[str, Any]) -> Finished:
         """The same result, with one more version of the code that computes it."""
         return replace(self, origin={**self.origin, "replays": [*self.origin["replays"], replay]})
+
+
+def _model(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The weights and buffers among tensors."""
+    return {name: value for name, value in tensors.items() if name.startswith("model.")}
 
 
 def digest(tensors: Mapping[str, np.ndarray]) -> str:
@@ -125,7 +131,7 @@ def of_trainer(trainer: Trainer, origin: dict[str, Any], tables: dict[int, dict[
     result = []
     for i, seed in enumerate(trainer.seeds):
         if seed not in trainer.failed:
-            tensors = {name: value[i] for name, value in state.items() if name.startswith("model.")}
+            tensors = {name: value[i] for name, value in _model(state).items()}
             own = {**origin, "tables": tables[seed], "weights": digest(tensors)}
             tensors |= {name: state[name][i, steps - 1] for name in _TRACE[1:]} | {"trace.step": steps}
             result.append(Finished(seed, tensors, tuple(row for row in trainer.rows if row.seed == seed), own))
@@ -142,13 +148,13 @@ def write(directory: Path, finished: Finished) -> None:
 def read(path: Path) -> Finished:
     """Raises FileNotFoundError, or DamagedError where the file is not what was written."""
     stored = read_sealed(path)
-    content, tensors = _metadata(stored), from_bytes(stored)
-    origin = content["origin"]
-    if "config" not in origin:
-        raise DamagedError(f"{path} is of an older form")
-    if "weights" not in origin:  # of earlier versions
-        origin["weights"] = digest({name: value for name, value in tensors.items() if name.startswith("model.")})
-    return Finished(content["seed"], tensors, tuple(EpochRow(*row) for row in content["rows"]), origin)
+    content = _metadata(stored)
+    return Finished(content["seed"], from_bytes(stored), tuple(EpochRow(*row) for row in content["rows"]), content["origin"])
+
+
+def paths(directory: Path, seed: int | str = "*") -> list[Path]:
+    """The files of a folder's finished seeds, or of one seed, of whatever code."""
+    return sorted(directory.glob(f"seed-{seed}.*.done"))
 
 
 def find(directory: Path, code: str, settings: VariantSettings | None = None) -> tuple[dict[int, Finished], list[str]]:
@@ -169,7 +175,7 @@ def find(directory: Path, code: str, settings: VariantSettings | None = None) ->
 def read_all(directory: Path) -> tuple[list[Finished], dict[Path, str]]:
     """Every result of a folder, of whatever code, and a clause about every file that is damaged."""
     parts, damaged = [], {}
-    for path in sorted(directory.glob("seed-*.done")):
+    for path in paths(directory):
         try:
             parts.append(read(path))
         except DamagedError as fault:
@@ -237,7 +243,7 @@ class Checkpoint:
         """Sets the trainer to the checkpoint, if there is one.
 
         Args:
-            device_name, versions: of this process, as `provenance` gives them. Checkpoints of earlier versions have neither, and pass.
+            device_name, versions: of this process, as `provenance` gives them.
 
         Returns:
             The `origin` that was saved; an empty one where there is no checkpoint.
@@ -253,13 +259,9 @@ class Checkpoint:
         except FileNotFoundError:
             return {}
         content = _metadata(stored)
-        if not same_processor(before := content.get("device_name", device_name), device_name):
-            raise DamagedError(f"{self.path} is of another processor ({before})")
-        known = content.get("versions", versions)
-        if others := [f"{name} {known.get(name)}" for name in {**known, **versions} if known.get(name) != versions.get(name)]:
-            raise DamagedError(f"{self.path} is of other software ({', '.join(others)})")
-        if (content.get("engine") == "fused") != trainer.is_fused:
-            raise DamagedError(f"{self.path} is of another engine")
+        same = same_processor(content["device_name"], device_name) and content["versions"] == versions
+        if not same or (content.get("engine") == "fused") != trainer.is_fused:
+            raise DamagedError(f"{self.path} is of another processor ({content['device_name']}), other software or the other engine")
         rows = [EpochRow(*row) for row in content.pop("rows")]
         failed = {int(seed): epoch for seed, epoch in content.pop("failed").items()}
         trainer.load(load(stored), epoch=content.pop("epoch"), rows=rows, failed=failed)
@@ -286,10 +288,9 @@ def assemble(path: Path, settings: VariantSettings, parts: Sequence[Finished], d
         values = [value for row in of if math.isfinite(value := float(getattr(row, name)))]
         metrics[f"{name}_mean"], metrics[f"{name}_sd"] = _mean_sd(values) if values else (None, None)
     metrics |= {name: parts[0].origin[name] for name in ("parameters", "flops")}
-    tensors = {name: value for name, value in parts[0].tensors.items() if name.startswith("model.")}
+    tensors = _model(parts[0].tensors) | {"trace.step": parts[0].tensors["trace.step"]}
     tensors |= {name: np.stack([part.tensors[name] for part in parts]) for name in _TRACE[1:]}
     outputs = {"weights": {str(part.seed): part.origin["weights"] for part in parts}}
-    tensors |= {"trace.step": parts[0].tensors["trace.step"]}
     write_record(path, {**description, **origins(parts), "metrics": metrics, "epochs": rows, "outputs": outputs}, tensors)
 
 
@@ -310,14 +311,12 @@ def read_record(path: Path) -> dict[str, Any]:
         UserError: it is missing or damaged; the sentence names it.
     """
     try:
-        with path.open("rb") as file:
-            size = file.read(8)
-            run = _metadata(size + file.read(min(int.from_bytes(size, "little"), path.stat().st_size)))
-            if run.get("digest") == sealed_json(run)["digest"]:
-                return run
+        run = _metadata(path.read_bytes())
+        if run.get("digest") == sealed_json(run)["digest"]:
+            return run
     except FileNotFoundError:
         raise UserError(f"{path} is missing: {_mend(path)}.") from None
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         pass
     raise UserError(f"{path} does not match its checksum: {_mend(path)}.")
 
@@ -342,12 +341,11 @@ def origins(parts: Sequence[Finished]) -> dict[str, Any]:
     for part in parts:
         # Not all have `git_edits`, those of the CPU no `graphs`, and those of earlier versions no `engine` or `claims`.
         shared = {name: part.origin[name] for name in (*_SHARED, "claims", "replays") if name in part.origin}
-        group = groups.setdefault(json.dumps(shared, sort_keys=True), {"seeds": [], **shared, "started": [], "finished": []})
+        times = {name: part.origin[name] for name in ("started", "finished")}
+        group = groups.setdefault(json.dumps(shared, sort_keys=True), {"seeds": [], **shared, **times})
         group["seeds"].append(part.seed)
-        for name in ("started", "finished"):
-            group[name].append(part.origin[name])
-    trainings = [{**group, "started": min(group["started"]), "finished": max(group["finished"])} for group in groups.values()]
-    trainings.sort(key=lambda group: group["finished"])
+        group |= {"started": min(group["started"], times["started"]), "finished": max(group["finished"], times["finished"])}
+    trainings = sorted(groups.values(), key=lambda group: group["finished"])
     return {
         **{name: trainings[-1][name] for name in _SHARED if name in trainings[-1]},
         "started": min(group["started"] for group in trainings),
@@ -374,27 +372,21 @@ def load(path: Path, root: Path | None = None, seeds: Collection[int] = ()) -> l
         traces = {name: tensors.pop(name) for name in _TRACE}
     except Exception:  # the library's own errors have no common class
         raise UserError(f"{path} is damaged: {_mend(path)}.") from None
-    first, *others = outline(run)
-    if digest(traces) != run["outputs"]["traces"] or digest(tensors) != first.origin["weights"]:
+    parts = outline(run)
+    if digest(traces) != run["outputs"]["traces"] or digest(tensors) != parts[0].origin["weights"]:
         raise UserError(f"{path} does not hold the weights and traces that its record has the digests of: {_mend(path)}.")
-    found = [tensors, *(_elsewhere(root, run, part) if not seeds or part.seed in seeds else {} for part in others)]
+    weights = {parts[0].seed: tensors}
+    for part in parts[1:] if root else ():
+        if not seeds or part.seed in seeds:
+            place = folder(root or FINISHED, settings_of(run), run["data_digest"])
+            with contextlib.suppress(FileNotFoundError, DamagedError):
+                kept = read(_path(place, part.seed, part.origin["code_hash"]))
+                if kept.origin["weights"] == part.origin["weights"]:
+                    weights[part.seed] = _model(kept.tensors)
     return [
-        replace(part, tensors=weights | {name: traces[name][i] for name in _TRACE[1:]} | {"trace.step": traces["trace.step"]})
-        for i, (part, weights) in enumerate(zip([first, *others], found, strict=True))
+        replace(part, tensors=weights.get(part.seed, {}) | {name: traces[name][i] for name in _TRACE[1:]} | {_TRACE[0]: traces[_TRACE[0]]})
+        for i, part in enumerate(parts)
     ]
-
-
-def _elsewhere(root: Path | None, run: Mapping[str, Any], part: Finished) -> dict[str, np.ndarray]:
-    """The weights of a seed among the finished ones below `root`; none where they are not there."""
-    if root is None:
-        return {}
-    place = folder(root, settings_of(run), run["data_digest"])
-    try:
-        kept = read(_path(place, part.seed, part.origin["code_hash"]))
-    except (FileNotFoundError, DamagedError):
-        return {}
-    same = kept.origin["weights"] == part.origin["weights"]
-    return {name: value for name, value in kept.tensors.items() if name.startswith("model.") and same}
 
 
 def outline(run: Mapping[str, Any]) -> list[Finished]:
@@ -405,8 +397,7 @@ def outline(run: Mapping[str, Any]) -> list[Finished]:
         group = next(group for group in run["trainings"] if seed in group["seeds"])
         origin = {name: value for name, value in group.items() if name != "seeds"}
         origin |= {"config": run["config"], "tables": run["tables"][str(seed)], "weights": run["outputs"]["weights"][str(seed)]}
-        origin |= {"stack": run["stacks"].get(str(seed), [seed])}
-        origin |= {name: run["metrics"][name] for name in ("parameters", "flops")}
+        origin |= {"stack": run["stacks"].get(str(seed), [seed]), **{name: run["metrics"][name] for name in ("parameters", "flops")}}
         parts.append(Finished(seed, {}, tuple(row for row in rows if row.seed == seed), origin))
     return parts
 
@@ -435,10 +426,7 @@ def _mean_sd(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _mend(path: Path) -> str:
-    return (
-        f"`git checkout {path}` brings back the last commit's; else remove it and run `dvc repro train@{path.stem}`, which writes it again"
-        " where its finished seeds are kept, and trains them anew where they are not"
-    )
+    return f"`git checkout {path}` brings back the last commit's; else remove it and run `dvc repro train@{path.stem}`"
 
 
 def training_id(place: Path, variant: str, seeds: Sequence[int], code: str, device_name: str) -> str:
@@ -461,19 +449,14 @@ def keep(path: Path, root: Path, only: Collection[Path] | None = None) -> None:
     """
     run = read_record(path)
     place = folder(root, settings_of(run), run["data_digest"])
-    if only is not None and place not in only:
-        return
-    parts = load(path)
-    for part in parts:
+    for part in load(path) if only is None or place in only else ():
         try:
             kept = read(_path(place, part.seed, part.origin["code_hash"]))
         except (FileNotFoundError, DamagedError):
             write(place, part)
             continue
-        codes = dict.fromkeys([*kept.codes, *part.codes])
         # Weights that were trained here stay; what another machine has replayed counts here, too.
-        if kept.origin["weights"] == part.origin["weights"] and (
-            len(codes) > len(kept.codes) or (part.has_weights and not kept.has_weights)
-        ):
+        gains = not {*part.codes} <= {*kept.codes} or (part.has_weights and not kept.has_weights)
+        if gains and kept.origin["weights"] == part.origin["weights"]:
             replays = {replay["code_hash"]: replay for one in (part, kept) for replay in one.origin["replays"]}
             write(place, replace(kept, tensors=part.tensors | kept.tensors, origin=kept.origin | {"replays": list(replays.values())}))

@@ -112,13 +112,13 @@ def stored_trainings() -> list[Path]:
 
 def forgotten() -> UserError | None:
     """That a finished seed has an option that the code does not know: its settings have another key now, under which it is not found."""
-    for place in sorted(FINISHED.glob("*/")):
-        with contextlib.suppress(StopIteration, DamagedError):
-            path = next(place.glob("seed-*.done"))
-            try:
-                recorded_settings(seeds.read(path).origin["config"], str(path))
-            except UserError as error:
-                return error
+    for path in (path for place in sorted(FINISHED.glob("*/")) for path in seeds.paths(place)[:1]):
+        try:
+            recorded_settings(seeds.read(path).origin["config"], str(path))
+        except DamagedError:
+            continue
+        except UserError as error:
+            return error
     return None
 
 
@@ -235,7 +235,7 @@ def train(
     """
     places = {variant: seeds.folder(root, settings, data_digest(settings.task, ARRAYS)) for variant, settings in variants.items()}
     rates, known = estimated(entries, recorded(entries, device)), {entry.variant: entry for entry in entries}
-    progress, faults, trainings = Progress("all trainings"), 0, dict[Path, _Training]()
+    progress, faults, trainings = Progress(), 0, dict[Path, _Training]()
 
     def fault(error: UserError, of: str = "") -> None:
         nonlocal faults
@@ -250,14 +250,13 @@ def train(
         if message.error is not None:
             if message.error.status != 1:  # such as a full disk, for all of them
                 raise message.error
-            fault(message.error, f"{training.variant}  {group_name(message.seeds)}: ")
-        if (message.is_last or message.error) and not (training.left or training.is_broken):
+            fault(message.error, f"{training.name(message.seeds)}: ")
+        elif message.is_last and not training.left:
             conclude(training)
 
     def conclude(training: _Training) -> None:
         try:
             training.finish(assemble=assemble)
-            training.close("SCHEDULED")
         except UserError as error:
             fault(error)
 
@@ -268,26 +267,27 @@ def train(
         stack.enter_context(progress)
         for refusal in refused.values():
             fault(refusal)
-        waiting = {variant: settings for variant, settings in variants.items() if variant not in refused}
+        waiting = [variant for variant in variants if variant not in refused]
         unreadable, gone = (gather(set(places.values())), forgotten()) if root == FINISHED else ({}, None)
         try:
             while waiting:
                 queue: list[tuple[float, Assignment]] = []
                 # Of variants that share a folder, because they differ in seeds or names alone, the first; the others may need no more.
                 for variant in {places[variant]: variant for variant in reversed(waiting)}.values():
-                    settings = waiting.pop(variant)
-                    entry, rate = known.get(variant, Entry(variant, settings, ())), rates.get(variant, 1.0)
-                    told = sorted({one for name, place in places.items() if place == places[variant] for one in claims.get(name, ())})
+                    waiting.remove(variant)
+                    settings, place, rate = variants[variant], places[variant], rates.get(variant, 1.0)
+                    told = {one for name in variants if places[name] == place for one in claims.get(name, ())}
                     origin = provenance.origin(device, settings.task)
-                    job = Job(settings, ARRAYS, places[variant], device, origin, claims=tuple(told))
-                    training = trainings[job.folder] = _Training(variant, job, progress, rate, live=root == FINISHED)
+                    job = Job(settings, ARRAYS, place, device, origin, claims=tuple(sorted(told)))
+                    training = trainings[place] = _Training(variant, job, progress, rate, live=root == FINISHED)
                     try:
                         if root == FINISHED:
                             refuse(training.tasks, unreadable.get(variant), gone)
                     except UserError as error:
                         fault(error)
                         continue
-                    queue += [(cost(entry, one.task, rate), one) for one in training.begin()]
+                    entry = known.get(variant, Entry(variant, settings, ()))
+                    queue += [(cost(entry, task, rate), Assignment(job, task)) for task in training.tasks]
                     if not training.tasks:
                         conclude(training)
                 engine([one for _, one in sorted(queue, key=lambda item: -item[0])], handle)
@@ -302,14 +302,11 @@ def train(
 
 def _lock(places: Mapping[str, Path], stack: contextlib.ExitStack) -> dict[str, UserError]:
     """Locks the folders, until the stack ends or the process does, however that happens. Returns which variants another one trains."""
-    held: set[Path] = set()
-    refused = {}
+    locks, refused = dict[Path, FileLock](), dict[str, UserError]()
     for variant, place in places.items():
         place.mkdir(parents=True, exist_ok=True)
-        try:
-            if place not in held:
-                stack.enter_context(FileLock(place / "lock", timeout=0))
-                held.add(place)
+        try:  # a lock that this process has may be taken again
+            stack.enter_context(locks.setdefault(place, FileLock(place / "lock", timeout=0)))
         except Timeout:
             refused[variant] = UserError(f"Another trainer is working on variant {variant}: wait until it ends, then try again.")
     return refused
@@ -338,38 +335,38 @@ class _Training:
         live: whether MLflow is told.
 
     Attributes:
-        tasks: what there is to replay and to train; `left` of them have not ended.
-        is_broken: whether one of them could not be finished.
+        tasks: what there is to replay and to train; `left` of them are not finished.
     """
 
     def __init__(self, variant: str, job: Job, progress: Progress, work: float, *, live: bool) -> None:
         self.variant, self._job, self._progress, self._live_wanted = variant, job, progress, live
-        self._code = job.origin["code_hash"]
         self._work = work * (job.settings.epoch_examples + job.settings.num_tests * _TEST_OVER_STEP)  # of an epoch of a seed
-        found, damaged = seeds.find(job.folder, self._code, job.settings)
-        self.tasks = plan(job.settings, found, self._code, job.device)
-        self.left, self.is_broken = len(self.tasks), False
+        self.tasks = plan(job.settings, self._find(), job.origin["code_hash"], job.device)
+        self.left = len(self.tasks)
         self._live: Live | None = None
         self._failed: dict[int, int] = {}
         self._trained: set[int] = set()
         self._replayed: set[int] = set()
-        for fault in damaged:
-            progress.say(f"{fault}: its seed is trained anew.")
-
-    def begin(self) -> list[Assignment]:
-        """What is to be handed to the engine."""
         for task in self.tasks:
             if not task.replay:
                 self._expect(task.seeds)
-        return [Assignment(self._job, task) for task in self.tasks]
+
+    def _find(self) -> dict[int, Finished]:
+        found, damaged = seeds.find(self._job.folder, self._job.origin["code_hash"], self._job.settings)
+        for fault in damaged:
+            self._progress.say(f"{fault}: its seed is trained anew.")
+        return found
+
+    def name(self, group: Sequence[int]) -> str:
+        """What lines call a group of its seeds."""
+        return f"{self.variant}  {group_name(group)}"
 
     def _expect(self, group: Sequence[int]) -> None:
-        name = f"{self.variant}  {group_name(group)}"
-        self._progress.expect((self.variant, *group), name, self._job.settings.train.epochs, self._work * len(group))
+        self._progress.expect(self.name(group), self._job.settings.train.epochs, self._work * len(group))
 
     def handle(self, message: pool.Message) -> None:
         """Takes one message of a worker."""
-        key, group = (self.variant, *message.seeds), set(message.seeds)
+        name = self.name(message.seeds)
         if message.kind == "other":
             self._progress.say(f"{self.variant}  trained anew, because the code computes something else: {message.note}")
             self._expect(message.seeds)
@@ -377,16 +374,15 @@ class _Training:
             self._progress.say(f"{self.variant}  {message.note}")
         if message.kind == "started":
             self._start(message.facts)
-            self._trained |= group
-            self._progress.begin(key, message.epoch)
+            self._trained |= {*message.seeds}
+            self._progress.begin(name, message.epoch)
         elif message.kind == "epoch":
-            self._progress.epoch(key, message.epoch, message.rows)
+            self._progress.epoch(name, message.epoch, message.rows)
         elif message.is_last or message.error:
             self._failed |= message.failed
-            self._replayed |= group if message.kind == "same" else set()
-            self.is_broken |= message.error is not None
-            self.left -= 1
-            self._progress.end(key)
+            self._replayed |= {*message.seeds} if message.kind == "same" else set()
+            self.left -= message.is_last
+            self._progress.end(name)
         if self._live is not None:
             for row in message.rows:
                 self._live.epoch(row)
@@ -400,14 +396,9 @@ class _Training:
                 " Lower train.learning_rate or change the variant in params.yaml; with `divergence: record` it is a result like any other.",
                 status=1,
             )
-        settings, place = self._job.settings, self._job.folder
-        found, damaged = seeds.find(place, self._code, settings)
-        if lost := [str(seed) for seed in settings.train.seeds if seed not in found or self._code not in found[seed].codes]:
-            raise UserError(
-                f"Of variant {self.variant}, what seed {', '.join(lost)} left was damaged ({'; '.join(damaged)}):"
-                " run the same command again, which trains it anew.",
-                status=1,
-            )
+        settings, found = self._job.settings, self._find()
+        if any(seed not in found or self._job.origin["code_hash"] not in found[seed].codes for seed in settings.train.seeds):
+            raise UserError(f"What a seed of variant {self.variant} left was damaged: run the same command again.", status=1)
         if assemble:
             parts = [found[seed] for seed in settings.train.seeds]
             description = self._describe(self._identity(parts))
@@ -415,6 +406,7 @@ class _Training:
             if count := sum(part.seed not in self._trained for part in parts):
                 how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
                 self._progress.say(f"{self.variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
+        self.close("SCHEDULED")
 
     def close(self, status: str) -> None:
         """Ends the MLflow runs, unless they have ended."""
@@ -427,13 +419,10 @@ class _Training:
         if self._trained:
             return
         on_gpu = self._job.device == "cuda"
-        if on_gpu:
-            stacked = "" if self._job.settings.stackable else "; this network cannot be stacked: its seeds train one after another"
-            self._progress.say(f"{self.variant}  engine: {facts['engine']}{stacked}")
-        elif not facts["attention"].startswith("fused") and facts["attention"] != "none":
-            self._progress.say(f"{self.variant}  attention is not computed by the fused kernel but as: {facts['attention']}")
+        if on_gpu or not facts["attention"].startswith(("fused", "none")):
+            self._progress.say(f"{self.variant}  engine: {facts['engine']}, attention: {facts['attention']}")
         if self._live_wanted:
-            run = self._describe(self._id(self._code, facts["device_name"])) | self._job.origin | {"started": pool.now()}
+            run = self._describe(self._id(self._job.origin["code_hash"], facts["device_name"])) | self._job.origin | {"started": pool.now()}
             run |= {name: facts[name] for name in ("engine", "attention", "device_name")}
             # On CUDA the processor has time to spare, so the run can be watched from the start.
             self._live = Live(run, start_after=0.0) if on_gpu else Live(run)
