@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.errors import UserError
-from pipeline.params.reading import nearest
+from pipeline.params.reading import nearest, refuse
 
 
 class Shape(NamedTuple):
@@ -99,13 +99,10 @@ class DataSettings(Settings):
 
     @model_validator(mode="after")
     def _possible(self) -> DataSettings:
-        if self.dataset not in DATASETS:
-            raise ValueError(f"dataset: there is no {self.dataset!r}{nearest(self.dataset, DATASETS)}")
-        for name in ("size", "channels", "classes"):
-            if self.source.shape is not None and getattr(self, name) is not None:
-                raise ValueError(f"{name}: {self.dataset} has its own; leave it out")
-            if self.source.shape is None and getattr(self, name) is None:
-                raise ValueError(f"{name}: {self.dataset} needs it, a number")
+        refuse((self.dataset not in DATASETS, f"dataset: there is no {self.dataset!r}{nearest(self.dataset, DATASETS)}"))
+        own = self.source.shape is None
+        said = "needs it, a number" if own else "has its own; leave it out"
+        refuse(*((own == (getattr(self, name) is None), f"{name}: {self.dataset} {said}") for name in ("size", "channels", "classes")))
         return self
 
     @property

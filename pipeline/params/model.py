@@ -10,6 +10,7 @@ from pydantic import Field, PrivateAttr, SerializeAsAny, model_validator
 
 from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import Settings, Shape
+from pipeline.params.reading import refuse
 
 
 class NetworkSettings(Settings):
@@ -112,37 +113,18 @@ class ModelSettings(NetworkSettings):
 
     @model_validator(mode="after")
     def _possible(self) -> ModelSettings:
-        size = self.shape.size
-        if size % self.patch:
-            divisors = [n for n in range(1, size + 1) if size % n == 0]
-            nearest = min(divisors, key=lambda n: (abs(n - self.patch), -n))
-            raise ValueError(f"patch: {self.patch} does not divide the image's side of {size} pixels; the nearest that does is {nearest}")
-        _check_heads(self.dim, self.heads)
-        if self.pool == "cls" and not self.has_cls:
-            raise ValueError("pool: cls needs a class token, but cls_insert is none; set cls_insert to expand, or pool to first")
-        _check_position(self.dim, self.position)
-        if self.position_std != 1 and self.position != "learned":
-            raise ValueError(
-                f"position_std: {self.position_std} is for learned vectors only, but position is {self.position}; set it to 1.0, "
-                "or position to learned"
-            )
-        if self.residual == "normalized" and self.norm != "pre":
-            raise ValueError(f"residual: normalized starts from the norm before the MLP, but norm is {self.norm}; set norm to pre")
-        if self.residual == "normalized" and self.mlp == "none":
-            raise ValueError("residual: normalized starts from the norm before the MLP, but mlp is none; set residual to input")
-        if not self.has_attention_weights:
-            self._check_unused("attention", memory=0, score_scale=True, attention_dropout=0.0)
-        if self.mlp == "none":
-            self._check_unused("mlp", mlp_dropout=0.0)
+        unused = {} if self.has_attention_weights else {"memory": 0, "score_scale": True, "attention_dropout": 0.0}
+        unused |= {"mlp_dropout": 0.0} if self.mlp == "none" else {}
+        no_norm = self.norm != "pre" or self.mlp == "none"
+        refuse(
+            (self.shape.size % self.patch, f"patch: {self.patch} does not divide the image's side of {self.shape.size} pixels"),
+            *_faults_of_width(self.dim, self.heads, self.position),
+            (self.pool == "cls" and not self.has_cls, "pool: cls needs a class token; set cls_insert to expand, or pool to first"),
+            (self.position_std != 1 and self.position != "learned", "position_std: it is for learned vectors only; set it to 1.0"),
+            (self.residual == "normalized" and no_norm, "residual: normalized starts from the norm before the MLP, which is not there"),
+            *((getattr(self, name) != plain, f"{name}: it changes nothing here; set it to {plain}") for name, plain in unused.items()),
+        )
         return self
-
-    def _check_unused(self, sublayer: str, **plain: Any) -> None:
-        """Raises ValueError if an option that a sublayer does not read has another value than the plain one."""
-        for name, value in plain.items():
-            if getattr(self, name) != value:
-                raise ValueError(
-                    f"{name}: {getattr(self, name)} changes nothing where {sublayer} is {getattr(self, sublayer)}; set it to {value}"
-                )
 
 
 class CaptionerSettings(NetworkSettings):
@@ -171,22 +153,16 @@ class CaptionerSettings(NetworkSettings):
 
     @model_validator(mode="after")
     def _possible(self) -> CaptionerSettings:
-        _check_heads(self.dim, self.heads)
-        _check_position(self.dim, self.position)
+        refuse(*_faults_of_width(self.dim, self.heads, self.position))
         return self
 
 
-def _check_heads(dim: int, heads: int) -> None:
-    if dim % heads:
-        nearest = min((n for n in range(1, dim + 1) if dim % n == 0), key=lambda n: (abs(n - heads), n))
-        raise ValueError(f"heads: {heads} heads do not divide dim, which is {dim}; the nearest number that does is {nearest}")
-
-
-def _check_position(dim: int, position: str) -> None:
+def _faults_of_width(dim: int, heads: int, position: str) -> list[tuple[object, str]]:
     divisor = {"sinusoidal": 2, "sincos2d": 4}.get(position, 1)
-    if dim % divisor:
-        nearest = max(divisor, round(dim / divisor) * divisor)
-        raise ValueError(f"position: {position} needs a dim divisible by {divisor}, and {dim} is not; the nearest is {nearest}")
+    return [
+        (dim % heads, f"heads: {heads} heads do not divide dim, which is {dim}"),
+        (dim % divisor, f"position: {position} needs a dim divisible by {divisor}, and {dim} is not"),
+    ]
 
 
 if TYPE_CHECKING:
@@ -209,8 +185,7 @@ class BaselineSettings(NetworkSettings):
     @model_validator(mode="after")
     def _possible(self) -> BaselineSettings:
         wanted = ARCHITECTURES[self.architecture].num_widths
-        if wanted is not None and len(self.widths) != wanted:
-            raise ValueError(f"widths: {self.architecture} has {wanted} of them, not {len(self.widths)}")
+        refuse((wanted not in (None, len(self.widths)), f"widths: {self.architecture} has {wanted} of them, not {len(self.widths)}"))
         return self
 
 

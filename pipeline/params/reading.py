@@ -47,6 +47,13 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
+def refuse(*faults: tuple[object, str]) -> None:
+    """Raises ValueError with the words of the first fault that there is; a model's own begin with the key that they are about."""
+    for fault, said in faults:
+        if fault:
+            raise ValueError(said)
+
+
 def nearest(value: object, choices: Iterable[str]) -> str:
     """The end of a sentence about a wrong name: the most similar valid one, else all choices if they are few."""
     choices = [str(choice) for choice in choices]

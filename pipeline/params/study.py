@@ -18,7 +18,7 @@ from pipeline.measures.definitions import SIZES
 from pipeline.params.architectures import ARCHITECTURES
 from pipeline.params.data import MNIST_SHAPE, DataSettings, ScenesSettings, Settings, shape_context
 from pipeline.params.model import AnyModelSettings, ModelSettings, NetworkSettings, settings_class
-from pipeline.params.reading import nearest, read, sentence, shown
+from pipeline.params.reading import nearest, read, refuse, sentence, shown
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
 
@@ -241,7 +241,7 @@ class ComparisonSettings(Settings):
         low, high = self.between or (0.0, 0.0)
         least = float(measure.ratio) if self.rule == "equivalent" else 0.0 if measure.ratio else -math.inf
         most = 1.0 if alone and measure.of_value == "%" else math.inf
-        for fault, said in (
+        refuse(
             ((self.reference is None) != alone, f"reference: {self.rule} {'compares with its bound alone' if alone else 'needs one'}"),
             (self.variant == self.reference, f"reference: {self.reference} cannot be compared with itself"),
             (self.rule != measure.rule and bool(measure.rule or timed), f"rule: {self.rule} does not judge {self.measure}"),
@@ -256,9 +256,7 @@ class ComparisonSettings(Settings):
                 self.pairs[-1:] != ((self.variant, self.reference),) * (measure.series is not None),
                 "pairs: those of a measure of two curves end with variant and reference; others have none",
             ),
-        ):
-            if fault:
-                raise ValueError(said)
+        )
         return self
 
     @property
@@ -418,12 +416,10 @@ class Params(Settings):
         for name in difference.keys() - model.model_fields.keys() - _OVERRIDES:
             options = ["from", *model.model_fields, *sorted(_OVERRIDES)]
             raise UserError(f"{key}.{name}: {architecture} has no such option{nearest(name, options)}.")
-        own = {name: value for name, value in difference.items() if name in model.model_fields}
+        changed = {name: difference.pop(name) for name in [*difference] if name in _OVERRIDES}
         shared = self.base.model_dump() if model is ModelSettings else {} if captions else {"normalize": self.base.normalize}
-        own = shared | own
         try:
-            settings = model.model_validate(own, context=shape_context(self.data))
-            changed = {name: value for name, value in difference.items() if name in _OVERRIDES}
+            settings = model.model_validate(shared | difference, context=shape_context(self.data))
             train = TrainSettings.model_validate(self.train.model_dump() | changed)
         except ValidationError as error:
             raise UserError(sentence(error, key, model)) from None

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from pipeline.errors import UserError
 from pipeline.params.data import Settings, Shape
 from pipeline.params.model import ModelSettings
-from pipeline.params.reading import sentence
+from pipeline.params.reading import refuse, sentence
 
 
 class TimingSettings(Settings):
@@ -36,16 +36,13 @@ class TimingSettings(Settings):
     def _grids(cls, tokens: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
         size = (info.context or {}).get("shape", Shape()).size
         possible = [n**2 for n in range(1, size + 1) if size % n == 0]
-        wrong = [count for count in tokens if count not in possible]
-        if wrong:
-            raise ValueError(f"square patches cut an image into {', '.join(map(str, possible))} tokens, and not {wrong[0]}")
+        refuse((not {*tokens} <= {*possible}, f"square patches cut an image into {', '.join(map(str, possible))} tokens"))
         return tuple(sorted(tokens))
 
     @model_validator(mode="after")
     def _possible(self) -> TimingSettings:
-        for name, difference in self.subjects.items():
-            if "/" in name or difference.get("loops", "nested") != "nested":
-                raise ValueError(f"subjects: {name}: a name holds no '/', and loops, if given, are nested")
+        wrong = [name for name, of in self.subjects.items() if "/" in name or of.get("loops", "nested") != "nested"]
+        refuse((wrong, f"subjects: {', '.join(wrong)}: a name holds no '/', and loops, if given, are nested"))
         return self
 
     def label(self, subject: str) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.params.data import Settings
+from pipeline.params.reading import refuse
 
 MAX_SEEDS = 1000
 
@@ -53,17 +54,14 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _possible(self) -> TrainSettings:
-        if self.momentum and self.optimizer != "sgd":
-            raise ValueError(f"momentum: {self.momentum} is for sgd, not for {self.optimizer}; set it to 0.0, or optimizer to sgd")
-        if self.schedule in ("warmup_linear", "noam") and not self.warmup:
-            raise ValueError(f"warmup: {self.schedule} needs a share of the steps to warm up in, for example 0.1")
-        if self.schedule in ("constant", "linear") and self.warmup:
-            raise ValueError(f"warmup: {self.schedule} has none; set it to 0.0, or schedule to warmup_linear")
-        if self.self_critical_epochs >= self.epochs:
-            raise ValueError(
-                f"self_critical_epochs: {self.self_critical_epochs} of {self.epochs} epochs leave none that learns from the references;"
-                f" the largest is {self.epochs - 1}"
-            )
+        needs, has_none = self.schedule in ("warmup_linear", "noam"), self.schedule in ("constant", "linear")
+        refuse(
+            (len({*self.seeds}) < len(self.seeds), "seeds: one is listed more than once"),
+            (self.momentum and self.optimizer != "sgd", f"momentum: it is for sgd, not for {self.optimizer}; set it to 0.0"),
+            (needs and not self.warmup, f"warmup: {self.schedule} needs a share of the steps to warm up in, for example 0.1"),
+            (has_none and self.warmup, f"warmup: {self.schedule} has none; set it to 0.0, or schedule to warmup_linear"),
+            (self.self_critical_epochs >= self.epochs, f"self_critical_epochs: they are fewer than the {self.epochs} epochs"),
+        )
         return self
 
     @property
@@ -84,11 +82,3 @@ class TrainSettings(Settings):
         if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= MAX_SEEDS:
             raise ValueError(f"a number of seeds from 1 to {MAX_SEEDS:,}, or a list of seeds, and not {seeds!r}")
         return tuple(range(seeds))
-
-    @field_validator("seeds")
-    @classmethod
-    def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-        if twice:
-            raise ValueError(f"seed {twice[0]} is listed more than once")
-        return seeds
