@@ -270,7 +270,7 @@ def _grow(sides: Sequence[Side], n: int, device: str) -> None:
     if entries:
         claims = {entry.variant: own[0].params.claims_of(entry.variant) for entry in entries}
         engine = functools.partial(pool.run_all, cards=pool.choose_cards(device))
-        train({entry.variant: entry.settings for entry in entries}, device, engine, entries=entries, claims=claims)
+        train(entries, device, engine, claims=claims)
     for side in sides:
         if not _take(side, n, device):
             raise UserError(f"Not all of the first {n} seeds of {side.name} are there: run the same command again.", status=1)

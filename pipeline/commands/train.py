@@ -46,7 +46,7 @@ def train_all(params: Params, device: str, engine: pool.Engine) -> None:
     entries = [entry for entry in survey(params, device) if entry.tasks]
     if entries:
         claims = {entry.variant: params.claims_of(entry.variant) for entry in entries}
-        train({entry.variant: entry.settings for entry in entries}, device, engine, entries=entries, claims=claims)
+        train(entries, device, engine, claims=claims)
     else:
         print("Nothing is to be trained.")
 

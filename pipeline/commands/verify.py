@@ -29,7 +29,7 @@ from pipeline.params import load as load_params
 from pipeline.provenance import device_name, same_processor, training_code
 from pipeline.runner import pool, seeds
 from pipeline.runner.seeds import Finished
-from pipeline.runner.train import train
+from pipeline.runner.train import Entry, plan, train
 from pipeline.study.files import ARRAYS, TABLES, TRAININGS
 from pipeline.study.results import load_current
 from pipeline.training.tasks import data_digest
@@ -135,8 +135,9 @@ def train_again(params: Params, records: Records, variant: str, seed: int) -> bo
     # On CUDA, grouping decides the rounding of torch's engine.
     group = old.origin["stack"] if device == "cuda" and not old.is_fused else [seed]
     settings = settings.model_copy(update={"train": settings.train.model_copy(update={"seeds": tuple(group)})})
+    entry = Entry(variant, settings, tuple(plan(settings, {}, "", device)))
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
-        train({variant: settings}, device, functools.partial(pool.run_all, cards=[""]), root=Path(folder))
+        train([entry], device, functools.partial(pool.run_all, cards=[""]), root=Path(folder))
         (place,) = (path for path in Path(folder).iterdir() if path.is_dir())
         new = seeds.find(place, training_code(settings.task))[0][seed]
     here = device_name(device)

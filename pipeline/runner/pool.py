@@ -48,6 +48,7 @@ class Job:
         folder: where checkpoints and finished seeds of these settings lie.
         origin: what is known of a training before it starts, from `provenance.origin`.
         claims: digests of the claims that speak of the variant; each seed keeps those of the moment at which it began to train.
+        variant: its name to the caller.
     """
 
     settings: VariantSettings
@@ -56,6 +57,7 @@ class Job:
     device: str
     origin: dict[str, Any]
     claims: tuple[str, ...] = ()
+    variant: str = ""
 
 
 @dataclass(frozen=True)

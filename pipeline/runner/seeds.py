@@ -437,19 +437,15 @@ def training_id(place: Path, variant: str, seeds: Sequence[int], code: str, devi
 # --- from the store to finished seeds ---
 
 
-def keep(path: Path, root: Path, only: Collection[Path] | None = None) -> None:
-    """Copies the seeds of a variant's file into the folder of their key, where every variant finds them.
-
-    Args:
-        root: of the folders of `folder`.
-        only: the folders that are of interest; None for any.
+def keep(path: Path, root: Path) -> None:
+    """Copies the seeds of a variant's file into the folder of their key below `root`, where every variant finds them.
 
     Raises:
         UserError: the file is damaged, or as `settings_of`.
     """
     run = read_record(path)
     place = folder(root, settings_of(run), run["data_digest"])
-    for part in load(path) if only is None or place in only else ():
+    for part in load(path):
         try:
             kept = read(_path(place, part.seed, part.origin["code_hash"]))
         except (FileNotFoundError, DamagedError):

@@ -12,6 +12,7 @@ import fnmatch
 import heapq
 import os
 import statistics
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,12 +53,16 @@ class Entry:
     Attributes:
         tasks: what would be replayed and trained, in order.
         found: all finished seeds of its settings, of whatever code; tensors may be missing.
+        damaged: a clause about every file of a finished seed that is not what was written.
+        stored: files of the store that have some of them.
     """
 
     variant: str
     settings: VariantSettings
     tasks: tuple[Task, ...]
     found: tuple[Finished, ...] = ()
+    damaged: tuple[str, ...] = ()
+    stored: tuple[Path, ...] = ()
 
     @property
     def replayed(self) -> list[int]:
@@ -73,7 +78,12 @@ class Entry:
 
 
 def survey(params: Params, device: str) -> list[Entry]:
-    """What `dvc repro` would do with each variant, in the order of params.yaml.
+    """What `dvc repro` would do with each variant, in the order of params.yaml. Raises UserError as `look_up` does."""
+    return look_up({variant: params.resolve(variant) for variant in params.variants}, device)
+
+
+def look_up(variants: Mapping[str, VariantSettings], device: str) -> list[Entry]:
+    """What there is to do for each variant.
 
     Args:
         device: "cpu" or "cuda".
@@ -85,29 +95,30 @@ def survey(params: Params, device: str) -> list[Entry]:
     for task in TASKS:
         with contextlib.suppress(UserError):
             digests[task] = data_digest(task, ARRAYS)
-    stored, unreadable = [], dict[str, UserError]()
-    for path in stored_trainings():
+    patterns = {variant: seeds.folder(Path(), settings, digests[settings.task]).name for variant, settings in variants.items()}
+    stored, unreadable = list[tuple[str, Path, list[Finished]]](), dict[str, UserError]()
+    for path in sorted(TRAININGS.glob(f"*{seeds.SUFFIX}")):
         try:
             run = seeds.read_record(path)
-            stored.append((seeds.folder(Path(), seeds.settings_of(run), run["data_digest"]).name, seeds.load(path)))
+            place = seeds.folder(Path(), seeds.settings_of(run), run["data_digest"]).name
+            if any(fnmatch.fnmatch(place, pattern) for pattern in patterns.values()):
+                stored.append((place, path, seeds.load(path)))
         except UserError as error:
             unreadable[path.stem] = error
     entries, gone = [], forgotten()
-    for variant in params.variants:
-        settings = params.resolve(variant)
+    for variant, settings in variants.items():
         code = training_code(settings.task)
-        pattern = seeds.folder(Path(), settings, digests[settings.task]).name
-        parts = [part for place in sorted(FINISHED.glob(pattern)) for part in seeds.read_all(place)[0]]
-        parts += [part for place, found in stored if fnmatch.fnmatch(place, pattern) for part in found]
+        here = [seeds.read_all(folder) for folder in sorted(FINISHED.glob(patterns[variant]))]
+        there = [(path, found) for place, path, found in stored if fnmatch.fnmatch(place, patterns[variant])]
+        parts = [part for found, _ in here for part in found] + [part for _, found in there for part in found]
         tasks = plan(settings, seeds.best(parts, code, settings), code, device)
-        refuse(tasks, unreadable.get(variant), gone)
-        entries.append(Entry(variant, settings, tuple(tasks), tuple(parts)))
+        # Hours of training would replace what a second may restore.
+        fault = unreadable.get(variant) or (None if all(task.replay for task in tasks) else gone)
+        if tasks and replays() and fault is not None:
+            raise fault
+        damaged = [clause for _, clauses in here for clause in clauses.values()]
+        entries.append(Entry(variant, settings, tuple(tasks), tuple(parts), tuple(damaged), tuple(path for path, _ in there)))
     return entries
-
-
-def stored_trainings() -> list[Path]:
-    """The files of all variants in the store."""
-    return sorted(TRAININGS.glob(f"*{seeds.SUFFIX}"))
 
 
 def forgotten() -> UserError | None:
@@ -120,17 +131,6 @@ def forgotten() -> UserError | None:
         except UserError as error:
             return error
     return None
-
-
-def refuse(tasks: Sequence[Task], unreadable: UserError | None, gone: UserError | None) -> None:
-    """Raises why these tasks must not begin: hours of training would replace what a second may restore. With REPLAY=0 they may.
-
-    Args:
-        unreadable: why what the store has of the variant cannot be used.
-        gone: what `forgotten` says; it keeps no replay from its beginning.
-    """
-    if tasks and replays() and (refusal := unreadable or (None if all(task.replay for task in tasks) else gone)) is not None:
-        raise refusal
 
 
 def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, device: str) -> list[Task]:
@@ -212,40 +212,40 @@ def makespan(seconds: Iterable[float], processes: int) -> float:
 
 
 def train(
-    variants: Mapping[str, VariantSettings],
+    entries: Sequence[Entry],
     device: str,
     engine: Engine,
     *,
-    entries: Sequence[Entry] = (),
     root: Path = FINISHED,
     assemble: bool = False,
     claims: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> None:
-    """Finishes all seeds that are missing. What cannot be finished of several variants stops none of the others.
+    """Does what there is to do. What cannot be finished of several variants stops none of the others.
 
     Args:
+        entries: of `survey` or `look_up`.
         device: "cpu" or "cuda".
-        entries: what `survey` gives, for the order of work and the time left; without them every epoch counts the same.
-        root: of the folders of finished seeds. One of the caller's own takes nothing from the store, and MLflow is told nothing.
+        root: of the folders of finished seeds. Of one of the caller's own MLflow is told nothing.
         assemble: whether to write the variant's file in the store, as the stage does.
         claims: by variant, the digests of the claims that speak of it, which its seeds keep.
 
     Raises:
         UserError: status 1 when some could not be finished, 2 when something has to be mended first.
     """
-    places = {variant: seeds.folder(root, settings, data_digest(settings.task, ARRAYS)) for variant, settings in variants.items()}
-    rates, known = estimated(entries, recorded(entries, device)), {entry.variant: entry for entry in entries}
-    progress, faults, trainings = Progress(), 0, dict[Path, _Training]()
+    places = {one.variant: seeds.folder(root, one.settings, data_digest(one.settings.task, ARRAYS)) for one in entries}
+    rates = estimated(entries, recorded(entries, device)) if any(entry.tasks for entry in entries) else {}
+    progress, faults, trainings = Progress(), 0, dict[str, _Training]()
+    queue, planned = list[tuple[float, Assignment]](), defaultdict[Path, set[int]](set)
 
     def fault(error: UserError, of: str = "") -> None:
         nonlocal faults
-        if len(variants) == 1:
+        if len(entries) == 1:
             raise error
         faults += 1
         progress.say(f"{of}{error}")
 
     def handle(assignment: Assignment, message: pool.Message) -> None:
-        training = trainings[assignment.job.folder]
+        training = trainings[assignment.job.variant]
         training.handle(message)
         if message.error is not None:
             if message.error.status != 1:  # such as a full disk, for all of them
@@ -262,35 +262,29 @@ def train(
 
     with contextlib.ExitStack() as stack:
         refused = _lock(places, stack)
-        if len(refused) == len(variants):
+        if len(refused) == len(entries):
             raise next(iter(refused.values()))
         stack.enter_context(progress)
         for refusal in refused.values():
             fault(refusal)
-        waiting = [variant for variant in variants if variant not in refused]
-        unreadable, gone = (gather(set(places.values())), forgotten()) if root == FINISHED else ({}, None)
+        for path in dict.fromkeys(path for entry in entries for path in entry.stored):
+            seeds.keep(path, FINISHED)
         try:
-            while waiting:
-                queue: list[tuple[float, Assignment]] = []
-                # Of variants that share a folder, because they differ in seeds or names alone, the first; the others may need no more.
-                for variant in {places[variant]: variant for variant in reversed(waiting)}.values():
-                    waiting.remove(variant)
-                    settings, place, rate = variants[variant], places[variant], rates.get(variant, 1.0)
-                    told = {one for name in variants if places[name] == place for one in claims.get(name, ())}
-                    origin = provenance.origin(device, settings.task)
-                    job = Job(settings, ARRAYS, place, device, origin, claims=tuple(sorted(told)))
-                    training = trainings[place] = _Training(variant, job, progress, rate, live=root == FINISHED)
-                    try:
-                        if root == FINISHED:
-                            refuse(training.tasks, unreadable.get(variant), gone)
-                    except UserError as error:
-                        fault(error)
-                        continue
-                    entry = known.get(variant, Entry(variant, settings, ()))
-                    queue += [(cost(entry, task, rate), Assignment(job, task)) for task in training.tasks]
-                    if not training.tasks:
-                        conclude(training)
-                engine([one for _, one in sorted(queue, key=lambda item: -item[0])], handle)
+            for entry in entries:
+                variant, settings, place = entry.variant, entry.settings, places[entry.variant]
+                if variant in refused:
+                    continue
+                told = {one for name, of in places.items() if of == place for one in claims.get(name, ())}
+                job = Job(settings, ARRAYS, place, device, provenance.origin(device, settings.task), tuple(sorted(told)), variant)
+                # Variants that differ in seeds or names alone share a folder, and what one of them has begun is no other's.
+                left = [(task, [seed for seed in task.seeds if seed not in planned[place]]) for task in entry.tasks]
+                tasks = [task if task.replay else Task(own) for task, own in left if own]
+                planned[place] |= {seed for task in tasks for seed in task.seeds}
+                training = trainings[variant] = _Training(entry, job, tasks, progress, rates.get(variant, 1.0), live=root == FINISHED)
+                queue += [(cost(entry, task, rates.get(variant, 1.0)), Assignment(job, task)) for task in tasks]
+                if not tasks:
+                    conclude(training)
+            engine([one for _, one in sorted(queue, key=lambda item: -item[0])], handle)
         finally:
             for training in trainings.values():
                 training.close("FAILED")
@@ -312,50 +306,27 @@ def _lock(places: Mapping[str, Path], stack: contextlib.ExitStack) -> dict[str, 
     return refused
 
 
-def gather(places: Collection[Path]) -> dict[str, UserError]:
-    """Copies the store's seeds to the folder of their settings, if it is one of `places`.
-
-    Returns:
-        By variant, why what the store has cannot be used.
-    """
-    unreadable = {}
-    for path in stored_trainings():
-        try:
-            seeds.keep(path, FINISHED, only=places)
-        except UserError as error:
-            unreadable[path.stem] = error
-    return unreadable
-
-
 class _Training:
     """The state of a variant's training in the coordinating process, updated by the workers' messages. The caller holds its lock.
 
     Args:
+        tasks: those that are its own; `left` of them are not finished.
         work: of a seed's training image, in the progress's unit.
         live: whether MLflow is told.
-
-    Attributes:
-        tasks: what there is to replay and to train; `left` of them are not finished.
     """
 
-    def __init__(self, variant: str, job: Job, progress: Progress, work: float, *, live: bool) -> None:
-        self.variant, self._job, self._progress, self._live_wanted = variant, job, progress, live
+    def __init__(self, entry: Entry, job: Job, tasks: Sequence[Task], progress: Progress, work: float, *, live: bool) -> None:
+        self.variant, self.left, self._job, self._progress, self._live_wanted = entry.variant, len(tasks), job, progress, live
         self._work = work * (job.settings.epoch_examples + job.settings.num_tests * _TEST_OVER_STEP)  # of an epoch of a seed
-        self.tasks = plan(job.settings, self._find(), job.origin["code_hash"], job.device)
-        self.left = len(self.tasks)
         self._live: Live | None = None
         self._failed: dict[int, int] = {}
         self._trained: set[int] = set()
         self._replayed: set[int] = set()
-        for task in self.tasks:
+        for fault in entry.damaged:
+            progress.say(f"{fault}: it does not count.")
+        for task in tasks:
             if not task.replay:
                 self._expect(task.seeds)
-
-    def _find(self) -> dict[int, Finished]:
-        found, damaged = seeds.find(self._job.folder, self._job.origin["code_hash"], self._job.settings)
-        for fault in damaged:
-            self._progress.say(f"{fault}: its seed is trained anew.")
-        return found
 
     def name(self, group: Sequence[int]) -> str:
         """What lines call a group of its seeds."""
@@ -396,11 +367,12 @@ class _Training:
                 " Lower train.learning_rate or change the variant in params.yaml; with `divergence: record` it is a result like any other.",
                 status=1,
             )
-        settings, found = self._job.settings, self._find()
-        if any(seed not in found or self._job.origin["code_hash"] not in found[seed].codes for seed in settings.train.seeds):
-            raise UserError(f"What a seed of variant {self.variant} left was damaged: run the same command again.", status=1)
         if assemble:
-            parts = [found[seed] for seed in settings.train.seeds]
+            settings, code = self._job.settings, self._job.origin["code_hash"]
+            found, _ = seeds.find(self._job.folder, code, settings)
+            parts = [found[seed] for seed in settings.train.seeds if seed in found and code in found[seed].codes]
+            if len(parts) < len(settings.train.seeds):
+                raise UserError(f"What a seed of variant {self.variant} left was damaged: run the same command again.", status=1)
             description = self._describe(self._identity(parts))
             seeds.assemble(TRAININGS / f"{self.variant}{seeds.SUFFIX}", settings, parts, description)
             if count := sum(part.seed not in self._trained for part in parts):

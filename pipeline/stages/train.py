@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.errors import UserError, run_command
 from pipeline.params import load, load_variant
 from pipeline.runner import pool
-from pipeline.runner.train import train
+from pipeline.runner.train import look_up, train
 from pipeline.study.files import CONFIGS
 
 
@@ -19,7 +19,7 @@ def main(argv: list[str]) -> None:
     device, settings = pool.choose_device(), load_variant(CONFIGS / f"{argv[0]}.json")
     engine = functools.partial(pool.run_all, cards=pool.choose_cards(device, None if device == "cpu" else 1))
     claims = load().claims_of(argv[0]) if Path("params.yaml").exists() else ()
-    train({argv[0]: settings}, device, engine, assemble=True, claims={argv[0]: claims})
+    train(look_up({argv[0]: settings}, device), device, engine, assemble=True, claims={argv[0]: claims})
 
 
 if __name__ == "__main__":
