@@ -5,6 +5,7 @@ What processes are needed for runs in processes of its own; all else in this one
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import shlex
@@ -38,37 +39,28 @@ from tests.helpers import flip_bit, is_worker, rewrite, stored, trains_here, wai
 SEEDS = (0, 1, 2)
 
 
-def lay_out(
-    directory: Path,
-    arrays: Path,
-    study: Params,
-    *,
-    epochs: int = 6,
-    seeds: tuple[int, ...] = SEEDS,
-    learning_rate: float = 0.005,
-    optimizer: str = "adam",
-    **model: Any,
-) -> Path:
+Workplace = Callable[..., Path]
+
+
+def lay_out(directory: Path, arrays: Path, study: Params, seeds: tuple[int, ...] = SEEDS, epochs: int = 6) -> Path:
     """A working directory in which the stage `train tiny` can run."""
+    own = {"seeds": seeds, "epochs": epochs, "batch_size": 64, "learning_rate": 0.005, "train_images": 512}
     settings = VariantSettings(
         data=DataSettings(dataset="digits"),
-        train=study.train.model_copy(
-            update={
-                "seeds": seeds,
-                "epochs": epochs,
-                "batch_size": 64,
-                "learning_rate": learning_rate,
-                "optimizer": optimizer,
-                "train_images": 512,
-            }
-        ),
-        model=ModelSettings.model_validate(study.base.model_dump() | {"patch": 14, "blocks": 1, "dropout": 0.1} | model),
+        train=study.train.model_copy(update=own),
+        model=ModelSettings.model_validate(study.base.model_dump() | {"patch": 14, "blocks": 1, "dropout": 0.1}),
     )
-    (directory / "configs").mkdir(parents=True)
-    (directory / "configs" / "tiny.json").write_text(settings.to_json())
-    (directory / "data").mkdir()
-    (directory / "data" / "arrays").symlink_to(arrays)
+    for folder in ("configs", "data", "store/trainings"):
+        (directory / folder).mkdir(parents=True)
+    (directory / "configs/tiny.json").write_text(settings.to_json())
+    (directory / "data/arrays").symlink_to(arrays)
     return directory
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, arrays: Path, study: Params) -> Workplace:
+    """Makes such a directory, once."""
+    return functools.partial(lay_out, tmp_path, arrays, study)
 
 
 def start(directory: Path, **environment: str) -> subprocess.Popen[str]:
@@ -124,7 +116,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, arrays: Path, study: Para
 
     def keep(message: pool.Message) -> None:
         if (message.kind, message.seeds, message.epoch) == ("epoch", [0], 1):
-            shutil.copy(*(directory / ".checkpoints" / "seeds").glob("*/seed-0.*.part"), directory / "first-epoch.part")
+            shutil.copy(*(directory / FINISHED).glob("*/seed-0.*.part"), directory / "first-epoch.part")
 
     assert "tiny  seed 2  epoch 6/6  train loss" in here(directory, keep)
     return directory
@@ -141,9 +133,10 @@ def test_a_record_with_an_option_that_is_gone_is_not_trained_over(unbroken: Path
     assert not [*(directory / FINISHED).glob("*/seed-*")]
 
 
-def continued(directory: Path, arrays: Path, study: Params, unbroken: Path, **settings: Any) -> Path:
+@pytest.fixture
+def continued(workplace: Workplace, unbroken: Path) -> Path:
     """A working directory with the finished seeds of `unbroken`, and without its store."""
-    lay_out(directory, arrays, study, **settings)
+    directory = workplace()
     shutil.copytree(unbroken / ".checkpoints", directory / ".checkpoints")
     return directory
 
@@ -173,11 +166,10 @@ def test_a_file_of_the_store(unbroken: Path) -> None:
 
 
 def test_a_clone_keeps_seeds_without_their_weights_and_trains_what_is_new(
-    tmp_path: Path, arrays: Path, study: Params, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+    workplace: Workplace, unbroken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under any name of the variant, and by other code after a replay, which needs no weights. Then all seeds anew, to the same bits."""
-    directory = lay_out(tmp_path, arrays, study)
-    stored(directory, "formerly").parent.mkdir(parents=True)
+    directory = workplace()
     shutil.copyfile(stored(unbroken, "tiny"), stored(directory, "formerly"))
     assert epochs_trained(here(directory)) == 0
     assert_same(directory, unbroken)
@@ -203,9 +195,8 @@ def test_a_clone_keeps_seeds_without_their_weights_and_trains_what_is_new(
     assert all(part.has_weights for part in seeds.load(stored(directory, "tiny"), directory / FINISHED))
 
 
-def test_another_first_seed_trains_where_its_weights_are_not_here(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
-    directory = lay_out(tmp_path, arrays, study, seeds=(1, 0))
-    stored(directory, "tiny").parent.mkdir(parents=True)
+def test_another_first_seed_trains_where_its_weights_are_not_here(workplace: Workplace, unbroken: Path) -> None:
+    directory = workplace(seeds=(1, 0))
     shutil.copyfile(stored(unbroken, "tiny"), stored(directory, "tiny"))
     assert epochs_trained(here(directory)) == 6
     assert seeds.load(stored(directory, "tiny"))[0].has_weights
@@ -213,18 +204,14 @@ def test_another_first_seed_trains_where_its_weights_are_not_here(tmp_path: Path
     assert after == {seed: before[seed] for seed in ("1", "0")}
 
 
-def test_a_damaged_file_is_not_trained_over_but_written_from_finished_seeds(
-    tmp_path: Path, arrays: Path, study: Params, unbroken: Path
-) -> None:
-    directory = lay_out(tmp_path, arrays, study)
+def test_a_damaged_file_is_not_trained_over_but_written_from_finished_seeds(workplace: Workplace, unbroken: Path) -> None:
+    directory = workplace()
     path = stored(directory, "tiny")
-    path.parent.mkdir(parents=True)
     shutil.copyfile(stored(unbroken, "tiny"), path)
     damaged = flip_bit(path, 0.99)
     with pytest.raises(UserError, match=r"store/trainings/tiny\.safetensors does not hold .*`git checkout"):
         here(directory)
     assert path.read_bytes() == damaged
-    shutil.rmtree(directory / ".checkpoints")
     shutil.copytree(unbroken / ".checkpoints", directory / ".checkpoints")
     assert epochs_trained(here(directory)) == 0
     assert_same(directory, unbroken)
@@ -249,9 +236,9 @@ def test_the_file_of_a_variant_that_is_gone_goes_when_its_seeds_are_kept(
 
 
 @pytest.mark.slow
-def test_killed_and_run_again_two_processes_give_the_same_bits_as_one(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
+def test_killed_and_run_again_two_processes_give_the_same_bits_as_one(workplace: Workplace, unbroken: Path) -> None:
     """Two processes, killed with -9 and started again, against seeds that one process trained without a break."""
-    directory = lay_out(tmp_path, arrays, study)
+    directory = workplace()
     process = start(directory, LAB_PROCESSES="2")
     assert process.stdout is not None
     for _ in range(4):
@@ -269,10 +256,8 @@ def test_killed_and_run_again_two_processes_give_the_same_bits_as_one(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_takes_the_stage_down_with_one_sentence(
-    tmp_path: Path, arrays: Path, study: Params, unbroken: Path
-) -> None:
-    directory = lay_out(tmp_path, arrays, study)
+def test_a_worker_that_is_killed_takes_the_stage_down_with_one_sentence(workplace: Workplace, unbroken: Path) -> None:
+    directory = workplace()
     process = start(directory, LAB_PROCESSES="1")
     assert process.stdout is not None
     process.stdout.readline()
@@ -288,9 +273,9 @@ def test_a_worker_that_is_killed_takes_the_stage_down_with_one_sentence(
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path, arrays: Path, study: Params) -> None:
+def test_a_full_disk_is_one_sentence_and_loses_nothing(workplace: Workplace) -> None:
     """So small a one that the first checkpoint does not fit: the kernel refuses files over 20 kB."""
-    directory = lay_out(tmp_path, arrays, study, epochs=2, seeds=(0,))
+    directory = workplace(epochs=2, seeds=(0,))
     command = f"ulimit -f 20; exec {shlex.quote(sys.executable)} -m pipeline.stages.train tiny"
     result = subprocess.run(
         ["bash", "-c", command], cwd=directory, env={**os.environ, "LAB_DEVICE": "cpu"}, capture_output=True, text=True, timeout=200
@@ -302,9 +287,9 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path, arrays: P
     assert epochs_trained(here(directory)) == 2
 
 
-def test_what_an_edited_worker_would_train_is_refused(tmp_path: Path, arrays: Path, study: Params) -> None:
+def test_what_an_edited_worker_would_train_is_refused(workplace: Workplace, arrays: Path, tmp_path: Path) -> None:
     """A worker that starts after an edit has other code than the record of its trainings would say."""
-    directory = lay_out(tmp_path, arrays, study)
+    directory = workplace()
     settings = load_variant(directory / "configs" / "tiny.json")
     job = pool.Job(settings, arrays, tmp_path, "cpu", {"code_hash": "f" * 64})
     found: list[pool.Message] = []
@@ -324,9 +309,9 @@ def epochs_trained(out: str) -> int:
     return out.count("  epoch ")
 
 
-def test_seeds_add_up(tmp_path: Path, arrays: Path, study: Params, unbroken: Path) -> None:
+def test_seeds_add_up(workplace: Workplace, unbroken: Path) -> None:
     """Three seeds, after one that was trained before, are bitwise those of one training; so is one after three; and back costs nothing."""
-    directory = lay_out(tmp_path, arrays, study, seeds=(1,))
+    directory = workplace(seeds=(1,))
     out = here(directory)
     assert epochs_trained(out) == 6
     one = outcome(directory)
@@ -350,23 +335,22 @@ def test_seeds_add_up(tmp_path: Path, arrays: Path, study: Params, unbroken: Pat
 
 
 @pytest.mark.parametrize("code", [None, "f" * 64], ids=["this code", "other code"])
-def test_the_seeds_of_a_gpu_are_kept_on_the_cpu(tmp_path: Path, arrays: Path, study: Params, unbroken: Path, code: str | None) -> None:
+def test_the_seeds_of_a_gpu_are_kept_on_the_cpu(continued: Path, unbroken: Path, code: str | None) -> None:
     """Whatever stack trained them; those of other code after a replay that allows for rounding."""
-    directory = continued(tmp_path, arrays, study, unbroken)
     gpu = {"device": "cuda", "device_name": "NVIDIA H200", "attention": "fused-cuda", "graphs": "captured", "stack": list(SEEDS)}
-    trainer = Trainer(load_variant(directory / "configs" / "tiny.json"), load(directory / "data" / "arrays"), SEEDS, torch.device("cpu"))
+    trainer = Trainer(load_variant(continued / "configs/tiny.json"), load(continued / "data/arrays"), SEEDS, torch.device("cpu"))
     trainer.optimizer.coefficients = trainer.optimizer.coefficients.float()  # as a GPU has them
     tables = replay.tables(trainer)
-    for path in (directory / ".checkpoints" / "seeds").glob("*/*.done"):
+    for path in (continued / FINISHED).glob("*/*.done"):
         part = seeds.read(path)
         path.unlink()
         own = {**gpu, "tables": tables[part.seed], **({"code_hash": code} if code else {})}
         seeds.write(path.parent, replace(part, origin={**part.origin, **own}))
-    out = here(directory)
+    out = here(continued)
     assert epochs_trained(out) == 0
     assert f"3 finished seeds kept{', 3 of them after a replay' if code else ''}" in out
-    assert_same(directory, unbroken)
-    trainings = seeds.read_record(stored(directory, "tiny"))["trainings"]  # several where the replays' seconds differ
+    assert_same(continued, unbroken)
+    trainings = seeds.read_record(stored(continued, "tiny"))["trainings"]  # several where the replays' seconds differ
     assert sorted(seed for training in trainings for seed in training["seeds"]) == [0, 1, 2]
     for training in trainings:
         assert (training["device"], training["graphs"]) == ("cuda", "captured")
@@ -387,16 +371,15 @@ def test_which_stack_of_a_gpu_is_replayed(study: Params) -> None:
 
 
 @pytest.mark.parametrize("damage", ["finished", "part"])
-def test_a_damaged_seed_trains_anew_with_one_line(tmp_path: Path, arrays: Path, study: Params, unbroken: Path, damage: str) -> None:
-    directory = continued(tmp_path, arrays, study, unbroken)
-    path = next((directory / ".checkpoints" / "seeds").glob("*/seed-0.*.done"))
+def test_a_damaged_seed_trains_anew_with_one_line(continued: Path, unbroken: Path, damage: str) -> None:
+    path = next((continued / FINISHED).glob("*/seed-0.*.done"))
     if damage == "part":
         path.unlink()
         path = path.with_suffix(".part")
         shutil.copy(unbroken / "first-epoch.part", path)
     flip_bit(path, 1 / 3)
-    out = here(directory)
+    out = here(continued)
     assert len([line for line in out.splitlines() if "does not match its checksum" in line]) == 1
     assert "goes on" not in out
     assert epochs_trained(out) == 6
-    assert_same(directory, unbroken)
+    assert_same(continued, unbroken)
