@@ -93,6 +93,13 @@ class Finished:
         """The same result, with one more version of the code that computes it."""
         return replace(self, origin={**self.origin, "replays": [*self.origin["replays"], replay]})
 
+    def with_what(self, other: Finished) -> Finished:
+        """The same result, with the weights and replays that another place has of it; of other weights than these nothing is taken."""
+        if self.origin["weights"] != other.origin["weights"]:
+            return self
+        replays = {replay["code_hash"]: replay for one in (other, self) for replay in one.origin["replays"]}
+        return replace(self, tensors=other.tensors | self.tensors, origin=self.origin | {"replays": list(replays.values())})
+
 
 def _model(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The weights and buffers among tensors."""
@@ -184,16 +191,17 @@ def read_all(directory: Path) -> tuple[list[Finished], dict[Path, str]]:
 
 
 def best(parts: Iterable[Finished], code: str, settings: VariantSettings | None = None) -> dict[int, Finished]:
-    """By seed, the result that `find` takes of several."""
+    """By seed, the result that `find` takes of several. What several places have of one training is one result."""
 
-    def rank(finished: Finished) -> tuple[bool, bool, str, bool]:
-        return finished.origin["code_hash"] == code, code in finished.codes, finished.origin["finished"], finished.has_weights
+    def rank(finished: Finished) -> tuple[bool, bool, str]:
+        return finished.origin["code_hash"] == code, code in finished.codes, finished.origin["finished"]
 
-    found: dict[int, Finished] = {}
+    trained: dict[tuple[int, str], Finished] = {}
     for part in parts:
         if settings is None or settings.trained_as(part.origin["config"]):
-            found[part.seed] = max(found.get(part.seed, part), part, key=rank)
-    return found
+            key = part.seed, part.origin["code_hash"]
+            trained[key] = trained[key].with_what(part) if key in trained else part
+    return {part.seed: part for part in sorted(trained.values(), key=rank)}  # the last one stays
 
 
 def _path(directory: Path, seed: int, code: str) -> Path:
@@ -451,8 +459,6 @@ def keep(path: Path, root: Path) -> None:
         except (FileNotFoundError, DamagedError):
             write(place, part)
             continue
-        # Weights that were trained here stay; what another machine has replayed counts here, too.
-        gains = not {*part.codes} <= {*kept.codes} or (part.has_weights and not kept.has_weights)
-        if gains and kept.origin["weights"] == part.origin["weights"]:
-            replays = {replay["code_hash"]: replay for one in (part, kept) for replay in one.origin["replays"]}
-            write(place, replace(kept, tensors=part.tensors | kept.tensors, origin=kept.origin | {"replays": list(replays.values())}))
+        both = kept.with_what(part)
+        if {*both.codes} != {*kept.codes} or both.has_weights != kept.has_weights:
+            write(place, both)
