@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import io
 import sys
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -28,6 +30,13 @@ def first_line(error: BaseException) -> str:
     """The class of an error and the first line of its message."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def place(error: BaseException) -> str:
+    """File and line of this project where an error came from, with a comma and a space behind; empty where it came from elsewhere."""
+    package = Path(__file__).parent
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(package)]
+    return f"{Path(frames[-1].filename).relative_to(package.parent)}, line {frames[-1].lineno}, " if frames else ""
 
 
 def disk_sentence(error: Exception) -> str | None:

@@ -18,7 +18,6 @@ import re
 import signal
 import sys
 import time
-import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +27,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pipeline.errors import UserError, disk_sentence, first_line
+from pipeline.errors import UserError, disk_sentence, first_line, place
 from pipeline.files import DamagedError
 from pipeline.params import VariantSettings, shown
 from pipeline.provenance import device_name, loaded_code, same_processor
@@ -37,7 +36,6 @@ from pipeline.training.records import EpochRow
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux inside Windows
 _SWITCHES = {"LAB_DEVICE": ("cpu", "cuda"), "LAB_ATTENTION": ("sdpa",), "LAB_GRAPHS": ("0", "1"), "REPLAY": ("0", "1")}
-_PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -308,13 +306,11 @@ def _explained(assignment: Assignment, error: Exception) -> UserError:
     """What an error in the work on a group means to the user."""
     if sentence := disk_sentence(error):
         return UserError(sentence)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(_PACKAGE)]
-    where = f"{Path(frames[-1].filename).relative_to(_PACKAGE.parent)}, line {frames[-1].lineno}, " if frames else ""
     hint = (
         ". Where its memory is full, lower train.batch_size or ask for fewer seeds at a time; LAB_ATTENTION=sdpa trains without this"
         " project's kernel, LAB_GRAPHS=0 without CUDA graphs, LAB_DEVICE=cpu on the processor."
     ) * (assignment.job.device == "cuda")
-    return UserError(f"Training seeds {assignment.task.seeds} failed in {where}{first_line(error)}{hint}", status=1)
+    return UserError(f"Training seeds {assignment.task.seeds} failed in {place(error)}{first_line(error)}{hint}", status=1)
 
 
 def _replay(job: Job, data: Any, group: list[int]) -> Message:

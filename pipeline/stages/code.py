@@ -5,16 +5,13 @@ DVC compares files byte by byte. What these files hold changes only when the cod
 
 from __future__ import annotations
 
-import argparse
-
 from pipeline.errors import run_command
 from pipeline.files import write_text
 from pipeline.provenance import STAGE_CODE, code_hash
 from pipeline.study.files import CODE_HASHES
 
 
-def main(argv: list[str]) -> None:
-    argparse.ArgumentParser(prog="python -m pipeline.stages.code", description=__doc__).parse_args(argv)
+def main(_: list[str]) -> None:
     for stage, entries in STAGE_CODE.items():
         write_text(CODE_HASHES / f"{stage}.txt", f"{code_hash(entries)}\n")
 

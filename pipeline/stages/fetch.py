@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from pipeline import params
@@ -10,8 +9,7 @@ from pipeline.data.fetch import fetch, note, source
 from pipeline.errors import run_command
 
 
-def main(argv: list[str]) -> None:
-    argparse.ArgumentParser(prog="python -m pipeline.stages.fetch", description=__doc__).parse_args(argv)
+def main(_: list[str]) -> None:
     data = params.load().data
     if data.source.shape is None:
         note(data, Path("data/raw"))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import traceback
 from pathlib import Path
 
 import numpy as np
 
 from pipeline import params
 from pipeline.data.datasets import Dataset, load, prepare
-from pipeline.errors import UserError, first_line, run_command
+from pipeline.errors import UserError, first_line, place, run_command
 from pipeline.files import replacing, write_json
 from pipeline.params.data import RECORD
 
@@ -40,30 +38,16 @@ def write_samples(dataset: Dataset, shape: params.Shape, path: Path) -> None:
         picture.save(temporary, format="PNG", optimize=True)
 
 
-def _place(error: Exception) -> str:
-    """File and line of this project where an error came from."""
-    root = Path(__file__).parents[2]
-    frame = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(root / "pipeline")][-1]
-    return f"{Path(frame.filename).relative_to(root)}, line {frame.lineno}"
-
-
-def main(argv: list[str]) -> None:
-    argparse.ArgumentParser(prog="python -m pipeline.stages.prepare", description=__doc__).parse_args(argv)
+def main(_: list[str]) -> None:
     arrays, data = Path("data/arrays"), params.load().data
     try:
         description = prepare(data, Path("data/raw"), arrays)
     except UserError:
         raise
     except Exception as error:  # a reader may be the user's own
-        raise UserError(
-            f"{data.source.reader} failed in {_place(error)}, {first_line(error)}: mend it, then run the command again."
-        ) from error
-    samples = Path("reports/data/samples.png")
-    try:
-        write_json(RECORD, description)
-        write_samples(load(arrays), data.shape, samples)
-    except OSError as error:
-        raise UserError(f"{samples} cannot be written ({error.strerror}): mend that, then run the command again.") from None
+        raise UserError(f"{data.source.reader} failed in {place(error)}{first_line(error)}: mend it, then run it again.") from error
+    write_json(RECORD, description)
+    write_samples(load(arrays), data.shape, Path("reports/data/samples.png"))
     train, test = (sum(description["class_counts"][split]) for split in ("train", "test"))
     print(f"{description['name']}: {train:,} training and {test:,} test images, digest {description['digest'][:12]}")
 

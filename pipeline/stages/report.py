@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-
 from pipeline.errors import UserError, run_command
 from pipeline.params import load
 from pipeline.report import pages
 from pipeline.study.results import load_current
 
 
-def main(argv: list[str]) -> None:
-    argparse.ArgumentParser(prog="python -m pipeline.stages.report", description=__doc__).parse_args(argv)
+def main(_: list[str]) -> None:
     params = load()
     trainings = load_current(params).trainings
     pages.write(params, trainings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from pipeline.runner import seeds
 from pipeline.study.files import CONFIGS, FINISHED, TRAININGS
 
 
-def main(argv: list[str]) -> None:
-    argparse.ArgumentParser(prog="python -m pipeline.stages.resolve", description=__doc__).parse_args(argv)
+def main(_: list[str]) -> None:
     params = load()
     write_configs(params, CONFIGS)
     for line in prune(TRAININGS, params):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-
 from pipeline import params
 from pipeline.captioning.scenes import SCENES, SPLITS, draw, write
 from pipeline.data.datasets import load
 from pipeline.errors import run_command
 
 
-def main(argv: list[str]) -> None:
-    argparse.ArgumentParser(prog="python -m pipeline.stages.scenes", description=__doc__).parse_args(argv)
+def main(_: list[str]) -> None:
     settings = params.load()
     if settings.data.source.nouns:
         scenes = draw(load(), settings.scenes)

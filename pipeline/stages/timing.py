@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import os
 import time
@@ -16,8 +15,7 @@ from pipeline.runner.pool import choose_device, die_with_dvc
 from pipeline.study.files import ARRAYS, TIMINGS
 
 
-def main(argv: list[str]) -> None:
-    argparse.ArgumentParser(prog="python -m pipeline.stages.timing", description=__doc__).parse_args(argv)
+def main(_: list[str]) -> None:
     die_with_dvc()
     # Read when torch is imported. Otherwise the profiler prints lines that look like faults on a machine without a GPU.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
