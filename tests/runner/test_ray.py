@@ -65,12 +65,8 @@ def outcome(directory: Path) -> dict[tuple[str, int], Any]:
 
 @pytest.fixture(scope="module")
 def local(study: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Any]:
-    return trained_here(study, tmp_path_factory.mktemp("local") / "study")
-
-
-def trained_here(study: Path, directory: Path) -> dict[tuple[str, int], Any]:
     """The outcome of a worker's own functions, in this process, in a copy of the study."""
-    shutil.copytree(study, directory)
+    directory = shutil.copytree(study, tmp_path_factory.mktemp("local") / "study")
     threads = torch.get_num_threads()
     set_reproducible(torch.device("cpu"))
     with pytest.MonkeyPatch.context() as patch:
