@@ -1,4 +1,4 @@
-"""An experiment to hand in, in build/export/NAME: one HTML file with its figures inside, the figures as PDF, Table 1 as CSV and LaTeX.
+"""An experiment to hand in, in build/export/NAME: one HTML file with its figures inside, the figures as PDF, the tables as CSV and LaTeX.
 
 python -m pipeline.commands.export --experiment=positions
 """
@@ -39,7 +39,8 @@ def main(argv: list[str]) -> None:
     drawn = {picture.name: b64encode(picture.png(pages.REPORTS / f"experiments/figures/{picture.name}.png")) for picture in pictures}
     files = {f"{name}.html": html(page.decode(), {name: content.decode() for name, content in drawn.items()}).encode()}
     files |= {f"{picture.name}.pdf": pdf(picture.draw) for picture in pictures}
-    files |= {"table-1.csv": csv(tables[0]).encode(), "table-1.tex": latex(tables[0]).encode()}
+    for number, table in enumerate(tables, 1):
+        files |= {f"table-{number}.csv": csv(table).encode(), f"table-{number}.tex": latex(table).encode()}
     for file, content in files.items():
         path = FOLDER / name / file
         with replacing(path) as temporary:

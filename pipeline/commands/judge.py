@@ -125,7 +125,7 @@ def main(argv: list[str]) -> int:
     if given.json:
         output = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # also for the processes that train
-    found = _judged(given, shlex.join(argv))
+    found = _judged(given, shlex.join(word for word in argv if word.rstrip("-") and not word.endswith("=")))
     if given.json:
         print(json.dumps(found), file=output, flush=True)
     else:

@@ -1,4 +1,4 @@
-"""What a `dvc repro` would keep, replay and train, and how long that takes here; nothing is trained.
+"""What `make repro` would keep, replay and train, and how long that takes here; nothing is trained.
 
     python -m pipeline.commands.plan
 
@@ -31,10 +31,10 @@ def main(argv: list[str]) -> None:
     rates = recorded(entries, device)
     if rates and any(entry.tasks and entry.variant not in rates for entry in entries):
         rates = estimated(entries, rates)
-    show("What `dvc repro` would do", *table(entries, rates, processes))
+    show("What make repro would do", *table(entries, rates, processes))
     print(summary(entries, rates, processes))
     if repro.own_data_changed(params) or code_of_data_changed():
-        print("The data, or what reads them, have changed since: they are read again first, and all is trained anew if they differ.")
+        print("The data are read first: they, or what reads them, are not those of the last time. Where they differ all is trained anew.")
 
 
 def code_of_data_changed() -> bool:

@@ -33,6 +33,8 @@ def main(argv: list[str]) -> None:
         print(__doc__)
         return
     reproduce(Path(), argv)
+    if not argv:
+        print("The pages: reports/README.md")
 
 
 def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:

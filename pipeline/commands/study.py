@@ -25,7 +25,8 @@ from pipeline.provenance import ROOT, check_git, git
 TEMPLATES = ROOT / "pipeline" / "templates" / "study"  # params.yaml, claims.yaml, README.md
 _TAKEN = (
     "pipeline", "tests", "Makefile", "pyproject.toml", "requirements.lock", "requirements-cluster.lock", "LICENSE", ".gitignore",
-    ".gitattributes", ".dvcignore", ".dvc", "docs/own_study.md",
+    ".gitattributes", ".dvcignore", ".dvc", "docs/own_study.md", "docs/reference.md", "docs/judge.md", "docs/mlflow.md",
+    "docs/mlflow-study.png", "docs/mlflow-study-dark.png", "docs/mlflow-thesis.png", "docs/mlflow-thesis-dark.png",
 )  # fmt: skip
 # Tests of what stays here: committed results, its pages and documents, its profiles and workflows.
 LEFT = (
@@ -53,7 +54,8 @@ def make(folder: Path) -> None:
     """Writes the repository, with a first commit. Raises UserError where the folder is taken, or git is missing."""
     check_git(ROOT, needed=True)
     if not folder.name or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        raise UserError(f"NAME is {str(folder)!r}: name a folder that is not there yet, for example `make study NAME=../my-study`.")
+        what = f"{folder} is there already: name" if folder.name else "NAME=../a-name is missing: name"
+        raise UserError(f"{what} a folder that is not there yet.")
     if folder.resolve().is_relative_to(ROOT) or "%" in str(folder.resolve()):
         raise UserError("NAME: take a folder outside this repository, whose path has no %.")
     listed = git("ls-files", "-z", "--", *_TAKEN, encoding="utf-8").stdout.split("\0")
@@ -73,7 +75,7 @@ def make(folder: Path) -> None:
     write_text(folder / "dvc.yaml", yaml.safe_dump(stages_of(settings), sort_keys=False, width=140))
     rules = "|".join(_RULES)
     makefile = re.sub(rf"^(?:{rules}):.*\n(?:\t.*\n)+\n", "", (folder / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    write_text(folder / "Makefile", makefile)
+    write_text(folder / "Makefile", re.sub(rf"(?<=\w) (?:{rules})(?= )(?=.*\n\.DEFAULT_GOAL)", "", makefile))
     _commit(folder)
 
 

@@ -151,8 +151,8 @@ def _fetch_archive(source: Source, path: Path, md5: str) -> None:
     more = len(reasons) - 1
     others = f"; nor from {more} other place{'s' * (more > 1)}, see above" if more else ""
     raise UserError(
-        f"{path.name} of {source.dataset} could not be fetched ({reasons[0]}{others}): name a place that has it with "
-        "`MNIST_MIRROR=<directory or URL> dvc repro`, or run `make demo`, which needs no network."
+        f"{path.name} of {source.dataset} could not be fetched ({reasons[0]}{others}): name a folder or an address that has it, "
+        "as `path` under `data:` of params.yaml, or in the environment as MNIST_MIRROR."
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -36,11 +37,8 @@ def read_folder(folder: Path, checksums: dict[str, str], data: DataSettings) -> 
     The middle square of each is scaled to the side that `data` names. The classes are the folders' names in order. Without a folder for
     the test a fixed fifth of each class is it.
     """
-    tops = sorted({name.split("/")[0] for name in checksums})
-    test = next((top for top in _TEST if top in tops), None)
-    parts = ["train", test] if test and tops == sorted(["train", test]) else [""]
+    parts, classes = _parts(checksums)
     depth = len(parts) - 1
-    classes = sorted({name.split("/")[depth] for name in checksums})
     if len(classes) != data.shape.classes:
         raise UserError(f"data.classes: {folder} has {len(classes)} folders of classes; write {len(classes)}.")
     kind = np.min_scalar_type(len(classes) - 1)
@@ -56,6 +54,19 @@ def read_folder(folder: Path, checksums: dict[str, str], data: DataSettings) -> 
                 raise UserError(f"A class in {folder} has one image, and none is left to test it: add one, or remove the class.") from None
         found |= {f"{'train' if part == 'train' else 'test'}_{what}": of for what, of in (("images", images), ("labels", labels))}
     return found
+
+
+def classes(raw: Path) -> list[str]:
+    """The names of a folder's classes, by label; `raw` has its manifest."""
+    return _parts(json.loads((raw / "manifest.json").read_bytes())["files"])[1]
+
+
+def _parts(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The folders of training and test, or [""] where there are none, and the classes in their order."""
+    tops = sorted({name.split("/")[0] for name in names})
+    test = next((top for top in _TEST if top in tops), None)
+    parts = ["train", test] if test and tops == sorted(["train", test]) else [""]
+    return parts, sorted({name.split("/")[len(parts) - 1] for name in names})
 
 
 def _image(path: Path, content: bytes, data: DataSettings) -> Array:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline import params
+from pipeline.data import own
 from pipeline.data.datasets import Dataset, load, prepare
 from pipeline.errors import UserError, first_line, place, run_command
 from pipeline.files import replacing, write_json
@@ -46,6 +47,9 @@ def main(_: list[str]) -> None:
         raise
     except Exception as error:  # a reader may be the user's own
         raise UserError(f"{data.source.reader} failed in {place(error)}{first_line(error)}: mend it, then run it again.") from error
+    if data.dataset == "folder":
+        description |= {"classes": own.classes(Path("data/raw"))}
+        write_json(arrays / "dataset.json", description)
     write_json(RECORD, description)
     write_samples(load(arrays), data.shape, Path("reports/data/samples.png"))
     train, test = (sum(description["class_counts"][split]) for split in ("train", "test"))

@@ -20,10 +20,11 @@ import numpy as np
 from pipeline import environment, params
 from pipeline.errors import UserError, run_command
 from pipeline.evaluation.records import Records
-from pipeline.measures import late
+from pipeline.measures import MEASURES, NotFormed, late
 from pipeline.params import Params
 from pipeline.provenance import git
 from pipeline.runner.seeds import SUFFIX, epoch_rows, load_weights, read_record, settings_of
+from pipeline.study import Training, tables
 from pipeline.study.files import TABLES, TRAININGS
 from pipeline.study.results import of_shares
 from pipeline.tracking import registry
@@ -60,7 +61,7 @@ def sync(*, register: bool = True) -> None:
     damaged, recorded = list[UserError](), dict[str, Finished]()
     for path in paths:
         try:
-            training = _read(path, held)
+            training = _read(path, held, study)
             recorded[training.run["training_id"]] = training
         except UserError as error:
             damaged.append(error)
@@ -97,7 +98,7 @@ def _checked_out() -> tuple[str, set[str]]:
     return "", set()
 
 
-def _read(path: Path, held: Collection[str]) -> Finished:
+def _read(path: Path, held: Collection[str], study: Params | None) -> Finished:
     """A training from its files. Raises UserError where one of them is damaged."""
     run = read_record(path)
     rows, seeds = epoch_rows(run), run["seeds"]
@@ -107,6 +108,7 @@ def _read(path: Path, held: Collection[str]) -> Finished:
         columns = {name: list(map(float, column)) for name, column in evaluation.columns.items()}
         summary |= {f"evaluation.{name}": fmean(column) for name, column in columns.items()}
         summary["evaluation.ensemble_accuracy"] = evaluation.metrics.get("ensemble_accuracy")
+    summary |= _measured(study, tables.training(run, columns))
     # A DVC experiment begins with the results of the commit that it was made from.
     return Finished(run, rows, columns, summary, None if run["training_id"] in held else experiment_name())
 
@@ -121,6 +123,18 @@ def _late(curves: np.ndarray, run: Mapping[str, Any]) -> dict[str, float | None]
     name, error = ("late_word_accuracy", "late_word_error") if run["config"].get("scenes") else ("late_accuracy", "late_test_error")
     spread = {f"{name}_sd": of.sd, f"{name}_low": of.interval.low, f"{name}_high": of.interval.high} if of.interval else {}
     return {name: of.mean, **spread, error: 1 - of.mean}
+
+
+def _measured(study: Params | None, training: Training) -> dict[str, float]:
+    """The mean over the seeds of each measure by which the study's experiments and claims ask for the variant."""
+    asked = [(of.measure, of.variants) for of in study.experiments.values()] if study else []
+    asked += [(part.measure, part.variants) for claim in study.claims.values() for part in claim.comparisons] if study else []
+    found = {}
+    for name in sorted({name for name, variants in asked if training.variant in variants and name in MEASURES}):
+        with suppress(NotFormed):
+            if (values := MEASURES[name].per_seed(training)) is not None and np.isfinite(values).all():
+                found[f"measure.{name.replace(' ', '_')}"] = float(values.mean())
+    return found
 
 
 def _places(study: Params | None, variant: str) -> dict[str, str]:

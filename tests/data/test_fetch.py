@@ -109,7 +109,7 @@ def test_the_next_mirror_helps_and_alone_the_fault_is_one_sentence(one, mirror, 
     assert caught.value.status == 2
     assert f"{NAME} of mnist could not be fetched ({bad}: " in str(caught.value)
     assert (f"no {NAME} or " in str(caught.value)) == (fault in ("no file", "not a scheme"))
-    assert "MNIST_MIRROR=<directory or URL>" in str(caught.value)
+    assert "MNIST_MIRROR" in str(caught.value)
     assert list((tmp_path / "alone").iterdir()) == []
 
 

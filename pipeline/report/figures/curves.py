@@ -18,6 +18,8 @@ from pipeline.study import Training
 
 MAX_LINES = 6  # learning curves in one panel; with more variants each has a panel
 
+_LINES = "A line is the mean over the seeds, its band the 95 % interval of that mean (of fewer than six seeds the lowest to the highest)."
+
 
 @figure("curves")
 def curves(material: Material) -> list[Picture]:
@@ -25,7 +27,9 @@ def curves(material: Material) -> list[Picture]:
     scenes = any(run.settings.task == "captioning" for run in material.runs)
     error = "scene error on the validation scenes" if scenes else "test error"
     if len(material.runs) > MAX_LINES:
-        caption = f"{error.capitalize()} after each epoch, one variant in each panel. The number is the mean error after the last epoch."
+        caption = (
+            f"{error.capitalize()} after each epoch, one variant in each panel. The number is the mean error after the last epoch. {_LINES}"
+        )
         return [Picture(caption, partial(panels.draw, _by_variant(material)))]
     losses: list[Line] = []
     errors: list[Line] = []
@@ -37,7 +41,7 @@ def curves(material: Material) -> list[Picture]:
         Panel("Loss (nats, log scale); dashed: train", "epoch", losses, "losses", "epochs"),
         Panel("Error (%, log scale)", "epoch", errors, "errors", "epochs"),
     ]
-    return [Picture(f"Losses and {error} after each epoch.", partial(panels.draw, both))]
+    return [Picture(f"Losses and {error} after each epoch. {_LINES}", partial(panels.draw, both))]
 
 
 def _by_variant(material: Material) -> list[Panel]:

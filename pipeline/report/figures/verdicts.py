@@ -73,8 +73,9 @@ def forest(judgements: Sequence[Judgement], *, sentences: bool = False) -> Pictu
             label, colour = (_sentence if sentences else _label)(judgement), _COLOURS.get(judgement.verdict, MUTED)
             made.append(Row(label, effect, low, high, colour, judgement.verdict, colour == MUTED, region=(ends[0], ends[1])))
     caption = (
-        "The deciding effect of each claim with its interval, in units of the claim's margin. Green: where the claim puts it; 0 is no "
-        "effect. Open signs are observations, which decide nothing. [How to read it](method.md#the-figure-of-all-claims)."
+        "The deciding effect of each claim with its interval, in units of the claim's margin. Green: where the claim puts it. 0 is no "
+        "effect, of claims without a margin 1 or −1, where the green begins. Open signs are observations, which decide nothing. "
+        "[How to read it](method.md#the-figure-of-all-claims)."
     )
     inches = 0.06 + 0.135 * max((row.label.count("\n") + 1 for row in made), default=1)
     axis: dict[str, Any] = {"ends": (-REACH, REACH), "solid": (0,), "dotted": (-1, 1)}
