@@ -1,7 +1,7 @@
 # `make demo` and `make test` need only Python 3.11.4 to 3.13 with venv, git and make; each rule sets up the rest.
 # Values come from the command line alone: what the shell exports as PYTHON, SEED or IN is another's. They reach a command through the
 # environment, letter for letter: as make's text, $(shell ...) and quotes in them would run.
-GIVEN := NAME BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE JOBS ON EXPERIMENT AGAINST MARGIN MEASURE SEEDS SERIES JSON
+GIVEN := NAME BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE JOBS ON EXPERIMENT AGAINST MARGIN MEASURE SEEDS SERIES JSON PORT
 $(foreach name,$(GIVEN),$(eval override $(name) := $(if $(filter command,$(origin $(name))),$$(value $(name)))))
 override PYTHON := $(if $(filter command,$(origin PYTHON)),$(value PYTHON),python3)
 export PYTHON $(GIVEN)
@@ -25,7 +25,7 @@ export DO_NOT_TRACK := 1
 TEST_PROCESSES := $(shell expr $$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) + 1)
 
 PROCESSES := LAB_PROCESSES="$${JOBS:-$$LAB_PROCESSES}"
-IN_FOLDER := CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
+IN_FOLDER := case "$$IN" in build/*) test ! -f "profiles/$${IN\#build/}.yaml" || mkdir -p "$$IN";; esac; CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
 
 .PHONY: help setup demo study list plan caption classify export test test-fast lint repro train judge preview verify compare ui sync bench gpu-check lock clean
 .DEFAULT_GOAL := help
@@ -100,8 +100,8 @@ export: $(STAMP) ## an experiment's page as one HTML file, its figures as PDF, i
 compare: $(STAMP) ## what changed between two commits or DVC experiments: BASE=rev [HEAD=rev] [SOURCE=mlflow]
 	@python -m pipeline.commands.compare --source="$$SOURCE" --in="$$IN" -- "$$BASE" "$$HEAD"
 
-ui: $(STAMP) ## MLflow's pages on the root's store; on a profile's with IN=build/demo
-	@$(IN_FOLDER); python -m pipeline.tracking.ui
+ui: $(STAMP) ## MLflow's pages on the root's store: [PORT=5000]; on a profile's with IN=build/demo
+	@$(IN_FOLDER); exec python -m pipeline.tracking.ui $${PORT:+--port="$$PORT"}
 
 sync: $(STAMP) ## bring the MLflow store up to date from store/, without doubles; a profile's with IN=build/preview
 	@$(IN_FOLDER); python -m pipeline.stages.sync

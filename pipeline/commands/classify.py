@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.commands.caption import networks, number, read
+from pipeline.commands.profiles import from_root
 from pipeline.errors import UserError, run_command
 from pipeline.files import replacing
 from pipeline.measures.definitions import FloatArray
@@ -61,7 +62,7 @@ def main(argv: list[str]) -> None:
     content = png(rollouts(np.stack([grey] * len(maps)), [("attention rollout", maps)], [f"seed {one}" for one in chosen]))
     with replacing(PICTURE) as temporary:
         temporary.write_bytes(content)
-    print(f"\nWhere attention goes: {PICTURE}")
+    print(f"\nWhere attention goes: {from_root(PICTURE)}")
 
 
 def answers(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 from markdown_it import MarkdownIt
 
+from pipeline.commands.profiles import from_root
 from pipeline.errors import UserError, run_command
 from pipeline.files import replacing
 from pipeline.params import load, nearest
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> None:
         path = FOLDER / name / file
         with replacing(path) as temporary:
             temporary.write_bytes(content)
-        print(f"{path}  {len(content) / 1e3:,.1f} kB")
+        print(f"{from_root(path)}  {len(content) / 1e3:,.1f} kB")
 
 
 def html(page: str, pictures: dict[str, str]) -> str:

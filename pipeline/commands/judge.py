@@ -130,7 +130,8 @@ def main(argv: list[str]) -> int:
         print(json.dumps(found), file=output, flush=True)
     else:
         print(f"{found['answer']}\n{found['sentence']}")
-        print(f"{found['trained']} seeds trained in {found['seconds']} s. This explores: it is no claim of the study. The page: {PAGE}")
+        print(f"{found['trained']} seeds trained in {found['seconds']} s. This explores: it is no claim of the study.")
+        print(f"The page: {profiles.from_root(PAGE)}")
     return int(found["status"])
 
 

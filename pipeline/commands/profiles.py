@@ -40,8 +40,14 @@ def main(argv: list[str]) -> None:
         print(f"  Not compared: {', '.join(alone)}: an experiment of profiles/{name}.yaml has to name what it compares with its baseline")
     print(f"  The report:   {here / 'reports' / 'README.md'}")
     print(f"  MLflow on it: make ui IN={here}   then open the address that it prints")
-    print(f"  A change:     cp -r {here} build/before   then edit params.yaml or profiles/{name}.yaml, `make {name}`, and")
-    print(f"                make compare BASE=build/before HEAD={here}   says what that did")
+    print(f"  A change:     rm -rf build/before; cp -r {here} build/before   then edit params.yaml or profiles/{name}.yaml,")
+    print(f"                make {name}, and make compare BASE=build/before HEAD={here}   says what that did")
+
+
+def from_root(path: Path) -> Path:
+    """A path as seen from the root, where commands are typed, though they run in a profile's folder."""
+    path = path.resolve()
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
 def refresh() -> None:
@@ -133,7 +139,8 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
         raise UserError("a profile is a mapping of what it changes, and so is its variants; for example `train: {epochs: 3}`.")
     own = {name: one or {} for name, one in (change.get("variants") or {}).items()}
     if gone := own.keys() - study["variants"].keys():
-        print(f"note: a profile names {', '.join(sorted(gone))}, which params.yaml does not have.", file=sys.stderr)
+        near = {name: nearest(name, study["variants"]) for name in sorted(gone)}
+        print(f"note: a profile names variants that params.yaml does not have: {'; '.join(map(''.join, near.items()))}.", file=sys.stderr)
     if "subjects" in (change.get("timing") or {}):
         study = {**study, "timing": {**study.get("timing", {}), "subjects": {}, "labels": {}}}
     merged = {**_merge(study, change), **{key: change[key] for key in _CLAIMS if key in change}}
@@ -149,6 +156,10 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
     kept = [name for name in study["variants"] if name in own] or list(study["variants"])
     merged["variants"] = {name: whole.difference(name) for name in kept}  # all, because the variant that it starts from may go
     cut = {name: _cut(one, merged["variants"].keys()) for name, one in (merged.get("experiments") or {}).items()}
+    for name, one in (change.get("experiments") or {}).items():
+        for variant in one.get("variants") or ():
+            if variant not in study["variants"]:
+                raise UserError(f"experiments.{name}.variants: there is no {shown(variant)}{nearest(variant, study['variants'])}.")
     merged["experiments"] = {name: one for name, one in cut.items() if len(one["variants"]) > 1 and one["baseline"] in one["variants"]}
     params.parse(merged)
     return merged

@@ -54,8 +54,8 @@ def make(folder: Path) -> None:
     """Writes the repository, with a first commit. Raises UserError where the folder is taken, or git is missing."""
     check_git(ROOT, needed=True)
     if not folder.name or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        what = f"{folder} is there already: name" if folder.name else "NAME=../a-name is missing: name"
-        raise UserError(f"{what} a folder that is not there yet.")
+        what = f"{folder} is there already" if folder.name else "it is missing"
+        raise UserError(f"NAME: {what}; name a folder that is not there yet, for example NAME=../a-new-name.")
     if folder.resolve().is_relative_to(ROOT) or "%" in str(folder.resolve()):
         raise UserError("NAME: take a folder outside this repository, whose path has no %.")
     listed = git("ls-files", "-z", "--", *_TAKEN, encoding="utf-8").stdout.split("\0")

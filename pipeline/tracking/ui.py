@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import socket
+import subprocess
 import sys
+from contextlib import suppress
 
 from pipeline.errors import UserError, run_command
 from pipeline.tracking.store import Store, artifact_root, display_name, fault, store_uri
@@ -27,13 +31,23 @@ def main(argv: list[str]) -> None:
         print(f"{one.name.rpartition('/')[2]}: {link(address, one.experiment_id)}", flush=True)
     if store.path is None:
         return
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise UserError(f"Port {port} is taken: name another, for example `make ui PORT={port + 1}`.")
     print("The pages are there in about 15 seconds; Ctrl-C ends them.", flush=True)
     # Without it the server starts workers for jobs, of which there are none here.
     os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"
-    os.execv(sys.executable, [
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # The server's workers are its children and outlive it: they end with its group.
+    server = subprocess.Popen([
         sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--default-artifact-root", artifact_root(store.path),
         "--host", "127.0.0.1", "--port", str(port), "--workers", "1", "--uvicorn-opts", "--log-level warning",
-    ])  # fmt: skip
+    ], start_new_session=True)  # fmt: skip
+    try:
+        server.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGTERM)
 
 
 if __name__ == "__main__":
