@@ -151,7 +151,7 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
                 [[id, claim.sentence, verdicts.get(id, "not run")] for id, claim in params.claims.items()],
             ),
             "",
-            "`python -m pipeline.commands.profiles fashion` trains all of it into build/fashion (two hours of two cores), and "
+            "`python -m pipeline.commands.profiles fashion` trains all of it into build/fashion (hours of two cores), and "
             "`python -m docs.method.fashion` takes its tables into [fashion/](fashion/) and writes this page.",
             "",
         ]
