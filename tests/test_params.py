@@ -208,6 +208,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("train/learning_rate", math.nan, "train.learning_rate"),
     ("train/epoch_images", 10**400, "train.epoch_images"),
     ("looks", [1, 6], "looks.0"),
+    ("experiments/width/measure", "test eror", "experiments.width.measure: there is no 'test eror'; the nearest is 'late test error'."),
     ("experiments/width/baseline", "first", "experiments.width: there is no 'first'"),
     ("experiments/width/variants", ["base", "wid"], "experiments.width.variants: there is no 'wid'; the nearest is 'wide'."),
     ("experiments/width/variants", ["base", "wide", "deep", "caption"], "experiments.width.variants: captioners"),

@@ -17,6 +17,7 @@ import numpy as np
 
 from pipeline.errors import UserError, run_command
 from pipeline.files import write_text
+from pipeline.provenance import mapping
 from pipeline.report import text
 from pipeline.study import Study, Training, load
 from pipeline.study.effects import contrast, of_shares
@@ -179,6 +180,12 @@ def _differing(base: Training, head: Training) -> tuple[str, ...]:
     return tuple(_arrow(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key) and key != "train.seeds")
 
 
+def _rules(*sides: Side) -> list[str]:
+    """What differs in when a claim is judged."""
+    before, after = (mapping(b"".join(side.study.files.read("params.yaml").values())) for side in sides)
+    return [_arrow(key, before.get(key), after.get(key)) for key in ("images_shown", "looks") if before.get(key) != after.get(key)]
+
+
 def _arrow(key: str, base: Any, head: Any) -> str:
     short = (lambda value: text.plain(value)[:10]) if key in ("code_hash", "data_digest") else text.plain
     return f"{key}: {short(base)} → {short(head)}"
@@ -196,7 +203,8 @@ def render(comparison: Comparison) -> str:
     for rows in _ROWS:
         page = text.page(
             "compare.md.j2", **comparison._asdict(), moved=moved, same=[one for one in comparison.changes if one.identical], told=told,
-            changed=changed, kinds=Counter(changed.values()).most_common(), rows=rows, code=code, named=named, mean_sd=_mean_sd,
+            changed=changed, changed_rules=_rules(comparison.base, comparison.head),
+            kinds=Counter(changed.values()).most_common(), rows=rows, code=code, named=named, mean_sd=_mean_sd,
             p_value=text.p_value, ALPHA=ALPHA,
         ).decode()  # fmt: skip
         if len(page) <= LIMIT:

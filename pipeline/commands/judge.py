@@ -258,7 +258,7 @@ def _grow(sides: Sequence[Side], n: int, device: str) -> None:
     """Finishes the first n seeds of each side: what the study, its store or an earlier command has counts."""
     if all(_take(side, n, device) for side in sides):
         return
-    repro.reproduce(Path(), ("code", repro.data_stage(), "resolve"))  # what trainings read
+    repro.reproduce(Path(), ("code", repro.data_stage(), "resolve"), wait=True)  # what trainings read
     for side in sides:  # first, because what a commit trained may be replayed
         if side.tree and (missing := [seed for seed in range(n) if seed not in side.parts]):
             side.tree.train(side.variant, missing)

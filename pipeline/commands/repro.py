@@ -37,8 +37,11 @@ def main(argv: list[str]) -> None:
         print("The pages: reports/README.md")
 
 
-def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
+def reproduce(directory: Path, arguments: Sequence[str] = (), *, wait: bool = False) -> None:
     """Trains all that is missing, then runs `dvc repro`; with arguments of `dvc repro` it runs that alone.
+
+    Args:
+        wait: for another command like this one, in place of refusing to run beside it.
 
     Raises:
         UserError: the settings are wrong, or (status 1) a training or DVC failed; what went wrong has been printed by then.
@@ -47,7 +50,7 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
     choose_processes()  # refuses a bad number now, and not after the stages before
     settings = params.load(directory / "params.yaml")
     check_place(directory)
-    with _guarded(directory):
+    with _guarded(directory, wait=wait):
         if own_data_changed(settings, directory):
             run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", "fetch")
     if not arguments:  # with arguments DVC may run a part of the study that trains nothing
@@ -56,7 +59,7 @@ def reproduce(directory: Path, arguments: Sequence[str] = ()) -> None:
             with _guarded(directory):
                 stages = [f"train@{variant}" for variant in settings.variants]
                 run(directory, "dvc repro", "dvc", "repro", "--force", "--single-item", *stages)
-    with _guarded(directory):
+    with _guarded(directory, wait=wait):
         run(directory, "dvc repro", "dvc", "repro", *arguments)
 
 
@@ -79,7 +82,7 @@ def data_stage(directory: Path = Path()) -> str:
 
 
 @contextlib.contextmanager
-def _guarded(directory: Path) -> Iterator[None]:
+def _guarded(directory: Path, *, wait: bool = False) -> Iterator[None]:
     """Keeps a copy of dvc.lock while DVC runs; first puts back the copy that a killed command left, and removes DVC's list of readers.
 
     DVC writes both files in place, so a kill may cut them.
@@ -90,7 +93,7 @@ def _guarded(directory: Path) -> Iterator[None]:
     lock, copy = directory / LOCK, directory / COPY
     copy.parent.mkdir(exist_ok=True)
     try:
-        held = FileLock(copy.parent / "repro.lock").acquire(timeout=0)
+        held = FileLock(copy.parent / "repro.lock").acquire(timeout=-1 if wait else 0)
     except Timeout:
         raise UserError("Another `make repro` runs DVC here: wait until it ends, then run this one again.") from None
     with held:

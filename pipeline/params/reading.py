@@ -76,5 +76,7 @@ def sentence(error: ValidationError, prefix: str, model: type[BaseModel]) -> str
     if fault["type"] == "value_error":
         said = str(fault["ctx"]["error"])  # of a model's own validator it begins with the key that it is about
         return f"{key}{'.' if key and re.match('[a-z_]+: ', said) else ': ' if key else ''}{said}."
+    if fault["type"] == "literal_error" and len(choices := re.findall("'([^']+)'", fault["ctx"]["expected"])) > 16:
+        return f"{key}: there is no {shown(fault['input'])}{nearest(fault['input'], choices)}."
     got = "" if fault["type"] == "missing" else f" (got {shown(fault['input'])})"
     return f"{key or 'params.yaml'}: {fault['msg']}{got}."

@@ -89,6 +89,7 @@ class Repository:
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # MLflow itself sets it where a network is registered
     return Repository(tmp_path)
 
 
@@ -145,7 +146,9 @@ def test_where_there_is_no_spread_there_is_no_test(study: Repository) -> None:
 def test_added_removed_and_changed_settings(study: Repository) -> None:
     for variant in ("base", "gone", "changed"):
         study.train(variant, BASE)
+    (study.root / "params.yaml").write_text("images_shown: 9000\nlooks: [6]\n")
     study.commit()
+    (study.root / "params.yaml").write_text("images_shown: 600\nlooks: [6]\n")
     del study.records["gone"]
     study.train("new", BASE)
     study.train("changed", HEAD, {"model.dim": 48, "train.clip_norm": 1.0, "model.later": 3})
@@ -156,7 +159,7 @@ def test_added_removed_and_changed_settings(study: Repository) -> None:
     assert changes["base"].settings == ()
     page = render(comparison)
     assert f"- Added: `new` ({100 * np.mean(BASE):.2f}\u00a0±\u00a0{100 * np.std(BASE, ddof=1):.2f}), accuracy" in page
-    assert "- Settings changed: `changed`.\n" in page
+    assert "- Settings changed: `changed`.\n- When claims are judged changed: images_shown: 9000 → 600.\n" in page
 
 
 @pytest.mark.parametrize(
@@ -269,12 +272,9 @@ def test_a_wrong_use_is_answered_in_one_sentence(two: Repository, argv: list[str
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
-def test_mlflow_has_the_numbers_of_the_tables(
-    study: Repository, empty_database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mlflow_has_the_numbers_of_the_tables(study: Repository, empty_database: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from pipeline.stages.sync import sync
 
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (study.root / "mlflow.db").write_bytes(empty_database.read_bytes())
     (study.root / ".gitignore").write_text("/mlflow.db*\n/mlartifacts/\n/.checkpoints/\n/build/\n/store/\n")
     (study.root / "params.yaml").write_text("data: {dataset: digits}\nvariants: {base: {}, kept: {}, new: {}}\n")
