@@ -234,13 +234,15 @@ def test_effects_regions_and_intervals_stand_in_margins() -> None:
     """In logarithms of 1.25. A bound without a margin stands at one; two points less, where one more is claimed, at -2."""
     reached = judgement("F", "supported", 0.997, 0.996, 0.998, rule="at least", bound=0.995, measure="late accuracy", reference=None)
     less = judgement("G", "contradicted", -0.02, -0.03, -0.01, rule="at least", bound=0.01, measure="own-image deletion", reference=None)
-    shown = {row.label[0]: row for row in verdicts.forest([*CLAIMS, reached, less]).draw.args[0]}
+    fewer = judgement("H", "not decided", 0.9, 0.8, 1.1, rule="less", bound=None, measure="late test error")  # no effect is its bound
+    shown = {row.label[0]: row for row in verdicts.forest([*CLAIMS, reached, less, fewer]).draw.args[0]}
     far = math.inf
     for id, numbers in {
         "A": (0, -0.472165, 0.427125, -1, 1),
         "B": (2, 1, 3.106284, -far, -1),
         "F": (3, 2, 4, 1, far),
         "G": (-2, -3, -1, 1, far),
+        "H": (-0.661701, -1.401419, 0.598581, -far, 0),
     }.items():
         assert (shown[id].effect, shown[id].low, shown[id].high, *shown[id].region) == pytest.approx(numbers, abs=1e-6)
     colours = {id: (row.colour, row.hollow) for id, row in shown.items()}

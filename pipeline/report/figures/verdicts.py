@@ -28,7 +28,8 @@ def _in_margins(finding: Finding) -> list[float] | None:
     """The effect, the interval's ends and the region's ends; None where there is no interval.
 
     The margin is the distance from no effect to the bound; of a region with two ends, half of their distance, counted from the middle.
-    A bound at no effect, or on a level of accuracy, has no margin: there the unit is half the interval's width, and the bound stands at 1.
+    A bound at no effect, or on a level of accuracy, has no margin: there the unit is half the interval's width. No effect stands at 0, a
+    level at 1.
     """
     if finding.effect is None or finding.interval is None:
         return None
@@ -44,7 +45,7 @@ def _in_margins(finding: Finding) -> list[float] | None:
         start, unit = 0.0, abs(bound)
     else:
         unit = (high - low) / 2 or 1.0
-        start = bound - unit if math.isfinite(ends[0]) else bound + unit
+        start = 0.0 if not bound else bound - unit if math.isfinite(ends[0]) else bound + unit
     return [(x - start) / unit for x in values]
 
 
@@ -74,7 +75,7 @@ def forest(judgements: Sequence[Judgement], *, sentences: bool = False) -> Pictu
             made.append(Row(label, effect, low, high, colour, judgement.verdict, colour == MUTED, region=(ends[0], ends[1])))
     caption = (
         "The deciding effect of each claim with its interval, in units of the claim's margin. Green: where the claim puts it. 0 is no "
-        "effect, of claims without a margin 1 or −1, where the green begins. Open signs are observations, which decide nothing. "
+        "effect. Open signs are observations, which decide nothing. "
         "[How to read it](method.md#the-figure-of-all-claims)."
     )
     inches = 0.06 + 0.135 * max((row.label.count("\n") + 1 for row in made), default=1)
