@@ -114,6 +114,9 @@ def test_the_filters_of_the_document_and_of_the_views(project: Path, uri: str, s
     assert {key.rpartition(".")[2] for key in tags if key.startswith("mlflow.sharedViewState.")} == set(views)
     for view in views.values():
         assert json.loads(json.loads(tags[f"mlflow.sharedViewState.{view.key}"])["state"])["searchFilter"] == view.filter
+    found = {run.info.run_name: run.data.metrics for run in store.runs([store.experiment("digits")], "tags.kind = 'parent'")}
+    asked = found["sinusoidal"]["measure.late_test_error"]  # by claims
+    assert asked == pytest.approx(found["sinusoidal"]["late_test_error"], rel=1e-9)
     captioner = next(run for run in store.runs([store.experiment("digits")]) if run.info.run_name == "caption")
     assert "late_accuracy" not in captioner.data.metrics
     assert captioner.data.metrics["late_word_accuracy"] == pytest.approx(0.888333, abs=1e-6)
