@@ -26,7 +26,7 @@ from pipeline.params import load as load_params
 from pipeline.report.figures import rows
 from pipeline.report.figures.base import COLOURS, INK, Picture
 from pipeline.report.figures.rows import Row
-from pipeline.report.text import digits
+from pipeline.report.text import digits, estimate
 from pipeline.report.words import listed
 from pipeline.study import Training, load
 from pipeline.study.effects import contrast, look_level, mapped
@@ -64,10 +64,10 @@ def pairs(params: Params, mnist: Mapping[str, Training], fashion: Mapping[str, T
     for part in ranking(params.ranking, mnist, level):
         if part.name in there:
             sides = [np.log(late(runs[name].test_error)) for runs in (fashion, mnist) for name in (part.variant, part.reference)]
-            estimate = contrast(*sides)
-            ends = estimate.interval(level)
+            found = contrast(*sides)
+            ends = found.interval(level)
             assert ends is not None  # `ranking` leaves out a side of one seed
-            made.append(Pair(part, there[part.name], math.exp(estimate.mean), mapped(ends, math.exp)))
+            made.append(Pair(part, there[part.name], math.exp(found.mean), mapped(ends, math.exp)))
     return made
 
 
@@ -95,13 +95,11 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
     kept = [pair for pair in found if pair.keeps]
     apart = [pair for pair in found if not pair.interval.low <= 1 <= pair.interval.high]
     lines = [
-        f"- {part.name}: {digits(pair.fashion.ratio)} times the errors, where MNIST has {digits(pair.mnist.ratio)}"
+        f"- {pair.fashion.name}: {digits(pair.fashion.ratio)} times the errors, where MNIST has {digits(pair.mnist.ratio)}"
         for pair in apart
-        for part in (pair.fashion,)
     ]
     verdicts = fashion.claims.set_index("claim")["verdict"]
     numbers = sorted({len(fashion.trainings[name].seeds) for pair in found for name in (pair.fashion.variant, pair.fashion.reference)})
-    ratio = lambda part: f"{digits(part.ratio)} [{digits(part.interval.low)} to {digits(part.interval.high)}]"  # noqa: E731
     return "\n".join(
         [
             "# Which parts matter on Fashion-MNIST",
@@ -131,9 +129,9 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
                 [
                     [
                         pair.mnist.name,
-                        ratio(pair.mnist),
-                        ratio(pair.fashion),
-                        f"{digits(pair.change)} [{digits(pair.interval.low)} to {digits(pair.interval.high)}]",
+                        estimate(pair.mnist.ratio, pair.mnist.interval, digits),
+                        estimate(pair.fashion.ratio, pair.fashion.interval, digits),
+                        estimate(pair.change, pair.interval, digits),
                         i,
                         places[pair.fashion.name],
                     ]

@@ -151,15 +151,13 @@ def overlay(study: Mapping[str, Any], change: Any) -> dict[str, Any]:
         name: _merge({key: value for key, value in (one or {}).items() if key not in alike}, own.get(name, {}))
         for name, one in study["variants"].items()
     }
-    # Checked with the study's data set: that of the change may be too small for variants that go.
-    whole = params.parse({key: value for key, value in merged.items() if key not in _CLAIMS} | {"data": study["data"]})
+    # Checked with the study's data set and with all variants: that of the change may be too small for those that go. Experiments and claims
+    # of the study are cut later; the change's own have to be right as they stand.
+    checked = {key: value for key, value in merged.items() if key not in _CLAIMS or key in {*change, "claims"}}
+    whole = params.parse(checked | {"data": study["data"]})
     kept = [name for name in study["variants"] if name in own] or list(study["variants"])
     merged["variants"] = {name: whole.difference(name) for name in kept}  # all, because the variant that it starts from may go
     cut = {name: _cut(one, merged["variants"].keys()) for name, one in (merged.get("experiments") or {}).items()}
-    for name, one in (change.get("experiments") or {}).items():
-        for variant in one.get("variants") or ():
-            if variant not in study["variants"]:
-                raise UserError(f"experiments.{name}.variants: there is no {shown(variant)}{nearest(variant, study['variants'])}.")
     merged["experiments"] = {name: one for name, one in cut.items() if len(one["variants"]) > 1 and one["baseline"] in one["variants"]}
     params.parse(merged)
     return merged

@@ -110,6 +110,10 @@ def test_a_wrong_overlay_is_one_sentence_that_names_its_file(root: Path, own: di
         "trian: ": {"trian": {}},
         "train.epoch: ": {"train": {"epoch": 3}},
         "claims.W9.": {"claims": {"W9": {}}},
+        "experiments.p": {"experiments": {"p": None}},
+        "experiments.p.variants: there is no 'bsae'; the nearest is 'base'": {
+            "experiments": {"p": {"title": "P", "question": "Q?", "source": "a test", "baseline": "base", "variants": ["base", "bsae"]}}
+        },
     }
     changes |= {"variants.base.epoch: ": {"variants": {"base": {"epoch": 3}}}}
     for key, change in changes.items():
