@@ -15,7 +15,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # The code of this checkout, wherever a stage runs; and no other project's settings.
 export PYTHONPATH := $(CURDIR)
-unexport $(shell cat pipeline/foreign-variables.txt)
+unexport $(shell cat pipeline/system/foreign-variables.txt)
 # What DVC gives to its stages is for those that it starts itself: a shell inside a stage of another project has it, too.
 unexport DVC_ROOT DVC_EXP_NAME DVC_EXP_BASELINE_REV DVC_STAGE
 export MLFLOW_DISABLE_TELEMETRY := true

@@ -24,11 +24,12 @@ import pandas as pd
 from benchmarks import gpu, overheads, page, results
 from benchmarks.measure import IMPLEMENTATIONS, time_one
 from pipeline.data.datasets import load
-from pipeline.errors import UserError, run_command
-from pipeline.files import write_json, write_text
 from pipeline.kernels import attention_path
-from pipeline.provenance import device_name, versions
-from pipeline.runner.pool import die_with_parent, why_no_gpu
+from pipeline.runner.pool import why_no_gpu
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import write_json, write_text
+from pipeline.system.processes import die_with_parent
+from pipeline.system.provenance import device_name, versions
 from pipeline.timing.load import wait_until_quiet
 from pipeline.timing.rounds import THRESHOLD, run_rounds
 

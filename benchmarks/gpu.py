@@ -25,10 +25,10 @@ from benchmarks import loops, ours, peers, results
 from benchmarks.measure import FULL, THESIS
 from benchmarks.page import commit, grid
 from pipeline.data.datasets import Dataset
-from pipeline.errors import first_line
-from pipeline.files import write_json, write_text
 from pipeline.params import ModelSettings, Params, load
-from pipeline.provenance import device_name, versions
+from pipeline.system.errors import first_line
+from pipeline.system.files import write_json, write_text
+from pipeline.system.provenance import device_name, versions
 from pipeline.timing.rounds import Say, run_rounds
 from pipeline.training.engine import Trainer
 from pipeline.training.fused import make_trainer, why_not

@@ -13,9 +13,9 @@ from benchmarks.loops import BATCH_SIZE, EPOCH_STEPS, LEARNING_RATE, Timing
 from pipeline.data.datasets import Dataset, load
 from pipeline.models import build, count_parameters
 from pipeline.params import DataSettings, ModelSettings, TrainSettings, VariantSettings
-from pipeline.provenance import code_hash
 from pipeline.runner import pool
 from pipeline.runner.train import makespan
+from pipeline.system.provenance import code_hash
 from pipeline.timing.load import LoadMeter
 from pipeline.training.engine import Trainer, keep_freed_memory, set_reproducible
 

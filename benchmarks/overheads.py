@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import params
-from pipeline.errors import UserError
+from pipeline.system.errors import UserError
 from pipeline.timing.load import wait_until_quiet
 from pipeline.timing.rounds import THRESHOLD, Say
 

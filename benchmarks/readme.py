@@ -17,8 +17,8 @@ from typing import Any
 import pandas as pd
 
 from benchmarks import page, results
-from pipeline.errors import UserError, run_command
-from pipeline.files import write_text
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import write_text
 
 ROOT = Path(__file__).parent.parent
 _MARKED = re.compile(r"(<!-- speed of (\S+) -->\n).*?(<!-- end of speed -->)", flags=re.DOTALL)

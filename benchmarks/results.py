@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pipeline.errors import UserError
-from pipeline.provenance import git_state
+from pipeline.system.errors import UserError
+from pipeline.system.provenance import git_state
 
 # A row is a timing: its round and its place in the round's random order, both from 1; an epoch of one seed, 469 steps; the share of the
 # machine that other processes used; whether that was little enough for the timing to count.

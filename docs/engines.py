@@ -17,10 +17,10 @@ import torch
 
 from benchmarks.page import grid
 from pipeline import params
-from pipeline.errors import run_command
-from pipeline.files import write_text
 from pipeline.kernels.fused_vit import SOURCE, macros
 from pipeline.params import ModelSettings
+from pipeline.system.errors import run_command
+from pipeline.system.files import write_text
 from pipeline.training.fused import why_not
 
 ROOT = Path(__file__).parent.parent

@@ -21,8 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pipeline.environment import clean
-from pipeline.errors import UserError, run_command
+from pipeline.system.environment import clean
+from pipeline.system.errors import UserError, run_command
 
 DOCS = Path(__file__).parent
 _WAIT_SECONDS = 120.0

@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline import provenance
-from pipeline.errors import UserError, run_command
 from pipeline.params import DataSettings, Params, VariantSettings, load
 from pipeline.runner import pool
 from pipeline.runner.seeds import folder, read
+from pipeline.system import provenance
+from pipeline.system.errors import UserError, run_command
 from pipeline.training import tasks
 from pipeline.training.fused import why_not
 

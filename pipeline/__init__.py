@@ -3,6 +3,6 @@
 import sys
 
 if sys.argv[:1] == ["-m"]:  # true while Python searches for the module of `python -m pipeline...`
-    from pipeline.environment import clean
+    from pipeline.system.environment import clean
 
     clean()

@@ -21,8 +21,8 @@ from hypothesis import settings
 
 from pipeline import params
 from pipeline.commands.profiles import write_settings
-from pipeline.environment import clean
 from pipeline.params import data
+from pipeline.system.environment import clean
 from pipeline.tracking.store import Store
 from tests.helpers import ROOT, STUDY, variant
 
@@ -314,7 +314,7 @@ def tiny_trainer(tiny_settings: Callable[..., VariantSettings], one_thread: None
 @pytest.fixture
 def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
     """Makes timings: writes timing/cpu.json with known ratios as published, and reads it; the fast path takes a fifth of the time."""
-    from pipeline.study.files import TIMINGS
+    from pipeline.system.paths import TIMINGS
     from pipeline.timing import results
     from pipeline.timing.profile import GROUPS
     from pipeline.timing.subjects import entries

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.environment import FOREIGN
+from pipeline.system.environment import FOREIGN
 from tests.helpers import ROOT
 
 GIVEN = re.findall(r"^GIVEN := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)[0].split()

@@ -13,8 +13,8 @@ import yaml
 
 from docs import on_a_gpu
 from pipeline import params
-from pipeline.provenance import training_code
 from pipeline.runner import seeds, train
+from pipeline.system.provenance import training_code
 from pipeline.training.tasks import data_digest
 from tests.conftest import small_study
 

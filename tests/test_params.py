@@ -19,9 +19,9 @@ from pandas._libs.parsers import STR_NA_VALUES
 from pipeline import params
 from pipeline.commands.profiles import write_settings
 from pipeline.data.datasets import load
-from pipeline.errors import UserError
 from pipeline.measures import PROBES, TIMING_RULES
 from pipeline.params import data
+from pipeline.system.errors import UserError
 from tests.helpers import ROOT, STUDY
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+from collections import defaultdict
 from collections.abc import Iterable
+from graphlib import TopologicalSorter
 
 import pytest
 
-from pipeline.provenance import git
+from pipeline.system.provenance import git
 from tests.helpers import ROOT
 
 ENGINE = "pipeline/kernels/fused_vit"  # the GPU's, which has its own design
@@ -47,3 +50,19 @@ def sizes() -> dict[str, int]:
 @pytest.mark.parametrize(("what", "limit", "aim"), LIMITS)
 def test_nothing_grows_without_a_word(sizes: dict[str, int], what: str, limit: int, aim: int) -> None:
     assert sizes[what] <= limit, f"{what}: {sizes[what]:,}, of at most {limit:,}; the aim is {aim:,}"
+
+
+def test_imports_go_one_way_between_few_rooms() -> None:
+    arrows = defaultdict[str, set[str]](set)
+    for path in sorted((ROOT / "pipeline").glob("*/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{name}" for name in names]
+            rooms = {name.split(".")[1] for name in names if name.startswith("pipeline.")}
+            arrows[path.relative_to(ROOT / "pipeline").parts[0]] |= rooms
+    for room, others in arrows.items():
+        others.discard(room)
+    TopologicalSorter(arrows).prepare()  # raises CycleError where some lead back
+    assert len(arrows) <= 16
+    assert sum(map(len, arrows.values())) <= 80

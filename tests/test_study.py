@@ -21,12 +21,12 @@ from pipeline.commands.compare import main as compare
 from pipeline.data.datasets import load as load_arrays
 from pipeline.params import DataSettings, Params, VariantSettings
 from pipeline.params import load as load_params
-from pipeline.provenance import git
 from pipeline.report import pages, reference
 from pipeline.runner import seeds
 from pipeline.study import Training, load, tables
 from pipeline.study.claims import judge
 from pipeline.study.results import load_current
+from pipeline.system.provenance import git
 from pipeline.timing.results import load as load_timings
 from pipeline.training.engine import Trainer, set_reproducible
 from tests.helpers import ROOT, approve, finish

@@ -19,14 +19,14 @@ from typing import cast
 
 import numpy as np
 
-from pipeline.errors import run_command
-from pipeline.files import replacing
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings
-from pipeline.provenance import ROOT
 from pipeline.study.claims import judge
 from pipeline.study.effects import look_orders
 from pipeline.study.training import Training
+from pipeline.system.errors import run_command
+from pipeline.system.files import replacing
+from pipeline.system.provenance import ROOT
 
 TABLE = ROOT / "pipeline/report/error_rates.csv"
 LOOKS = (6, 10, 20, 100)

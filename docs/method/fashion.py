@@ -18,8 +18,6 @@ import numpy as np
 from scipy import stats
 
 from docs.method.judge_rates import table
-from pipeline.errors import run_command
-from pipeline.files import replacing, write_text
 from pipeline.measures import late
 from pipeline.params import Params
 from pipeline.params import load as load_params
@@ -32,6 +30,8 @@ from pipeline.study import Training, load
 from pipeline.study.effects import contrast, look_level, mapped
 from pipeline.study.ranking import SMALL, Part, ranking
 from pipeline.study.statistics import Interval
+from pipeline.system.errors import run_command
+from pipeline.system.files import replacing, write_text
 
 DOCS = Path(__file__).parents[1]
 KEPT, PAGE, BUILT = DOCS / "fashion", DOCS / "fashion.md", DOCS.parent / "build" / "fashion"

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pipeline.errors import UserError, run_command
-from pipeline.files import replacing
 from pipeline.params import ClaimSettings, load
-from pipeline.provenance import mapping
-from pipeline.study.files import Files
 from pipeline.study.fixed import SHORT, TABLE
 from pipeline.study.git import Repository
 from pipeline.study.results import load as load_study
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import replacing
+from pipeline.system.paths import Files
+from pipeline.system.provenance import mapping
 
 _WORDS = dict.fromkeys(("source", "sentence", "measured", "margin"), "-")  # which no digest has
 

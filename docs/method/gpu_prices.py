@@ -10,10 +10,10 @@ import argparse
 from pathlib import Path
 
 from docs.method.judge_rates import table, write_between
-from pipeline.errors import run_command
 from pipeline.params import load as load_params
 from pipeline.study.claims import judge
 from pipeline.study.results import load_current
+from pipeline.system.errors import run_command
 
 PAGE = Path(__file__).parents[1] / "machines.md"
 MARKS = ("<!-- counted by python -m docs.method.gpu_prices -->\n", "<!-- end of what is counted -->\n")

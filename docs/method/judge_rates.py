@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.errors import UserError, run_command
-from pipeline.files import write_text
 from pipeline.measures import late
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import load as load_params
@@ -24,6 +22,8 @@ from pipeline.study.effects import look_level
 from pipeline.study.proposals import LOOKS, MARGIN, UNDECIDED, error_of, judge, looks_up_to
 from pipeline.study.ranking import ranking
 from pipeline.study.statistics import LEVEL
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import write_text
 
 PAGE = Path(__file__).parents[1] / "judge.md"
 BEGIN, END = "<!-- counted by python -m docs.method.judge_rates -->\n", "<!-- end of what is counted -->\n"

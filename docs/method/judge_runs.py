@@ -19,10 +19,10 @@ import yaml
 
 from docs.method.judge_rates import PAGE, table, write_between
 from pipeline.commands import study
-from pipeline.errors import run_command
-from pipeline.provenance import ROOT, device_name, git
 from pipeline.report.text import digits
 from pipeline.study.proposals import STATUS
+from pipeline.system.errors import run_command
+from pipeline.system.provenance import ROOT, device_name, git
 
 MARKS = ("<!-- recorded by python -m docs.method.judge_runs -->\n", "<!-- end of what is recorded -->\n")
 _TRAIN = {"schedule": "constant", "learning_rate": 0.01, "epochs": 30}

@@ -12,12 +12,12 @@ import math
 
 import numpy as np
 
-from pipeline.errors import run_command
 from pipeline.measures import late
 from pipeline.params import load
 from pipeline.study.claims import DECIDED, QUARTER, judge
 from pipeline.study.effects import contrast
 from pipeline.study.results import load_current
+from pipeline.system.errors import run_command
 
 
 def main(argv: list[str]) -> None:

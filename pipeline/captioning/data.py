@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.data import datasets
 from pipeline.data.datasets import Dataset
-from pipeline.errors import UserError
-from pipeline.files import DamagedError, read_sealed_json
+from pipeline.system.errors import UserError
+from pipeline.system.files import DamagedError, read_sealed_json
 
 if TYPE_CHECKING:
     from pipeline.captioning.scenes import Scenes

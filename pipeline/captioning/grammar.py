@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Literal, get_args
 
-from pipeline.errors import UserError
 from pipeline.params import DATASETS, nearest
+from pipeline.system.errors import UserError
 
 PAD, BOS, EOS = 0, 1, 2  # the first words of every vocabulary: padding after the end, the start, the end
 MAX_WORDS = 17  # words of a caption, without these

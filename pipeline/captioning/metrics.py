@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.captioning.grammar import EOS, PHRASINGS, Grammar
-from pipeline.measures.definitions import FloatArray
 
 Captions = npt.NDArray[np.uint8]
+FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Measures = dict[str, npt.NDArray[Any]]  # by name, one row per scene

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from pipeline.captioning.grammar import PHRASINGS, Grammar, Scene, Words, grammar_of
 from pipeline.data.datasets import Dataset
-from pipeline.errors import UserError
-from pipeline.files import DamagedError, read_sealed_json, replacing, sealed_json, write_json
 from pipeline.models.dropout import mix
 from pipeline.params import ScenesSettings
+from pipeline.system.errors import UserError
+from pipeline.system.files import DamagedError, read_sealed_json, replacing, sealed_json, write_json
 
 SPLITS = ("train", "validation", "test")
 SCENES = Path("data/scenes")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from pipeline.measures.definitions import FloatArray
+from pipeline.captioning.metrics import FloatArray
 
 
 def advantages(rewards: FloatArray) -> FloatArray:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.errors import UserError, first_line, run_command
 from pipeline.params import VariantSettings, load, nearest, shown
 from pipeline.runner import seeds
-from pipeline.study.files import ARRAYS, TRAININGS
+from pipeline.system.errors import UserError, first_line, run_command
+from pipeline.system.paths import ARRAYS, TRAININGS
 
 if TYPE_CHECKING:
     from torch import nn

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.errors import run_command
 from pipeline.measures import TIMING_RULES
 from pipeline.params import AnyModelSettings, ClaimSettings, Params, load, nearest
+from pipeline.system.errors import run_command
 
 _WIDTH = 120  # characters of a line that goes to a file or a pipe
 _NAME = 30  # characters of a name that stands on one line

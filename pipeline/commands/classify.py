@@ -12,12 +12,12 @@ import numpy as np
 
 from pipeline.commands.caption import networks, number, read
 from pipeline.commands.profiles import from_root
-from pipeline.errors import UserError, run_command
-from pipeline.files import replacing
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ModelSettings, VariantSettings, load, nearest, shown
 from pipeline.runner import seeds
-from pipeline.study.files import FINISHED, TRAININGS
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import replacing
+from pipeline.system.paths import FINISHED, TRAININGS
 
 PICTURE = Path("build/classify.png")
 _SHOWN = 8  # seeds whose maps the picture has

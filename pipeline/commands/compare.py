@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.errors import UserError, run_command
-from pipeline.files import write_text
-from pipeline.provenance import mapping
 from pipeline.report import text
 from pipeline.study import Study, Training, load
 from pipeline.study.effects import contrast, of_shares
 from pipeline.study.git import Repository
 from pipeline.study.statistics import Interval, holm, sign_flip_p
 from pipeline.study.training import CAUSES
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import write_text
+from pipeline.system.provenance import mapping
 
 ALPHA = 0.05
 LIMIT = 60_000  # characters; a comment on a git host holds 65,536
@@ -124,18 +124,11 @@ def read(source: str, *, mlflow: bool = False) -> Side:
         UserError: no such commit, no results there, a damaged file, or a store that cannot be read.
     """
     if Path(source or ".").is_dir():
-        root = Path(source) if source else Repository.around(Path.cwd()).root
-        name, source = code(source) if source else "the working tree", str(root)
+        name, source = (code(source), source) if source else ("the working tree", str(Repository.around(Path.cwd()).root))
     else:
-        repository = Repository.around(Path.cwd())
-        commit = repository.commit(source)
-        name, root = code(source) + ("" if commit.startswith(source) else f" ({commit[:10]})"), repository.root
-    store = None
-    if mlflow:
-        from pipeline.tracking.read import address
-
-        store = address(root)
-    return Side(name, load(source, store=store))
+        commit = Repository.around(Path.cwd()).commit(source)
+        name = code(source) + ("" if commit.startswith(source) else f" ({commit[:10]})")
+    return Side(name, load(source, store="" if mlflow else None))
 
 
 def compare(base: Side, head: Side) -> Comparison:

@@ -15,14 +15,14 @@ import pandas as pd
 from markdown_it import MarkdownIt
 
 from pipeline.commands.profiles import from_root
-from pipeline.errors import UserError, run_command
-from pipeline.files import replacing
 from pipeline.params import load, nearest
 from pipeline.report import pages, text
 from pipeline.report.experiment import Table
 from pipeline.report.figures.base import pdf
 from pipeline.report.words import MINUS
 from pipeline.study.results import load_current
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import replacing
 
 FOLDER = Path("build/export")
 _ESTIMATE = re.compile(r"(\S+) \[(\S+) to (\S+)\]")

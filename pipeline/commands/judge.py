@@ -23,15 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.commands import profiles, repro, worktree
-from pipeline.errors import UserError, run_command
 from pipeline.evaluation.evaluate import evaluate
 from pipeline.evaluation.records import Records
-from pipeline.files import DamagedError, read_sealed_json, replacing, sealed_json, write_json
 from pipeline.measures import MEASURES, Measure, NotFormed, NotMeasured
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params, VariantSettings, load, nearest, shown
 from pipeline.params.study import has_probe
-from pipeline.provenance import training_code
 from pipeline.report import text
 from pipeline.report.figures import Picture, panels
 from pipeline.report.figures.panels import Panel, of_epochs
@@ -40,8 +37,11 @@ from pipeline.runner.seeds import Finished
 from pipeline.runner.train import survey, train
 from pipeline.study import Training, tables
 from pipeline.study.claims import measure_values
-from pipeline.study.files import CHECKPOINTS
 from pipeline.study.proposals import LOOKS, MARGIN, STATUS, UNDECIDED, Look, error_of, judge, looks_up_to
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import DamagedError, read_sealed_json, replacing, sealed_json, write_json
+from pipeline.system.paths import CHECKPOINTS
+from pipeline.system.provenance import training_code
 from pipeline.training.tasks import data_digest
 
 PAGE = Path("build/judge.md")

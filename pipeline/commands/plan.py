@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.commands import profiles, repro
 from pipeline.commands.catalogue import show
-from pipeline.errors import run_command
 from pipeline.params import load
 from pipeline.runner import pool
 from pipeline.runner.progress import duration
 from pipeline.runner.train import Entry, cost, estimated, makespan, recorded, survey
+from pipeline.system.errors import run_command
 
 
 def main(argv: list[str]) -> None:

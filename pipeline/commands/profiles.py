@@ -20,9 +20,9 @@ import yaml
 from pipeline import params
 from pipeline.commands.catalogue import without_experiment
 from pipeline.commands.repro import reproduce
-from pipeline.errors import UserError, run_command
-from pipeline.files import write_changed
 from pipeline.params import nearest, shown
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import write_changed
 
 ROOT = Path(__file__).parent.parent.parent
 _CLAIMS = ("experiments", "claims", "ranking")  # sections of claims.yaml

@@ -18,10 +18,11 @@ from filelock import FileLock, Timeout
 
 from pipeline import params
 from pipeline.data.fetch import is_noted
-from pipeline.errors import UserError, run_command
-from pipeline.files import replacing
-from pipeline.provenance import check_git
-from pipeline.runner.pool import choose_processes, die_with_parent
+from pipeline.runner.pool import choose_processes
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import replacing
+from pipeline.system.processes import die_with_parent
+from pipeline.system.provenance import check_git
 
 LOCK = "dvc.lock"
 COPY = Path(".checkpoints/dvc.lock")  # as it was before DVC was started; here while DVC runs, or if it was killed

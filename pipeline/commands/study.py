@@ -17,10 +17,10 @@ import yaml
 
 from pipeline import params
 from pipeline.commands.profiles import stages_of
-from pipeline.errors import UserError, run_command
-from pipeline.files import write_text
 from pipeline.params.data import RECORD
-from pipeline.provenance import ROOT, check_git, git
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import write_text
+from pipeline.system.provenance import ROOT, check_git, git
 
 TEMPLATES = ROOT / "pipeline" / "templates" / "study"  # params.yaml, claims.yaml, README.md
 _TAKEN = (

@@ -13,10 +13,10 @@ import functools
 from pathlib import Path
 
 from pipeline.commands import profiles, repro
-from pipeline.errors import UserError, run_command
 from pipeline.params import Params, load, shown
 from pipeline.runner import pool, ray
 from pipeline.runner.train import survey, train
+from pipeline.system.errors import UserError, run_command
 
 
 def main(argv: list[str]) -> None:

@@ -20,18 +20,19 @@ import numpy as np
 
 from pipeline.captioning.data import SCENES
 from pipeline.commands.repro import data_stage, reproduce
-from pipeline.errors import UserError, run_command
 from pipeline.evaluation import inference
 from pipeline.evaluation.evaluate import difference, elsewhere
+from pipeline.evaluation.group import Task
 from pipeline.evaluation.records import Records
 from pipeline.params import Params, VariantSettings, shown
 from pipeline.params import load as load_params
-from pipeline.provenance import device_name, same_processor, training_code
 from pipeline.runner import pool, seeds
 from pipeline.runner.seeds import Finished
 from pipeline.runner.train import Entry, plan, train
-from pipeline.study.files import ARRAYS, TABLES, TRAININGS
 from pipeline.study.results import load_current
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.paths import ARRAYS, TABLES, TRAININGS
+from pipeline.system.provenance import device_name, same_processor, training_code
 from pipeline.training.tasks import data_digest
 
 # This share of a figure's colour values may differ, because another kind of processor may round a coordinate otherwise.
@@ -97,7 +98,7 @@ def retest(params: Params, records: Records, chosen: Mapping[str, int]) -> list[
         try:
             stored[variant] = _stored(params, records, variant, seed)
             place = records.training(variant)
-            tasks.append(inference.Task(variant, params.resolve(variant), (seed,), (), device, place, ARRAYS))
+            tasks.append(Task(variant, params.resolve(variant), (seed,), (), device, place, ARRAYS))
         except UserError as error:
             said[variant] = f"not verified: {error}"
     for task, found in inference.run(tasks, len(pool.choose_cards(device))) if tasks else ():

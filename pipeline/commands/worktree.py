@@ -13,12 +13,12 @@ from pathlib import Path
 
 from pipeline import params
 from pipeline.commands.repro import run
-from pipeline.errors import UserError
-from pipeline.files import write_text
 from pipeline.params import Params
-from pipeline.provenance import code_hash, code_of, git
-from pipeline.study.files import ARRAYS, CHECKPOINTS, CONFIGS, FINISHED
 from pipeline.study.git import Repository
+from pipeline.system.errors import UserError
+from pipeline.system.files import write_text
+from pipeline.system.paths import ARRAYS, CHECKPOINTS, CONFIGS, FINISHED
+from pipeline.system.provenance import code_hash, code_of, git
 
 _LOCK = "requirements.lock"
 _LEFT_OUT = ("benchmarks", "docs", "reports", "results", "store", "tables", "tests", "timing")  # which training does without

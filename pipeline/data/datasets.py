@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import UserError
 from pipeline.params import DataSettings
+from pipeline.system.errors import UserError
 
 ARRAYS = {
     "train_images": "train-images-idx3-ubyte.gz",

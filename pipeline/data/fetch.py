@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 import pooch
 
 from pipeline.data import own
-from pipeline.errors import UserError, first_line
-from pipeline.files import replacing, write_json
 from pipeline.params import DATASETS, DataSettings
+from pipeline.system.errors import UserError, first_line
+from pipeline.system.files import replacing, write_json
 
 MANIFEST = "manifest.json"
 _TIMEOUT = 10.0  # seconds without a byte, after which the next mirror is asked

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.data.datasets import ARRAYS, Array, split, verified
-from pipeline.errors import UserError
 from pipeline.params import DataSettings
+from pipeline.system.errors import UserError
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _TEST = ("test", "val", "valid", "validation")

@@ -16,7 +16,7 @@ from pipeline.captioning.grammar import PHRASINGS, grammar_of
 from pipeline.captioning.learning import EVALUATION_BATCH, evaluate, scenes_right, shifted
 from pipeline.captioning.model import CaptionModel
 from pipeline.captioning.scenes import compose
-from pipeline.evaluation.inference import Result, Task
+from pipeline.evaluation.group import Result, Task
 from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.training.classification import pixels
 from pipeline.training.stack import Stack

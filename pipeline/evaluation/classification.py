@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate, pad
 from pipeline.data.datasets import Dataset
 from pipeline.evaluation import recurrence, saturation
 from pipeline.evaluation.attention import NUM_IMAGES, probe
-from pipeline.evaluation.inference import Result, Task
+from pipeline.evaluation.group import Result, Task
 from pipeline.measures.definitions import EMPTY_ROWS, SHIFTS, SIZES, FloatArray
 from pipeline.measures.positions import table_correlation
 from pipeline.models.positions import interpolated, sincos2d_table, sinusoidal_table

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pipeline.errors import UserError
 from pipeline.evaluation import inference
-from pipeline.evaluation.inference import Result, Task
+from pipeline.evaluation.group import Result, Task
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.params import Params, VariantSettings
-from pipeline.provenance import device_name, same_processor, versions
 from pipeline.runner import pool, seeds
 from pipeline.runner.seeds import Finished
+from pipeline.system.errors import UserError
+from pipeline.system.provenance import device_name, same_processor, versions
 
 # What rounding may change in an evaluation on another kind of processor: the share of predictions or words, and a number.
 _OTHER, _RELATIVE, _ABSOLUTE = 0.01, 0.05, 0.002

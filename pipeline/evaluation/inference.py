@@ -7,7 +7,7 @@ import os
 from collections.abc import Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from multiprocessing import get_context
@@ -16,59 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.errors import UserError
+from pipeline.evaluation.group import Result, Task
 from pipeline.measures.definitions import FIRST_STEPS, FloatArray
 from pipeline.measures.traces import loss_spikes, steps_to_loss
-from pipeline.params import VariantSettings
-from pipeline.runner import pool, seeds
-from pipeline.study.files import FINISHED
+from pipeline.runner import seeds
+from pipeline.system.errors import UserError
+from pipeline.system.processes import die_with_parent
 from pipeline.training import tasks
 
 if TYPE_CHECKING:
     import torch
-
-
-@dataclass(frozen=True)
-class Task:
-    """One group of seeds of a variant: a stack on CUDA, a single seed on the CPU.
-
-    Attributes:
-        training: `store/trainings/VARIANT.safetensors`.
-        arrays: `data/arrays`.
-        finished: where the weights of other seeds than the first lie.
-    """
-
-    variant: str
-    settings: VariantSettings
-    seeds: tuple[int, ...]
-    probes: tuple[str, ...]
-    device: str
-    training: Path
-    arrays: Path
-    finished: Path = FINISHED
-
-
-@dataclass(frozen=True)
-class Result:
-    """The measurements of a group's weights.
-
-    Attributes:
-        losses: (seed,) float64, mean cross-entropy in the training's own test.
-        accuracies: (seed,) float64, accuracy in that test.
-        num_tests: number of examples in that test.
-        columns: (seed,) float64 each, by name: the other measures.
-        arrays: (seed, ...) each, by name: what the predictions' file stores for every seed.
-        shared: what it stores only once, from the first group.
-        attention: the kernel that ran, as `pipeline.models.attention_kernel` names it.
-    """
-
-    losses: FloatArray
-    accuracies: FloatArray
-    num_tests: int
-    columns: dict[str, FloatArray]
-    arrays: dict[str, np.ndarray]
-    shared: dict[str, np.ndarray]
-    attention: str = ""
 
 
 def run(groups: Sequence[Task], processes: int) -> Generator[tuple[Task, Result | UserError]]:
@@ -106,7 +63,7 @@ def _attempt(task: Task) -> Result | UserError:
 
 def _start(parent: int, device: str) -> None:
     """Initialises a worker process."""
-    pool.die_with_parent(parent)
+    die_with_parent(parent)
     _set_up(device)
 
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.files import replacing, write_changed
 from pipeline.measures import PROBES
 from pipeline.params import Params
-from pipeline.provenance import EVALUATION_CODE, code_hash, versions
 from pipeline.runner import seeds
-from pipeline.study.files import ARRAYS, FINISHED, PREDICTIONS, TABLES, TRAININGS
+from pipeline.system.files import replacing, write_changed
+from pipeline.system.paths import ARRAYS, FINISHED, PREDICTIONS, TABLES, TRAININGS
+from pipeline.system.provenance import EVALUATION_CODE, code_hash, versions
 from pipeline.training.tasks import data_digest
 
 

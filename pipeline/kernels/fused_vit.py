@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pipeline.errors import first_line
-from pipeline.files import DamagedError, read_sealed, write_sealed
 from pipeline.kernels.fused_vit_layout import Layout, macros, why_not
 from pipeline.params import ModelSettings
+from pipeline.system.errors import first_line
+from pipeline.system.files import DamagedError, read_sealed, write_sealed
 
 __all__ = ["CACHE", "SOURCE", "FusedVit", "FusedVitError", "Layout", "macros", "why_not"]
 

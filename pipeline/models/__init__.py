@@ -6,11 +6,11 @@ from pkgutil import resolve_name
 
 from torch import nn
 
-from pipeline.errors import UserError
 from pipeline.models.attention import attention_kernel
 from pipeline.models.pixels import standardize
 from pipeline.models.vit import VisionTransformer, attention_maps
 from pipeline.params import ARCHITECTURES, AnyModelSettings
+from pipeline.system.errors import UserError
 
 __all__ = ["VisionTransformer", "attention_kernel", "attention_maps", "build", "count_flops", "count_parameters"]
 

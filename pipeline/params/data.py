@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from pipeline.errors import UserError
 from pipeline.params.reading import nearest, refuse
+from pipeline.system.errors import UserError
 
 
 class Shape(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from pipeline.errors import UserError
+from pipeline.system.errors import UserError
 
 _LONGEST = 80  # characters of a wrong value in a sentence
 

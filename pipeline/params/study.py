@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from pipeline.errors import UserError
 from pipeline.measures import MEASURES, TIMING_RULES, Probe
 from pipeline.measures.definitions import SIZES
 from pipeline.params.architectures import ARCHITECTURES
@@ -21,6 +20,7 @@ from pipeline.params.model import AnyModelSettings, ModelSettings, NetworkSettin
 from pipeline.params.reading import nearest, read, refuse, sentence, shown
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
+from pipeline.system.errors import UserError
 
 # What params.yaml may leave out. The classes have no defaults for it, because a record of a training has every option.
 DEFAULTS: dict[str, dict[str, Any]] = {

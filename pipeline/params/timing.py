@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from pipeline.errors import UserError
 from pipeline.params.data import Settings, Shape
 from pipeline.params.model import ModelSettings
 from pipeline.params.reading import refuse, sentence
+from pipeline.system.errors import UserError
 
 
 class TimingSettings(Settings):

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.files import replacing
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import Params
@@ -27,12 +26,13 @@ from pipeline.report.figures.verdicts import forest
 from pipeline.study import Training
 from pipeline.study.claims import DECIDED, Judgement, Verdict, is_timed, judge
 from pipeline.study.effects import look_level
-from pipeline.study.files import ARRAYS
 from pipeline.study.fixed import fixed
 from pipeline.study.ranking import ranking
 from pipeline.study.results import load_dataset, summarized
 from pipeline.study.selection import select
 from pipeline.study.statistics import LEVEL, summarize
+from pipeline.system.files import replacing
+from pipeline.system.paths import ARRAYS
 from pipeline.timing.results import Timings, main_device
 from pipeline.timing.results import load as load_timings
 

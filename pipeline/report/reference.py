@@ -15,9 +15,9 @@ from pipeline.params.model import BaselineSettings, CaptionerSettings, ModelSett
 from pipeline.params.study import ClaimSettings, ComparisonSettings, ExperimentSettings
 from pipeline.params.timing import TimingSettings
 from pipeline.params.train import TrainSettings
-from pipeline.provenance import ROOT
 from pipeline.report import text
 from pipeline.report.figures.base import REGISTERED
+from pipeline.system.provenance import ROOT
 
 PATH = Path("docs/reference.md")
 # (heading, where they stand, class, the part of params.yaml that has values and comments)

@@ -7,7 +7,6 @@ by pipe. A worker ends with its parent. When a worker dies, the caller decides w
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import datetime
 import functools
 import gc
@@ -15,7 +14,6 @@ import itertools
 import multiprocessing
 import os
 import re
-import signal
 import sys
 import time
 import warnings
@@ -27,13 +25,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pipeline.errors import UserError, disk_sentence, first_line, place
-from pipeline.files import DamagedError
 from pipeline.params import VariantSettings, shown
-from pipeline.provenance import device_name, loaded_code, same_processor
+from pipeline.system.errors import UserError, disk_sentence, first_line, place
+from pipeline.system.files import DamagedError
+from pipeline.system.processes import die_with_parent
+from pipeline.system.provenance import device_name, loaded_code, same_processor
 from pipeline.training.records import EpochRow
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # of Linux, and of Linux inside Windows
 _SWITCHES = {"LAB_DEVICE": ("cpu", "cuda"), "LAB_ATTENTION": ("sdpa",), "LAB_GRAPHS": ("0", "1"), "REPLAY": ("0", "1")}
 
@@ -381,16 +379,3 @@ def _facts(job: Job, engine: str) -> dict[str, Any]:
         "engine": engine, "attention": "fused-vit" if engine == "fused" else attention_kernel(model, job.device),
         "parameters": count_parameters(build(model)), "flops": count_flops(model), "device_name": device_name(job.device),
     }  # fmt: skip
-
-
-def die_with_dvc() -> None:
-    """Makes a stage that DVC runs end when DVC ends."""
-    if "DVC_STAGE" in os.environ:
-        die_with_parent(os.getppid())
-
-
-def die_with_parent(parent: int) -> None:
-    """Makes the kernel end this process when its parent, process `parent`, ends: a killed `dvc repro` leaves no trainer behind."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent ended before the call
-        os._exit(1)

@@ -18,13 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline import environment
-from pipeline.errors import UserError, first_line
-from pipeline.files import replacing
-from pipeline.provenance import PACKAGE, versions
 from pipeline.runner import seeds
-from pipeline.runner.pool import Assignment, Handle, Message, choose_processes, die_with_parent, messages
+from pipeline.runner.pool import Assignment, Handle, Message, choose_processes, messages
 from pipeline.runner.progress import group_name
+from pipeline.system import environment
+from pipeline.system.errors import UserError, first_line
+from pipeline.system.files import replacing
+from pipeline.system.processes import die_with_parent
+from pipeline.system.provenance import PACKAGE, versions
 
 MAX_DEATHS = 3  # of a group's processes or nodes, without an epoch between them
 _LOOK_SECONDS = 5.0  # how long a wait lasts, after which the cluster is asked for its size again

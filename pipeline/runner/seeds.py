@@ -23,12 +23,12 @@ import numpy as np
 from safetensors.numpy import load as from_bytes
 from safetensors.numpy import save as to_bytes
 
-from pipeline.errors import UserError
-from pipeline.files import DamagedError, read_sealed, replacing, sealed_json, write_sealed
 from pipeline.measures.definitions import is_diverged
 from pipeline.params import VariantSettings, recorded
-from pipeline.provenance import same_processor
-from pipeline.study.files import FINISHED
+from pipeline.system.errors import UserError
+from pipeline.system.files import DamagedError, read_sealed, replacing, sealed_json, write_sealed
+from pipeline.system.paths import FINISHED
+from pipeline.system.provenance import same_processor
 from pipeline.training.records import EpochRow
 
 if TYPE_CHECKING:

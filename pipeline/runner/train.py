@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from pipeline import provenance
-from pipeline.errors import UserError
-from pipeline.files import DamagedError
 from pipeline.params import Params, VariantSettings
 from pipeline.params import recorded as recorded_settings
-from pipeline.provenance import device_name, same_processor, training_code
 from pipeline.runner import pool, seeds
 from pipeline.runner.pool import Assignment, Engine, Job, Task
 from pipeline.runner.progress import Progress, group_name
 from pipeline.runner.seeds import Finished
-from pipeline.study.files import ARRAYS, FINISHED, TRAININGS
+from pipeline.system import provenance
+from pipeline.system.errors import UserError
+from pipeline.system.files import DamagedError
+from pipeline.system.paths import ARRAYS, FINISHED, TRAININGS
+from pipeline.system.provenance import device_name, same_processor, training_code
 from pipeline.tracking.live import Live
 from pipeline.training.tasks import TASKS, data_digest
 

@@ -5,10 +5,10 @@ DVC compares files byte by byte. What these files hold changes only when the cod
 
 from __future__ import annotations
 
-from pipeline.errors import run_command
-from pipeline.files import write_text
-from pipeline.provenance import STAGE_CODE, code_hash
-from pipeline.study.files import CODE_HASHES
+from pipeline.system.errors import run_command
+from pipeline.system.files import write_text
+from pipeline.system.paths import CODE_HASHES
+from pipeline.system.provenance import STAGE_CODE, code_hash
 
 
 def main(_: list[str]) -> None:

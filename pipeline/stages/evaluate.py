@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import argparse
 
-from pipeline.errors import UserError, run_command
 from pipeline.evaluation.evaluate import evaluate
 from pipeline.evaluation.records import Records
 from pipeline.params import load as load_params
-from pipeline.runner import pool
-from pipeline.study.files import TRAININGS
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.paths import TRAININGS
+from pipeline.system.processes import die_with_dvc
 
 
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline.stages.evaluate", description=__doc__).parse_args(argv)
-    pool.die_with_dvc()
+    die_with_dvc()
     params = load_params()
     records = Records()
     wanted = records.wanted(params, _say)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline import params
 from pipeline.data.fetch import fetch, note, source
-from pipeline.errors import run_command
+from pipeline.system.errors import run_command
 
 
 def main(_: list[str]) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 from pipeline import params
 from pipeline.data import own
 from pipeline.data.datasets import Dataset, load, prepare
-from pipeline.errors import UserError, first_line, place, run_command
-from pipeline.files import replacing, write_json
 from pipeline.params.data import RECORD
+from pipeline.system.errors import UserError, first_line, place, run_command
+from pipeline.system.files import replacing, write_json
 
 _COLUMNS = 16
 _GAP = 3  # pixels between images

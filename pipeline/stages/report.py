@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pipeline.errors import UserError, run_command
 from pipeline.params import load
 from pipeline.report import pages
 from pipeline.study.results import load_current
+from pipeline.system.errors import UserError, run_command
 
 
 def main(_: list[str]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from pipeline.errors import UserError, run_command
-from pipeline.files import write_changed
 from pipeline.params import Params, load
 from pipeline.runner import seeds
-from pipeline.study.files import CONFIGS, FINISHED, TRAININGS
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import write_changed
+from pipeline.system.paths import CONFIGS, FINISHED, TRAININGS
 
 
 def main(_: list[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipeline import params
 from pipeline.captioning.scenes import SCENES, SPLITS, draw, write
 from pipeline.data.datasets import load
-from pipeline.errors import run_command
+from pipeline.system.errors import run_command
 
 
 def main(_: list[str]) -> None:

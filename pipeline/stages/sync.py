@@ -17,16 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import environment, params
-from pipeline.errors import UserError, run_command
+from pipeline import params
 from pipeline.evaluation.records import Records
 from pipeline.measures import MEASURES, NotFormed, late
 from pipeline.params import Params
-from pipeline.provenance import git
 from pipeline.runner.seeds import SUFFIX, epoch_rows, load_weights, read_record, settings_of
 from pipeline.study import Training, tables
-from pipeline.study.files import TABLES, TRAININGS
 from pipeline.study.results import of_shares
+from pipeline.system import environment
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.paths import TABLES, TRAININGS
+from pipeline.system.provenance import git
 from pipeline.tracking import registry
 from pipeline.tracking.record import CURRENT, Finished, record
 from pipeline.tracking.store import Store, display_name, experiment_name, fault, store_uri, study_name, training_lock

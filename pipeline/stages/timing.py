@@ -7,12 +7,13 @@ import os
 import time
 
 from pipeline.data.datasets import load as load_data
-from pipeline.errors import UserError, run_command
-from pipeline.files import write_json
 from pipeline.params import load as load_params
-from pipeline.provenance import git_state
-from pipeline.runner.pool import choose_device, die_with_dvc
-from pipeline.study.files import ARRAYS, TIMINGS
+from pipeline.runner.pool import choose_device
+from pipeline.system.errors import UserError, run_command
+from pipeline.system.files import write_json
+from pipeline.system.paths import ARRAYS, TIMINGS
+from pipeline.system.processes import die_with_dvc
+from pipeline.system.provenance import git_state
 
 
 def main(_: list[str]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.errors import UserError
 from pipeline.params import nearest
-from pipeline.provenance import check_git, git
+from pipeline.system.errors import UserError
+from pipeline.system.provenance import check_git, git
 
 
 class Repository:

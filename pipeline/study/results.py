@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.errors import UserError
-from pipeline.files import DamagedError
 from pipeline.measures import MEASURES
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params, nearest
-from pipeline.provenance import mapping
 from pipeline.study import tables
-from pipeline.study.files import ARRAYS, PREDICTIONS, TABLES, Files, mend
 from pipeline.study.git import Repository
 from pipeline.study.statistics import Summary, summarize
 from pipeline.study.training import Arrays, Training
+from pipeline.system.errors import UserError
+from pipeline.system.files import DamagedError
+from pipeline.system.paths import ARRAYS, PREDICTIONS, TABLES, Files, mend
+from pipeline.system.provenance import mapping
 
 CLAIMS = "reports/claims.csv"
 CLAIM_COLUMNS = ("claim", "verdict", "comparison", "n", "effect", "low", "high", "level", "shown", "fixed")
@@ -115,17 +115,19 @@ def load(source: str | os.PathLike[str] = ".", *, store: str | None = None) -> S
     Args:
         source: a folder that holds tables/, such as "." or "build/demo", or what git takes for a commit, such as "HEAD~3".
         store: an MLflow store: a server's address, such as "http://127.0.0.1:5000", or a SQLite file, such as "mlflow.db" or
-            "sqlite:///mlflow.db". What an evaluation after that commit found is there, too.
+            "sqlite:///mlflow.db"; with "" that of MLFLOW_TRACKING_URI, else the source's own. What an evaluation after that commit
+            found is there, too.
 
     Raises:
         UserError: there are no results, a file is damaged, or the store cannot be read.
     """
     if Path(source).is_dir():
-        files, name, mended = Files(Path(source)), "", mend("evaluate")
+        root, name, mended = Path(source), "", mend("evaluate")
+        files = Files(root)
     else:
         repository = Repository.around(Path.cwd())
-        files, name = Files(repository.root, repository.commit(str(source))), f" of the commit {source}"
-        mended = "compare another commit"
+        root, name = repository.root, f" of the commit {source}"
+        files, mended = Files(root, repository.commit(str(source))), "compare another commit"
     contents = {Path(path).name: content for path, content in files.read(f"{TABLES}/*.csv").items()}
     if not contents:
         more = "" if name else "; `dvc repro evaluate` writes tables/ of what is trained"
@@ -139,7 +141,7 @@ def load(source: str | os.PathLike[str] = ".", *, store: str | None = None) -> S
     if store is not None:
         from pipeline.tracking import read as tracking
 
-        held = tracking.trainings([one.id for one in trainings.values() if one.id], store)
+        held = tracking.trainings([one.id for one in trainings.values() if one.id], store or tracking.address(root))
         whole = {variant: tables.training(*held[one.id]) for variant, one in trainings.items() if one.id in held}
         return Study(files, whole, tuple(variant for variant in trainings if variant not in whole))
     if not name:

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.files import DamagedError
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import flatten
-from pipeline.study.files import CURVES, REPEATED
 from pipeline.study.training import Training
+from pipeline.system.files import DamagedError
+from pipeline.system.paths import CURVES, REPEATED
 from pipeline.training.records import EpochRow
 
 NAMES = ("epochs.csv", "seeds.csv", "variants.csv")

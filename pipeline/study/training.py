@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.errors import UserError
 from pipeline.measures import NotMeasured, or_half
 from pipeline.measures.definitions import FloatArray, is_diverged
 from pipeline.params import ModelSettings, VariantSettings, flatten, recorded
-from pipeline.study.files import PREDICTIONS
+from pipeline.system.errors import UserError
+from pipeline.system.paths import PREDICTIONS
 
 # Entries of a record that decide a result, besides settings and versions.
 CAUSES = ("code_hash", "data_digest", "device", "device_name", "attention")

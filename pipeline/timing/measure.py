@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from pipeline.data.datasets import Dataset
-from pipeline.errors import UserError
 from pipeline.kernels import attention_path
 from pipeline.params import ModelSettings, Params
-from pipeline.provenance import device_name, versions
-from pipeline.runner.pool import die_with_parent
+from pipeline.system.errors import UserError
+from pipeline.system.processes import die_with_parent
+from pipeline.system.provenance import device_name, versions
 from pipeline.timing.load import LoadMeter
 from pipeline.timing.profile import profile, saved_bytes
 from pipeline.timing.rounds import THRESHOLD, Say, run_rounds

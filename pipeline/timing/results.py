@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import ValidationError
 
-from pipeline.errors import UserError
-from pipeline.measures.definitions import FloatArray
 from pipeline.params import ModelSettings, Params
 from pipeline.study.effects import RankEstimate, mapped
-from pipeline.study.files import TIMINGS
 from pipeline.study.statistics import Interval
+from pipeline.system.errors import UserError
+from pipeline.system.paths import TIMINGS
 from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.subjects import Kind, Way, entries
+
+FloatArray = npt.NDArray[np.float64]
 
 MIN_TOKENS = 49  # with fewer, calling the operators takes longer than their computations
 

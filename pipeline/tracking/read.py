@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pipeline.errors import UserError
+from pipeline.system.errors import UserError
 from pipeline.tracking.record import FILE, RECORD
 from pipeline.tracking.store import Store, database_path, display_name, fault, sqlite_uri, store_uri
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from pipeline.errors import UserError
-from pipeline.provenance import mapping
+from pipeline.system.errors import UserError
+from pipeline.system.provenance import mapping
 
 # MLflow reads these when it is imported or at each call; what the user has set wins, except for telemetry. Nothing is tried again,
 # because a POST that a slow server did carry out would be doubled.

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 
-from pipeline.errors import UserError, run_command
+from pipeline.system.errors import UserError, run_command
 from pipeline.tracking.store import Store, artifact_root, display_name, fault, store_uri
 from pipeline.tracking.views import link
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.errors import UserError
 from pipeline.params import VariantSettings
+from pipeline.system.errors import UserError
 from pipeline.training.optimizers import Optimizer, make_optimizer
 from pipeline.training.records import EpochRow
 from pipeline.training.stack import Stack, derive_seed

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.errors import first_line
 from pipeline.kernels import fused_vit
 from pipeline.kernels.fused_vit import FusedVit, Layout
 from pipeline.params import ModelSettings, VariantSettings
+from pipeline.system.errors import first_line
 from pipeline.training.classification import Classification, pixels
 from pipeline.training.engine import Trainer
 from pipeline.training.optimizers import Optimizer

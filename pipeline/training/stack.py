@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.errors import UserError
 from pipeline.models import build
 from pipeline.params import AnyModelSettings
+from pipeline.system.errors import UserError
 
 
 def derive_seed(seed: int, purpose: str) -> int:

@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from pipeline.errors import UserError, first_line
+from pipeline.system.errors import UserError, first_line
 from pipeline.training.optimizers import Optimizer
 from pipeline.training.stack import Stack, no_global_randomness
 

@@ -21,9 +21,9 @@ from benchmarks.measure import FIRST, FULL, THESIS, time_one
 from benchmarks.peers import thesis_vit, timm_vit
 from benchmarks.readme import ROOT
 from pipeline.data.datasets import Dataset
-from pipeline.errors import UserError
 from pipeline.models import VisionTransformer, build, count_parameters
 from pipeline.params import Params
+from pipeline.system.errors import UserError
 from pipeline.timing.published import LoopedAttention
 from pipeline.training.engine import Trainer
 from pipeline.training.fused import FusedTrainer

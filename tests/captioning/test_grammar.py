@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD, PHRASINGS, Grammar, Scene, grammar_of
-from pipeline.errors import UserError
 from pipeline.params import DATASETS, DataSource
+from pipeline.system.errors import UserError
 
 CAPTIONED = [name for name, source in DATASETS.items() if source.nouns]
 SCENES: list[Scene] = [scene for scene in product((None, *range(10)), repeat=4) if scene != (None,) * 4]

@@ -16,8 +16,8 @@ from pipeline.captioning import scenes as module
 from pipeline.captioning.grammar import PHRASINGS, grammar_of
 from pipeline.captioning.scenes import SPLITS, VALIDATION_SHARE, Scenes, Split, compose, draw, load, scene_of, write
 from pipeline.data.datasets import Dataset
-from pipeline.errors import UserError
 from pipeline.params import ScenesSettings
+from pipeline.system.errors import UserError
 from tests.helpers import flip_bit
 
 SETTINGS = ScenesSettings(train=20_000, validation=500, test=800)

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from pipeline import params
 from pipeline.commands import catalogue
-from pipeline.errors import UserError
 from pipeline.models import build
+from pipeline.system.errors import UserError
 from tests.helpers import ROOT, of_this_study
 
 

@@ -13,10 +13,10 @@ import pytest
 from scipy import stats
 
 from pipeline.commands.compare import LIMIT, Change, Comparison, code, compare, main, read, render
-from pipeline.errors import UserError
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.runner import seeds
 from pipeline.study import load, tables
+from pipeline.system.errors import UserError
 from pipeline.training.records import EpochRow
 from tests.helpers import commit_all, git, stored
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from pipeline.commands import judge
-from pipeline.errors import UserError
-from pipeline.study.files import FINISHED
+from pipeline.system.errors import UserError
+from pipeline.system.paths import FINISHED
 from tests.conftest import Repository, small_study
 from tests.helpers import ROOT, commit_all, git, of_this_study, wait_until
 

@@ -13,11 +13,11 @@ import yaml
 
 from pipeline import params
 from pipeline.commands import plan
-from pipeline.errors import UserError
 from pipeline.runner import seeds
 from pipeline.runner.pool import Task
 from pipeline.runner.train import Entry, estimated, recorded, survey
-from pipeline.study.files import FINISHED
+from pipeline.system.errors import UserError
+from pipeline.system.paths import FINISHED
 from tests.conftest import Repository, small_study
 from tests.helpers import stored
 

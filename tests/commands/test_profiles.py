@@ -13,7 +13,7 @@ import yaml
 
 from pipeline import params
 from pipeline.commands import profiles
-from pipeline.errors import UserError
+from pipeline.system.errors import UserError
 from tests.helpers import ROOT
 
 

@@ -17,9 +17,9 @@ from PIL import Image
 
 from pipeline.commands import caption, classify, export, repro, verify
 from pipeline.commands import train as train_all
-from pipeline.errors import UserError
 from pipeline.runner import pool
 from pipeline.stages import train
+from pipeline.system.errors import UserError
 from tests.helpers import STUDY
 
 NO_PICTURE = "is not a picture that can be read"

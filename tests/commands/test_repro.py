@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from pipeline.commands.repro import COPY
-from pipeline.provenance import training_code
 from pipeline.runner import seeds
+from pipeline.system.provenance import training_code
 from tests.conftest import Repository, small_study
 from tests.helpers import PATIENCE, git, rewrite, stored, wait_until
 

@@ -13,8 +13,8 @@ import yaml
 
 from pipeline import params
 from pipeline.commands import study
-from pipeline.errors import UserError
-from pipeline.provenance import git
+from pipeline.system.errors import UserError
+from pipeline.system.provenance import git
 from tests.conftest import Repository
 from tests.helpers import ROOT
 

@@ -13,9 +13,9 @@ from filelock import FileLock
 from pipeline import params
 from pipeline.commands.train import train_all
 from pipeline.data.datasets import load
-from pipeline.errors import UserError
 from pipeline.runner import pool, seeds
-from pipeline.study.files import FINISHED
+from pipeline.system.errors import UserError
+from pipeline.system.paths import FINISHED
 from pipeline.training.engine import set_reproducible
 from tests.conftest import small_study
 from tests.helpers import lay_out, trains_here

@@ -17,9 +17,9 @@ from PIL import Image
 
 from pipeline import params
 from pipeline.commands.verify import first_difference, main, same_picture
-from pipeline.errors import UserError
 from pipeline.runner import seeds
 from pipeline.runner.seeds import Finished
+from pipeline.system.errors import UserError
 from pipeline.training.records import EpochRow
 from tests.helpers import ROOT, commit_all, flip_bit, git, rewrite, stored
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from pipeline.data import datasets
 from pipeline.data.datasets import ARRAYS, Dataset, data_digest, load, prepare, read_idx
 from pipeline.data.fetch import MANIFEST, fetch, source
-from pipeline.errors import UserError
 from pipeline.evaluation.classification import measure
-from pipeline.evaluation.inference import Task
+from pipeline.evaluation.group import Task
 from pipeline.params import DATASETS, BaselineSettings, DataSettings, DataSource, Shape, VariantSettings
+from pipeline.system.errors import UserError
 from pipeline.training.stack import Stack
 from tests.helpers import ROOT, flip_bit
 
@@ -88,7 +88,7 @@ def test_a_write_that_fails_leaves_the_old_arrays(raw, tmp_path):
     digest = prepare(DataSettings(dataset="mnist"), raw, out)["digest"]
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "from pathlib import Path\nfrom pipeline.data.datasets import prepare\nfrom pipeline.errors import run_command\n"
+        "from pathlib import Path\nfrom pipeline.data.datasets import prepare\nfrom pipeline.system.errors import run_command\n"
         "from pipeline.params import DataSettings\n"
         f"run_command(lambda _: (prepare(DataSettings(dataset='mnist'), Path({str(raw)!r}), Path({str(out)!r})), 0)[1])"
     )

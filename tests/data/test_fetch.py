@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.data.fetch import MANIFEST, fetch, source
-from pipeline.errors import UserError
+from pipeline.system.errors import UserError
 from tests.helpers import flip_bit
 
 NAME = "train-images-idx3-ubyte.gz"

@@ -17,8 +17,8 @@ from torchvision.datasets import CIFAR10, ImageFolder
 
 from pipeline.data.datasets import Dataset, load, prepare
 from pipeline.data.fetch import fetch, is_noted, note, source
-from pipeline.errors import UserError
 from pipeline.params import DataSettings, parse
+from pipeline.system.errors import UserError
 
 RNG = np.random.default_rng(0)
 NPZ = DataSettings(dataset="npz", path="own.npz", size=12, channels=1, classes=3)

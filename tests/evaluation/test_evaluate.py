@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pipeline.evaluation.evaluate import difference, summarize_votes
-from pipeline.evaluation.inference import Result
-from pipeline.provenance import versions
+from pipeline.evaluation.group import Result
 from pipeline.runner.seeds import Finished
+from pipeline.system.provenance import versions
 from pipeline.training.records import EpochRow
 
 

@@ -16,15 +16,16 @@ from torch.nn.functional import cross_entropy
 
 from pipeline import params
 from pipeline.data.datasets import load
-from pipeline.errors import UserError
 from pipeline.evaluation import attention, inference, recurrence, saturation
 from pipeline.evaluation.classification import position_columns, scale, shift
-from pipeline.evaluation.inference import Task, first_changes, measure
+from pipeline.evaluation.group import Task
+from pipeline.evaluation.inference import first_changes, measure
 from pipeline.measures.positions import table_correlation
 from pipeline.models import build
 from pipeline.models.positions import sincos2d_table, sinusoidal_table
 from pipeline.runner import seeds
 from pipeline.runner.seeds import Finished
+from pipeline.system.errors import UserError
 from pipeline.training.engine import Trainer
 from pipeline.training.records import EpochRow
 from pipeline.training.stack import initial_model

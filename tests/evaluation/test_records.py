@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline import params
-from pipeline.errors import UserError
 from pipeline.evaluation.records import Evaluation, Records
 from pipeline.runner import seeds
+from pipeline.system.errors import UserError
 from pipeline.training.records import EpochRow
 from tests.helpers import flip_bit, stored
 

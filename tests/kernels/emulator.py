@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.files import replacing
 from pipeline.kernels import fused_vit
 from pipeline.params import ModelSettings
+from pipeline.system.files import replacing
 from tests.helpers import ROOT
 
 HERE = Path(__file__).parent

@@ -19,12 +19,12 @@ from torch.nn import functional as F
 
 import pipeline
 from pipeline.data.datasets import Dataset
-from pipeline.errors import UserError
 from pipeline.models import build, count_flops, count_parameters
 from pipeline.params import ARCHITECTURES, NetworkSettings, VariantSettings, parse, recorded
 from pipeline.params.architectures import Architecture
-from pipeline.provenance import loaded_code
 from pipeline.runner import pool
+from pipeline.system.errors import UserError
+from pipeline.system.provenance import loaded_code
 from pipeline.training import stack
 from pipeline.training.engine import Trainer
 from tests.helpers import finish

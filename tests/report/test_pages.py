@@ -16,14 +16,14 @@ import pytest
 import yaml
 from scipy import stats
 
-from pipeline.errors import UserError
 from pipeline.params import ExperimentSettings, Params, parse
 from pipeline.report import csvs, pages, text
 from pipeline.report.experiment import Tables
 from pipeline.report.text import NBSP
 from pipeline.study.effects import ShareEstimate, look_level
-from pipeline.study.files import TIMINGS
 from pipeline.study.results import load_current
+from pipeline.system.errors import UserError
+from pipeline.system.paths import TIMINGS
 from pipeline.timing import results
 from tests.helpers import ROOT
 from tests.made_up import make_run, table, write_study

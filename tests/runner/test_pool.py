@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.errors import UserError
 from pipeline.runner import pool, seeds
+from pipeline.system.errors import UserError
 from pipeline.training.engine import Trainer
 
 

@@ -25,10 +25,10 @@ import torch
 from pipeline import params
 from pipeline.commands import train
 from pipeline.data.datasets import load
-from pipeline.errors import UserError
-from pipeline.provenance import training_code
 from pipeline.runner import pool, ray, seeds
-from pipeline.study.files import FINISHED
+from pipeline.system.errors import UserError
+from pipeline.system.paths import FINISHED
+from pipeline.system.provenance import training_code
 from pipeline.training.engine import set_reproducible
 from tests.conftest import small_study
 from tests.helpers import PATIENCE, lay_out, trains_here, wait_until
@@ -37,7 +37,7 @@ DRIVER = """
 import functools
 from pipeline import params
 from pipeline.commands.train import train_all
-from pipeline.errors import run_command
+from pipeline.system.errors import run_command
 from pipeline.runner import pool, ray, seeds
 run_command(lambda argv: train_all(params.load(), "cpu", functools.partial(ray.run_all, device="cpu")))
 """

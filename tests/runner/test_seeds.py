@@ -12,8 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import UserError
-from pipeline.files import DamagedError, read_sealed, write_sealed
 from pipeline.params import (
     BaselineSettings,
     CaptionerSettings,
@@ -30,6 +28,8 @@ from pipeline.params.study import FROZEN, REMOVED
 from pipeline.runner import replay, seeds
 from pipeline.runner.seeds import Checkpoint, Finished
 from pipeline.study import load
+from pipeline.system.errors import UserError
+from pipeline.system.files import DamagedError, read_sealed, write_sealed
 from pipeline.training.engine import Trainer
 from tests.helpers import ROOT, finish, flip_bit, of_this_study
 

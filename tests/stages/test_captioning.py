@@ -17,9 +17,9 @@ from pipeline.captioning import data, metrics
 from pipeline.captioning.grammar import PHRASINGS, grammar_of
 from pipeline.commands import caption, plan, verify
 from pipeline.commands.profiles import write_settings
-from pipeline.errors import UserError
 from pipeline.runner import seeds
 from pipeline.study import load
+from pipeline.system.errors import UserError
 from tests.conftest import Repository, small_study
 from tests.helpers import stored
 

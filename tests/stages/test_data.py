@@ -21,11 +21,11 @@ from pipeline.captioning.scenes import load as load_scenes
 from pipeline.commands import profiles
 from pipeline.data import datasets
 from pipeline.data.datasets import Dataset, data_digest, load
-from pipeline.errors import UserError, run_command
 from pipeline.params import DATASETS, Params, load_variant
 from pipeline.params.data import MNIST_SHAPE, DataSource
 from pipeline.stages import fetch, prepare, scenes
 from pipeline.stages.resolve import write_configs
+from pipeline.system.errors import UserError, run_command
 from tests.helpers import ROOT, STUDY, flip_bit
 
 if TYPE_CHECKING:

@@ -23,14 +23,14 @@ import yaml
 
 from pipeline import params
 from pipeline.data.datasets import load
-from pipeline.errors import UserError
 from pipeline.evaluation import inference
 from pipeline.evaluation.evaluate import summarize_votes
 from pipeline.evaluation.records import Records
 from pipeline.measures import SHIFTS
 from pipeline.runner import replay, seeds
 from pipeline.stages import evaluate as stage
-from pipeline.study.files import FINISHED
+from pipeline.system.errors import UserError
+from pipeline.system.paths import FINISHED
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.records import EpochRow
 from tests.helpers import ROOT, finish, flip_bit, is_worker, rewrite, stored, wait_until, workers_of

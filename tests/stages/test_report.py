@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import yaml
 
-from pipeline.errors import UserError
 from pipeline.params import load
 from pipeline.report import pages
 from pipeline.report.figures import base
 from pipeline.study.results import load_current
+from pipeline.system.errors import UserError
 from tests.helpers import flip_bit, stored
 from tests.made_up import (
     check_links,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pipeline import params
-from pipeline.errors import UserError
 from pipeline.runner import seeds
 from pipeline.stages.report import track
 from pipeline.stages.sync import sync
+from pipeline.system.errors import UserError
 from pipeline.tracking.store import Store
 from pipeline.tracking.views import MAX_RUNS, STUDY, views_of
 from tests.helpers import commit_all, git, rewrite, stored

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from pipeline import params
-from pipeline.errors import UserError
 from pipeline.report import pages
 from pipeline.stages import timing as stage
-from pipeline.study.files import TIMINGS
+from pipeline.system.errors import UserError
+from pipeline.system.paths import TIMINGS
 from pipeline.timing import results
 from tests.helpers import ROOT
 

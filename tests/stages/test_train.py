@@ -25,14 +25,14 @@ import torch
 from safetensors.numpy import load_file
 
 from pipeline.data.datasets import load
-from pipeline.errors import UserError
 from pipeline.models import build
 from pipeline.params import DataSettings, ModelSettings, Params, VariantSettings, load_variant
 from pipeline.runner import pool, replay, seeds
 from pipeline.runner.train import plan
 from pipeline.stages import train as stage
 from pipeline.stages.resolve import prune
-from pipeline.study.files import FINISHED
+from pipeline.system.errors import UserError
+from pipeline.system.paths import FINISHED
 from pipeline.training.engine import Trainer, set_reproducible
 from tests.helpers import flip_bit, is_worker, rewrite, stored, trains_here, wait_until, workers_of
 

@@ -19,7 +19,7 @@ from pipeline.params import ClaimSettings, ComparisonSettings, Params
 from pipeline.study import Training, claims
 from pipeline.study.claims import PRECEDENCE, Finding, Judgement, Levels, Why, measure_values
 from pipeline.study.effects import RankEstimate, look_level, vote_estimate
-from pipeline.study.files import CURVES
+from pipeline.system.paths import CURVES
 
 LENGTH = 1_800_000
 

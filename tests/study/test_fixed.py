@@ -12,12 +12,12 @@ import torch
 
 from pipeline.data.datasets import load as load_arrays
 from pipeline.params import ClaimSettings, Params, VariantSettings
-from pipeline.provenance import loaded_code
 from pipeline.runner import pool, seeds
 from pipeline.study import Training
 from pipeline.study import fixed as module
 from pipeline.study.claims import judge
 from pipeline.study.fixed import Fixed, fixed
+from pipeline.system.provenance import loaded_code
 from tests.made_up import make_run
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import UserError
-from pipeline.study.files import Files
 from pipeline.study.git import Repository
+from pipeline.system.errors import UserError
+from pipeline.system.paths import Files
 from tests.helpers import commit_all, git
 
 

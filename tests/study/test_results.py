@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.errors import UserError
 from pipeline.runner.seeds import read_record
 from pipeline.study import Study, load
-from pipeline.study.files import Files
+from pipeline.system.errors import UserError
+from pipeline.system.paths import Files
 from pipeline.training.records import EpochRow
 from tests.helpers import git, of_this_study, stored
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.files import DamagedError
 from pipeline.study import Training, tables
-from pipeline.study.files import CURVES
+from pipeline.system.files import DamagedError
+from pipeline.system.paths import CURVES
 
 NUMBER = st.floats()  # nan and inf are what a loss that was let go may end at
 WORD = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

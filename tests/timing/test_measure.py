@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from pipeline.data.datasets import load
-from pipeline.errors import UserError
 from pipeline.params import Params
+from pipeline.system.errors import UserError
 from pipeline.timing import measure as module
 from pipeline.timing.measure import measure
 from pipeline.timing.subjects import entries

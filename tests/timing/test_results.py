@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.errors import UserError
 from pipeline.params import Params, load, parse
 from pipeline.report.words import because
 from pipeline.study.claims import Judgement, Why, judge
-from pipeline.study.files import TIMINGS
+from pipeline.system.errors import UserError
+from pipeline.system.paths import TIMINGS
 from pipeline.timing import results
 from tests.helpers import ROOT, STUDY, of_this_study
 

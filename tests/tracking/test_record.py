@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from docs.mlflow_pictures import Browser, find_chromium
-from pipeline.errors import UserError
 from pipeline.runner import seeds
 from pipeline.stages.sync import sync
+from pipeline.system.errors import UserError
 from pipeline.tracking import store as stores
 from pipeline.tracking import ui
 from pipeline.tracking.store import Store, store_uri

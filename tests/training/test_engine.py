@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from pipeline.data.datasets import Dataset
-from pipeline.errors import UserError
 from pipeline.params import Params, VariantSettings
+from pipeline.system.errors import UserError
 from pipeline.training import classification
 from pipeline.training.classification import evaluate
 from pipeline.training.engine import Trainer, epoch_order, subset

@@ -29,8 +29,8 @@ from PIL import Image, PngImagePlugin
 
 from pipeline.params import ExperimentSettings
 from pipeline.params import Figure as Kind
-from pipeline.provenance import code_hash
 from pipeline.study import Training
+from pipeline.system.provenance import code_hash
 
 # A page shows 8.3 inches on 830 pixels: one point of type is 1.4 pixels, and 8 points are 11 pixels high.
 WIDTH, DPI = 8.3, 170

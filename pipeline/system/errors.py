@@ -34,7 +34,7 @@ def first_line(error: BaseException) -> str:
 
 def place(error: BaseException) -> str:
     """File and line of this project where an error came from, with a comma and a space behind; empty where it came from elsewhere."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(package)]
     return f"{Path(frames[-1].filename).relative_to(package.parent)}, line {frames[-1].lineno}, " if frames else ""
 

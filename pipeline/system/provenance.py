@@ -17,10 +17,10 @@ from typing import Any
 
 import yaml
 
-from pipeline.environment import FOREIGN
-from pipeline.errors import UserError, first_line
+from pipeline.system.environment import FOREIGN
+from pipeline.system.errors import UserError, first_line
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 ROOT = PACKAGE.parent
 # The code that decides the result of a training, and what else decides it for captions. A finished seed is stored under its hash.
 TRAINING_CODE = ("data/datasets.py", "kernels", "models", "params/architectures.py", "training")
@@ -35,13 +35,15 @@ TIMING_CODE = tuple(f"timing/{name}.py" for name in ("load", "measure", "profile
 # All code of each stage. When it changes, DVC runs the stage again; DVC sees it as the file code-hashes/STAGE.txt.
 STAGE_CODE = {
     "scenes": (
-        "captioning/grammar.py", "captioning/scenes.py", "data/datasets.py", "files.py", "models/dropout.py", "params/data.py",
-        "stages/scenes.py",
+        "captioning/grammar.py", "captioning/scenes.py", "data/datasets.py", "models/dropout.py", "params/data.py", "stages/scenes.py",
+        "system/files.py",
     ),
-    "train": (*TRAINING_CODE, *CAPTIONING_CODE, "files.py", "measures/definitions.py", "params/data.py", "runner", "stages/train.py"),
+    "train": (
+        *TRAINING_CODE, *CAPTIONING_CODE, "measures/definitions.py", "params/data.py", "runner", "stages/train.py", "system/files.py",
+    ),
     "evaluate": (
-        *EVALUATION_CODE, "files.py", "measures", "params", "provenance.py", "runner/pool.py", "runner/seeds.py",
-        "study/files.py", "study/tables.py", "study/training.py",
+        *EVALUATION_CODE, "measures", "params", "runner/pool.py", "runner/seeds.py", "study/tables.py", "study/training.py",
+        "system/files.py", "system/paths.py", "system/provenance.py",
     ),
     "timing": (
         "kernels", "models", "params/architectures.py", "params/model.py", "params/train.py", "training", *TIMING_CODE,
@@ -99,9 +101,7 @@ def loaded_code() -> dict[str, str]:
             except Exception:
                 if ".kernels." not in name:  # those whose compiler is missing are not used
                     raise
-    from pipeline.training.tasks import TASKS
-
-    return {task: code_hash(code_of(task)) for task in TASKS}
+    return {task: training_code(task) for task in ("classification", "captioning")}
 
 
 def code_of(task: str) -> Sequence[str]:

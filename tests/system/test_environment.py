@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from requests.utils import should_bypass_proxies
 
-from pipeline import environment
 from pipeline.study.git import Repository
+from pipeline.system import environment
 from tests.helpers import ROOT, commit_all, git
 
 
 def test_what_the_outputs_encoding_lacks_is_written_as_its_code() -> None:
     code = """
-from pipeline.errors import UserError, run_command
+from pipeline.system.errors import UserError, run_command
 def main(_):
     print("−30.88 \\udcff")
     raise UserError("±")

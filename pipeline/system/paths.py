@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from pipeline.provenance import git
+from pipeline.system.provenance import git
 
 # Where the stages keep things, relative to the DVC repository's root.
 ARRAYS = Path("data/arrays")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline import provenance
-from pipeline.errors import UserError
+from pipeline.system import provenance
+from pipeline.system.errors import UserError
 from tests.helpers import ROOT, commit_all, git, of_this_study
 
 # All that Pythons parse into other trees, or into trees that `ast.dump` writes otherwise: f-strings, type parameters, empty fields.
@@ -55,7 +55,7 @@ def test_a_module_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
 def test_a_worker_has_all_its_code_before_it_trains() -> None:
     """Whatever is imported later might have been edited since."""
     script = (
-        "import sys\nfrom pipeline import provenance as p\nloaded = p.loaded_code()\nbefore = {*sys.modules}\n"
+        "import sys\nfrom pipeline.system import provenance as p\nloaded = p.loaded_code()\nbefore = {*sys.modules}\n"
         "import pipeline.captioning.self_critical, pipeline.models.baselines, pipeline.models.vit, pipeline.training.engine\n"
         "assert loaded == {task: p.training_code(task) for task in ('classification', 'captioning')}\n"
         "names = {f'pipeline.{f.relative_to(p.PACKAGE).with_suffix(\"\").as_posix()}'.replace('/', '.').removesuffix('.__init__')"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.files import replacing, write_text
+from pipeline.system.files import replacing, write_text
 
 
 def test_an_error_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -29,8 +29,8 @@ def test_an_error_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
 CODE = """
 import os, resource, signal, sys
 from pathlib import Path
-from pipeline.errors import run_command
-from pipeline.files import write_text
+from pipeline.system.errors import run_command
+from pipeline.system.files import write_text
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 if sys.argv[1] == "full":
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

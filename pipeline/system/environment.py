@@ -8,9 +8,9 @@ import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 # By which other projects, shells and notebooks would decide what programs of ours do; the Makefile exports none of them either.
-FOREIGN = frozenset((_ROOT / "pipeline" / "foreign-variables.txt").read_text().split())
+FOREIGN = frozenset(Path(__file__).with_name("foreign-variables.txt").read_text().split())
 
 
 def clean() -> None:
