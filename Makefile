@@ -27,7 +27,7 @@ TEST_PROCESSES := $(shell expr $$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT npr
 PROCESSES := LAB_PROCESSES="$${JOBS:-$$LAB_PROCESSES}"
 IN_FOLDER := case "$$IN" in build/*) test ! -f "profiles/$${IN\#build/}.yaml" || mkdir -p "$$IN";; esac; CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
 
-.PHONY: help setup demo study list plan caption classify export test test-fast lint repro train judge preview verify compare ui sync bench gpu-check lock clean
+.PHONY: help setup demo study list plan caption classify pretrained export test test-fast lint repro train judge preview verify compare ui sync bench gpu-check lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -93,6 +93,9 @@ caption: $(STAMP) ## a trained captioner's captions of IMAGE=scene.png or of the
 classify: $(STAMP) ## what trained networks say of a digit, and where they attend: IMAGE=digit.png [VARIANT=name] [SEED=n] [IN=build/demo]
 	@image="$$(realpath -- "$$IMAGE" 2>/dev/null || echo "$$IMAGE")"; $(IN_FOLDER); \
 		python -m pipeline.commands.classify --image="$$image" --variant="$$VARIANT" --seed="$$SEED"
+
+pretrained: $(STAMP) ## keep VARIANT=name's networks in store/pretrained, for others to start from: [IN=build/fashion]
+	@$(IN_FOLDER); python -m pipeline.commands.pretrained --variant="$$VARIANT"
 
 export: $(STAMP) ## an experiment's page as one HTML file, its figures as PDF, its table as CSV and LaTeX: EXPERIMENT=name [IN=build/demo]
 	@$(IN_FOLDER); python -m pipeline.commands.export --experiment="$$EXPERIMENT"

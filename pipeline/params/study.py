@@ -149,7 +149,8 @@ class VariantSettings(Settings):
 FROZEN: dict[type[Settings], dict[str, Any]] = {
     DataSettings: {"size": None, "channels": None, "classes": None},
     TrainSettings: {
-        "beta2": 0.999, "validation": 0, "crop": 0, "flip": False, "self_critical_epochs": 0, "self_critical_rate": 2e-4,
+        "beta2": 0.999, "validation": 0, "crop": 0, "flip": False, "pretrained": None,
+        "self_critical_epochs": 0, "self_critical_rate": 2e-4,
     },
     NetworkSettings: {"normalize": "none"},
     ModelSettings: {"position_std": 1.0, "norm_kind": "layer", "mlp": "full"},

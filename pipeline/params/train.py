@@ -26,6 +26,8 @@ class TrainSettings(Settings):
         validation: images at the end of the training set that no training sees; the evaluation tests the trained networks on them.
         crop: every training image is moved by up to so many pixels across and down, and filled with zeros: a random crop of the padded one.
         flip: whether half of the training images, at random, are mirrored.
+        pretrained: the file of store/pretrained/ whose weights the training starts from, but for the head; see
+            `pipeline.training.pretrained`. None means new weights.
         divergence: whether a loss that is not finite ends the training with an error, or is recorded as a result.
         self_critical_epochs: the last epochs, in which a captioner learns from the CIDEr-D of its own captions.
         self_critical_rate: the learning rate in these epochs; the schedule ends before them.
@@ -48,6 +50,7 @@ class TrainSettings(Settings):
     augment: Literal["none", "affine"]
     crop: Annotated[int, Field(ge=0, le=512)] = 0
     flip: bool = False
+    pretrained: Annotated[str, Field(pattern=r"^[\w-]+-[0-9a-f]{8}$")] | None = None
     divergence: Literal["stop", "record"]
     self_critical_epochs: Annotated[int, Field(ge=0, le=10_000)] = 0
     self_critical_rate: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 2e-4

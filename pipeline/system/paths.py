@@ -15,6 +15,7 @@ FINISHED = CHECKPOINTS / "seeds"
 STORE = Path("store")  # which git tracks: two files a variant
 TRAININGS = STORE / "trainings"
 PREDICTIONS = STORE / "predictions"
+PRETRAINED = STORE / "pretrained"  # weights of other trainings to start from
 TABLES = Path("tables")
 TIMINGS = Path("timing")  # cpu.json, cuda.json: a file for each kind of device that was timed
 

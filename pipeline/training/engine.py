@@ -20,6 +20,7 @@ from torch import Tensor
 from pipeline.params import VariantSettings
 from pipeline.system.errors import UserError
 from pipeline.training.optimizers import Optimizer, make_optimizer
+from pipeline.training.pretrained import start
 from pipeline.training.records import EpochRow
 from pipeline.training.stack import Stack, derive_seed
 from pipeline.training.step import Trace, TrainingStep, batch_sizes, make_driver
@@ -108,6 +109,8 @@ class Trainer:
         self.driver = make_driver(device)
         self.learning = self._begin(data)
         train = settings.train
+        if train.pretrained is not None:
+            self.stack.load(start(train.pretrained, seeds, self.stack.state()))
         if (wanted := train.train_images or 1) > (available := self.learning.num_examples):
             held = f" besides the {train.validation:,} held out for validation" if train.validation else ""
             raise UserError(f"train_images is {wanted:,}, but there are {max(available, 0):,} training images{held}.")
