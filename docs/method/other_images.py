@@ -33,10 +33,9 @@ def main(argv: list[str]) -> None:
         sides = [
             (trainings[name], [trainings[name].seeds.index(seed) for seed in found.counted[name]]) for name in found.comparison.variants
         ]
-        right = [training.correct for training, _ in sides]
-        if any(one is None for one in right):
+        if any(training.predictions is None for training, _ in sides):
             continue
-        wrong = [1 - one[rows].mean(0) for one, (_, rows) in zip(right, sides, strict=True) if one is not None]  # (image,)
+        wrong = [1 - np.equal(*training.predictions)[rows].mean(0) for training, rows in sides]  # (image,)
         of_images = float(np.var(wrong[0] / wrong[0].mean() - wrong[1] / wrong[1].mean()) / len(wrong[0]))
         estimate = contrast(*(np.log(late(training.test_error)[rows]) for training, rows in sides))
         level = found.levels.outside if judgement.verdict == "contradicted" else found.levels.inside

@@ -70,7 +70,7 @@ class Change:
     @property
     def seconds(self) -> tuple[float, float]:
         """Median seconds of an epoch as recorded, at base and head."""
-        return float(np.median(self.base.seconds)), float(np.median(self.head.seconds))
+        return float(np.median(self.base.curves["seconds"])), float(np.median(self.head.curves["seconds"]))
 
     @property
     def reasons(self) -> str:

@@ -5,11 +5,11 @@ A new measure is one entry. params.yaml, claims, tables and figures find it here
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -34,66 +34,7 @@ class NotMeasured(NotFormed):
     """The data of the measure are not there: a stage has to run first."""
 
 
-class Trained(Protocol):
-    """What a measure may ask of a training; arrays by epoch are (seeds, epochs) float64, accuracy a fraction and always finite.
-
-    Losses (in nats) and gradient norms of seeds that diverged may be nan or inf.
-    """
-
-    @property
-    def seeds(self) -> tuple[int, ...]: ...
-    @property
-    def num_steps(self) -> int:
-        """Of a seed's whole training."""
-        ...
-
-    @property
-    def training_images(self) -> int:
-        """Different training images, or scenes, that a seed sees."""
-        ...
-
-    @property
-    def test_accuracy(self) -> FloatArray: ...
-    @property
-    def test_error(self) -> FloatArray: ...
-    @property
-    def num_scenes(self) -> int: ...
-    @property
-    def test_loss(self) -> FloatArray: ...
-    @property
-    def train_loss(self) -> FloatArray: ...
-    @property
-    def supervised_epochs(self) -> int:
-        """The epochs that minimise a cross-entropy: those before any self-critical ones."""
-
-    @property
-    def gradient_norm(self) -> FloatArray: ...
-    @property
-    def num_outputs(self) -> int:
-        """What the network chooses from: the classes, or the words of the next place."""
-        ...
-
-    @property
-    def parameters(self) -> int | None: ...
-    @property
-    def flops(self) -> int | None:
-        """Of one image's forward pass; None where not recorded."""
-        ...
-
-    @property
-    def evaluation(self) -> Mapping[str, FloatArray] | None:
-        """(seeds,) each, by the columns that the evaluation has; None without it."""
-        ...
-
-    @property
-    def grid(self) -> int:
-        """Patches along one side; 0 for a network without patches."""
-        ...
-
-    @property
-    def patch_positions(self) -> FloatArray:
-        """(seeds, grid^2, dim), without the class token's row; (seeds, 0, dim) where the variant adds none."""
-        ...
+Trained = Any  # a pipeline.study.training.Training, which this room may not import
 
 
 @dataclass(frozen=True)
@@ -146,80 +87,36 @@ class Measure:
             return None
 
 
-def _evaluated(column: str, lacking: str) -> Callable[[Trained], FloatArray]:
+def _evaluated(*columns: str) -> Callable[[Trained], FloatArray]:
+    """Of a training what the evaluation found, of several columns their mean."""
+
     def values(training: Trained) -> FloatArray:
-        found = (training.evaluation or {}).get(column)
-        if found is None:
-            raise NotMeasured(lacking)
-        return found
+        found = training.evaluation or {}
+        if not {*columns} <= found.keys():
+            raise NotMeasured("it was not evaluated")
+        return np.stack([found[column] for column in columns], axis=1).mean(axis=1) if columns[1:] else found[columns[0]]
 
     return values
 
 
-_NO_CAPTIONS = "its captions were not evaluated"
-_NO_ATTENTION = "its attention was not evaluated"
-_NO_TRACE = "its trace was not evaluated"
-
-
 def _of_captions(column: str, title: str, note: str) -> Measure:
     """A share of the test scenes."""
-    return Measure(title, f"{note}, in %.", "%", "points", 100, 2, _evaluated(column, _NO_CAPTIONS))
+    return Measure(title, f"{note}, in %.", "%", "points", 100, 2, _evaluated(column))
 
 
-def _gain_of_beam(training: Trained) -> FloatArray:
-    beam, greedy = (MEASURES[name].per_seed(training) for name in ("scene accuracy by beam search", "scene accuracy"))
-    if beam is None or greedy is None:
-        raise NotMeasured(_NO_CAPTIONS)
-    return beam - greedy
+def _side_by_side(columns: Sequence[str], training: Trained) -> FloatArray | None:
+    found = training.evaluation or {}
+    return np.stack([found[column] for column in columns], axis=1) if {*columns} <= found.keys() else None
 
 
-def shift_accuracy(training: Trained) -> FloatArray | None:
-    """(seeds, 4): accuracy under shifts of 1, 2, 3 and 4 pixels; None where that was not evaluated."""
-    return _side_by_side(training, [f"shift_{pixels}" for pixels in SHIFTS])
-
-
-def size_accuracy(training: Trained) -> FloatArray | None:
-    """(seeds, 5): accuracy on test images scaled to each of `SIZES`; None where that was not evaluated."""
-    return _side_by_side(training, [f"size_{pixels}" for pixels in SIZES])
-
-
-def longer_accuracy(training: Trained) -> FloatArray | None:
-    """(seeds, 4): accuracy with each number of `EMPTY_ROWS` added; None where that was not evaluated."""
-    return _side_by_side(training, [f"rows_{rows}" for rows in EMPTY_ROWS])
-
-
-def first_changes(training: Trained) -> FloatArray | None:
-    """(seeds, 10): root mean square change of a weight in each of the first steps; None where that was not evaluated."""
-    return _side_by_side(training, [f"change_{step}" for step in range(1, FIRST_STEPS + 1)])
-
-
-def _side_by_side(training: Trained, names: Sequence[str]) -> FloatArray | None:
-    columns = [(training.evaluation or {}).get(name) for name in names]
-    found = [column for column in columns if column is not None]
-    return np.stack(found, axis=1) if len(found) == len(names) else None
-
-
-def _lost_to_shifts(training: Trained) -> FloatArray:
-    shifted = shift_accuracy(training)
-    if shifted is None:
-        raise NotMeasured("it was not evaluated under shifts")
-    return training.test_accuracy[:, -1] - shifted.mean(axis=1)
-
-
-def _at_other_sizes(training: Trained) -> FloatArray:
-    scaled = size_accuracy(training)
-    if scaled is None:
-        raise NotMeasured("it was not evaluated at other sizes of the image")
-    mean: FloatArray = scaled.mean(axis=1)
-    return mean
-
-
-def _on_longer(training: Trained) -> FloatArray:
-    longer = longer_accuracy(training)
-    if longer is None:
-        raise NotMeasured("it was not evaluated on longer sequences")
-    mean: FloatArray = longer.mean(axis=1)
-    return mean
+_SHIFTED = tuple(f"shift_{pixels}" for pixels in SHIFTS)
+_SCALED = tuple(f"size_{pixels}" for pixels in SIZES)
+_LONGER = tuple(f"rows_{rows}" for rows in EMPTY_ROWS)
+# (seeds, places) of a training: accuracy under shifts, on images of each size, and with each number of empty rows; root mean square change
+# of a weight in each of the first steps. None where that was not evaluated.
+shift_accuracy, size_accuracy, longer_accuracy, first_changes = (
+    partial(_side_by_side, columns) for columns in (_SHIFTED, _SCALED, _LONGER, [f"change_{step}" for step in range(1, FIRST_STEPS + 1)])
+)
 
 
 def _epochs_to(training: Trained) -> FloatArray:
@@ -243,17 +140,8 @@ def _diverged(training: Trained) -> FloatArray:
 
 def _unstable(training: Trained) -> FloatArray:
     """A network that learns nothing has no spikes either, so spikes alone would call it the most stable of all."""
-    spikes = _evaluated("loss_spikes", _NO_TRACE)(training)
+    spikes = _evaluated("loss_spikes")(training)
     return np.maximum(_diverged(training), spikes > 0)
-
-
-def _nearness(training: Trained) -> FloatArray:
-    from pipeline.measures.positions import nearness_correlation
-
-    vectors = training.patch_positions
-    if not vectors.shape[1] or training.grid < 2:
-        raise NotFormed("it has no position vectors to compare")
-    return np.array([nearness_correlation(one, training.grid) if np.isfinite(one).all() else math.nan for one in vectors])
 
 
 def late(curve: FloatArray) -> FloatArray:
@@ -304,23 +192,12 @@ def unsteadiness(accuracy: FloatArray) -> FloatArray:
 _LATE = f"mean over the last {LATE_EPOCHS} epochs (the last fifth of fewer than {5 * LATE_EPOCHS})"
 
 
-def _of_both_ends(name: str, column: str, lacking: str, measure: Measure) -> dict[str, Measure]:
-    """The same measure of the trained and of the untrained model, by name."""
-    ends = {name: ("", "after training"), f"{name} at the start": ("_start", "before training")}
-    return {
-        one: replace(
-            measure, title=f"{measure.title}, {when}", note=f"{measure.note}, {when}.", values=_evaluated(f"{column}{end}", lacking)
-        )
-        for one, (end, when) in ends.items()
-    }
-
-
-def _of_positions(column: str, what: str, table: str, phrase: str = "") -> Measure:
+def _of_positions(column: str, what: str, phrase: str = "") -> Measure:
     return Measure(
-        f"Rank correlation of the similarity of {what} with that of the {table} table",
-        f"Spearman's rank correlation, over all pairs of patches, of the cosine similarity of the {what} with that of the {table} "
+        f"Rank correlation of the similarity of {what} with that of the one-dimensional table",
+        f"Spearman's rank correlation, over all pairs of patches, of the cosine similarity of the {what} with that of the one-dimensional "
         "sinusoidal table's.",
-        values=_evaluated(column, "its position vectors were not compared with the tables, or it does not learn them"), probe="positions",
+        values=_evaluated(column), probe="positions",
         phrase=phrase,
     )  # fmt: skip
 
@@ -347,7 +224,7 @@ def or_half(error: FloatArray, tests: Callable[[], int]) -> FloatArray:
 
 
 def _scene_error(training: Trained) -> FloatArray:
-    return or_half(1 - _evaluated("greedy_scene_accuracy", _NO_CAPTIONS)(training), lambda: training.num_scenes)
+    return or_half(1 - _evaluated("greedy_scene_accuracy")(training), lambda: training.settings.scenes.test)
 
 
 MEASURES: dict[str, Measure] = {
@@ -369,7 +246,7 @@ MEASURES: dict[str, Measure] = {
     ),
     "validation accuracy": Measure(
         "Accuracy on training images held out", "Accuracy after the last epoch on the images that `validation` holds out, in %.",
-        "%", "points", 100, 2, _evaluated("validation_accuracy", "it was trained on all training images"),
+        "%", "points", 100, 2, _evaluated("validation_accuracy"),
     ),
     "median test error": Measure(
         f"Test error, median of the last {MEDIAN_TESTS} tests",
@@ -438,7 +315,7 @@ MEASURES: dict[str, Measure] = {
         f"Steps to a train loss of {REACHED_LOSS}",
         f"The first step at which the mean training loss of the last {REACHED_STEPS} recorded steps (all to the 500th, then each tenth) is "
         f"{REACHED_LOSS} nats or less; one more than all steps where it never is, which is the least that it can be.",
-        "steps", "steps", 1, 0, _evaluated("steps_to_loss", _NO_TRACE), None, "trace", ratio=True,
+        "steps", "steps", 1, 0, _evaluated("steps_to_loss"), None, "trace", ratio=True,
         unreached=lambda training: training.num_steps + 1,
     ),
     "first-epoch loss": Measure(
@@ -448,95 +325,74 @@ MEASURES: dict[str, Measure] = {
     "gradient norm": Measure(
         "Gradient norm, mean over the first epoch's steps",
         "L2 norm of a seed's gradient before clipping, mean over the first epoch's steps.",
-        digits=None, values=lambda training: training.gradient_norm[:, 0], ratio=True,
+        digits=None, values=lambda training: training.curves["gradient_norm"][:, 0], ratio=True,
     ),
     "accuracy lost to shifts": Measure(
         f"Accuracy lost to shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels",
         f"Test accuracy minus its mean over shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels up, down, left and right, in points.",
-        "points", "points", 100, 2, _lost_to_shifts, probe="shifts", ratio=True,
+        "points", "points", 100, 2, probe="shifts", ratio=True,
+        values=lambda training: training.test_accuracy[:, -1] - _evaluated(*_SHIFTED)(training),
     ),
     "accuracy at another size": Measure(
         "Test accuracy at other sizes of the image",
         f"Test accuracy when the test images are scaled to sides of {', '.join(map(str, SIZES[:-1]))} and {SIZES[-1]} pixels, mean over "
         "these sizes, in %. Position vectors, fixed and learned, are interpolated by the places of the patches.",
-        "%", "points", 100, 2, _at_other_sizes, probe="sizes",
+        "%", "points", 100, 2, _evaluated(*_SCALED), probe="sizes",
     ),
     "accuracy on longer sequences": Measure(
         "Test accuracy on longer sequences",
         f"Test accuracy with {', '.join(map(str, EMPTY_ROWS[:-1]))} and {EMPTY_ROWS[-1]} rows of empty patches added below the image, mean "
         "over these lengths, in %. Fixed tables are continued by their formula; of learned vectors those of the last row are repeated.",
-        "%", "points", 100, 2, _on_longer, probe="sizes",
+        "%", "points", 100, 2, _evaluated(*_LONGER), probe="sizes",
     ),
     "attention entropy": Measure(
         "Entropy of attention",
         "Entropy of the trained model's attention weights, mean over tokens, heads, blocks and the first 1,000 test images, in nats.",
-        "nats", "nats", values=_evaluated("attention_entropy", _NO_ATTENTION), probe="attention",
-    ),
-    "ink correlation": Measure(
-        "Rank correlation of the attention rollout with the ink",
-        "Spearman's rank correlation, over the patches of a test image, of the attention rollout with the ink in a patch; "
-        "mean over the first 1,000 test images.",
-        values=_evaluated("ink_correlation", _NO_ATTENTION), probe="attention",
+        "nats", "nats", values=_evaluated("attention_entropy"), probe="attention",
     ),
     "own-image ink correlation": Measure(
         "Rank correlation of the attention rollout with its own image's ink, minus that with other images' ink",
         "Spearman's rank correlation of the attention rollout with the ink of its own image, over the patches, minus the mean of those "
         "with the ink of the other images; mean over the first 1,000 test images. A map that is the same for all images has 0.",
-        values=_evaluated("own_ink_correlation", _NO_ATTENTION), probe="attention",
+        values=_evaluated("own_ink_correlation"), probe="attention",
     ),
     "deletion": Measure(
         "Accuracy lost by deletion",
         "Accuracy lost when the fifth of an image's patches with the largest attention rollout is blanked, minus that lost when as many "
         "random patches are, in points, on the first 1,000 test images. A map that is the same for all patches has 0.",
-        "points", "points", 100, 2, _evaluated("deletion", _NO_ATTENTION), probe="attention",
+        "points", "points", 100, 2, _evaluated("deletion"), probe="attention",
     ),
     "own-image deletion": Measure(
         "Accuracy lost by deletion, by the image's own attention rollout rather than another image's",
         "Accuracy lost when the fifth of an image's patches with the largest attention rollout is blanked, minus that lost when the "
         "patches that another image's rollout names are, in points, on the first 1,000 test images. A map that is the same for all images "
         "has 0.",
-        "points", "points", 100, 2, _evaluated("own_deletion", _NO_ATTENTION), probe="attention",
+        "points", "points", 100, 2, _evaluated("own_deletion"), probe="attention",
     ),
-    **_of_both_ends(
-        "saturated attention", "saturated_attention", "whether its attention is saturated was not evaluated",
-        Measure(
-            "Rows of attention weights with one above 0.9",
-            "Share of the rows of attention weights, over the first 256 test images, blocks, heads and tokens, whose largest weight "
-            "exceeds 0.9, in %",
-            "%", "points", 100, 2, probe="saturation",
-        ),
+    "saturated attention": Measure(
+        "Rows of attention weights with one above 0.9, after training",
+        "Share of the rows of attention weights, over the first 256 test images, blocks, heads and tokens, whose largest weight "
+        "exceeds 0.9, in %, after training.",
+        "%", "points", 100, 2, _evaluated("saturated_attention"),
+        probe="saturation",
     ),
-    **_of_both_ends(
-        "gradient at scores over values", "score_gradient", "the gradient at its attention scores was not evaluated",
-        Measure(
-            "Gradient at the attention scores over that at the values",
-            "L2 norm of the test loss's gradient at the attention scores, which softmax takes, over that at the values; over the first "
-            "256 test images and all blocks, in float64",
-            probe="saturation", ratio=True,
-        ),
+    "gradient at scores over values at the start": Measure(
+        "Gradient at the attention scores over that at the values, before training",
+        "L2 norm of the test loss's gradient at the attention scores, which softmax takes, over that at the values; over the first "
+        "256 test images and all blocks, in float64, before training.",
+        values=_evaluated("score_gradient_start"), probe="saturation", ratio=True,
     ),
-    "nearness correlation": Measure(
-        "Rank correlation of position similarity with nearness",
-        "Spearman's rank correlation, over all pairs of patches, of the cosine similarity of their position vectors with their nearness.",
-        values=_nearness,
-    ),
-    "similarity to the 1-D table": _of_positions("positions_1d", "position vectors", "one-dimensional"),
-    "similarity to the 2-D table": _of_positions("positions_2d", "position vectors", "two-dimensional"),
+    "similarity to the 1-D table": _of_positions("positions_1d", "position vectors"),
     "learned similarity to the 1-D table": _of_positions(
-        "position_changes_1d", "position vectors' changes in training", "one-dimensional",
-        "similarity of its changes in training to the 1-D table",
+        "position_changes_1d", "position vectors' changes in training", "similarity of its changes in training to the 1-D table",
     ),
-    "learned similarity to the 2-D table": _of_positions(
-        "position_changes_2d", "position vectors' changes in training", "two-dimensional"
-    ),
-    **_of_both_ends(
-        "gradient at the first row", "state_gradient", "the gradients at its states were not evaluated",
-        Measure(
-            "Gradient at the state after the first row over that after the last, as a power of ten",
-            "Base-10 logarithm of the L2 norm of the test loss's gradient at what a recurrent network carries on after an image's first "
-            "row over that after its last (the hidden state, and an LSTM's cell state), on the first 256 test images, in float64",
-            of_difference="powers of ten", digits=2, probe="recurrence",
-        ),
+    "gradient at the first row at the start": Measure(
+        "Gradient at the state after the first row over that after the last, as a power of ten, before training",
+        "Base-10 logarithm of the L2 norm of the test loss's gradient at what a recurrent network carries on after an image's first "
+        "row over that after its last (the hidden state, and an LSTM's cell state), on the first 256 test images, in float64, before "
+        "training.",
+        of_difference="powers of ten", digits=2, probe="recurrence",
+        values=_evaluated("state_gradient_start"),
     ),
     "scene accuracy": _of_captions(
         "greedy_scene_accuracy", "Scene accuracy", "Share of the test scenes whose greedy caption is true and complete"
@@ -554,11 +410,12 @@ MEASURES: dict[str, Measure] = {
     ),
     "gain of beam search": Measure(
         "Scene accuracy gained by beam search", "Scene accuracy of beam search minus that of greedy captions, in points.",
-        "points", "points", 100, 2, _gain_of_beam,
+        "points", "points", 100, 2,
+        lambda training: -np.subtract(*(_evaluated(f"{by}_scene_accuracy")(training) for by in ("greedy", "beam"))),
     ),
     "CIDEr-D": Measure(
         "CIDEr-D", "CIDEr-D of the greedy captions of the test scenes, mean over the scenes.", "", "", 1, 3,
-        _evaluated("greedy_cider_d", _NO_CAPTIONS), phrase="CIDEr-D",
+        _evaluated("greedy_cider_d"), phrase="CIDEr-D",
     ),
     "ensemble accuracy": Measure(
         "Accuracy of the vote of all seeds", "Accuracy of the vote of all seeds, in %.", "%", "points", 100, 2, rule="at least",

@@ -61,7 +61,7 @@ def data_for_equal_accuracy(needs: Sequence[Trained], than: Sequence[Trained], s
     """
 
     def curves(side: Sequence[Trained]) -> list[dict[int, float]]:
-        errors = {one.training_images: median_error(one.test_error)[[one.seeds.index(seed) for seed in seeds]] for one in side}
+        errors = {one.settings.training_images: median_error(one.test_error)[[one.seeds.index(seed) for seed in seeds]] for one in side}
         return [{size: float(error[i]) for size, error in errors.items()} for i in range(len(seeds))]
 
     return np.array([images_ratio(*both) for both in zip(curves(needs), curves(than), strict=True)])

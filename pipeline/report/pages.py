@@ -145,7 +145,7 @@ class Report:
             sharing=sum(any("base" in found.comparison.variants for found in one.findings) for one in tried if not is_timed(one.claim)),
         )
         files["glossary.md"] = self.page("glossary.md.j2", beam_width=BEAM_WIDTH, measures=MEASURES)
-        times = [(run, float(np.median(run.seconds)), float(run.seconds.sum())) for run in self.runs.values()]
+        times = [(run, float(np.median(run.curves["seconds"])), float(run.curves["seconds"].sum())) for run in self.runs.values()]
         files["hardware.md"] = self.page("hardware.md.j2", versions=self._versions(), times=times)
         return files | {"claims.csv": csvs.claims(judgements), "curves.csv": csvs.curves(self.runs)}
 

@@ -27,7 +27,7 @@ _SMALLER = {
 }  # fmt: skip
 _LARGER = {
     "accuracy", "late accuracy", "validation accuracy", "accuracy gained", "accuracy at another size", "scene accuracy",
-    "scene accuracy by beam search", "scene accuracy of repeats", "exact match", "CIDEr-D",
+    "scene accuracy by beam search", "CIDEr-D",
 }  # fmt: skip
 
 

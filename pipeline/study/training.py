@@ -146,11 +146,6 @@ class Training:
         return self.settings.train.ends_at_zero
 
     @property
-    def training_images(self) -> int:
-        """Different training images, or scenes, that a seed sees."""
-        return self.settings.training_images
-
-    @property
     def test_accuracy(self) -> FloatArray:
         return self.curves["test_accuracy"]
 
@@ -158,12 +153,6 @@ class Training:
     def test_error(self) -> FloatArray:
         """Where no image of a test is wrong, half an image is counted: a ratio of errors takes their logarithms."""
         return or_half(1 - self.test_accuracy, lambda: self.settings.num_tests)
-
-    @property
-    def num_scenes(self) -> int:
-        """Of a captioner's evaluation."""
-        assert self.settings.scenes is not None
-        return self.settings.scenes.test
 
     @property
     def test_loss(self) -> FloatArray:
@@ -179,14 +168,6 @@ class Training:
     def supervised_epochs(self) -> int:
         """The epochs before any self-critical ones."""
         return self.test_loss.shape[1] - int(self.options.get("train.self_critical_epochs", 0))
-
-    @property
-    def gradient_norm(self) -> FloatArray:
-        return self.curves["gradient_norm"]
-
-    @property
-    def seconds(self) -> FloatArray:
-        return self.curves["seconds"]
 
     @property
     def accuracy(self) -> FloatArray:
@@ -228,12 +209,6 @@ class Training:
         if self._arrays is None or "predictions" not in self._arrays:
             return None
         return self._arrays["predictions"], self._arrays["labels"]
-
-    @property
-    def correct(self) -> npt.NDArray[np.bool_] | None:
-        """(seeds, images): whether a seed's prediction of a test image is right; None without predictions."""
-        known = self.predictions
-        return None if known is None else np.equal(*known)
 
     @property
     def has_positions(self) -> bool:

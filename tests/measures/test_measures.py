@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from pipeline.measures import MEASURES, NotFormed, NotMeasured, late, unsteadiness
 from pipeline.measures.definitions import SIZES
 from pipeline.measures.learning_curves import data_for_equal_accuracy, images_ratio
-from pipeline.measures.positions import cosine_similarity, grid_distance, nearness_correlation, similarity_mosaic, table_correlation
+from pipeline.measures.positions import cosine_similarity, similarity_mosaic, table_correlation
 from pipeline.measures.traces import loss_spikes, steps_to_loss
 from pipeline.models.positions import sinusoidal_table
 
@@ -40,11 +40,11 @@ def test_gain_and_price_by_hand() -> None:
 
 def test_what_the_evaluation_found_is_taken_from_its_columns() -> None:
     columns = {
-        "positions_1d": 1, "positions_2d": 2, "position_changes_1d": 3, "position_changes_2d": 6, "state_gradient": -4,
-        "state_gradient_start": 5, "greedy_scene_accuracy": 0.9, **{f"size_{size}": size / 100 for size in SIZES},
+        "positions_1d": 1, "position_changes_1d": 3, "state_gradient": -4, "state_gradient_start": 5,
+        "greedy_scene_accuracy": 0.9, **{f"size_{size}": size / 100 for size in SIZES},
     }  # fmt: skip
     expected = {
-        "similarity to the 1-D table": 1, "similarity to the 2-D table": 2, "learned similarity to the 1-D table": 3,
+        "similarity to the 1-D table": 1, "learned similarity to the 1-D table": 3,
         "gradient at the first row at the start": 5, "scene error": 0.1, "accuracy at another size": 0.304,
     }  # fmt: skip
     evaluation = {name: np.array([float(value)]) for name, value in columns.items()}
@@ -86,7 +86,7 @@ def test_unstable_trainings_diverge_or_have_a_spike() -> None:
     curves = np.array([[2.3, 2.302], [2.3, 0.1], [2.3, 0.1], [2.3, math.nan]])
     spikes = {"loss_spikes": np.array([0.0, 3.0, 0.0, 40.0])}
     assert values_of("unstable", train_loss=curves, num_outputs=10, evaluation=spikes) == [1.0, 1.0, 0.0, 1.0]
-    with pytest.raises(NotMeasured, match="its trace was not evaluated"):
+    with pytest.raises(NotMeasured, match="not evaluated"):
         values_of("unstable", train_loss=curves, num_outputs=10, evaluation=None)
 
 
@@ -115,18 +115,10 @@ def test_a_loss_that_is_never_reached_is_censored_after_the_last_step(loss: np.n
     assert steps_to_loss(np.arange(1, len(loss) + 1), loss, 300) == 301
 
 
-def test_similarity_and_distance_are_scipys() -> None:
+def test_similarity_is_scipys() -> None:
     vectors = np.random.default_rng(0).normal(size=(9, 5))
     assert cosine_similarity(vectors) == pytest.approx(1 - distance.cdist(vectors, vectors, "cosine"))
     assert cosine_similarity(np.stack([vectors, 2 * vectors]))[1] == pytest.approx(cosine_similarity(vectors))
-    points = np.array([(r, c) for r in range(3) for c in range(3)], dtype=float)  # row by row
-    assert grid_distance(3) == pytest.approx(distance.cdist(points, points))
-
-
-def test_correlation_is_spearmans_over_the_pairs() -> None:
-    vectors, places = np.random.default_rng(3).normal(size=(16, 8)), np.indices((4, 4)).reshape(2, -1).T
-    expected = spearmanr(-distance.pdist(vectors, "cosine"), -distance.pdist(places)).statistic
-    assert nearness_correlation(vectors, 4) == pytest.approx(expected)
 
 
 def test_mosaic_has_each_patchs_map_at_the_patchs_place() -> None:
@@ -186,7 +178,7 @@ def test_seed_by_seed_from_the_last_tests_of_trainings() -> None:
     def trained(size: int, error: list[float], seeds: tuple[int, ...]) -> Any:
         curve = np.repeat(np.array(error)[:, None], 30, axis=1)
         curve[:, :21] = curve[:, 27] = 1.0  # before the last ten tests, and one of them
-        return SimpleNamespace(training_images=size, test_error=curve, seeds=seeds)
+        return SimpleNamespace(settings=SimpleNamespace(training_images=size), test_error=curve, seeds=seeds)
 
     curve = power(1.0)
     needs = [trained(size, [2 * error, error, 0.5], (1, 0, 9)) for size, error in curve.items()]
