@@ -1,4 +1,4 @@
-"""How alike the position vectors of two patches are, and whether near patches are more alike than far ones."""
+"""How alike the position vectors of two patches are."""
 
 from __future__ import annotations
 
@@ -22,32 +22,6 @@ def cosine_similarity(vectors: FloatArray) -> FloatArray:
     unit = vectors / np.where(length > 0, length, 1.0)
     similarity: FloatArray = np.clip(unit @ np.swapaxes(unit, -1, -2), -1.0, 1.0)
     return similarity
-
-
-def grid_distance(grid: int) -> FloatArray:
-    """Euclidean distance between the centres of every two patches, in patches.
-
-    Returns:
-        (grid^2, grid^2), patches counted row by row as the model does.
-    """
-    row, column = np.divmod(np.arange(grid**2, dtype=np.float64), grid)
-    return np.hypot(row[:, None] - row, column[:, None] - column)
-
-
-def nearness_correlation(vectors: FloatArray, grid: int) -> float:
-    """Spearman's rank correlation, over all pairs of patches, of cosine similarity with nearness (minus the distance).
-
-    1: the nearer, the more alike, without exception; 0: as for vectors drawn at random.
-
-    Args:
-        vectors: (grid^2, dim), the class token's row left out.
-
-    Raises:
-        ValueError: the number of vectors is not grid^2, or there are fewer than three pairs of patches.
-    """
-    if len(vectors) != grid**2 or grid < 2:
-        raise ValueError(f"needs grid^2 vectors on a grid of at least 2 x 2, not {len(vectors)} for a grid of {grid}")
-    return _over_pairs(cosine_similarity(vectors), -grid_distance(grid))
 
 
 def table_correlation(vectors: FloatArray, table: FloatArray) -> float:

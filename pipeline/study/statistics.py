@@ -59,15 +59,6 @@ def summarize(values: Sequence[float] | FloatArray, *, level: float = LEVEL) -> 
     return _summary(array, _size(array), level)
 
 
-def paired_difference(variant: Sequence[float] | FloatArray, baseline: Sequence[float] | FloatArray, *, level: float = LEVEL) -> Summary:
-    """Summary of `variant - baseline`, seed by seed; entry i of both has to be the same seed's.
-
-    Raises:
-        ValueError: the lengths differ, or as `summarize`.
-    """
-    return _summary(row_of(_differences(variant, baseline)), _size(variant, baseline), level)
-
-
 def student(p: float, freedom: npt.ArrayLike) -> FloatArray:
     """Quantile of Student's t: `stats.t.ppf` without its checks of the arguments, which take a hundred times as long."""
     quantile: FloatArray = special.stdtrit(freedom, p)
@@ -141,7 +132,7 @@ def sign_flip_p(variant: Sequence[float] | FloatArray, baseline: Sequence[float]
     131,071 patterns and the observed one (Phipson and Smyth 2010), equal at every call.
 
     Raises:
-        ValueError: as `paired_difference`.
+        ValueError: the lengths differ, or as `summarize`.
     """
     difference = _differences(variant, baseline)
     n = summarize(difference).n
