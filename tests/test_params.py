@@ -99,7 +99,6 @@ class TestVariants:
     def test_or_that_of_the_one_that_it_names(self, raw: dict[str, Any]) -> None:
         study = params.parse(put(raw, "variants/more", {"from": "deep", "seeds": 3, "mlp_dim": 24}))
         assert params.parse(put(raw, "variants/again", None)).resolve("again").model == study.base
-        assert study.ancestry("more") == ["more", "deep", "wide"]
         assert study.difference("more") == {"mlp_dim": 24, "seeds": 3, "blocks": 2}
         assert study.resolve("deep").train.seeds == (0, 1, 2, 3)
 

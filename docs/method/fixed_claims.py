@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from pipeline.params import ClaimSettings, load
 from pipeline.study.fixed import SHORT, TABLE
-from pipeline.study.git import Repository
+from pipeline.study.git import root_of
 from pipeline.study.results import load as load_study
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import replacing
@@ -27,9 +27,9 @@ from pipeline.system.provenance import mapping
 _WORDS = dict.fromkeys(("source", "sentence", "measured", "margin"), "-")  # which no digest has
 
 
-def digests_at(repository: Repository, commit: str) -> set[str]:
+def digests_at(root: Path, commit: str) -> set[str]:
     """Of all claims of a commit that today's settings can say."""
-    contents = Files(repository.root, commit).read("*.yaml")
+    contents = Files(root, commit).read("*.yaml")
     found = set()
     for claim in ({} | mapping(contents.get("params.yaml", b"")) | mapping(contents.get("claims.yaml", b""))).get("claims", {}).values():
         decisive = {name: claim[name] for name in ("comparisons", "any", "images_shown") if name in claim}
@@ -44,14 +44,14 @@ def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m docs.method.fixed_claims", description="Which claims older trainings found fixed.").parse_args(
         argv
     )
-    repository, claims, trainings = Repository.around(Path()), load().claims.values(), load_study(".").trainings
+    root, claims, trainings = root_of(Path()), load().claims.values(), load_study(".").trainings
     commits = defaultdict[str, set[str]](set)  # by variant, those of its older trainings
     for variant, training in trainings.items():
         commits[variant] |= {group["git_commit"] for group in training.trainings if "claims" not in group and group.get("git_commit")}
     at: dict[str, set[str]] = {}
     for commit in sorted(set().union(*commits.values())):
         try:
-            at[commit] = digests_at(repository, commit)
+            at[commit] = digests_at(root, commit)
         except UserError:
             print(f"{commit[:SHORT]} is not in the history here: what was trained at it counts as trained before any claim.")
     rows = {}

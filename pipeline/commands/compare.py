@@ -18,7 +18,7 @@ import numpy as np
 from pipeline.report import text
 from pipeline.study import Study, Training, load
 from pipeline.study.effects import contrast, of_shares
-from pipeline.study.git import Repository
+from pipeline.study.git import commit_of, root_of
 from pipeline.study.statistics import Interval, holm, sign_flip_p
 from pipeline.study.training import CAUSES
 from pipeline.system.errors import UserError, run_command
@@ -124,9 +124,9 @@ def read(source: str, *, mlflow: bool = False) -> Side:
         UserError: no such commit, no results there, a damaged file, or a store that cannot be read.
     """
     if Path(source or ".").is_dir():
-        name, source = (code(source), source) if source else ("the working tree", str(Repository.around(Path.cwd()).root))
+        name, source = (code(source), source) if source else ("the working tree", str(root_of(Path.cwd())))
     else:
-        commit = Repository.around(Path.cwd()).commit(source)
+        commit = commit_of(root_of(Path.cwd()), source)
         name = code(source) + ("" if commit.startswith(source) else f" ({commit[:10]})")
     return Side(name, load(source, store="" if mlflow else None))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from pipeline import params
 from pipeline.commands.repro import run
 from pipeline.params import Params
-from pipeline.study.git import Repository
+from pipeline.study.git import commit_of, root_of
 from pipeline.system.errors import UserError
 from pipeline.system.files import write_text
 from pipeline.system.paths import ARRAYS, CHECKPOINTS, CONFIGS, FINISHED
@@ -70,16 +70,16 @@ def checked_out(revision: str) -> Worktree:
         UserError: there is no such commit, or (status 1) git or the installation of its lock failed.
     """
     here = Path().resolve()
-    repository = Repository.around(here)
-    commit = repository.commit(revision)
-    top = repository.root / CHECKPOINTS / "commits" / commit[:10]
+    root = root_of(here)
+    commit = commit_of(root, revision)
+    top = root / CHECKPOINTS / "commits" / commit[:10]
     if not (top / "ready").exists():  # or a kill came between
         for words in (
             ("worktree", "remove", "--force", "--force", str(top)),  # fails where there is none
             ("worktree", "prune"),
             ("worktree", "add", "--force", "--detach", "--no-checkout", str(top), commit),
         ):
-            done = git(*words, cwd=repository.root, text=True)
+            done = git(*words, cwd=root, text=True)
         if done.returncode == 0:
             git("sparse-checkout", "set", "--no-cone", "/*", *(f"!/{name}/" for name in _LEFT_OUT), cwd=top)
             done = git("checkout", "--quiet", "--detach", commit, cwd=top, text=True)
@@ -87,13 +87,13 @@ def checked_out(revision: str) -> Worktree:
             raise UserError(f"git could not check {commit[:10]} out in {top}: {done.stderr.strip()}", status=1)
         write_text(top / "ready", "")
     python = Path(sys.executable)
-    lock, own = repository.root / _LOCK, top / _LOCK
+    lock, own = root / _LOCK, top / _LOCK
     if own.exists() and lock.exists() and own.read_bytes() != lock.read_bytes():
         print(f"{commit[:10]} has another {_LOCK}: its own environment is installed in {top / '.venv'}", flush=True)
         python = top / ".venv" / "bin" / "python"
         if subprocess.run(["make", "--silent", "-C", str(top), "setup"]).returncode:
             raise UserError(f"The lock of {commit[:10]} could not be installed; the lines above say why.", status=1)
-    folder = top / here.relative_to(repository.root.resolve())
+    folder = top / here.relative_to(root.resolve())
     tree = Worktree(f"commit {commit[:10]}", top, folder, python)
     if folder != top:  # a profile's
         lay_out = f"from pipeline.commands.profiles import lay_out; lay_out({here.name!r})"

@@ -374,34 +374,24 @@ class Params(Settings):
         """`name:` without a value is the base under another name."""
         return {name: {} if own is None else own for name, own in variants.items()} if isinstance(variants, Mapping) else variants
 
-    def ancestry(self, variant: str) -> list[str]:
-        """The variant, the one that it starts from, and so on up to the one that starts from the base.
+    def difference(self, variant: str, *below: str) -> dict[str, Any]:
+        """All options that a variant changes from the base, including those of the variants that it starts from.
+
+        Args:
+            below: the variants that start from it, the nearest first.
 
         Raises:
             UserError: a name is unknown, or the names form a cycle.
         """
+        key = f"variants.{below[0]}.from: there" if below else "There"
         if variant not in self.variants:
-            raise UserError(f"There is no variant {shown(variant)}{nearest(variant, self.variants)}.")
-        names = [variant]
-        while (parent := self.variants[names[-1]].get("from")) is not None:
-            if parent not in self.variants:
-                raise UserError(f"variants.{names[-1]}.from: there is no variant {shown(parent)}{nearest(parent, self.variants)}.")
-            if parent in names:
-                raise UserError(f"variants.{names[-1]}.from: {parent} starts from it; let one of them start from the base.")
-            names.append(parent)
-        return names
-
-    def difference(self, variant: str) -> dict[str, Any]:
-        """All options that a variant changes from the base, including those of the variants that it starts from.
-
-        Raises:
-            UserError: as `ancestry`.
-        """
-        merged: dict[str, Any] = {}
-        for name in reversed(self.ancestry(variant)):
-            merged |= self.variants[name]
-        merged.pop("from", None)
-        return merged
+            raise UserError(f"{key} is no variant {shown(variant)}{nearest(variant, self.variants)}.")
+        own = dict(self.variants[variant])
+        if (parent := own.pop("from", None)) is None:
+            return own
+        if parent in (variant, *below):
+            raise UserError(f"variants.{variant}.from: {parent} starts from it; let one of them start from the base.")
+        return self.difference(parent, variant, *below) | own
 
     def resolve(self, variant: str) -> VariantSettings:
         """The settings of one variant.
@@ -504,8 +494,8 @@ def parse(raw: Mapping[str, Any]) -> Params:
         raise UserError(sentence(error, "", Params)) from None
     if fault := next(_misnamed(params), None):
         raise UserError(f"{fault}.")
-    # Variants that others start from come first, so that a fault names the variant in which it is written.
-    tasks = {name: params.resolve(name).task for name in sorted(params.variants, key=lambda name: len(params.ancestry(name)))}
+    # Variants that start from no other come first, so that a fault names the variant in which it is written.
+    tasks = {name: params.resolve(name).task for name in sorted(params.variants, key=lambda name: "from" in params.variants[name])}
     for name, experiment in params.experiments.items():
         if len({tasks[variant] for variant in experiment.variants}) > 1:
             raise UserError(f"experiments.{name}.variants: captioners and classifiers have no measure in common.")

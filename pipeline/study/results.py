@@ -26,7 +26,7 @@ from pipeline.measures import MEASURES
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import Params, nearest
 from pipeline.study import tables
-from pipeline.study.git import Repository
+from pipeline.study.git import commit_of, root_of
 from pipeline.study.statistics import Summary, summarize
 from pipeline.study.training import Arrays, Training
 from pipeline.system.errors import UserError
@@ -67,7 +67,7 @@ class Study:
         return pd.DataFrame(
             [
                 {"variant": one.variant, "num_seeds": len(one.seeds), "test_accuracy": one.accuracy.mean()}
-                | {"parameters": one.parameters, "flops": one.flops, **one.options, **one.origin}
+                | {"parameters": one.parameters, "flops": one.flops, **one.options, **one.origin_of(one.seeds)}
                 for one in self.trainings.values()
             ]
         )
@@ -125,9 +125,8 @@ def load(source: str | os.PathLike[str] = ".", *, store: str | None = None) -> S
         root, name, mended = Path(source), "", mend("evaluate")
         files = Files(root)
     else:
-        repository = Repository.around(Path.cwd())
-        root, name = repository.root, f" of the commit {source}"
-        files, mended = Files(root, repository.commit(str(source))), "compare another commit"
+        root, name = root_of(Path.cwd()), f" of the commit {source}"
+        files, mended = Files(root, commit_of(root, str(source))), "compare another commit"
     contents = {Path(path).name: content for path, content in files.read(f"{TABLES}/*.csv").items()}
     if not contents:
         more = "" if name else "; `dvc repro evaluate` writes tables/ of what is trained"

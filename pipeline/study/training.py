@@ -106,11 +106,6 @@ class Training:
         """The resolved settings. Raises UserError where they are of another version."""
         return recorded(self.record["config"], f"the record of {self.variant}")
 
-    @cached_property
-    def origin(self) -> dict[str, str]:
-        """What else decided the training, see `origin_of`, of all seeds."""
-        return self.origin_of(self.seeds)
-
     def origin_of(self, seeds: Collection[int]) -> dict[str, str]:
         """What else decided the training of these seeds, as far as it is recorded: those of CAUSES, and versions.NAME.
 

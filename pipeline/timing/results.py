@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
+from scipy import stats
 
 from pipeline.params import ModelSettings, Params
 from pipeline.study.effects import RankEstimate, mapped
 from pipeline.study.statistics import Interval
 from pipeline.system.errors import UserError
 from pipeline.system.paths import TIMINGS
-from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.subjects import Kind, Way, entries
 
 FloatArray = npt.NDArray[np.float64]
@@ -96,7 +96,8 @@ class Timings:
         if len(chosen) < 2:
             raise LookupError(f"fewer than two token counts of {MIN_TOKENS} and more were timed; see timing.tokens in params.yaml")
         values = np.array([[entry["saved_bytes"]] for entry in grown], dtype=np.float64) if measure == "saved bytes" else times
-        return np.array([fit_power_law([grown[i]["tokens"] for i in chosen], column).exponent for column in values[chosen].T])
+        tokens = np.log([grown[i]["tokens"] for i in chosen])
+        return np.array([stats.linregress(tokens, column).slope for column in np.log(values[chosen]).T])
 
     def growth(self, kind: Kind, way: Way) -> list[dict[str, Any]]:
         """The measurements of a kind and way that grow with the tokens, by rising token count."""

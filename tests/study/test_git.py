@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.study.git import Repository
+from pipeline.study.git import commit_of, root_of
 from pipeline.system.errors import UserError
 from pipeline.system.paths import Files
 from tests.helpers import commit_all, git
@@ -27,10 +27,10 @@ def test_a_commit_is_found_by_every_name_that_git_knows(root: Path) -> None:
     git(root, "tag", "--annotate", "v1-signed", "--message", "a tag object")
     second = commit_all(root, "the second")
     for name in (first, first[:7], "v1", "v1-signed", "main~1", "HEAD^", ":/the first"):
-        assert Repository(root).commit(name) == first
+        assert commit_of(root, name) == first
     git(root, "update-ref", f"refs/exps/{first[:2]}/{first[2:]}/wide-1", second)  # as DVC keeps an experiment
     git(root, "update-ref", "refs/exps/exec/EXEC_HEAD", first)
-    assert Repository(root).commit("wide-1") == second
+    assert commit_of(root, "wide-1") == second
 
 
 @pytest.mark.parametrize(("wrong", "nearest"), [("mian", "main"), ("wide-2", "wide-1"), ("-x", "")])
@@ -38,10 +38,10 @@ def test_an_unknown_commit_is_answered_with_the_nearest_name(root: Path, tmp_pat
     first = commit_all(root)
     git(root, "update-ref", f"refs/exps/{first[:2]}/{first[2:]}/wide-1", commit_all(root))
     with pytest.raises(UserError, match=f"^There is no commit '{wrong}' here.*{nearest}"):
-        Repository(root).commit(wrong)
+        commit_of(root, wrong)
     subprocess.run(["git", "clone", "--quiet", "--depth", "1", root.as_uri(), str(tmp_path / "shallow")], check=True)
     with pytest.raises(UserError, match="this clone is shallow: run `git fetch --unshallow`"):
-        Repository(tmp_path / "shallow").commit(first)
+        commit_of(tmp_path / "shallow", first)
 
 
 def test_files_of_any_name_and_content_are_read_as_they_were(root: Path) -> None:
@@ -61,7 +61,7 @@ def test_files_of_any_name_and_content_are_read_as_they_were(root: Path) -> None
 def test_a_folder_without_git_is_answered_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(UserError, match=r"is not in a git repository, .* inside a clone"):
-        Repository.around(tmp_path)
+        root_of(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="there is no git here: install it"):
-        Repository.around(tmp_path)
+        root_of(tmp_path)

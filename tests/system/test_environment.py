@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from requests.utils import should_bypass_proxies
 
-from pipeline.study.git import Repository
+from pipeline.study.git import commit_of, root_of
 from pipeline.system import environment
 from tests.helpers import ROOT, commit_all, git
 
@@ -62,8 +62,7 @@ def test_git_reads_this_repository_whatever_the_environment_names(tmp_path: Path
     head = commit_all(own)
     for name, place in {"GIT_DIR": other / ".git", "GIT_WORK_TREE": other, "GIT_INDEX_FILE": other / "index"}.items():
         monkeypatch.setenv(name, str(place))
-    repository = Repository.around(own)
-    assert (repository.root, repository.commit("HEAD")) == (own, head)
+    assert (root_of(own), commit_of(own, "HEAD")) == (own, head)
 
 
 def test_git_changes_no_bytes(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -10,12 +9,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pipeline.params import Params
 from pipeline.timing import load
-from pipeline.timing.power_law import fit_power_law
 from pipeline.timing.rounds import Timing, run_rounds
 from pipeline.timing.subjects import WAYS, entries
 
@@ -91,17 +88,6 @@ def test_work_of_children_is_not_foreign_and_other_work_is(monkeypatch: pytest.M
     with load.LoadMeter() as meter, subprocess.Popen(_burn(0.5), stdin=subprocess.PIPE) as child:
         child.communicate(b"\n")
     assert meter.foreign * (time.perf_counter() - start) * (os.cpu_count() or 1) > 0.4  # seconds
-
-
-def test_power_law_is_found_with_an_interval_that_covers_it() -> None:
-    x = np.array([1.0, 2, 4, 8, 16, 32])
-    exact = fit_power_law(x, 3 * x**1.5)
-    assert (exact.exponent, exact.factor) == pytest.approx((1.5, 3))
-    fit = fit_power_law(x, 3 * x**1.5 * np.exp(np.random.default_rng(0).normal(0, 0.1, len(x))))
-    assert fit.low < 1.5 < fit.high < fit.low + 0.5
-    fit = fit_power_law([49, 196], [1.0, 16.0])
-    assert fit.exponent == pytest.approx(2)
-    assert math.isnan(fit.low)
 
 
 def test_everything_the_claims_speak_of_is_timed(study: Params) -> None:
