@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import difflib
 import hashlib
-import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -147,14 +146,10 @@ class TestVariants:
     ("path", "value", "reached"),
     [
         ("base/activation", "relu", {"base", "first", "fixed", "wide", "deep"}),
-        ("base/blocks", 4, {"base", "first", "fixed", "wide"}),
         ("train/learning_rate", 0.004, {"base", "first", "fixed", "wide", "deep", "cnn", "cnn-100", "caption", "caption-m2"}),
         ("train/seeds", [0, 1, 2], {"base", "first", "fixed", "cnn", "cnn-100", "caption", "caption-m2"}),
-        ("variants/cnn/widths", [4, 5], {"cnn", "cnn-100"}),
         ("scenes/train", 200, {"caption", "caption-m2"}),
         ("claims/W1/comparisons/0/bound", 0.9, set()),
-        ("experiments/width/title", "Another", set()),
-        ("timing/rounds", 2, set()),
         ("preview", "A part.", set()),
     ],
 )
@@ -190,9 +185,7 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("variants/wide", {"from": "deep"}, "variants.deep.from"),
     ("variants/wide", {"epochs": 0}, "variants.wide.epochs"),  # not those that start from it
     ("variants/x", {"heads": 3}, "variants.x.heads: "),
-    ("variants/x", {"position": "sincos2d", "dim": 6}, "variants.x.position: "),
     ("variants/x", {"attention": "uniform", "memory": 4}, "variants.x.memory: "),
-    ("variants/x", {"schedule": "noam"}, "variants.x.warmup: "),
     ("variants/x", {"from": "caption", "augment": "affine"}, "variants.x.augment"),
     ("variants/x", {"train_images": 60_001}, "variants.x.train_images: mnist has 60,000 of them."),
     ("variants/" + 300 * "a", {}, "variants: 'aaa"),
@@ -201,14 +194,10 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("data", {"dataset": "npz", "path": "x.npz", "channels": 1, "classes": 3}, "data.size: npz needs it"),
     ("data", {"dataset": "npz", "size": 28, "channels": 1, "classes": 3}, "data.path: npz needs one"),
     ("data/classes", 11, "data.classes: mnist has its own"),
-    ("data", {"dataset": "digits", "path": "x"}, "data.path: digits reads no files"),
-    ("data/dataset", "mnst", "data.dataset: there is no 'mnst'; the nearest is 'mnist'."),
     ("train/seeds", [1, 2, 1], "train.seeds: one is listed"),
-    ("train/learning_rate", math.nan, "train.learning_rate"),
     ("train/epoch_images", 10**400, "train.epoch_images"),
     ("looks", [1, 6], "looks.0"),
     ("experiments/width/measure", "test eror", "experiments.width.measure: there is no 'test eror'; the nearest is 'late test error'."),
-    ("experiments/width/baseline", "first", "experiments.width: there is no 'first'"),
     ("experiments/width/variants", ["base", "wid"], "experiments.width.variants: there is no 'wid'; the nearest is 'wide'."),
     ("experiments/width/variants", ["base", "wide", "deep", "caption"], "experiments.width.variants: captioners"),
     ("experiments/width/claims", ["W2"], "experiments.width.claims: there is no 'W2'"),
@@ -216,16 +205,12 @@ FAULTS: list[tuple[str, Any, str]] = [
     ("timing/subjects/new", {"pach": 7}, "timing.subjects.new.pach"),
 ]
 PAIR = {"rule": "less", "measure": "accuracy", "variant": "first", "reference": "base"}
-RATIO = PAIR | {"rule": "ratio", "measure": "step time"}
 WRONG_COMPARISONS = [
     ("bond", {"bond": 0.1}),
     ("bound", {"rule": "equivalent"}),
-    ("bound", {"rule": "equivalent", "measure": "late test error", "bound": 0.9}),
     ("reference", {"reference": None}),
-    ("reference", {"rule": "at least", "bound": 0.9}),
     ("pairs", {"rule": "at least", "measure": "data for equal accuracy", "bound": 1.25}),
     ("rule", {"rule": "ratio", "between": [1.0, 2.0]}),
-    ("between", RATIO | {"between": [2.0, 1.0]}),
     ("minus", {"minus": ["cnn", "base"]}),
 ]
 FAULTS += [("claims/W1/comparisons", [PAIR | change], f"claims.W1.comparisons.0.{key}") for key, change in WRONG_COMPARISONS]
@@ -254,7 +239,7 @@ def test_claims_lie_in_a_file_of_their_own_or_beside_the_rest(raw: dict[str, Any
         params.load(tmp_path / "params.yaml")
 
 
-@pytest.mark.parametrize("content", [b"", b"- 1", b"base: {a: [}", b"data: \x00", b"x: {a: 1, a: 3}", b"d: 2026-02-30", b"\xff\xfed\0"])
+@pytest.mark.parametrize("content", [b"", b"- 1", b"base: {a: [}", b"x: {a: 1, a: 3}", b"d: 2026-02-30", b"\xff\xfed\0"])
 def test_what_is_no_such_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "params.yaml").write_bytes(content)
     with pytest.raises(UserError) as caught:

@@ -14,7 +14,7 @@ from pipeline.report.figures.base import COLOURS, Picture
 from pipeline.report.figures.rows import Row
 from pipeline.study import Training
 from pipeline.study.effects import look_level
-from pipeline.study.selection import SEEDS, Selected, orders
+from pipeline.study.ranking import SEEDS, Selected, orders
 
 PAGE = "one-run.md"
 _RULES = ("the best epoch of a run", f"the best of {SEEDS} seeds", "the best epoch of the best seed")

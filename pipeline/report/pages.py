@@ -27,9 +27,8 @@ from pipeline.study import Training
 from pipeline.study.claims import DECIDED, Judgement, Verdict, is_timed, judge
 from pipeline.study.effects import look_level
 from pipeline.study.fixed import fixed
-from pipeline.study.ranking import ranking
+from pipeline.study.ranking import ranking, select
 from pipeline.study.results import load_dataset, summarized
-from pipeline.study.selection import select
 from pipeline.study.statistics import LEVEL, summarize
 from pipeline.system.files import replacing
 from pipeline.system.paths import ARRAYS

@@ -1,16 +1,26 @@
-"""Which parts matter: every part by what its removal or exchange does to the test error."""
+"""Networks by their test errors: which parts matter, and what a test error says that was selected, or is of few runs.
+
+Selection is to take the best epoch or seed by the test images in place of the mean. Reported by others for other networks: Bouthillier et
+al. 2021, "Accounting for variance in machine learning benchmarks".
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.measures import MEASURES
+import numpy as np
+
+from pipeline.measures import MEASURES, late
+from pipeline.measures.definitions import FloatArray
+from pipeline.params import ExperimentSettings
 from pipeline.study.effects import effect, mapped
 from pipeline.study.statistics import Interval
 from pipeline.study.training import Training
 
+SEEDS = 6  # the first of each network, so that the best of them means the same everywhere
 SMALL = 1.25  # factor of the errors, either way, within which an effect is small: what claims call similar
 
 
@@ -54,3 +64,84 @@ def ranking(pairs: Mapping[str, tuple[str, str]], trainings: Mapping[str, Traini
             if (ends := estimate.interval(level)) is not None:
                 found.append(Part(name, *sides, math.exp(estimate.mean), mapped(ends, math.exp)))
     return sorted(found, key=lambda part: -part.ratio)
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Test errors of one network, fractions of the test images.
+
+    Attributes:
+        typical: mean of its first seeds, each over its last epochs.
+        epoch: the best epoch of a seed, mean over the seeds.
+        seed: the best seed, over its last epochs.
+        both: the best epoch of the best seed.
+    """
+
+    variant: str
+    typical: float
+    epoch: float
+    seed: float
+    both: float
+
+    @property
+    def gains(self) -> tuple[float, float, float]:
+        """The share of the typical errors that is gone where the best epoch, the best seed, or both are reported."""
+        return tuple(1 - found / self.typical for found in (self.epoch, self.seed, self.both))  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Order:
+    """How often few runs put two networks that differ in the wrong order, by the test error after the last epoch.
+
+    Attributes:
+        ratio: of the geometric means of the late test errors, over all seeds.
+        one, three: share of the draws of one and of three seeds a side without replacement; of equal means half.
+    """
+
+    variant: str
+    reference: str
+    ratio: float
+    one: float
+    three: float
+
+
+def select(trainings: Mapping[str, Training]) -> list[Selected]:
+    """Of each classifier with so many seeds."""
+    found = []
+    for name, run in trainings.items():
+        if run.settings.task == "classification" and len(run.test_error) >= SEEDS:
+            errors = run.test_error[:SEEDS]
+            kept, best = late(errors), errors.min(axis=1)
+            found.append(Selected(name, float(kept.mean()), float(best.mean()), float(kept.min()), float(best.min())))
+    return found
+
+
+def orders(
+    chosen: Sequence[Selected], experiments: Mapping[str, ExperimentSettings], trainings: Mapping[str, Training], level: float
+) -> list[Order]:
+    """Of each of these variants and the baseline of the first experiment that has both, each pair once, if all seeds tell the two apart.
+
+    Args:
+        level: of Welch's interval of the ratio of their errors, which has to leave out 1.
+    """
+    names, pairs = {one.variant for one in chosen}, dict[str, tuple[str, str]]()
+    for experiment in experiments.values():
+        for variant in experiment.variants:
+            baseline = experiment.baseline
+            if variant != baseline and {baseline, variant} <= names and pairs.get(baseline) != (baseline, variant):
+                pairs.setdefault(variant, (variant, baseline))
+    found = []
+    for part in ranking(pairs, trainings, level):
+        if not part.interval.low <= 1 <= part.interval.high:
+            last = [trainings[name].test_error[:, -1] for name in (part.variant, part.reference)]
+            more, fewer = last if part.ratio > 1 else reversed(last)
+            found.append(Order(part.variant, part.reference, part.ratio, *(misordered(more, fewer, n) for n in (1, 3))))
+    return found
+
+
+def misordered(more: FloatArray, fewer: FloatArray, n: int) -> float:
+    """The share of all draws of n values a side in which the mean of `more` is the smaller one; of equal means half counts."""
+    first, second = (np.sort(np.array([*itertools.combinations(side, n)]).mean(1).round(12)) for side in (more, fewer))
+    above = len(second) - np.searchsorted(second, first, side="right")
+    equal = len(second) - above - np.searchsorted(second, first, side="left")
+    return float((above + equal / 2).mean() / len(second))

@@ -32,7 +32,6 @@ class Mirror(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files, self.fault = files, fault
         self.requests: list[str] = []
-        self.closing = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}/some/where/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -57,11 +56,8 @@ class Handler(BaseHTTPRequestHandler):
         content = server.files[name]
         if fault == "flipped":
             content = content[:500] + bytes([content[500] ^ 1]) + content[501:]
-        half = content[: len(content) // 2]
-        if fault in ("cut", "stalls"):
-            self._answer(200, half, length=len(content))
-            if fault == "stalls":
-                server.closing.wait()
+        if fault == "cut":
+            self._answer(200, content[: len(content) // 2], length=len(content))
         else:
             self._answer(200, content, {"Content-Encoding": "x-gzip"} if fault == "packed" else None)
 
@@ -95,7 +91,6 @@ def mirror() -> Iterator[Callable[..., Mirror]]:
 
     yield start
     for server in servers:
-        server.closing.set()
         server.shutdown()
         server.server_close()
 

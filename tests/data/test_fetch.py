@@ -4,7 +4,6 @@ import dataclasses
 import gzip
 import hashlib
 import json
-import os
 import socket
 from pathlib import Path
 
@@ -93,9 +92,8 @@ def test_the_spellings_of_other_places_are_known_by_their_content(archives, sour
     assert fetch(wanted, tmp_path / "raw") == manifest
 
 
-@pytest.mark.parametrize("fault", ["flipped", "missing", "cut", "stalls", "refused", "no file", "not a scheme"])
-def test_the_next_mirror_helps_and_alone_the_fault_is_one_sentence(one, mirror, source_of, tmp_path, fault, monkeypatch):
-    monkeypatch.setattr("pipeline.data.fetch._TIMEOUT", 2.0)
+@pytest.mark.parametrize("fault", ["flipped", "missing", "cut", "refused", "no file", "not a scheme"])
+def test_the_next_mirror_helps_and_alone_the_fault_is_one_sentence(one, mirror, source_of, tmp_path, fault):
     bad = {
         "refused": refused,
         "no file": lambda: str(tmp_path / "alone"),
@@ -113,14 +111,6 @@ def test_the_next_mirror_helps_and_alone_the_fault_is_one_sentence(one, mirror, 
     assert list((tmp_path / "alone").iterdir()) == []
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device /dev/full")
-def test_a_full_disk_is_told(one, mirror, source_of, tmp_path):
-    (tmp_path / f".{NAME}.{os.getpid()}.tmp").symlink_to("/dev/full")
-    with pytest.raises(UserError, match="No space left on device"):
-        fetch(source_of(one, mirror(one).url), tmp_path)
-    assert not (tmp_path / NAME).exists()
-
-
 def test_an_archive_that_the_server_declares_as_packed_is_kept_as_it_is(one, mirror, source_of, tmp_path):
     fetch(source_of(one, mirror(one, "packed").url), tmp_path)
     assert (tmp_path / NAME).read_bytes() == one[NAME]
@@ -130,39 +120,16 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != MANIFEST}
 
 
-@pytest.fixture
-def linked(archives, tmp_path) -> Path:
-    """A link to a folder of the user's that holds the archives and other files."""
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    for name, content in {**archives, "t99-ubyte.gz": b"a"}.items():
-        (folder / name).write_bytes(content)
-    (tmp_path / "raw").symlink_to(folder)
-    return tmp_path / "raw"
-
-
-def test_a_linked_folder_is_read_and_never_emptied(archives, source_of, linked):
-    before = contents(linked)
-    for wanted in (source_of(archives, refused()), source("digits"), source_of(archives, refused())):
-        manifest = fetch(wanted, linked)
-        assert json.loads((linked / MANIFEST).read_text()) == manifest
-        assert contents(linked) == before
-    assert linked.is_symlink()
-
-
-def test_another_data_set_overwrites_nothing_in_a_linked_folder(archives, mirror, source_of, linked):
-    fetch(source_of(archives, refused()), linked)
-    before, manifest = contents(linked), (linked / MANIFEST).read_bytes()
+def test_a_linked_folder_is_the_users(archives, mirror, source_of, tmp_path):
+    """It is read, and nothing in it is replaced, also not by another data set."""
+    (tmp_path / "mine").mkdir()
+    for name, content in archives.items():
+        (tmp_path / "mine" / name).write_bytes(content)
+    linked = tmp_path / "raw"
+    linked.symlink_to(tmp_path / "mine")
+    manifest = fetch(source_of(archives, refused()), linked)
     other = {name: content[:-8] + b"12345678" for name, content in archives.items()}
     with pytest.raises(UserError, match=r"raw/train-images.* is not the archive of mnist: let the link .* point to another folder"):
         fetch(source_of(other, mirror(other).url), linked)
-    assert (contents(linked), (linked / MANIFEST).read_bytes()) == (before, manifest)
-
-
-def test_another_data_sets_archives_are_replaced(archives, mirror, source_of, tmp_path):
-    fetch(source_of(archives, mirror(archives).url), tmp_path)
-    other = {name: content[:-8] + b"12345678" for name, content in archives.items()}
-    (tmp_path / "notes.txt").write_bytes(b"mine")
-    manifest = fetch(source_of(other, mirror(other).url), tmp_path)
-    assert contents(tmp_path) == other | {"notes.txt": b"mine"}
-    assert json.loads((tmp_path / MANIFEST).read_text()) == manifest
+    assert contents(linked) == archives
+    assert json.loads((linked / MANIFEST).read_text()) == manifest

@@ -6,7 +6,6 @@ import hashlib
 import io
 import pickle
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,22 +59,12 @@ def test_the_arrays_of_an_npz(here: Path, names: dict[str, str], channels: int, 
         assert getattr(found, name).dtype == np.uint8
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"train_images": lambda images: images / 255},
-        {"test_images": lambda images: images[:, :11]},
-        {"test_labels": lambda _: np.array([object()])},
-        {"test_labels": None},
-    ],
-)
-def test_an_npz_that_does_not_fit(here: Path, change: dict[str, Callable[[Any], Any] | None]) -> None:
+def test_an_npz_that_does_not_fit(here: Path) -> None:
     given = arrays()
-    ((name, of),) = change.items()
-    given[name] = of(given[name]) if of else None
-    np.savez("own.npz", **{name: of for name, of in given.items() if of is not None})
-    with pytest.raises(UserError, match=r"own gives .* is expected|own\.npz cannot be read"):
-        read(NPZ, here)
+    for change in ({"train_images": given["train_images"] / 255}, {"test_labels": np.array([object()])}):
+        np.savez("own.npz", **given | change)
+        with pytest.raises(UserError, match=r"own gives .* is expected|own\.npz cannot be read"):
+            read(NPZ, here)
 
 
 def test_a_file_that_is_no_npz_or_has_changed(here: Path) -> None:

@@ -96,21 +96,6 @@ def test_shares_are_covered_wherever_they_lie(sizes: tuple[int, int]) -> None:
         assert max(missed) <= (1 - level) / 2 + 1e-4  # true shares between those that are tried
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 1.0])
-def test_looks_at_shares_err_in_at_most_one_of_twenty_studies(share: float) -> None:
-    """A claim on its bound of a tenth, which any verdict gets wrong, looked at until it is decided."""
-    looks = (6, 10, 20)
-    level, trials = look_level(looks), 2000
-    rng = np.random.default_rng(0)
-    first, second = ((rng.random((trials, looks[-1])) < true).cumsum(1) for true in (share, share - 0.1))
-    missed = {}
-    for n, m in {sizes for order in look_orders(looks) for sizes in order}:
-        counted = zip(first[:, n - 1].tolist(), second[:, m - 1].tolist(), strict=True)
-        intervals = [ShareEstimate(counts, (n, m)).interval(level) for counts in counted]
-        missed[n, m] = np.array([not interval.low <= 0.1 <= interval.high for interval in intervals])
-    assert max(np.any([missed[sizes] for sizes in order], axis=0).mean() for order in look_orders(looks)) <= 0.05
-
-
 # --- ranks ---
 
 

@@ -76,9 +76,3 @@ def test_the_table_of_claims_is_read_at_any_age(tmp_path: Path) -> None:
         table.write_text(damaged)
         with pytest.raises(UserError, match=r"^reports/claims\.csv is damaged: run `dvc repro --force --single-item report`\.$"):
             claims()
-
-
-def test_a_preview_is_known_by_its_settings(tmp_path: Path) -> None:
-    for text, preview in (("preview: Few *seeds*.\n", "Few *seeds*."), ("preview:\n", None), ("preview: [1\n", None), ("", None)):
-        (tmp_path / "params.yaml").write_text(text)
-        assert Study(Files(tmp_path), {}).preview == preview

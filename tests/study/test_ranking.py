@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pipeline.study.ranking import ranking
-from pipeline.study.selection import misordered, orders, select
+from pipeline.study.ranking import misordered, orders, ranking, select
 
 
 def trained(errors: np.ndarray, task: str = "classification") -> Any:
