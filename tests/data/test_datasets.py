@@ -92,7 +92,7 @@ def test_a_write_that_fails_leaves_the_old_arrays(raw, tmp_path):
         "from pipeline.params import DataSettings\n"
         f"run_command(lambda _: (prepare(DataSettings(dataset='mnist'), Path({str(raw)!r}), Path({str(out)!r})), 0)[1])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-B", "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "arrays cannot be written (File too large)" in done.stderr
     assert len(done.stderr.splitlines()) == 1
