@@ -5,6 +5,7 @@ A new measure is one entry. params.yaml, claims, tables and figures find it here
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -42,7 +43,6 @@ class Measure:
     """A measure in words and numbers.
 
     Attributes:
-        title: what a table's column or a figure's axis calls it.
         note: its definition, as a sentence.
         of_value, of_difference: unit of a value and of a difference of two.
         factor: from the measure's own unit to the printed one.
@@ -59,9 +59,9 @@ class Measure:
         per_step: whether its effects are times: ratios of numbers of steps, times the ratio of the times of a step.
         unreached: the value of a seed that never reached what is measured, which is the least that it can be; None where all do.
         phrase: its name in comparisons, where that is another than its name here.
+        title: what a page and a figure's axis call it, where that is not the beginning of the note.
     """
 
-    title: str = ""
     note: str = ""
     of_value: str = ""
     of_difference: str = ""
@@ -78,6 +78,10 @@ class Measure:
     per_step: bool = False
     series: Callable[[Sequence[Trained], Sequence[Trained], Sequence[int]], FloatArray] | None = None
     unreached: Callable[[Trained], float] | None = None
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or re.split("[,.:]", self.note)[0])
 
     def per_seed(self, training: Trained) -> FloatArray | None:
         """(seeds,), which may hold values that are not finite; None where the training does not give the measure."""
@@ -97,11 +101,6 @@ def _evaluated(*columns: str) -> Callable[[Trained], FloatArray]:
         return np.stack([found[column] for column in columns], axis=1).mean(axis=1) if columns[1:] else found[columns[0]]
 
     return values
-
-
-def _of_captions(column: str, title: str, note: str) -> Measure:
-    """A share of the test scenes."""
-    return Measure(title, f"{note}, in %.", "%", "points", 100, 2, _evaluated(column))
 
 
 def _side_by_side(columns: Sequence[str], training: Trained) -> FloatArray | None:
@@ -189,16 +188,17 @@ def unsteadiness(accuracy: FloatArray) -> FloatArray:
     return deviation
 
 
-_LATE = f"mean over the last {LATE_EPOCHS} epochs (the last fifth of fewer than {5 * LATE_EPOCHS})"
+def _late(note: str, of_value: str, of_difference: str, factor: float, digits: int | None, curve: Any, **more: Any) -> Measure:
+    """The late mean of a curve, a ratio unless `more` says otherwise."""
+    values = {"values": lambda training: late(curve(training)), "by_epoch": curve, "ratio": True}
+    return Measure(note, of_value, of_difference, factor, digits, **values | more)
 
 
 def _of_positions(column: str, what: str, phrase: str = "") -> Measure:
     return Measure(
-        f"Rank correlation of the similarity of {what} with that of the one-dimensional table",
         f"Spearman's rank correlation, over all pairs of patches, of the cosine similarity of the {what} with that of the one-dimensional "
         "sinusoidal table's.",
-        values=_evaluated(column), probe="positions",
-        phrase=phrase,
+        values=_evaluated(column), probe="positions", phrase=phrase, title=f"Similarity of {what} to the one-dimensional table",
     )  # fmt: skip
 
 
@@ -276,159 +276,136 @@ def _scene_error(training: Trained) -> FloatArray:
     return or_half(1 - _evaluated("greedy_scene_accuracy")(training), lambda: training.settings.scenes.test)
 
 
+_LATE = f"mean over the last {LATE_EPOCHS} epochs (the last fifth of fewer than {5 * LATE_EPOCHS})"
+_ROLLOUT = "Accuracy lost when the fifth of an image's patches with the largest attention rollout is blanked, minus that lost when"
+_SHARE, _NATS = ("%", "points", 100, 2), ("nats", "nats", 1, 4)
 MEASURES: dict[str, Measure] = {
     "accuracy": Measure(
-        "Test accuracy after the last epoch", "Test accuracy after the last epoch, in %.", "%", "points", 100, 2,
-        lambda training: training.test_accuracy[:, -1], by_epoch=attrgetter("test_accuracy"),
+        "Test accuracy after the last epoch, in %.", *_SHARE, lambda training: training.test_accuracy[:, -1],
+        by_epoch=attrgetter("test_accuracy"),
     ),
     "test loss": Measure(
-        "Test loss after the last epoch", "Mean cross-entropy on the test images after the last epoch, in nats.", "nats", "nats", 1, 4,
-        lambda training: training.test_loss[:, -1], by_epoch=attrgetter("test_loss"),
+        "Mean cross-entropy on the test images after the last epoch, in nats.", *_NATS, lambda training: training.test_loss[:, -1],
+        by_epoch=attrgetter("test_loss"),
     ),
-    "late accuracy": Measure(
-        "Test accuracy over the last epochs", f"Test accuracy, {_LATE}, in %.", "%", "points", 100, 2,
-        lambda training: late(training.test_accuracy), by_epoch=attrgetter("test_accuracy"), phrase="accuracy",
+    "late accuracy": _late(
+        f"Test accuracy, {_LATE}, in %.", *_SHARE, attrgetter("test_accuracy"), phrase="accuracy", ratio=False,
+        title="Test accuracy over the last epochs",
     ),
-    "late test error": Measure(
-        "Test error over the last epochs", f"Share of the test images that are classified wrongly, {_LATE}, in %.", "%", "points", 100, 2,
-        lambda training: late(training.test_error), by_epoch=attrgetter("test_error"), phrase="test error", ratio=True,
+    "late test error": _late(
+        f"Share of the test images that are classified wrongly, {_LATE}, in %.", *_SHARE, attrgetter("test_error"), phrase="test error",
     ),
     "validation accuracy": Measure(
-        "Accuracy on training images held out", "Accuracy after the last epoch on the images that `validation` holds out, in %.",
-        "%", "points", 100, 2, _evaluated("validation_accuracy"),
+        "Accuracy after the last epoch on the images that `validation` holds out, in %.", *_SHARE, _evaluated("validation_accuracy"),
     ),
     "median test error": Measure(
-        f"Test error, median of the last {MEDIAN_TESTS} tests",
         f"Share of the test images that are classified wrongly, median of the last {MEDIAN_TESTS} tests, in %: single tests that "
         "collapse do not count.",
-        "%", "points", 100, 2, lambda training: median_error(training.test_error), by_epoch=attrgetter("test_error"),
-        phrase="median test error", ratio=True,
-    ),
-    "parameters": Measure(
-        "Parameters", "Number of a network's weights.", digits=None, values=_counts("parameters"), ratio=True, exact=True,
-    ),
-    "arithmetic": Measure(
-        "Floating-point operations", "Floating-point operations of an image's forward pass.", digits=None, values=_counts("flops"),
-        ratio=True, exact=True,
-    ),
-    "time to an accuracy": Measure(
-        f"Epochs to a test accuracy of {REACHED_ACCURACY:.0%}",
-        f"The first epoch after which the test accuracy is {REACHED_ACCURACY:.0%} or more; one more than all epochs where it never is, "
-        "which is the least that it can be. Its ratio times that of the times of a step, as published, is a ratio of times.",
-        "epochs", "epochs", 1, 1, _epochs_to, ratio=True, per_step=True,
-        unreached=lambda training: training.test_accuracy.shape[1] + 1.0, phrase=f"time to {REACHED_ACCURACY:.0%}",
-    ),
-    "late train loss": Measure(
-        "Train loss over the last epochs", f"Mean cross-entropy on an epoch's training images as they are learned, {_LATE}, in nats.",
-        "nats", "nats", 1, 4, lambda training: late(training.train_loss), by_epoch=attrgetter("train_loss"), phrase="train loss",
+        *_SHARE, lambda training: median_error(training.test_error), by_epoch=attrgetter("test_error"), phrase="median test error",
         ratio=True,
     ),
-    "late train loss in nats": Measure(
-        "Train loss over the last epochs", f"As the late train loss ({_LATE}), compared by differences.",
-        "nats", "nats", 1, 4, lambda training: late(training.train_loss), by_epoch=attrgetter("train_loss"), phrase="train loss",
+    "parameters": Measure("Number of a network's weights.", digits=None, values=_counts("parameters"), ratio=True, exact=True),
+    "arithmetic": Measure(
+        "Floating-point operations of an image's forward pass.", digits=None, values=_counts("flops"), ratio=True, exact=True,
     ),
-    "accuracy gained": Measure(
-        "Test accuracy gained since the first epoch", f"Test accuracy, {_LATE}, minus that after the first epoch, in points.",
-        "points", "points", 100, 2, lambda training: late(_gained(training)), by_epoch=_gained, ratio=True,
+    "time to an accuracy": Measure(
+        f"The first epoch after which the test accuracy is {REACHED_ACCURACY:.0%} or more; one more than all epochs where it never is, "
+        "which is the least that it can be. Its ratio times that of the times of a step, as published, is a ratio of times.",
+        "epochs", "epochs", 1, 1, _epochs_to, ratio=True, per_step=True, title=f"Epochs to a test accuracy of {REACHED_ACCURACY:.0%}",
+        unreached=lambda training: training.test_accuracy.shape[1] + 1.0, phrase=f"time to {REACHED_ACCURACY:.0%}",
     ),
-    "error times arithmetic": Measure(
-        "Test error times the arithmetic of a forward pass",
+    "late train loss": _late(
+        f"Mean cross-entropy on an epoch's training images as they are learned, {_LATE}, in nats.", *_NATS, attrgetter("train_loss"),
+        phrase="train loss",
+    ),
+    "late train loss in nats": _late(
+        f"As the late train loss ({_LATE}), compared by differences.", *_NATS, attrgetter("train_loss"), phrase="train loss", ratio=False,
+        title="Train loss over the last epochs",
+    ),
+    "accuracy gained": _late(f"Test accuracy, {_LATE}, minus that after the first epoch, in points.", "points", "points", 100, 2, _gained,
+        title="Test accuracy gained since the first epoch"),
+    "error times arithmetic": _late(
         f"Share of the test images that are classified wrongly, {_LATE}, times the floating-point operations of an image's forward pass.",
-        digits=None, values=lambda training: late(_error_times_arithmetic(training)), by_epoch=_error_times_arithmetic, ratio=True,
+        "", "", 1.0, None, _error_times_arithmetic, title="Test error times the arithmetic of a forward pass",
     ),
     "data for equal accuracy": Measure(
-        "Training images needed for equal accuracy",
         "By what factor more training images one network needs to be as accurate as the other, mean of its logarithm over all accuracies "
         "that both reach.",
         "times", "times", 1, 2, ratio=True, series=data_for_equal_accuracy, rule="at least",
     ),
     "unsteadiness": Measure(
-        "Unsteadiness of test accuracy over the last epochs",
         "Unsteadiness: standard deviation of test accuracy around the straight line that fits its last "
         f"{STEADY_EPOCHS} epochs best, in points; of trainings of at least {MIN_STEADY_EPOCHS} epochs.",
         "points", "points", 100, 3, lambda training: unsteadiness(training.test_accuracy), phrase="unsteadiness of accuracy", ratio=True,
+        title="Unsteadiness of test accuracy over the last epochs",
     ),
     "diverged": Measure(
-        "Diverged seeds",
         "Share of the seeds whose train loss in the last epoch is not finite, or no better than that of a guess; a seed counts 0 or 100 %.",
-        "%", "points", 100, 0, _diverged, share=True,
+        "%", "points", 100, 0, _diverged, share=True, title="Diverged seeds",
     ),
     "unstable": Measure(
-        "Unstable trainings",
         "Share of the seeds that diverge (last train loss not finite, or no better than that of a guess) or have a loss spike: a recorded "
         f"step (all to the 500th, then each tenth) whose training loss exceeds the median of the {SPIKE_STEPS} recorded steps before by "
         f"more than {SPIKE_HEIGHT:g} nat, or is not finite. A seed counts 0 or 100 %.",
-        "%", "points", 100, 0, _unstable, probe="trace", phrase="unstable trainings", share=True,
+        "%", "points", 100, 0, _unstable, probe="trace", title="Unstable trainings", phrase="unstable trainings", share=True,
     ),
     "steps to a train loss of 0.5": Measure(
-        f"Steps to a train loss of {REACHED_LOSS}",
         f"The first step at which the mean training loss of the last {REACHED_STEPS} recorded steps (all to the 500th, then each tenth) is "
         f"{REACHED_LOSS} nats or less; one more than all steps where it never is, which is the least that it can be.",
         "steps", "steps", 1, 0, _evaluated("steps_to_loss"), None, "trace", ratio=True,
-        unreached=lambda training: training.num_steps + 1,
+        unreached=lambda training: training.num_steps + 1, title=f"Steps to a train loss of {REACHED_LOSS}",
     ),
     "first-epoch loss": Measure(
-        "Train loss of the first epoch", "Mean cross-entropy on the training images in the first epoch, in nats.", "nats", "nats", 1, 4,
-        lambda training: training.train_loss[:, 0], ratio=True,
+        "Mean cross-entropy on the training images in the first epoch, in nats.", *_NATS, lambda training: training.train_loss[:, 0],
+        ratio=True, title="Train loss of the first epoch",
     ),
     "gradient norm": Measure(
-        "Gradient norm, mean over the first epoch's steps",
         "L2 norm of a seed's gradient before clipping, mean over the first epoch's steps.",
         digits=None, values=lambda training: training.curves["gradient_norm"][:, 0], ratio=True,
+        title="Gradient norm, mean over the first epoch's steps",
     ),
     "accuracy lost to shifts": Measure(
-        f"Accuracy lost to shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels",
         f"Test accuracy minus its mean over shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels up, down, left and right, in points.",
-        "points", "points", 100, 2, probe="shifts", ratio=True,
-        values=lambda training: training.test_accuracy[:, -1] - _evaluated(*_SHIFTED)(training),
+        "points", "points", 100, 2, lambda training: training.test_accuracy[:, -1] - _evaluated(*_SHIFTED)(training), probe="shifts",
+        ratio=True, title=f"Accuracy lost to shifts of {SHIFTS[0]} to {SHIFTS[-1]} pixels",
     ),
     "accuracy at another size": Measure(
-        "Test accuracy at other sizes of the image",
         f"Test accuracy when the test images are scaled to sides of {', '.join(map(str, SIZES[:-1]))} and {SIZES[-1]} pixels, mean over "
         "these sizes, in %. Position vectors, fixed and learned, are interpolated by the places of the patches.",
-        "%", "points", 100, 2, _evaluated(*_SCALED), probe="sizes",
+        *_SHARE, _evaluated(*_SCALED), probe="sizes", title="Test accuracy at other sizes of the image",
     ),
     "accuracy on longer sequences": Measure(
-        "Test accuracy on longer sequences",
         f"Test accuracy with {', '.join(map(str, EMPTY_ROWS[:-1]))} and {EMPTY_ROWS[-1]} rows of empty patches added below the image, mean "
         "over these lengths, in %. Fixed tables are continued by their formula; of learned vectors those of the last row are repeated.",
-        "%", "points", 100, 2, _evaluated(*_LONGER), probe="sizes",
+        *_SHARE, _evaluated(*_LONGER), probe="sizes", title="Test accuracy on longer sequences",
     ),
     "attention entropy": Measure(
-        "Entropy of attention",
         "Entropy of the trained model's attention weights, mean over tokens, heads, blocks and the first 1,000 test images, in nats.",
-        "nats", "nats", values=_evaluated("attention_entropy"), probe="attention",
+        "nats", "nats", values=_evaluated("attention_entropy"), probe="attention", title="Entropy of attention",
     ),
     "own-image ink correlation": Measure(
-        "Rank correlation of the attention rollout with its own image's ink, minus that with other images' ink",
         "Spearman's rank correlation of the attention rollout with the ink of its own image, over the patches, minus the mean of those "
         "with the ink of the other images; mean over the first 1,000 test images. A map that is the same for all images has 0.",
-        values=_evaluated("own_ink_correlation"), probe="attention",
+        values=_evaluated("own_ink_correlation"), probe="attention", title="Correlation of the attention rollout with its own image's ink",
     ),
     "deletion": Measure(
-        "Accuracy lost by deletion",
-        "Accuracy lost when the fifth of an image's patches with the largest attention rollout is blanked, minus that lost when as many "
-        "random patches are, in points, on the first 1,000 test images. A map that is the same for all patches has 0.",
+        f"{_ROLLOUT} as many random patches are, in points, on the first 1,000 test images. A map that is the same for all patches has 0.",
         "points", "points", 100, 2, _evaluated("deletion"), probe="attention",
     ),
     "own-image deletion": Measure(
-        "Accuracy lost by deletion, by the image's own attention rollout rather than another image's",
-        "Accuracy lost when the fifth of an image's patches with the largest attention rollout is blanked, minus that lost when the "
-        "patches that another image's rollout names are, in points, on the first 1,000 test images. A map that is the same for all images "
-        "has 0.",
+        f"{_ROLLOUT} the patches that another image's rollout names are, in points, on the first 1,000 test images. A map that is the same "
+        "for all images has 0.",
         "points", "points", 100, 2, _evaluated("own_deletion"), probe="attention",
+        title="Accuracy lost by deletion, by the image's own attention rollout rather than another image's",
     ),
     "saturated attention": Measure(
-        "Rows of attention weights with one above 0.9, after training",
-        "Share of the rows of attention weights, over the first 256 test images, blocks, heads and tokens, whose largest weight "
-        "exceeds 0.9, in %, after training.",
-        "%", "points", 100, 2, _evaluated("saturated_attention"),
-        probe="saturation",
+        "Share of the rows of attention weights, over the first 256 test images, blocks, heads and tokens, whose largest weight exceeds "
+        "0.9, in %, after training.",
+        *_SHARE, _evaluated("saturated_attention"), probe="saturation", title="Rows of attention weights with one above 0.9",
     ),
     "gradient at scores over values at the start": Measure(
-        "Gradient at the attention scores over that at the values, before training",
-        "L2 norm of the test loss's gradient at the attention scores, which softmax takes, over that at the values; over the first "
-        "256 test images and all blocks, in float64, before training.",
+        "L2 norm of the test loss's gradient at the attention scores, which softmax takes, over that at the values; over the first 256 "
+        "test images and all blocks, in float64, before training.",
         values=_evaluated("score_gradient_start"), probe="saturation", ratio=True,
     ),
     "similarity to the 1-D table": _of_positions("positions_1d", "position vectors"),
@@ -436,39 +413,34 @@ MEASURES: dict[str, Measure] = {
         "position_changes_1d", "position vectors' changes in training", "similarity of its changes in training to the 1-D table",
     ),
     "gradient at the first row at the start": Measure(
-        "Gradient at the state after the first row over that after the last, as a power of ten, before training",
-        "Base-10 logarithm of the L2 norm of the test loss's gradient at what a recurrent network carries on after an image's first "
-        "row over that after its last (the hidden state, and an LSTM's cell state), on the first 256 test images, in float64, before "
-        "training.",
-        of_difference="powers of ten", digits=2, probe="recurrence",
-        values=_evaluated("state_gradient_start"),
+        "Base-10 logarithm of the L2 norm of the test loss's gradient at what a recurrent network carries on after an image's first row "
+        "over that after its last (the hidden state, and an LSTM's cell state), on the first 256 test images, in float64, before training.",
+        of_difference="powers of ten", digits=2, values=_evaluated("state_gradient_start"), probe="recurrence",
+        title="Gradient at the state after the first row over that after the last, as a power of ten",
     ),
-    "scene accuracy": _of_captions(
-        "greedy_scene_accuracy", "Scene accuracy", "Share of the test scenes whose greedy caption is true and complete"
+    "scene accuracy": Measure(
+        "Share of the test scenes whose greedy caption is true and complete, in %.", *_SHARE, _evaluated("greedy_scene_accuracy"),
+        title="Scene accuracy",
     ),
     "scene error": Measure(
-        "Scene error", "Share of the test scenes whose greedy caption is not true and complete, in %.", "%", "points", 100, 2,
-        _scene_error, ratio=True,
+        "Share of the test scenes whose greedy caption is not true and complete, in %.", *_SHARE, _scene_error, ratio=True,
     ),
-    "scene accuracy by beam search": _of_captions(
-        "beam_scene_accuracy", "Scene accuracy of beam search", "Share of the test scenes whose caption by beam search is true and complete"
+    "scene accuracy by beam search": Measure(
+        "Share of the test scenes whose caption by beam search is true and complete, in %.", *_SHARE, _evaluated("beam_scene_accuracy"),
     ),
-    "commonest phrasing": _of_captions(
-        "greedy_share_commonest", "Share of the commonest phrasing",
-        "Share of the greedy captions that are of the commonest of the five phrasings",
+    "commonest phrasing": Measure(
+        "Share of the greedy captions that are of the commonest of the five phrasings, in %.", *_SHARE,
+        _evaluated("greedy_share_commonest"),
     ),
     "gain of beam search": Measure(
-        "Scene accuracy gained by beam search", "Scene accuracy of beam search minus that of greedy captions, in points.",
-        "points", "points", 100, 2,
+        "Scene accuracy of beam search minus that of greedy captions, in points.", "points", "points", 100, 2,
         lambda training: -np.subtract(*(_evaluated(f"{by}_scene_accuracy")(training) for by in ("greedy", "beam"))),
+        title="Scene accuracy gained by beam search",
     ),
     "CIDEr-D": Measure(
-        "CIDEr-D", "CIDEr-D of the greedy captions of the test scenes, mean over the scenes.", "", "", 1, 3,
-        _evaluated("greedy_cider_d"), phrase="CIDEr-D",
+        "CIDEr-D of the greedy captions of the test scenes, mean over the scenes.", values=_evaluated("greedy_cider_d"), phrase="CIDEr-D",
     ),
-    "ensemble accuracy": Measure(
-        "Accuracy of the vote of all seeds", "Accuracy of the vote of all seeds, in %.", "%", "points", 100, 2, rule="at least",
-    ),
+    "ensemble accuracy": Measure("Accuracy of the vote of all seeds, in %.", *_SHARE, rule="at least"),
     "step time": Measure(digits=None, of_value="times", of_difference="times", rule="ratio"),
     "attention time": Measure(digits=2, rule="exponent", phrase="exponent of its time"),
     "saved bytes": Measure(exact=True, digits=2, rule="exponent", phrase="exponent of the bytes it keeps"),
