@@ -195,14 +195,15 @@ def table(page: str, header: str, key: int = 0) -> dict[str, list[str]]:
 def check_links(root: Path) -> None:
     written = list((root / "reports").rglob("*.md"))
     for page in written:
-        text = page.read_text()
-        targets = re.findall(r"\]\(([^)]+)\)", text)
+        targets = re.findall(r"\]\(([^)]+)\)", page.read_text())
         assert targets
         for target in targets:
             path, _, anchor = target.partition("#")
-            other = (page.parent / path).resolve() if path else page.resolve()
+            if is_document := "../docs/" in path:
+                assert (page.parent / path).resolve().parent == (root / "docs").resolve()
+            other = ROOT / "docs" / Path(path).name if is_document else (page.parent / path).resolve() if path else page.resolve()
             assert other.is_file(), target
-            assert other.is_relative_to((root / "reports").resolve())
+            assert is_document or other.is_relative_to((root / "reports").resolve())
             if anchor:
                 headings = re.findall(r"^#+ (.+)$", other.read_text(), flags=re.MULTILINE)
                 assert anchor in {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}, target

@@ -1,6 +1,6 @@
 """How often verdicts are wrong, counted on simulated trainings whose truth is known.
 
-`python -m docs.method.error_rates` counts them, and writes the table that the method page shows. Every simulation has a fixed start,
+`python -m docs.method.error_rates` counts them, and writes the table that docs/method.md shows. Every simulation has a fixed start,
 so the table is the same on every machine. Each trial adds seeds as a study does that goes on until it is decided: both sides six, one
 ten, both ten, and so on to a hundred. Which side is the first is not known beforehand, so all orders are counted, and the table has the
 worst. The first verdict counts, whatever later looks would say. A study goes on after *no effect of more than a quarter*, so that it
@@ -28,7 +28,7 @@ from pipeline.system.errors import run_command
 from pipeline.system.files import replacing
 from pipeline.system.provenance import ROOT
 
-TABLE = ROOT / "pipeline/report/error_rates.csv"
+TABLE = ROOT / "docs/method/error_rates.csv"
 LOOKS = (6, 10, 20, 100)
 TRIALS = 2000
 _EPOCHS = 10

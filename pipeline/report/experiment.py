@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.captioning.grammar import PHRASINGS
 from pipeline.measures import MEASURES
-from pipeline.measures.definitions import BEAM_WIDTH, FloatArray
+from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import ExperimentSettings, ModelSettings, Params
 from pipeline.report import text
 from pipeline.report.figures import Material, captions, pictures
@@ -100,17 +100,8 @@ class Tables:
 
         return head, cell
 
-    def _mean(self, head: str, values: Callable[[Training], FloatArray | None], show: Callable[[float], str] = text.percent) -> Column:
-        def cell(run: Training) -> str | None:
-            found = values(run)
-            if found is None or np.isnan(found).all():
-                return None
-            return show(float(found.mean())) if np.isfinite(found).all() else "not finite"
-
-        return self._of_run(head, cell)
-
     def _evaluated(self, head: str, column: str, show: Callable[[float], str] = text.percent) -> Column:
-        return self._mean(head, lambda run: (run.evaluation or {}).get(f"greedy_{column}"), show)
+        return self._of_run(head, lambda run: run.evaluation and show(float(run.evaluation[f"greedy_{column}"].mean())))
 
     # --- tables ---
 
@@ -144,17 +135,7 @@ class Tables:
             head = f"{self.own} ({own.of_value})" if own.of_value else self.own
             versus = self._versus(self.own, f"{'/' if own.ratio else MINUS} {baseline}")
             found.append(self._table(own.note.rstrip("."), [*self._values(self.own, head), versus]))
-        return found + (self._of_captions() if is_captioner else self._of_the_end()) + [self._settings()]
-
-    def _of_the_end(self) -> list[Table]:
-        columns = [
-            self._mean("accuracy (%)", lambda run: run.accuracy),
-            self._of_run("min to max", lambda run: f"{text.percent(run.accuracy.min())} to {text.percent(run.accuracy.max())}"),
-            self._mean("train loss", lambda run: run.train_loss[:, -1], "{:.4f}".format),
-            self._mean("test loss", lambda run: run.test_loss[:, -1], "{:.4f}".format),
-            self._versus("test loss", f"test loss {MINUS} {self.baseline}"),
-        ]
-        return [self._table("After the last epoch; losses in nats", columns, fold="The last epoch alone, and the losses")]
+        return [*found, *(self._of_captions() if is_captioner else ()), self._settings()]
 
     def _of_captions(self) -> list[Table]:
         contents = [self._evaluated(name.replace("_", " "), f"scene_accuracy_{name}") for name in _CONTENTS]
@@ -166,11 +147,6 @@ class Tables:
             self._evaluated("CIDEr-D", "cider_d", "{:.3f}".format),
         ]
         phrasings = [self._evaluated(name, f"share_{name.replace(' ', '_')}") for name in (*PHRASINGS, "no phrasing")]
-        last = [
-            self._mean("train loss", lambda run: run.train_loss[:, -1], "{:.4f}".format),
-            self._mean("validation loss", lambda run: run.test_loss[:, -1], "{:.4f}".format),
-            self._mean("validation scene accuracy (%)", lambda run: run.accuracy),
-        ]
         material = Material("", self.experiment, [self.runs[v] for v in self.experiment.variants if v in self.runs])
         return [
             self._table("Scene accuracy (%) of greedy captions by what a scene holds", contents),
@@ -182,7 +158,6 @@ class Tables:
                 "Captions of the first test scenes",
             ),
             self._table("Share (%) of the greedy captions in each phrasing", phrasings, fold="Phrasings"),
-            self._table("After the last epoch; losses of a word in nats", last, fold="The last epoch: losses and validation"),
         ]
 
     def _settings(self) -> Table:

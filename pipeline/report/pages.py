@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from pipeline.measures import MEASURES
-from pipeline.measures.definitions import BEAM_WIDTH
 from pipeline.params import Params
 from pipeline.report import csvs, experiment, one_run, text, timing
 from pipeline.report.experiment import Table
@@ -32,22 +29,27 @@ from pipeline.study.results import load_dataset, summarized
 from pipeline.study.statistics import LEVEL, summarize
 from pipeline.system.files import replacing
 from pipeline.system.paths import ARRAYS
+from pipeline.system.provenance import ROOT
 from pipeline.timing.results import Timings, main_device
 from pipeline.timing.results import load as load_timings
 
 REPORTS = Path("reports")
 SAMPLES = Path("data/samples.png")  # inside reports/, written by the prepare stage
 # Removed where they are no longer written.
-OWN = ("timing.md", "thesis.md", one_run.PAGE, "figures/*.png", "experiments/*.md", "experiments/figures/*.png", "timing/*.png")
+OWN = (
+    "timing.md",
+    "thesis.md",
+    "method.md",
+    "glossary.md",
+    one_run.PAGE,
+    "figures/*.png",
+    "experiments/*.md",
+    "experiments/figures/*.png",
+    "timing/*.png",
+)
 PUBLISHED_ACCURACY = 0.977  # of the thesis's configuration, which is the base; its author reports it, the thesis shows curves only
 _NETWORKS = 6  # the fewest of which a page says what selection would have reported
 _VERDICTS: tuple[Verdict, ...] = (*DECIDED, "not decided", "not settled", "learned nothing", "short run", "not run")
-# Whose steps' times answer the two questions that the thesis leaves open.
-_ASKED = (
-    ("cls-loop", "first"), ("base", "first"), ("cls-loop", "base"), ("patch-14", "patch-7"), ("patch-14", "base"), ("patch-14", "patch-2"),
-)  # fmt: skip
-
-_ERROR_RATES = Path(__file__).with_name("error_rates.csv")  # counted by `python -m docs.method.error_rates`
 
 Files = dict[str, bytes | Picture]  # by their path inside `reports/`; pictures that are not drawn yet
 
@@ -115,16 +117,18 @@ class Report:
             pages |= dict.fromkeys(settings.claims, f"experiments/{name}.md")
         return {id: f"{pages.get(id, 'README.md')}#{text.anchor(judgement)}" for id, judgement in self.judgements.items()}
 
-    def page(self, template: str, **values: Any) -> bytes:
-        shared = {"params": self.params, "runs": self.runs, "look_level": look_level(self.params.looks), "timed": self.timed}
-        return text.page(template, **shared, **values)
+    def page(self, template: str, up: str = "", **values: Any) -> bytes:
+        """`up`: from the page to reports/."""
+        docs = f"{up}{'../' * (3 if self.params.profile else 1)}docs"  # a profile's pages lie in build/NAME/reports
+        level = look_level(self.params.looks)
+        return text.page(template, params=self.params, runs=self.runs, timed=self.timed, look_level=level, up=up, docs=docs, **values)
 
     def files(self) -> Files:
         """All pages, tables and pictures."""
         params, judgements, files = self.params, list(self.judgements.values()), Files()
         if self.timed:
             own = [one for one in judgements if is_timed(one.claim)]
-            values = timing.values(params, self.timed, own)
+            values = timing.values(params, self.timed)
             here = [one for one in own if self.places[one.id].startswith(timing.PAGE)]  # others stand on an experiment's page
             files |= {timing.PAGE: self.page("timing.md.j2", timed_judgements=own, judgements=here, places=self.places, **values)}
             files |= {"timing/growth.png": values["growth"]}
@@ -136,16 +140,7 @@ class Report:
         if selected:
             values = one_run.values(params, self.runs, selected)
             files |= {one_run.PAGE: self.page("one-run.md.j2", **values), "figures/one-run.png": values["picture"]}
-        tried = [one for one in judgements if one.verdict in (*DECIDED, "not decided")]
-        files["method.md"] = self.page(
-            "method.md.j2",
-            error_rates=pd.read_csv(_ERROR_RATES).to_dict("records"),
-            rate_of_one=f"{100 * (1 - LEVEL ** len(tried)):.0f}" if tried else "",
-            sharing=sum(any("base" in found.comparison.variants for found in one.findings) for one in tried if not is_timed(one.claim)),
-        )
-        files["glossary.md"] = self.page("glossary.md.j2", beam_width=BEAM_WIDTH, measures=MEASURES)
-        times = [(run, float(np.median(run.curves["seconds"])), float(run.curves["seconds"].sum())) for run in self.runs.values()]
-        files["hardware.md"] = self.page("hardware.md.j2", versions=self._versions(), times=times)
+        files["hardware.md"] = self.page("hardware.md.j2", versions=self._versions())
         return files | {"claims.csv": csvs.claims(judgements), "curves.csv": csvs.curves(self.runs)}
 
     def experiment(self, name: str, *, alone: bool = False) -> tuple[bytes, list[Picture], list[Table]]:
@@ -157,7 +152,10 @@ class Report:
         present = [self.runs[variant] for variant in settings.variants if variant in self.runs]
         own = [self.judgements[id] for id in self.params.claims if id in settings.claims]
         values = experiment.values(self.params, Material(name, settings, present, train_images, images), self.runs)
-        return self.page("experiment.md.j2", judgements=own, alone=alone, **values), values["figures"], values["tables"]
+        if alone:  # the section of the method page that a page alone cannot link
+            method = (ROOT / "docs/method.md").read_text(encoding="utf-8")
+            values["reading"] = method.partition("## The pages\n")[2].partition("\n## ")[0].strip()
+        return self.page("experiment.md.j2", "../", judgements=own, alone=alone, **values), values["figures"], values["tables"]
 
     def _first(self, one_run: bool) -> Files:
         """The first page and its figures. `one_run`: whether there is the page of one run."""
@@ -167,6 +165,7 @@ class Report:
         ranks = ranked(parts)
         verdicts = Counter(judgement.verdict for judgement in judgements)
         judged = [one for one in judgements if one.verdict in DECIDED]
+        tried = [one for one in judgements if one.verdict in (*DECIDED, "not decided")]
         page = self.page(
             "README.md.j2",
             numbers=[len(params.resolve(variant).train.seeds) for variant in params.variants],
@@ -175,9 +174,11 @@ class Report:
             judgements=[one for one in judgements if self.places[one.id].startswith("README.md")],
             tally=[f"{verdicts[verdict]} {verdict}" for verdict in _VERDICTS if verdicts[verdict]],
             judged=judged,
-            false_expected=f"{(1 - LEVEL) * (len(judged) + verdicts['not decided']):.1f}",
+            false_expected=f"{(1 - LEVEL) * len(tried):.1f}",
+            rate_of_one=f"{100 * (1 - LEVEL ** len(tried)):.0f}",
+            sharing=sum(any("base" in found.comparison.variants for found in one.findings) for one in tried if not is_timed(one.claim)),
             fixed=Counter(one.fixed.word for one in judged if one.fixed),
-            groups=self._groups(),
+            variant_tables=self._variants(),
             data=load_dataset(),
             samples=SAMPLES if (REPORTS / SAMPLES).exists() else None,
             data_digests=self._digests(),
@@ -190,51 +191,39 @@ class Report:
         return Files({"README.md": page}) | {f"figures/{made.name}.png": made for made in (ranks, overview) if made}
 
     def _thesis(self) -> Files:
-        """The page beside V. Kovinić's thesis (Računarski fakultet, Belgrade, 2024), and its figure: of its fourth chapter's claims."""
+        """The page beside V. Kovinić's thesis (Računarski fakultet, Belgrade, 2024)."""
         own, timings = [judgement for judgement in self.judgements.values() if _section(judgement)], main_device(self.timed)
         if not own:
             return {}
         # `thesis, 4.2, with ...` is judged on another network than the thesis's.
         fourth = [one for one in own if _section(one).startswith("4") and one.claim.quote and ", with " not in one.claim.source]
-        verdicts = forest(fourth, sentences=True)
-        found = (
-            {pair: timings.relative(*(f"step/published/{name}" for name in pair)) for pair in _ASKED} if timings and timings.quiet else {}
-        )
         page = self.page(
             "thesis.md.j2",
             claims=own,
             chapter4=fourth,
-            verdicts=verdicts,
             places=self.places,
             machine=timings and timings.raw["machine"],
             base=summarize(self.runs["base"].accuracy) if "base" in self.runs else None,
             published=PUBLISHED_ACCURACY,
-            ratios=[(*pair, text.estimate(*ratio, text.digits)) for pair, ratio in found.items() if ratio],
         )
-        return Files({"thesis.md": page}) | ({"figures/thesis.png": verdicts} if verdicts else {})
+        return Files({"thesis.md": page})
 
-    def _groups(self) -> list[tuple[str, str, bool, list[list[str]]]]:
-        """(title, experiment, whether all are captioners, rows) of the variants that it is the first to name, by mean; then the others."""
-        params, runs = self.params, self.runs
-        captioners = {variant for variant in params.variants if params.resolve(variant).task == "captioning"}
-        accuracy = {name: summarized(run, experiment.ENDS[run.settings.task]) for name, run in runs.items()}
+    def _variants(self) -> list[tuple[str, list[list[str]]]]:
+        """Of classifiers, then of captioners, the measure of how well they end and their rows, the best mean first."""
+        params, found = self.params, {name: summarized(run, experiment.ENDS[run.settings.task]) for name, run in self.runs.items()}
 
-        def row(variant: str, baseline: str | None) -> list[str]:
-            start, found = [variant, text.differs(params, variant, baseline)], accuracy.get(variant)
-            if found is None:
-                return [*start, "not evaluated" if variant in runs else "not run", "-", "-", "-"]
-            run, diverged = runs[variant], f", {runs[variant].diverged} diverged" * bool(runs[variant].diverged)
+        def row(variant: str) -> list[str]:
+            start, ends = [variant, text.differs(params, variant)], found.get(variant)
+            if ends is None:
+                return [*start, "not evaluated" if variant in found else "not run", "-", "-", "-"]
+            run = self.runs[variant]
             sizes = [f"{run.parameters:,}" if run.parameters else "-", text.count(run.flops) if run.flops else "-"]
-            return [*start, f"{found.n}{diverged}", text.estimate(found.mean, found.interval, text.percent), *sizes]
+            diverged = f", {run.diverged} diverged" * bool(run.diverged)
+            return [*start, f"{ends.n}{diverged}", text.estimate(ends.mean, ends.interval, text.percent), *sizes]
 
-        left, groups = [*params.variants], []
-        experiments = [(one.title, name, one.variants, one.baseline) for name, one in params.experiments.items()]
-        for title, name, members, baseline in (*experiments, ("In no experiment", "", (*left,), None)):
-            own = sorted((v for v in members if v in left), key=lambda v: -found.mean if (found := accuracy.get(v)) else math.inf)
-            if name or own:
-                groups.append((title, name, bool(own) and captioners.issuperset(own), [row(variant, baseline) for variant in own]))
-            left = [variant for variant in left if variant not in own]
-        return groups
+        ordered = sorted(params.variants, key=lambda name: -ends.mean if (ends := found.get(name)) else math.inf)
+        tables = [(end, [row(name) for name in ordered if params.resolve(name).task == task]) for task, end in experiment.ENDS.items()]
+        return [(end, rows) for end, rows in tables if rows]
 
     def _digests(self) -> dict[tuple[str, str], list[str]]:
         """The variants that recorded each data set, by its name and digest."""

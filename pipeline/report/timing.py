@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,17 +13,16 @@ from pipeline.params import Params
 from pipeline.report.figures import Picture, panels
 from pipeline.report.figures.base import named
 from pipeline.report.figures.panels import Line, Panel
-from pipeline.study.claims import Judgement
 from pipeline.study.effects import MIN_ROUNDS
-from pipeline.timing.results import MIN_TOKENS, Timings, main_device
+from pipeline.timing.results import Timings, main_device
 from pipeline.timing.subjects import WAYS, Kind, Way
 
 PAGE = "timing.md"
 WAY_LABELS: dict[Way, str] = {"published": "as published", "fast": "fast path"}
 
 
-def values(params: Params, timed: Mapping[str, Timings], judgements: Sequence[Judgement]) -> dict[str, Any]:
-    """What the page's template takes. `timed`: by the kind of device, at least one; `judgements`: of the claims about times."""
+def values(params: Params, timed: Mapping[str, Timings]) -> dict[str, Any]:
+    """What the page's template takes. `timed`: by the kind of device, at least one."""
     from pipeline.models import count_flops
 
     timings = main_device(timed)
@@ -37,16 +36,9 @@ def values(params: Params, timed: Mapping[str, Timings], judgements: Sequence[Ju
         "rounds": sum(entry["kept"] for entry in raw["rounds"]),
         "discarded": [entry["foreign"] for entry in raw["rounds"] if not entry["kept"]],
         "min_rounds": MIN_ROUNDS,
-        "min_tokens": MIN_TOKENS,
         "growth": growth(timings),
         "ways": WAYS,
         "way_labels": WAY_LABELS,
-        "pairs": [  # claim, slower, faster of the claims' ratios whose two sides were timed
-            (judgement.id, part.variant, part.reference)
-            for judgement in judgements
-            for part in judgement.claim.comparisons
-            if part.rule == "ratio" and {part.variant, part.reference} <= set(timings.subjects())
-        ],
         "label": lambda subject: named(subject, params.timing.label(subject)),
     }
 

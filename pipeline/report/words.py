@@ -97,11 +97,6 @@ def rule(finding: Finding) -> str:
     return f"supported if the whole {inside} interval lies {where}; contradicted if no part {of} does"
 
 
-def rules(judgement: Judgement) -> dict[str, str]:
-    """The rules of a claim's comparisons, each with a letter to refer to it."""
-    return {text: chr(ord("a") + i) for i, text in enumerate(dict.fromkeys(map(rule, judgement.findings)))}
-
-
 def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 

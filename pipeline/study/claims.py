@@ -1,4 +1,4 @@
-"""The rules that judge the claims of claims.yaml; reports/method.md tells them to a reader, with their counted error rates.
+"""The rules that judge the claims of claims.yaml; docs/method.md tells them to a reader, with their counted error rates.
 
 Each comparison of a claim is judged by where its interval lies to the region in which the claim puts the effect, never by a point.
 Support needs all comparisons, each on its own interval: an intersection-union test needs no adjustment (Berger 1982). One that is

@@ -77,20 +77,12 @@ class Timings:
         ends = logs.interval()
         return math.exp(logs.mean), ends and mapped(ends, math.exp)
 
-    def exponent_estimate(self, measure: str, way: Way) -> RankEstimate | None:
-        """The estimate of `exponent` over the rounds; None if there is none."""
-        try:
-            values = self.exponent(measure, way)
-        except LookupError:
-            return None
-        return RankEstimate(values) if len(values) else None
-
-    def exponent(self, measure: str, way: Way = "published") -> FloatArray:
+    def exponent(self, measure: str) -> FloatArray:
         """The exponent of a power law in the tokens, fitted from `MIN_TOKENS` on. Raises LookupError as `ratio` does, or of one count.
 
         (rounds,) for "attention time" and "step time", empty if no round counts; (1,) for "saved bytes".
         """
-        grown = self.growth("growth" if measure == "step time" else "attention", way)
+        grown = self.growth("growth" if measure == "step time" else "attention", "published")
         times = self._judged([entry["name"] for entry in grown])
         chosen = [i for i, entry in enumerate(grown) if entry["tokens"] >= MIN_TOKENS]
         if len(chosen) < 2:

@@ -110,7 +110,6 @@ DRAWN: dict[str, Callable[[], Figure]] = {
     "counts": partial(panels.draw, [COUNTS]),
     "ranking": ranking(PARTS).draw,
     "verdicts": verdicts.forest(15 * CLAIMS).draw,
-    "sentences": verdicts.forest(15 * CLAIMS, sentences=True).draw,
     "rollouts": attention.rollouts(np.stack([DIGIT] * 10), [("base (sliced), mean", RNG.random((10, 7, 7)))] * 3),
     "heads": heads(HEADS).draw,
     "one head": heads(HEADS[:, :1]).draw,

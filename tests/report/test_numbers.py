@@ -48,22 +48,17 @@ def numbers(cell: str) -> list[float]:
 
 def test_numbers_of_an_experiment_are_those_of_the_tables(study: Params, curve: Curves) -> None:
     page = read(ROOT, "experiments/positions.md")
-    rows, lasts = table(page, "| accuracy (%) | sd |"), table(page, "min to max")
-    baseline, base_loss = late(curve, "base"), curve("base", "test_loss")[:, -1]
+    rows, baseline = table(page, "| accuracy (%) | sd |"), late(curve, "base")
     assert [label.split(" ")[0].strip(",") for label in rows] == list(study.experiments["positions"].variants)
     for label, (n, mean, sd, points, ratio) in rows.items():
         variant = label.split(" ")[0].strip(",")
         accuracy = late(curve, variant)
         assert (n, mean, sd) == (str(len(accuracy)), f"{100 * accuracy.mean():.2f}", f"{100 * accuracy.std(ddof=1):.2f}")
-        last, train, test = (curve(variant, name)[:, -1] for name in ("test_accuracy", "train_loss", "test_loss"))
-        ends = f"{100 * last.min():.2f} to {100 * last.max():.2f}"
-        assert lasts[label][:4] == [f"{100 * last.mean():.2f}", ends, f"{train.mean():.4f}", f"{test.mean():.4f}"]
         if variant == "base":
-            assert (points, ratio, lasts[label][4]) == ("", "", "")
+            assert (points, ratio) == ("", "")
             continue
         assert numbers(points) == pytest.approx([100 * value for value in welch(study, accuracy, baseline)], abs=0.00501)
         assert numbers(ratio) == pytest.approx(np.exp(welch(study, np.log(1 - accuracy), np.log(1 - baseline))), rel=0.006)
-        assert numbers(lasts[label][4]) == pytest.approx(welch(study, test, base_loss), abs=5.1e-5)
 
 
 def test_an_experiment_has_its_own_measure_and_other_variants_to_stand_beside(study: Params, curve: Curves) -> None:
@@ -84,7 +79,7 @@ def test_an_experiment_has_its_own_measure_and_other_variants_to_stand_beside(st
     assert "linear (pre, linear)" not in rows  # it stands beside the baseline, in Table 1
 
 
-def test_numbers_of_captioners_are_those_of_the_evaluation(study: Params, curve: Curves) -> None:
+def test_numbers_of_captioners_are_those_of_the_evaluation(study: Params) -> None:
     page, evaluation = read(ROOT, "experiments/captioning.md"), pd.read_csv(ROOT / "tables/seeds.csv").groupby("variant")
     scores, compared, contents = (table(page, head) for head in ("greedy (%)", "| CIDEr-D |", "4 digits"))
     variants = [label.split(" ")[0] for label in scores]
@@ -103,10 +98,6 @@ def test_numbers_of_captioners_are_those_of_the_evaluation(study: Params, curve:
         columns = ["exact_match", "cell_accuracy", "scene_accuracy_1_digit", "scene_accuracy_repeats"]
         shown = [exact, of_cells, *numbers(f"{contents[label][0]} {contents[label][-1]}")]
         assert shown == pytest.approx([100 * found[f"greedy_{name}"].mean() for name in columns], abs=0.00501)
-    losses = table(read(ROOT, "experiments/captioning-decoding.md"), "validation loss")
-    (critical,) = (cells for label, cells in losses.items() if label.startswith("caption-critical"))
-    assert critical[0] == "-"  # self-critical epochs minimise no cross-entropy
-    assert float(critical[1]) == pytest.approx(curve("caption-critical", "test_loss")[:, -1].mean(), abs=5.1e-5)
 
 
 def test_every_variant_stands_once_by_its_mean(study: Params, curve: Curves) -> None:
@@ -117,7 +108,8 @@ def test_every_variant_stands_once_by_its_mean(study: Params, curve: Curves) -> 
         values = late(curve, variant)
         expected = [values.mean(), *stats.t.interval(0.95, len(values) - 1, loc=values.mean(), scale=stats.sem(values))]
         assert numbers(rows[variant][2]) == pytest.approx([100 * value for value in expected], abs=0.00501)
-    assert [name for name in rows if name in first] == sorted(first, key=lambda variant: -late(curve, variant).mean())
+    means = [numbers(cells[2])[0] for name, cells in rows.items() if study.resolve(name).task == "classification" and cells[1] != "not run"]
+    assert means == sorted(means, reverse=True)
 
 
 def test_the_first_page_counts_all_verdicts(study: Params) -> None:
@@ -130,12 +122,6 @@ def test_the_first_page_counts_all_verdicts(study: Params) -> None:
     (said,) = re.findall(r"Of the (\d+) that were judged at most ([\d.]+) verdicts are expected to be false", readme)
     judged = sum(verdict in DECIDED for verdict in verdicts)
     assert (int(said[0]), float(said[1])) == (judged, pytest.approx(0.05 * (judged + verdicts.count("not decided")), abs=0.051))
-
-
-def test_trainings_have_their_kernel_and_their_times(curve: Curves) -> None:
-    cells, seconds = table(read(ROOT, "hardware.md"), "finished (UTC)")["base"], curve("base", "seconds")
-    assert cells[1] == "fused-cpu"
-    assert [numbers(cell)[0] for cell in cells[3:]] == pytest.approx([np.median(seconds), seconds.sum()], rel=0.005)
 
 
 @pytest.mark.parametrize("check", [check_links, check_tables, check_text])

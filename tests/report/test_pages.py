@@ -126,15 +126,13 @@ def written(study: Params, claims: list[str], **timed: results.Timings) -> dict[
     return {name: page.decode().replace(NBSP, " ") for name, page in report.files().items() if isinstance(page, bytes)}
 
 
-def test_the_page_beside_the_thesis_has_its_claims_alone_and_the_ratios_that_it_asks_for(study: Params, make_timings: Make) -> None:
+def test_the_page_beside_the_thesis_has_its_claims_alone(study: Params) -> None:
     another = study.claims["T3"].model_copy(update={"source": "my thesis, 5.1"})
     study = study.model_copy(update={"claims": study.claims | {"M1": another}})
-    page = written(study, list(study.claims), cuda=make_timings(loop=1.3, patch_14=0.2, noise=1e-5))["thesis.md"]
+    page = written(study, list(study.claims))["thesis.md"]
     theirs = {id for id, claim in study.claims.items() if claim.source.removeprefix("this project, of ").startswith("thesis, ")}
     assert {first[1 : first.index("]")] for first in table(page, "| claim |")} == theirs
     assert len(theirs) > 20
-    ratios = [line.split(" | ") for line in page.splitlines() if line.startswith(("| cls-loop | first", "| patch-14 | patch-7"))]
-    assert [float(cells[2].split(" ")[0]) for cells in ratios] == pytest.approx([1.3, 0.2 / 0.4], rel=0.01)
     assert "thesis.md" not in written(study, ["M1"])
 
 
@@ -150,7 +148,7 @@ def test_disturbed_rounds_are_told(study: Params, make_timings: Make) -> None:
 
 
 def test_numbers_of_the_timing_page_are_those_of_the_file(study: Params, make_timings: Make) -> None:
-    found = make_timings(exponent=1.5, noise=1e-5)
+    found = make_timings(noise=1e-5)
     shown, raw = written(study, ["T4", "T6", "T7", "T9"], cpu=found)["timing.md"], found.raw
     cells = table(shown, "| network | tokens |")["cls-loop (class token by loop)"]
     for cell, way in ((cells[1], "published"), (cells[3], "fast")):
@@ -161,12 +159,9 @@ def test_numbers_of_the_timing_page_are_those_of_the_file(study: Params, make_ti
     part = profile["groups"]["attention"]
     assert f"{1e3 * part:.2f} ({100 * part / profile['seconds']:.0f} %)" in shown
     assert f"as published calls {sum(profile['operators'].values()):,} operators" in shown
-    assert re.findall(r"\d\.\d\d", str(table(shown, "| exponent of the")["time of attention alone"])) == ["1.50"] * 6
-    assert {str(tokens) for tokens in study.timing.tokens} <= {*table(shown, "| tokens | step")}
     for claim, place in (("T4", "experiments/cls-token.md"), ("T9", "")):  # a claim of an experiment stands on its page
         assert (f"\n### {claim}: " in shown) == (not place)
         assert f"- [{claim}]({place or 'timing.md'}#" in shown
-    assert re.findall(r"^\*Table (\d+)\. ", shown, re.MULTILINE) == list("123456")
 
 
 @pytest.mark.usefixtures("drawn_once")
@@ -190,8 +185,7 @@ def test_the_report_has_the_timing_page_links_it_and_removes_it_with_its_results
     assert "[the timings](../timing.md)" in (reports / "experiments/patch-size.md").read_text()
     assert "../timing.md" not in (reports / "experiments/positions.md").read_text()
     assert (reports / "timing/growth.png").exists()
-    heads = [f"{device}, {way} (ms)" for device in ("cpu", "cuda") for way in ("as published", "fast path")]
-    assert f"| network | {' | '.join(heads)} |" in (reports / "timing.md").read_text()
+    assert (reports / "timing.md").read_text().count("| network | tokens |") == 2
     shutil.rmtree(tmp_path / TIMINGS)
     pages.write(params, runs)
     assert not list(reports.glob("timing*/*.png"))

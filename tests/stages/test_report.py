@@ -141,7 +141,7 @@ def test_preview_stands_at_the_top_of_every_page(small_study: Path) -> None:
     edit(small_study, lambda raw: raw.update(preview="PREVIEW. Few seeds.\nToo little to settle a claim."))
     write_pages()
     tops = [page.read_text().splitlines()[2:4] for page in (small_study / "reports").rglob("*.md")]
-    assert tops == [["> PREVIEW. Few seeds.", "> Too little to settle a claim."]] * 7
+    assert tops == [["> PREVIEW. Few seeds.", "> Too little to settle a claim."]] * 5
 
 
 def _other_seeds(root: Path) -> None:

@@ -64,10 +64,8 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     assert not found.changed
     # Kept bytes are counted and not timed: the same on every machine, and as published near the square of the tokens.
     assert 1.5 < found.exponent("saved bytes")[0] < 2.1
-    if any(entry["attention"] == "fused-cpu" for entry in raw["measurements"]):
-        assert found.exponent("saved bytes", "fast")[0] == pytest.approx(1, abs=0.15)
     page = pages.render(settings, {})["timing.md"].decode()
-    assert all(name in page for name in ("| base | 50 |", "| 196 |"))
+    assert "| base | 50 |" in page
 
 
 @pytest.mark.slow

@@ -48,7 +48,6 @@ def test_exponent_is_the_slope_from_49_tokens_on(make_timings: Make) -> None:
     lines = [np.polyfit(np.log([49, 196, 784]), np.log([times[name] for name in names]), 1)[0] for times in found.rounds]
     assert found.exponent("attention time") == pytest.approx(lines)
     assert np.mean(lines) == pytest.approx(1.7, abs=0.01)
-    assert found.exponent("saved bytes", "fast").tolist() == pytest.approx([1.0])
 
 
 def test_disturbed_rounds_judge_nothing(study: Params, make_timings: Make) -> None:

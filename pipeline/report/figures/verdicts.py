@@ -17,7 +17,6 @@ from pipeline.study.claims import Finding, Judgement, Verdict, is_ratio, region
 
 REACH = 4.0  # margins shown to either side
 _MAX_LABEL = 68  # characters
-_MORE = " \N{HORIZONTAL ELLIPSIS}"
 # What is observed and decides nothing is muted, and its signs are open.
 _COLOURS: dict[Verdict, str] = {
     "supported": COLOURS[0], "contradicted": COLOURS[1], "no effect of more than a quarter": COLOURS[4], "not decided": INK
@@ -52,33 +51,20 @@ def _in_margins(finding: Finding) -> list[float] | None:
 def _label(judgement: Judgement) -> str:
     """The claim and its deciding comparison, as far as it fits on a line."""
     text = f"{judgement.id} {compared(judgement.deciding.comparison)}"
-    return textwrap.shorten(text, _MAX_LABEL, placeholder=_MORE, break_on_hyphens=False).replace(" ", "  ", 1)
+    return textwrap.shorten(text, _MAX_LABEL, placeholder=" \N{HORIZONTAL ELLIPSIS}", break_on_hyphens=False).replace(" ", "  ", 1)
 
 
-def _sentence(judgement: Judgement) -> str:
-    """The claim's own words, in at most two lines, without what is said beside them: that it is about this machine."""
-    said = judgement.claim.sentence.rstrip(".").removeprefix("On this machine ")
-    return "\n".join(textwrap.wrap(f"{judgement.id}  {said[0].upper()}{said[1:]}", 66, max_lines=2, placeholder=_MORE))
-
-
-def forest(judgements: Sequence[Judgement], *, sentences: bool = False) -> Picture | None:
-    """A forest plot of the claims that have an effect; None where none has.
-
-    Args:
-        sentences: whether a row is labelled with the claim's words rather than with what was compared.
-    """
+def forest(judgements: Sequence[Judgement]) -> Picture | None:
+    """A forest plot of the claims that have an effect; None where none has."""
     made = []
     for judgement in judgements:
         if found := _in_margins(judgement.deciding):
             effect, low, high, *ends = found
-            label, colour = (_sentence if sentences else _label)(judgement), _COLOURS.get(judgement.verdict, MUTED)
-            made.append(Row(label, effect, low, high, colour, judgement.verdict, colour == MUTED, region=(ends[0], ends[1])))
+            colour = _COLOURS.get(judgement.verdict, MUTED)
+            made.append(Row(_label(judgement), effect, low, high, colour, judgement.verdict, colour == MUTED, region=(ends[0], ends[1])))
     caption = (
         "The deciding effect of each claim with its interval, in units of the claim's margin. Green: where the claim puts it. 0 is no "
-        "effect. Open signs are observations, which decide nothing. "
-        "[How to read it](method.md#the-figure-of-all-claims)."
+        "effect. Open signs are observations, which decide nothing."
     )
-    inches = 0.06 + 0.135 * max((row.label.count("\n") + 1 for row in made), default=1)
-    axis: dict[str, Any] = {"ends": (-REACH, REACH), "solid": (0,), "dotted": (-1, 1)}
-    draw = partial(rows.draw, made, "", "effect, in margins of its claim", inches=inches, fontsize=7.5, **axis)
-    return Picture(caption, draw, "thesis" if sentences else "verdicts") if made else None
+    axis: dict[str, Any] = {"inches": 0.06 + 0.135, "fontsize": 7.5, "ends": (-REACH, REACH), "solid": (0,), "dotted": (-1, 1)}
+    return Picture(caption, partial(rows.draw, made, "", "effect, in margins of its claim", **axis), "verdicts") if made else None
