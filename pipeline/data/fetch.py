@@ -12,6 +12,7 @@ import os
 import shutil
 import urllib.request
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,11 @@ def is_noted(data: DataSettings, raw: Path) -> bool:
 
 def _manifest(data: DataSettings) -> dict[str, Any]:
     folder, names = own.files(data)
-    files = {name: {"md5": pooch.file_hash(folder / name, alg="md5"), "size": (folder / name).stat().st_size} for name in names}
-    return {"dataset": data.dataset, "folder": str(folder), "files": files}
+    return {"dataset": data.dataset, "folder": str(folder), "files": _described(folder, names)}
+
+
+def _described(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    return {name: {"md5": pooch.file_hash(folder / name, alg="md5"), "size": (folder / name).stat().st_size} for name in names}
 
 
 def fetch(source: Source, raw: Path) -> dict[str, Any]:
@@ -118,8 +122,7 @@ def fetch(source: Source, raw: Path) -> dict[str, Any]:
             raise UserError(f"{path} is not the archive of {source.dataset}: let the link {raw} point to another folder.")
         else:
             _fetch_archive(source, path, md5)
-    files = {name: {"md5": pooch.file_hash(raw / name, alg="md5"), "size": (raw / name).stat().st_size} for name, _ in source.archives}
-    manifest = {"dataset": source.dataset, "files": files}
+    manifest = {"dataset": source.dataset, "files": _described(raw, (name for name, _ in source.archives))}
     write_json(raw / MANIFEST, manifest)
     return manifest
 

@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from pipeline.measures import MEASURES, TIMING_RULES, NotFormed, NotMeasured
-from pipeline.measures.definitions import FloatArray, is_diverged
+from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings, Measure
 from pipeline.study.effects import (
     Estimate,
@@ -402,19 +402,13 @@ def _of_trainings(
         return replace(finding, verdict="short run", why=Why.SHORT, needed=None, lacking=short)
     if finding.interval is None:
         return finding
-    if not MEASURES[comparison.measure].share and all(_at_chance(sides[name], seeds[name]) for name in sides):
+    if not MEASURES[comparison.measure].share and all(measure_values("diverged", sides[name], seeds=seeds[name]).all() for name in sides):
         return replace(finding, verdict="learned nothing", why=Why.CHANCE, needed=None)
     if _has_to_settle(comparison, {name for name, side in sides.items() if side.ends_at_zero}):
         finding = _settled(finding, estimate.mean, parts, sides, seeds)
         if finding.verdict == "not settled":
             return finding
     return _bounded(finding, parts, sides)
-
-
-def _at_chance(training: Training, seeds: Sequence[int]) -> bool:
-    """Whether none of these seeds ended with a train loss below that of a guess."""
-    lost = is_diverged(training.train_loss[:, training.supervised_epochs - 1], training.num_outputs)
-    return bool(lost[[training.seeds.index(seed) for seed in seeds]].all())
 
 
 def _priced(comparison: ComparisonSettings, estimate: _Effect, timings: Any) -> Estimate:

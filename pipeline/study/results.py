@@ -212,10 +212,7 @@ def of_shares(values: FloatArray) -> Summary:
 
 def _seed_columns(training: Training) -> dict[str, Any]:
     last = {name: curve[:, -1] for name, curve in training.curves.items() if name != "seconds"}
-    group_of = {seed: group for group in training.trainings for seed in group["seeds"]}
-    names = ("code_hash", "git_commit", "device_name", "finished")
-    origin = {name: [group_of[seed].get(name) for seed in training.seeds] for name in names}
-    return {"variant": training.variant, "seed": training.seeds, **last, **dict(sorted((training.evaluation or {}).items())), **origin}
+    return {"variant": training.variant, "seed": training.seeds, **last, **dict(sorted((training.evaluation or {}).items()))}
 
 
 def _stacked(parts: Iterable[dict[str, Any]]) -> pd.DataFrame:

@@ -23,54 +23,6 @@ def idx(array: np.ndarray) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
-class Mirror(ThreadingHTTPServer):
-    """A server of `files` that misbehaves as `fault` says; `requests` holds the file name of each request."""
-
-    daemon_threads = True
-
-    def __init__(self, files: dict[str, bytes], fault: str | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.files, self.fault = files, fault
-        self.requests: list[str] = []
-        self.url = f"http://127.0.0.1:{self.server_port}/some/where/"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle is what several tests are about."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Mirror
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        server, fault = self.server, self.server.fault
-        self.close_connection = True
-        name = self.path.removeprefix("/some/where/")
-        server.requests.append(name)
-        if name not in server.files:
-            self._answer(404, b"no such file")
-            return
-        content = server.files[name]
-        if fault == "flipped":
-            content = content[:500] + bytes([content[500] ^ 1]) + content[501:]
-        if fault == "cut":
-            self._answer(200, content[: len(content) // 2], length=len(content))
-        else:
-            self._answer(200, content, {"Content-Encoding": "x-gzip"} if fault == "packed" else None)
-
-    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None, *, length: int | None = None) -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body) if length is None else length))
-        self.end_headers()
-        self.wfile.write(body)
-        self.wfile.flush()
-
-
 @pytest.fixture(autouse=True)
 def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loopback is asked directly, whatever this machine's proxy is."""
@@ -79,12 +31,30 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def mirror() -> Iterator[Callable[..., Mirror]]:
-    """Starts a Mirror; all end with the test."""
-    servers: list[Mirror] = []
+def mirror() -> Iterator[Callable[..., Any]]:
+    """Starts a server of `files` that misbehaves as `fault` says; its `requests` are the files that it was asked for."""
+    servers: list[Any] = []
 
-    def start(files: dict[str, bytes], fault: str | None = None) -> Mirror:
-        server = Mirror(files, fault)
+    def start(files: dict[str, bytes], fault: str | None = None) -> Any:
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                name = self.path.removeprefix("/some/where/")
+                server.requests.append(name)
+                body = files.get(name, b"")
+                if fault == "flipped":
+                    body = body[:500] + bytes([body[500] ^ 1]) + body[501:]
+                self.send_response(200 if name in files else 404)
+                self.send_header("Content-Length", str(len(body)))
+                if fault == "packed":
+                    self.send_header("Content-Encoding", "x-gzip")
+                self.end_headers()
+                self.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
+
+        server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.requests, server.url = [], f"http://127.0.0.1:{server.server_port}/some/where/"
         servers.append(server)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return server

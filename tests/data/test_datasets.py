@@ -196,7 +196,6 @@ def test_labels_have_one_type_from_the_reader_to_the_predictions(classes, kind, 
     ("text", "complaint"),
     [
         (None, "is missing"),
-        ("[]", "is damaged"),
         ('{"dataset": "mnist", "files": {}}', "is damaged"),
         ('{"dataset": "digits", "files": {}}', "holds the data set 'digits', not 'mnist'"),
     ],

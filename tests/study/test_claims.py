@@ -18,7 +18,7 @@ from pipeline.measures import TIMING_RULES
 from pipeline.params import ClaimSettings, ComparisonSettings, Params
 from pipeline.study import Training, claims
 from pipeline.study.claims import PRECEDENCE, Finding, Judgement, Levels, Why, measure_values
-from pipeline.study.effects import RankEstimate, look_level, vote_estimate
+from pipeline.study.effects import RankEstimate, look_level
 from pipeline.system.paths import CURVES
 
 LENGTH = 1_800_000
@@ -233,7 +233,6 @@ def test_a_time_to_an_accuracy_is_epochs_times_the_time_of_a_step() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "verdict", "deciding"),
     [
-        (("above", "above"), ("below", "above"), "supported", 0),  # one variant that beats both suffices
         (("above", "below"), ("below", "above"), "contradicted", 1),  # either variant beats one only
         (("above", "below"), ("above", "nobody"), "not run", 3),  # the second may still beat both
         (("below", "nobody"), ("below", "below"), "contradicted", 0),  # what was not run can save neither
@@ -413,17 +412,6 @@ def test_what_has_no_effect_or_no_spread_decides_nothing() -> None:
 # --- ratios, votes and series ---
 
 
-def test_a_votes_interval_is_over_seeds() -> None:
-    rng = np.random.default_rng(2)
-    vague = runs(predictions=((rng.uniform(size=(10, 300)) < rng.beta(3, 1.5, 300)).astype(np.uint8), np.ones(300, np.uint8)))
-    assert vague.predictions is not None
-    low, high = (compare("at least", "ensemble accuracy", reference=None, bound=bound) for bound in (0.5, 0.99))
-    assert [found(one, a=vague).verdict for one in (low, high)] == ["supported", "contradicted"]
-    assert found(low, a=vague).interval == vote_estimate(*vague.predictions).interval()
-    looked = judge("X", claim(low), {"a": vague}, looks=(6, 20)).deciding
-    assert (looked.sizes, looked.effect) == ((6,), vote_estimate(vague.predictions[0][:6], vague.predictions[1]).mean)
-
-
 def test_a_ratio_of_errors_worked_by_hand() -> None:
     """Errors of 2, 4 and 8 % against 1, 2 and 4 %: logarithms ln 2 apart, each side's variance (ln 2)², error ln 2 √(2/3), freedom 4."""
     comparison = compare("less", "late test error", bound=1.0, paired=False)
@@ -469,24 +457,8 @@ def test_a_ratio_is_judged_on_logarithms() -> None:
     assert (looked.looks, ends(looked.deciding)) == ((), pytest.approx((math.exp(interval.low), math.exp(interval.high))))
 
 
-@pytest.mark.parametrize(
-    ("timings", "variant", "verdict", "why"),
-    [
-        (_Times(rounds=5), "a", "not decided", Why.NO_INTERVAL),
-        (_Times(), "untimed", "not run", Why.NOT_MEASURED),
-        (None, "a", "not run", Why.NOT_TIMED),
-    ],
-)
-def test_rounds_that_lack_are_told_from_timings_that_lack(timings: _Times | None, variant: str, verdict: str, why: Why) -> None:
-    found = judge("X", claim(compare("ratio", "step time", variant, between=(1.13, 1.5))), {}, timings).deciding
-    assert (found.verdict, found.why) == (verdict, why)
-
-
 def test_saved_bytes_are_an_exact_count() -> None:
     comparison = compare("exponent", "saved bytes", "attention", "tokens", between=(1.75, 2.25))
     assert judge("X", claim(comparison), {}, _Times(count=1.76)).verdict == "supported"
     finding = judge("X", claim(comparison), {}, _Times(count=1.74)).findings[0]
     assert (finding.verdict, finding.effect, finding.interval) == ("contradicted", 1.74, None)
-    both = claim(comparison, compare("exponent", "attention time", "attention", "tokens", between=(1.75, 2.25)))
-    assert judge("X", both, {}, _Times()).verdict == "supported"
-    assert judge("X", both, {}, _Times()).deciding.comparison.measure == "attention time"  # a count has no edge to be near
