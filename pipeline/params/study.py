@@ -217,7 +217,6 @@ class ComparisonSettings(Settings):
     """One measurable part of a claim: `rule` says how `variant` has to compare with `reference` in `measure`.
 
     Attributes:
-        minus: a second pair (variant, reference), whose difference is subtracted from the first pair's.
         bound: the margin, in the measure's own unit (accuracy as a fraction); a factor if the measure's effects are ratios.
         between: the two ends of the claimed interval, for `ratio` and `exponent`.
         paired: whether equal seeds of both sides are pairs, because their trainings share their subset of the images, or what is
@@ -229,7 +228,6 @@ class ComparisonSettings(Settings):
     measure: Measure
     variant: str
     reference: str | None = None
-    minus: Annotated[tuple[str, str], Field(strict=False)] | None = None
     bound: Annotated[float, Field(allow_inf_nan=False)] | None = None
     between: Annotated[tuple[float, float], Field(strict=False)] | None = None
     paired: bool = False
@@ -251,8 +249,6 @@ class ComparisonSettings(Settings):
             (timed and self.bound is not None, f"bound: {self.rule} has two ends instead, between"),
             (self.rule in ("equivalent", "at least") and self.bound is None, f"bound: {self.rule} needs one"),
             (self.bound is not None and not least < self.bound <= most, f"bound: it is above {least:g}, and at most {most:g}"),
-            (self.minus is not None and self.rule not in ("equivalent", "less", "more"), f"minus: {self.rule} compares one pair only"),
-            (self.minus is not None and not self.paired and len({*self.variants}) < 4, "minus: unpaired, it needs four different variants"),
             (
                 self.pairs[-1:] != ((self.variant, self.reference),) * (measure.series is not None),
                 "pairs: those of a measure of two curves end with variant and reference; others have none",
@@ -263,9 +259,7 @@ class ComparisonSettings(Settings):
     @property
     def variants(self) -> tuple[str, ...]:
         """All variants that it compares, in order."""
-        if self.pairs:
-            return tuple(name for pair in self.pairs for name in pair)
-        return tuple(name for name in (self.variant, self.reference, *(self.minus or ())) if name is not None)
+        return tuple(name for pair in self.pairs or ((self.variant, self.reference),) for name in pair if name is not None)
 
 
 class ClaimSettings(Settings):

@@ -119,8 +119,7 @@ def effect(finding: Finding) -> str:
     said = with_unit(show(finding.effect), unit) + {"larger": " or more", "smaller": " or less", "": ""}[finding.may_be]
     if finding.interval:
         said += f" [{interval(finding.interval, show)}]"
-    # A bare number says nothing beside the ratio. The difference of two differences need not even have the ratio's sign.
-    if finding.plain is not None and measure.of_difference and finding.comparison.minus is None:
+    if finding.plain is not None and measure.of_difference:
         said += f", {with_unit(difference(measure, finding.plain[0]), measure.of_difference)}"
     return said
 
@@ -143,10 +142,7 @@ def compared(comparison: ComparisonSettings) -> str:
     if comparison.reference is None:
         return f"{comparison.variant}, {measure}"
     join = " against " if comparison.rule == "exponent" or comparison.pairs else " / " if is_ratio(comparison) else f" {MINUS} "
-    pair = f"{comparison.variant}{join}{comparison.reference}"
-    if comparison.minus is not None:
-        pair = f"({pair}) {join.strip()} ({comparison.minus[0]}{join}{comparison.minus[1]})"
-    return f"{pair}, {measure}"
+    return f"{comparison.variant}{join}{comparison.reference}, {measure}"
 
 
 def sizes(finding: Finding) -> str:

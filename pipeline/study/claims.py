@@ -514,7 +514,7 @@ def _bounded(finding: Finding, parts: tuple[FloatArray, ...], sides: Mapping[str
     limit = MEASURES[comparison.measure].unreached
     where = {
         "larger" if sign > 0 else "smaller"
-        for name, part, sign in zip(comparison.variants, parts, (1, -1, -1, 1), strict=False)
+        for name, part, sign in zip(comparison.variants, parts, (1, -1), strict=False)
         if limit and (part >= limit(sides[name]) - 0.5).any()
     }
     finding = replace(finding, may_be="".join(where) if len(where) == 1 else "")

@@ -64,8 +64,8 @@ class Estimate:
 
 
 def of_shares(estimate: Estimate, sides: int) -> Estimate:
-    """The estimate with the limits of shares: of one 0 and 1, of the difference of two -1 and 1, of two such differences -2 and 2."""
-    return replace(estimate, limits=(-(sides // 2), max(sides // 2, 1)))
+    """The estimate with the limits of shares: of one 0 and 1, of the difference of two -1 and 1."""
+    return replace(estimate, limits=(1 - sides, 1))
 
 
 @dataclass(frozen=True)
@@ -163,14 +163,14 @@ def _binomial(counts: npt.NDArray[np.int64], shares: FloatArray) -> FloatArray:
 
 
 def contrast(*sides: Sequence[float] | FloatArray, paired: bool = False) -> Estimate:
-    """The mean of one side, the difference of two, or of four sides (a - b) - (c - d).
+    """The mean of one side, or the difference of two.
 
     With the variances s² and sizes n of the sides the error is √Σ s²/n, with (Σ s²/n)² / Σ (s²/n)²/(n - 1) degrees of freedom
     (Welch 1947).
 
     Args:
         sides: (n,) finite numbers each, one per seed.
-        paired: whether entry i of all sides is of the same seed, so that the differences are one side; else they are independent.
+        paired: whether entry i of both sides is of the same seed, so that the differences are one side; else they are independent.
 
     Raises:
         ValueError: a side has no values, or one that is not finite; or pairs of different lengths.
@@ -179,10 +179,9 @@ def contrast(*sides: Sequence[float] | FloatArray, paired: bool = False) -> Esti
     # Accuracies are shares of images, so values that are equal on paper often differ in their last bits. That is rounding and no
     # spread, and an interval made of it would be far too short.
     rounding = ROUNDING * max(float(np.abs(row).max()) for row in rows)
-    signs = (1, -1, -1, 1)
-    if paired:
-        rows, signs = [np.sum([sign * row for sign, row in zip(signs, rows, strict=False)], axis=0)], (1, 0, 0, 0)
-    mean = sum(sign * float(row.mean()) for sign, row in zip(signs, rows, strict=False))
+    if paired and len(rows) > 1:
+        rows = [rows[0] - rows[1]]
+    mean = float(rows[0].mean()) - sum(float(row.mean()) for row in rows[1:])
     mean = 0.0 if abs(mean) <= rounding else mean
     sizes = tuple(row.size for row in rows)
     if min(sizes) < 2:
@@ -205,7 +204,7 @@ def effect(measure: Measure, *sides: Sequence[float] | FloatArray, paired: bool 
     if measure.ratio:
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = tuple(np.log(side) for side in sides)
-    if measure.share and not paired and len(sides) <= 2:
+    if measure.share and not paired:
         rows = [row_of(side) for side in sides]
         return ShareEstimate(tuple(int(row.sum()) for row in rows), tuple(row.size for row in rows))
     estimate = contrast(*sides, paired=paired)

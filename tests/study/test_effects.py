@@ -41,25 +41,15 @@ def test_two_sides_are_scipys_welch_test(
     assert (contrast(ours[:1], theirs).interval(), contrast(ours[:1], theirs).p) == (None, None)
 
 
-def test_four_sides_worked_by_hand() -> None:
-    """Means 2, 4, 1, 6: (2 - 4) - (1 - 6) = 3. Variances 1, 4, 1, 16 over 3, 3, 3, 3: 22 / 3, freedom (22/3)² / (Σ (v/3)² / 2)."""
-    found = contrast([1, 2, 3], [2, 4, 6], [0, 1, 2], [2, 6, 10])
-    assert (found.mean, found.error) == pytest.approx((3.0, math.sqrt(22 / 3)))
-    assert found.freedom == pytest.approx((22 / 3) ** 2 / ((1 + 16 + 1 + 256) / 9 / 2))
-
-
-@given(st.lists(st.tuples(*[st.floats(-5, 5)] * 4), min_size=2, max_size=10))
+@given(st.lists(st.tuples(*[st.floats(-5, 5)] * 2), min_size=2, max_size=10))
 @settings(max_examples=40)
 def test_pairs_are_the_t_interval_of_their_differences(rows: list[tuple[float, ...]]) -> None:
-    a, b, c, d = (np.array(side) for side in zip(*rows, strict=True))
-    for sides, differences in (((a, b), a - b), ((a, b, c, d), a - b - (c - d))):
-        found = contrast(*sides, paired=True)
-        assert found.mean == pytest.approx(differences.mean(), abs=1e-9)
-        if np.ptp(differences) > 1e-6:
-            assert found.error == pytest.approx(stats.sem(differences), rel=1e-6)
-            assert found.freedom == pytest.approx(len(rows) - 1)
-    with pytest.raises(ValueError, match="shape"):
-        contrast(a, b[:-1], paired=True)
+    a, b = (np.array(side) for side in zip(*rows, strict=True))
+    found = contrast(a, b, paired=True)
+    assert found.mean == pytest.approx((a - b).mean(), abs=1e-9)
+    if np.ptp(a - b) > 1e-6:
+        assert found.error == pytest.approx(stats.sem(a - b), rel=1e-6)
+        assert found.freedom == pytest.approx(len(rows) - 1)
 
 
 def test_differences_that_are_equal_on_paper_have_no_spread() -> None:
