@@ -1,71 +1,40 @@
-"""What trainings print while they run: bars with lines above them on a terminal, one plain line per epoch elsewhere."""
+"""What trainings print while they run: a line for each epoch, with the time that is left."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-from rich import progress
-from rich.console import Console
 
 from pipeline.training.records import EpochRow
 
 
-@dataclass
-class _Group:
-    work: float  # of an epoch
-    epochs: int
-    left: int
-    bar: progress.TaskID
-
-
-class Progress(progress.Progress):
-    """The progress of any number of groups of seeds, by their names. Their work is counted in one unit, which does not matter."""
+class Progress:
+    """The time left of any number of groups of seeds, by their names. Their work is counted in one unit, which does not matter."""
 
     def __init__(self) -> None:
-        console = Console()
-        columns = progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=24), progress.TextColumn("{task.fields[text]}")
-        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._groups: dict[str, _Group] = {}
+        self._left: dict[str, float] = {}
         self._done, self._start = 0.0, time.monotonic()
-        self._overall = self.add_task("all trainings", total=None, text="starting")
 
-    def expect(self, name: str, epochs: int, work: float) -> None:
-        """A group is to train so many epochs, of so much work each."""
-        self._groups[name] = _Group(work, epochs, epochs, self.add_task(f"  {name}", total=epochs, visible=False, text=""))
-
-    def begin(self, name: str, epoch: int) -> None:
-        """A group begins, after `epoch` epochs of an earlier process. The time left is that of trainings: replays come before."""
+    def expect(self, name: str, work: float) -> None:
+        """So much is left to do of a group that waits, or begins. The time left is that of trainings: replays come before."""
         if not self._done:
             self._start = time.monotonic()
-        group = self._groups[name]
-        group.left = group.epochs - epoch
-        if epoch:
-            self.say(f"{name}  goes on after epoch {epoch} of {group.epochs}")
-        self.update(group.bar, completed=epoch, visible=True)
+        self._left[name] = work
 
-    def epoch(self, name: str, epoch: int, rows: Sequence[EpochRow]) -> None:
-        """A group has finished an epoch; `rows` are its seeds'."""
-        group = self._groups[name]
-        group.left = group.epochs - epoch
-        self._done += group.work
-        left = sum(group.left * group.work for group in self._groups.values())
-        said = f"{duration((time.monotonic() - self._start) / self._done * left)} left"
-        text = f"epoch {epoch}/{group.epochs}  {_figures(rows)}"
-        self.update(group.bar, completed=epoch, text=text)
-        self.update(self._overall, completed=self._done, total=self._done + left, text=said)
-        if self.disable:
-            self.say(f"{name}  {text}  {said}")
+    def epoch(self, name: str, work: float, rows: Sequence[EpochRow], text: str) -> None:
+        """A group has finished an epoch, with these rows of its seeds; so much is left to do of it."""
+        self._done += self._left[name] - work
+        self._left[name] = work
+        left = (time.monotonic() - self._start) / self._done * sum(self._left.values())
+        say(f"{name}  {text}  {_figures(rows)}  {duration(left)} left")
 
     def end(self, name: str) -> None:
-        """A group has ended, finished or not; of one that was not expected, nothing changes."""
-        if (group := self._groups.pop(name, None)) is not None:
-            self.remove_task(group.bar)
+        """A group has ended, finished or not."""
+        self._left.pop(name, None)
 
-    def say(self, sentence: str) -> None:
-        """One line above the bars."""
-        self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+def say(sentence: str) -> None:
+    print(sentence, flush=True)
 
 
 def group_name(seeds: Sequence[int]) -> str:

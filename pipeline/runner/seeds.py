@@ -445,15 +445,9 @@ def training_id(place: Path, variant: str, seeds: Sequence[int], code: str, devi
 # --- from the store to finished seeds ---
 
 
-def keep(path: Path, root: Path) -> None:
-    """Copies the seeds of a variant's file into the folder of their key below `root`, where every variant finds them.
-
-    Raises:
-        UserError: the file is damaged, or as `settings_of`.
-    """
-    run = read_record(path)
-    place = folder(root, settings_of(run), run["data_digest"])
-    for part in load(path):
+def keep(parts: Iterable[Finished], place: Path) -> None:
+    """Has the folder of their key hold finished seeds, and what is known of them."""
+    for part in parts:
         try:
             kept = read(_path(place, part.seed, part.origin["code_hash"]))
         except (FileNotFoundError, DamagedError):

@@ -26,7 +26,7 @@ from pipeline.params import Params, VariantSettings
 from pipeline.params import recorded as recorded_settings
 from pipeline.runner import pool, seeds
 from pipeline.runner.pool import Assignment, Engine, Job, Task
-from pipeline.runner.progress import Progress, group_name
+from pipeline.runner.progress import Progress, group_name, say
 from pipeline.runner.seeds import Finished
 from pipeline.system import provenance
 from pipeline.system.errors import UserError
@@ -54,7 +54,6 @@ class Entry:
         tasks: what would be replayed and trained, in order.
         found: all finished seeds of its settings, of whatever code; tensors may be missing.
         damaged: a clause about every file of a finished seed that is not what was written.
-        stored: files of the store that have some of them.
     """
 
     variant: str
@@ -62,7 +61,6 @@ class Entry:
     tasks: tuple[Task, ...]
     found: tuple[Finished, ...] = ()
     damaged: tuple[str, ...] = ()
-    stored: tuple[Path, ...] = ()
 
     @property
     def replayed(self) -> list[int]:
@@ -96,28 +94,28 @@ def look_up(variants: Mapping[str, VariantSettings], device: str) -> list[Entry]
         with contextlib.suppress(UserError):
             digests[task] = data_digest(task, ARRAYS)
     patterns = {variant: seeds.folder(Path(), settings, digests[settings.task]).name for variant, settings in variants.items()}
-    stored, unreadable = list[tuple[str, Path, list[Finished]]](), dict[str, UserError]()
+    stored, unreadable = list[tuple[str, list[Finished]]](), dict[str, UserError]()
     for path in sorted(TRAININGS.glob(f"*{seeds.SUFFIX}")):
         try:
             run = seeds.read_record(path)
             place = seeds.folder(Path(), seeds.settings_of(run), run["data_digest"]).name
             if any(fnmatch.fnmatch(place, pattern) for pattern in patterns.values()):
-                stored.append((place, path, seeds.load(path)))
+                stored.append((place, seeds.load(path)))
         except UserError as error:
             unreadable[path.stem] = error
     entries, gone = [], forgotten()
     for variant, settings in variants.items():
         code = training_code(settings.task)
         here = [seeds.read_all(folder) for folder in sorted(FINISHED.glob(patterns[variant]))]
-        there = [(path, found) for place, path, found in stored if fnmatch.fnmatch(place, patterns[variant])]
-        parts = [part for found, _ in here for part in found] + [part for _, found in there for part in found]
+        there = [found for place, found in stored if fnmatch.fnmatch(place, patterns[variant])]
+        parts = [part for found in (*(found for found, _ in here), *there) for part in found]
         tasks = plan(settings, seeds.best(parts, code, settings), code, device)
         # Hours of training would replace what a second may restore.
         fault = unreadable.get(variant) or (None if all(task.replay for task in tasks) else gone)
         if tasks and replays() and fault is not None:
             raise fault
         damaged = [clause for _, clauses in here for clause in clauses.values()]
-        entries.append(Entry(variant, settings, tuple(tasks), tuple(parts), tuple(damaged), tuple(path for path, _ in there)))
+        entries.append(Entry(variant, settings, tuple(tasks), tuple(parts), tuple(damaged)))
     return entries
 
 
@@ -242,7 +240,7 @@ def train(
         if len(entries) == 1:
             raise error
         faults += 1
-        progress.say(f"{of}{error}")
+        say(f"{of}{error}")
 
     def handle(assignment: Assignment, message: pool.Message) -> None:
         training = trainings[assignment.job.variant]
@@ -264,16 +262,14 @@ def train(
         refused = _lock(places, stack)
         if len(refused) == len(entries):
             raise next(iter(refused.values()))
-        stack.enter_context(progress)
         for refusal in refused.values():
             fault(refusal)
-        for path in dict.fromkeys(path for entry in entries for path in entry.stored):
-            seeds.keep(path, FINISHED)
         try:
             for entry in entries:
                 variant, settings, place = entry.variant, entry.settings, places[entry.variant]
                 if variant in refused:
                     continue
+                seeds.keep(entry.found, place)
                 told = {one for name, of in places.items() if of == place for one in claims.get(name, ())}
                 job = Job(settings, ARRAYS, place, device, provenance.origin(device, settings.task), tuple(sorted(told)), variant)
                 # Variants that differ in seeds or names alone share a folder, and what one of them has begun is no other's.
@@ -323,7 +319,7 @@ class _Training:
         self._trained: set[int] = set()
         self._replayed: set[int] = set()
         for fault in entry.damaged:
-            progress.say(f"{fault}: it does not count.")
+            say(f"{fault}: it does not count.")
         for task in tasks:
             if not task.replay:
                 self._expect(task.seeds)
@@ -333,22 +329,27 @@ class _Training:
         return f"{self.variant}  {group_name(group)}"
 
     def _expect(self, group: Sequence[int]) -> None:
-        self._progress.expect(self.name(group), self._job.settings.train.epochs, self._work * len(group))
+        self._progress.expect(self.name(group), self._work_after(0, group))
+
+    def _work_after(self, epoch: int, group: Sequence[int]) -> float:
+        return self._work * len(group) * (self._job.settings.train.epochs - epoch)
 
     def handle(self, message: pool.Message) -> None:
         """Takes one message of a worker."""
-        name = self.name(message.seeds)
+        name, epochs, left = self.name(message.seeds), self._job.settings.train.epochs, self._work_after(message.epoch, message.seeds)
         if message.kind == "other":
-            self._progress.say(f"{self.variant}  trained anew, because the code computes something else: {message.note}")
+            say(f"{self.variant}  trained anew, because the code computes something else: {message.note}")
             self._expect(message.seeds)
         elif message.note:
-            self._progress.say(f"{self.variant}  {message.note}")
+            say(f"{self.variant}  {message.note}")
         if message.kind == "started":
             self._start(message.facts)
             self._trained |= {*message.seeds}
-            self._progress.begin(name, message.epoch)
+            if message.epoch:
+                say(f"{name}  goes on after epoch {message.epoch} of {epochs}")
+            self._progress.expect(name, left)
         elif message.kind == "epoch":
-            self._progress.epoch(name, message.epoch, message.rows)
+            self._progress.epoch(name, left, message.rows, f"epoch {message.epoch}/{epochs}")
         elif message.is_last or message.error:
             self._failed |= message.failed
             self._replayed |= {*message.seeds} if message.kind == "same" else set()
@@ -377,7 +378,7 @@ class _Training:
             seeds.assemble(TRAININGS / f"{self.variant}{seeds.SUFFIX}", settings, parts, description)
             if count := sum(part.seed not in self._trained for part in parts):
                 how = f", {len(self._replayed)} of them after a replay" if self._replayed else ""
-                self._progress.say(f"{self.variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
+                say(f"{self.variant}  {count} finished seed{'s' * (count != 1)} kept{how}")
         self.close("SCHEDULED")
 
     def close(self, status: str) -> None:
@@ -392,7 +393,7 @@ class _Training:
             return
         on_gpu = self._job.device == "cuda"
         if on_gpu or not facts["attention"].startswith(("fused", "none")):
-            self._progress.say(f"{self.variant}  engine: {facts['engine']}, attention: {facts['attention']}")
+            say(f"{self.variant}  engine: {facts['engine']}, attention: {facts['attention']}")
         if self._live_wanted:
             run = self._describe(self._id(self._job.origin["code_hash"], facts["device_name"])) | self._job.origin | {"started": pool.now()}
             run |= {name: facts[name] for name in ("engine", "attention", "device_name")}

@@ -43,7 +43,8 @@ def prune(trainings: Path, params: Params) -> list[str]:
         if path.stem in params.variants:
             continue
         try:
-            seeds.keep(path, FINISHED)
+            run = seeds.read_record(path)
+            seeds.keep(seeds.load(path), seeds.folder(FINISHED, seeds.settings_of(run), run["data_digest"]))
             path.unlink()
             said.append(f"{path} removed: params.yaml no longer names this variant")
         except UserError as error:
