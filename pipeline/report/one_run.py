@@ -23,7 +23,7 @@ _ENDS = (5, 95)  # percentiles between which nine tenths of the networks lie
 
 def values(params: Params, runs: Mapping[str, Training], found: Sequence[Selected]) -> dict[str, Any]:
     """What the page's template takes. `found`: at least one network."""
-    ordered = sorted(orders(found, params.experiments, runs, look_level(params.looks)), key=lambda one: -one.one)
+    ordered = sorted(orders(found, params.experiments, runs, look_level(params.looks)), reverse=True)
     gains = np.array([one.gains for one in found])
     medians, (low, high) = np.median(gains, axis=0).tolist(), np.percentile(gains, _ENDS, axis=0).tolist()
     made = [
@@ -41,6 +41,6 @@ def values(params: Params, runs: Mapping[str, Training], found: Sequence[Selecte
         "networks": sorted(found, key=lambda one: -one.gains[2]),
         "rules": list(zip(_RULES, medians, strict=True)),
         "orders": ordered,
-        "one": [order.one for order in ordered],
-        "three": [order.three for order in ordered],
+        "one": [one for one, _ in ordered],
+        "three": [three for _, three in ordered],
     }

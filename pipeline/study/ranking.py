@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,43 +67,18 @@ def ranking(pairs: Mapping[str, tuple[str, str]], trainings: Mapping[str, Traini
     return sorted(found, key=lambda part: -part.ratio)
 
 
-@dataclass(frozen=True)
-class Selected:
-    """Test errors of one network, fractions of the test images.
+class Selected(NamedTuple):
+    """What selection adds to the results of one network.
 
     Attributes:
-        typical: mean of its first seeds, each over its last epochs.
-        epoch: the best epoch of a seed, mean over the seeds.
-        seed: the best seed, over its last epochs.
-        both: the best epoch of the best seed.
+        typical: mean test error of its first seeds, each over its last epochs; a fraction of the test images.
+        gains: the share of it that is gone where the best epoch of a seed (mean over the seeds), the best seed, or the best epoch of the
+            best seed is reported.
     """
 
     variant: str
     typical: float
-    epoch: float
-    seed: float
-    both: float
-
-    @property
-    def gains(self) -> tuple[float, float, float]:
-        """The share of the typical errors that is gone where the best epoch, the best seed, or both are reported."""
-        return tuple(1 - found / self.typical for found in (self.epoch, self.seed, self.both))  # type: ignore[return-value]
-
-
-@dataclass(frozen=True)
-class Order:
-    """How often few runs put two networks that differ in the wrong order, by the test error after the last epoch.
-
-    Attributes:
-        ratio: of the geometric means of the late test errors, over all seeds.
-        one, three: share of the draws of one and of three seeds a side without replacement; of equal means half.
-    """
-
-    variant: str
-    reference: str
-    ratio: float
-    one: float
-    three: float
+    gains: tuple[float, ...]
 
 
 def select(trainings: Mapping[str, Training]) -> list[Selected]:
@@ -112,17 +88,23 @@ def select(trainings: Mapping[str, Training]) -> list[Selected]:
         if run.settings.task == "classification" and len(run.test_error) >= SEEDS:
             errors = run.test_error[:SEEDS]
             kept, best = late(errors), errors.min(axis=1)
-            found.append(Selected(name, float(kept.mean()), float(best.mean()), float(kept.min()), float(best.min())))
+            typical, reported = float(kept.mean()), map(float, (best.mean(), kept.min(), best.min()))
+            found.append(Selected(name, typical, tuple(1 - error / typical for error in reported)))
     return found
 
 
 def orders(
     chosen: Sequence[Selected], experiments: Mapping[str, ExperimentSettings], trainings: Mapping[str, Training], level: float
-) -> list[Order]:
-    """Of each of these variants and the baseline of the first experiment that has both, each pair once, if all seeds tell the two apart.
+) -> list[tuple[float, float]]:
+    """How often one and three runs a side put two networks in the wrong order, by the test error after the last epoch.
+
+    Of each of these variants and the baseline of the first experiment that has both, each pair once, if all seeds tell the two apart.
 
     Args:
         level: of Welch's interval of the ratio of their errors, which has to leave out 1.
+
+    Returns:
+        shares of the draws without replacement; of equal means half.
     """
     names, pairs = {one.variant for one in chosen}, dict[str, tuple[str, str]]()
     for experiment in experiments.values():
@@ -135,7 +117,7 @@ def orders(
         if not part.interval.low <= 1 <= part.interval.high:
             last = [trainings[name].test_error[:, -1] for name in (part.variant, part.reference)]
             more, fewer = last if part.ratio > 1 else reversed(last)
-            found.append(Order(part.variant, part.reference, part.ratio, *(misordered(more, fewer, n) for n in (1, 3))))
+            found.append((misordered(more, fewer, 1), misordered(more, fewer, 3)))
     return found
 
 

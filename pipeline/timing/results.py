@@ -80,16 +80,15 @@ class Timings:
     def exponent(self, measure: str) -> FloatArray:
         """The exponent of a power law in the tokens, fitted from `MIN_TOKENS` on. Raises LookupError as `ratio` does, or of one count.
 
-        (rounds,) for "attention time" and "step time", empty if no round counts; (1,) for "saved bytes".
+        (rounds,) for "attention time", empty if no round counts; (1,) for "saved bytes".
         """
-        grown = self.growth("growth" if measure == "step time" else "attention", "published")
-        times = self._judged([entry["name"] for entry in grown])
-        chosen = [i for i, entry in enumerate(grown) if entry["tokens"] >= MIN_TOKENS]
-        if len(chosen) < 2:
+        grown = [entry for entry in self.growth("attention", "published") if entry["tokens"] >= MIN_TOKENS]
+        if len(grown) < 2:
             raise LookupError(f"fewer than two token counts of {MIN_TOKENS} and more were timed; see timing.tokens in params.yaml")
+        times = self._judged([entry["name"] for entry in grown])
         values = np.array([[entry["saved_bytes"]] for entry in grown], dtype=np.float64) if measure == "saved bytes" else times
-        tokens = np.log([grown[i]["tokens"] for i in chosen])
-        return np.array([stats.linregress(tokens, column).slope for column in np.log(values[chosen]).T])
+        tokens = np.log([entry["tokens"] for entry in grown])
+        return np.array([stats.linregress(tokens, column).slope for column in np.log(values).T])
 
     def growth(self, kind: Kind, way: Way) -> list[dict[str, Any]]:
         """The measurements of a kind and way that grow with the tokens, by rising token count."""
