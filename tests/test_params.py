@@ -134,12 +134,10 @@ class TestVariants:
             assert params.load_variant(path).config_hash == hashlib.sha256(path.read_bytes()).hexdigest()
             hashes.add(study.resolve(variant).config_hash)
         assert len(hashes) == len(study.variants)
-        for content in (b"{}", b"\xff"):
-            path.write_bytes(content)
+        for content in (b"{}", b"\xff", None):
+            path.write_bytes(content) if content else path.unlink()
             with pytest.raises(UserError, match="`dvc repro --force resolve`"):
                 params.load_variant(path)
-        with pytest.raises(UserError, match="`dvc repro resolve`"):
-            params.load_variant(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(

@@ -525,10 +525,8 @@ def load_variant(path: str | Path) -> VariantSettings:
     """
     try:
         return VariantSettings.model_validate_json(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): run `dvc repro resolve`, or check the variant's name.") from None
-    except ValueError:  # no UTF-8, or of another version
-        raise UserError(f"{path} is damaged or of another version: run `dvc repro --force resolve` to write it again.") from None
+    except (OSError, ValueError):  # no UTF-8, or of another version
+        raise UserError(f"{path} cannot be read: run `dvc repro --force resolve` to write it again, or check the name.") from None
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -133,10 +133,8 @@ def load(source: str | os.PathLike[str] = ".", *, store: str | None = None) -> S
         raise UserError(f"{'The commit ' if name else ''}{source} holds no results in {TABLES}/{more}.")
     try:
         trainings = {training.variant: training for training in tables.parse(contents)}
-        if not trainings:
-            raise DamagedError("variants.csv names no variant")
-    except DamagedError as fault:
-        raise UserError(f"{TABLES}/{name} is damaged, {fault}: {mended}.") from None
+    except DamagedError:
+        raise UserError(f"{TABLES}/{name} is damaged: {mended}.") from None
     if store is not None:
         from pipeline.tracking import read as tracking
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,28 +80,24 @@ def _parsed(cell: str) -> Any:
         return cell
 
 
-def parse(contents: Mapping[str, bytes]) -> Iterator[Training]:
-    """The trainings that the tables hold, in their order.
+def parse(contents: Mapping[str, bytes]) -> list[Training]:
+    """The trainings that the tables hold, in their order, at least one.
 
     Args:
         contents: of the tables, by NAMES.
 
     Raises:
-        DamagedError: they are no such tables; with the reason as a clause.
+        DamagedError: they are no such tables.
     """
-    tables: list[dict[Any, pd.DataFrame]] = []
-    for name in NAMES:
-        try:
-            table = pd.read_csv(io.BytesIO(contents[name]), dtype=object, keep_default_na=False)
-            tables.append(dict(list(table.groupby("variant", sort=False))))
-        except (KeyError, ValueError):
-            raise DamagedError(f"{name} is {'no table with a row per variant' if name in contents else 'missing'}") from None
-    epochs, seeds, variants = tables
-    for variant, rows in variants.items():
-        try:
-            yield _training(rows.iloc[0].to_dict(), epochs[variant], seeds.get(variant))
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
-            raise DamagedError(f"the rows of the variant {variant} do not fit together") from None
+    try:
+        tables = (pd.read_csv(io.BytesIO(contents[name]), dtype=object, keep_default_na=False) for name in NAMES)
+        epochs, seeds, variants = (dict(list(table.groupby("variant", sort=False))) for table in tables)
+        found = [_training(rows.iloc[0].to_dict(), epochs[variant], seeds.get(variant)) for variant, rows in variants.items()]
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
+        found = []
+    if not found:
+        raise DamagedError("the tables lack rows or columns, or do not fit together")
+    return found
 
 
 def _training(row: Mapping[Any, str], epochs: pd.DataFrame, evaluated: pd.DataFrame | None) -> Training:

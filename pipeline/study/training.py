@@ -55,7 +55,6 @@ class Captions:
         greedy, beam: (seed, scene, place) ids.
         scenes: the first ones, (example, height, width) in [0, 1], the mean over channels; `references` (example, phrasing, place) are
             theirs.
-        cider_d_ceiling: (phrasing,), the mean CIDEr-D of the test scenes' own references.
         attention: (block, level, example, place, token): where the first seed's decoder looks before it writes the word at a place of
             its greedy caption, tokens row by row; None for a network that does not look.
     """
@@ -66,7 +65,6 @@ class Captions:
     beam: npt.NDArray[np.uint8]
     scenes: FloatArray
     references: npt.NDArray[np.uint8]
-    cider_d_ceiling: FloatArray
     attention: FloatArray | None
 
 
@@ -231,7 +229,7 @@ class Training:
         """What a captioner wrote of the test scenes; None where that is not here."""
         if self._arrays is None or "greedy" not in self._arrays:
             return None
-        as_stored = {name: self._arrays[name] for name in ("cells", "greedy", "beam", "references", "cider_d_ceiling")}
+        as_stored = {name: self._arrays[name] for name in ("cells", "greedy", "beam", "references")}
         attention = self._arrays.get("attention")
         return Captions(
             words=tuple(self._arrays["words"].tolist()),

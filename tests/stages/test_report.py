@@ -156,7 +156,7 @@ def _other_seeds(root: Path) -> None:
     [
         (lambda root: shutil.rmtree(root / "tables"), "`dvc repro evaluate` writes tables/ of what is trained."),
         (lambda root: edit(root, lambda raw: raw.update(SMALL_OTHER)), "tables/ has no results of any variant that params.yaml names"),
-        (lambda root: (root / "tables/epochs.csv").unlink(), "tables/ is damaged, epochs.csv is missing: run `dvc repro --force"),
+        (lambda root: (root / "tables/epochs.csv").unlink(), "tables/ is damaged: run `dvc repro --force"),
         (
             lambda root: flip_bit(root / "store/predictions/sinusoidal.npz"),
             "sinusoidal.npz is damaged: run `dvc repro --force --single-item evaluate`.",
