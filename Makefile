@@ -1,7 +1,7 @@
 # `make demo` and `make test` need only Python 3.11.4 to 3.13 with venv, git and make; each rule sets up the rest.
 # Values come from the command line alone: what the shell exports as PYTHON, SEED or IN is another's. They reach a command through the
 # environment, letter for letter: as make's text, $(shell ...) and quotes in them would run.
-GIVEN := NAME BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE JOBS ON EXPERIMENT AGAINST MARGIN MEASURE SEEDS SERIES JSON PORT
+GIVEN := NAME BASE HEAD SOURCE IN VARIANT SEED TRAIN IMAGE SCENE JOBS ON EXPERIMENT AGAINST MARGIN MEASURE SEEDS SERIES JSON PORT
 $(foreach name,$(GIVEN),$(eval override $(name) := $(if $(filter command,$(origin $(name))),$$(value $(name)))))
 override PYTHON := $(if $(filter command,$(origin PYTHON)),$(value PYTHON),python3)
 export PYTHON $(GIVEN)
@@ -27,7 +27,7 @@ TEST_PROCESSES := $(shell expr $$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT npr
 PROCESSES := LAB_PROCESSES="$${JOBS:-$$LAB_PROCESSES}"
 IN_FOLDER := case "$$IN" in build/*) test ! -f "profiles/$${IN\#build/}.yaml" || mkdir -p "$$IN";; esac; CDPATH= cd -- "$${IN:-.}" 2>/dev/null || { echo "error: IN names a folder, for example build/demo." >&2; exit 2; }
 
-.PHONY: help setup demo study list plan classify pretrained export test test-fast lint repro train judge preview verify compare ui sync bench gpu-check lock clean
+.PHONY: help setup demo study list plan caption classify pretrained export test test-fast lint repro train judge preview verify compare ui sync bench gpu-check lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -86,6 +86,9 @@ list: $(STAMP) ## the catalogue: variants, experiments and claims
 
 plan: $(STAMP) ## what make repro would train, and how long that takes here; of a profile with IN=build/preview
 	@$(IN_FOLDER); python -m pipeline.commands.plan
+
+caption: $(STAMP) ## a trained captioner's captions of IMAGE=scene.png or of the test scene SCENE=n: [VARIANT=name] [SEED=n]
+	@python -m pipeline.commands.caption --image="$$IMAGE" --scene="$$SCENE" --variant="$$VARIANT" --seed="$$SEED"
 
 classify: $(STAMP) ## what trained networks say of a digit, and where they attend: IMAGE=digit.png [VARIANT=name] [SEED=n] [IN=build/demo]
 	@image="$$(realpath -- "$$IMAGE" 2>/dev/null || echo "$$IMAGE")"; $(IN_FOLDER); \

@@ -83,7 +83,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_no_variable_of_another_project_reaches_a_command(checkout: Path, hostile: dict[str, str]) -> None:
     (checkout / ".venv" / "bin" / "python").write_text('#!/bin/sh\nprintf "%s\\n" "$@"; env\n')
-    for target in ("repro", "train", "verify", "compare", "classify"):
+    for target in ("repro", "train", "verify", "compare", "caption"):
         said = make(checkout, target, **hostile).stdout.splitlines()
         assert said[: said.index(f"PYTHONPATH={checkout}")]
         assert not {line.partition("=")[0] for line in said} & FOREIGN

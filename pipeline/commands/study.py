@@ -37,7 +37,7 @@ LEFT = (
     "tests/commands/test_study.py", "tests/stages/test_captioning.py", "tests/stages/test_data.py", "tests/stages/test_sync.py",
     "tests/tracking/test_record.py",
 )  # fmt: skip
-_RULES = ("demo", "preview", "study", "bench")  # of the Makefile
+_RULES = ("demo", "preview", "study", "caption", "bench")  # of the Makefile
 
 
 def main(argv: list[str]) -> None:

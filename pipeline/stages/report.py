@@ -20,7 +20,7 @@ def track() -> None:
     from pipeline.stages.sync import sync
 
     try:
-        sync()
+        sync(register=False)
     except UserError as error:  # tracking never stops the pages, which are written
         print(f"MLflow is not up to date: {error}", flush=True)
 

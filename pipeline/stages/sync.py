@@ -9,7 +9,7 @@ import argparse
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
@@ -21,15 +21,19 @@ from pipeline import params
 from pipeline.evaluation.records import Records
 from pipeline.measures import MEASURES, NotFormed, late
 from pipeline.params import Params
-from pipeline.runner.seeds import SUFFIX, epoch_rows, read_record
+from pipeline.runner.seeds import SUFFIX, epoch_rows, load_weights, read_record, settings_of
 from pipeline.study import Training, tables
 from pipeline.study.results import of_shares
+from pipeline.system import environment
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.paths import TABLES, TRAININGS
 from pipeline.system.provenance import git
+from pipeline.tracking import registry
 from pipeline.tracking.record import CURRENT, Finished, record
-from pipeline.tracking.store import Store, display_name, fault, store_uri, training_lock
+from pipeline.tracking.store import Store, display_name, experiment_name, fault, store_uri, study_name, training_lock
 from pipeline.tracking.views import show
+
+SERVED = "base"  # the variant whose first seed is in the model registry: one small model, not a choice by test accuracy
 
 
 def main(argv: list[str]) -> None:
@@ -38,8 +42,11 @@ def main(argv: list[str]) -> None:
     sync()
 
 
-def sync() -> None:
+def sync(*, register: bool = True) -> None:
     """Logs every finished training that the store has not, or has otherwise, and prints a line for each.
+
+    Args:
+        register: whether the baseline's network goes into the model registry, which takes some twenty seconds of a core.
 
     Raises:
         UserError: the store cannot be used, or files of a training are damaged (all others have been logged by then).
@@ -55,7 +62,7 @@ def sync() -> None:
     damaged, recorded = list[UserError](), dict[str, Finished]()
     for path in paths:
         try:
-            training = _read(path, study)
+            training = _read(path, held, study)
             recorded[training.run["training_id"]] = training
         except UserError as error:
             damaged.append(error)
@@ -67,9 +74,11 @@ def sync() -> None:
             variant = training.run["variant"]
             labels = {CURRENT: "true", **_places(study, variant)}
             with training_lock(id, 60):
-                new = record(store, training, found[id], labels=labels, commits=[commit] if id in held else [])
+                run_id, new = record(store, training, found[id], labels=labels, commits=[commit] if id in held else [])
             if new:
                 print(f"{variant}: {len(training.run['seeds'])} seeds logged", flush=True)
+            if register and variant == SERVED and _register(store, run_id, training):
+                print(f"{variant}: its first seed is registered as {study_name()}", flush=True)
         _tidy(store, found, recorded)
         for dataset in dict.fromkeys(training.run["dataset"] for training in recorded.values()):
             show(store, store.experiment(dataset), study)
@@ -90,7 +99,7 @@ def _checked_out() -> tuple[str, set[str]]:
     return "", set()
 
 
-def _read(path: Path, study: Params | None) -> Finished:
+def _read(path: Path, held: Collection[str], study: Params | None) -> Finished:
     """A training from its files. Raises UserError where one of them is damaged."""
     run = read_record(path)
     rows, seeds = epoch_rows(run), run["seeds"]
@@ -101,7 +110,8 @@ def _read(path: Path, study: Params | None) -> Finished:
         summary |= {f"evaluation.{name}": fmean(column) for name, column in columns.items()}
         summary["evaluation.ensemble_accuracy"] = evaluation.metrics.get("ensemble_accuracy")
     summary |= _measured(study, tables.training(run, columns))
-    return Finished(run, rows, columns, summary)
+    # A DVC experiment begins with the results of the commit that it was made from.
+    return Finished(run, rows, columns, summary, None if run["training_id"] in held else experiment_name())
 
 
 def _late(curves: np.ndarray, run: Mapping[str, Any]) -> dict[str, float | None]:
@@ -135,13 +145,48 @@ def _places(study: Params | None, variant: str) -> dict[str, str]:
 
 
 def _tidy(store: Store, found: Mapping[str, list[Any]], recorded: Mapping[str, Finished]) -> None:
-    """Has the views show these trainings and none of their variants' earlier ones."""
+    """Has the views show these trainings and none of their variants' earlier ones; what a kill left running is set to KILLED.
+
+    A server may have runs of other machines, whose locks cannot be seen from here, so only a SQLite store is looked through.
+    """
     shown = {(one.run["dataset"], one.run["variant"]) for one in recorded.values()}
     for id, runs in found.items():
         for run in runs if id not in recorded else ():
-            tags = run.data.tags
-            if (run.data.params.get("data.dataset"), tags.get("variant")) in shown and tags.get(CURRENT) == "true":
+            tags, status = run.data.tags, run.info.status
+            if status == "RUNNING" and store.path is not None:
+                with suppress(TimeoutError), training_lock(id):
+                    status = "KILLED"
+                    store.set_terminated(run.info.run_id, status=status)
+            # A training that runs now is shown beside the finished one; a DVC experiment always is.
+            replaced = (run.data.params.get("data.dataset"), tags.get("variant")) in shown and status != "RUNNING"
+            if replaced and tags.get(CURRENT) == "true" and "dvc.experiment" not in tags:
                 store.set_tag(run.info.run_id, CURRENT, "false")
+
+
+def _register(store: Store, run_id: str, training: Finished) -> bool:
+    """Puts the first seed's network into the model registry. False if it is there already or cannot be put there."""
+    run = training.run
+    seed, alias = run["seeds"][0], f"{run['variant']}-{run['dataset']}"
+    weights = run["outputs"]["weights"][str(seed)]
+    if run["config"].get("scenes") or registry.is_registered(store, run_id, weights, alias):
+        return False
+    try:
+        settings = settings_of(run)
+        stacked = load_weights(TRAININGS / f"{run['variant']}{SUFFIX}", [seed])
+    except UserError as error:
+        print(f"{run['variant']}: not registered, {error}", flush=True)
+        return False
+    from pipeline.models import build
+
+    shape = settings.model.shape
+    with environment.variables(LAB_ATTENTION="sdpa"):  # an exported graph runs where our kernels are not known
+        network = build(settings.model)
+        network.load_state_dict({name: value[0] for name, value in stacked.items()})
+        images = np.random.default_rng(0).random((2, shape.channels, shape.size, shape.size), dtype=np.float32)
+        tags = {name: str(run[name]) for name in ("variant", "dataset", "training_id")} | {"weights": weights, "seed": str(seed)}
+        tags |= {name: repr(value) for name, value in training.summary.items() if name.startswith("late_")}
+        registry.register(store, run_id, network.eval(), images, tags, alias)
+    return True
 
 
 if __name__ == "__main__":

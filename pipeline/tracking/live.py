@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from pipeline.tracking.record import CURRENT, SYSTEM, Point, create, log, means, points_of
-from pipeline.tracking.store import Store, fault, store_uri, training_lock
+from pipeline.tracking.store import Store, experiment_name, fault, store_uri, training_lock
 from pipeline.training.records import EpochRow
 
 # Importing MLflow and opening the store take about three seconds of a core, so a training that is over sooner is left to `record`.
@@ -62,9 +62,9 @@ class Live:
         run, where = self._run, store.experiment(self._run["dataset"])
         for one in store.runs([where], f"tags.`training.id` = '{run['training_id']}'"):
             store.discard(one)  # what a kill left; its checkpoint's rows come again
-        parent = create(store, where, run)
+        parent = create(store, where, run, experiment_name())
         store.set_tag(parent, CURRENT, "true")
-        children = {seed: create(store, where, run, seed, parent) for seed in run["seeds"]}
+        children = {seed: create(store, where, run, experiment_name(), seed, parent) for seed in run["seeds"]}
         by_epoch: dict[int, list[EpochRow]] = defaultdict(list)
         done, sample, last = 0, 0, False
         while not last:

@@ -43,15 +43,19 @@ class Finished:
         rows: all epochs of all seeds, each seed's in order.
         columns: what the evaluation found, by name a number of each seed, in the order of run["seeds"].
         summary: numbers of the training as a whole; None is left out.
+        experiment: the DVC experiment that it is of.
     """
 
     run: Mapping[str, Any]
     rows: Sequence[EpochRow]
     columns: Mapping[str, Sequence[float]]
     summary: Mapping[str, float | None]
+    experiment: str | None = None
 
 
-def record(store: Store, training: Finished, found: Iterable[Any], *, labels: Mapping[str, str], commits: Collection[str] = ()) -> bool:
+def record(
+    store: Store, training: Finished, found: Iterable[Any], *, labels: Mapping[str, str], commits: Collection[str] = ()
+) -> tuple[str, bool]:
     """Has the store hold the training once and whole.
 
     Args:
@@ -60,7 +64,7 @@ def record(store: Store, training: Finished, found: Iterable[Any], *, labels: Ma
         commits: that hold the training's files; those that the store has stay.
 
     Returns:
-        Whether it was logged now.
+        Id of the parent run, and whether it was logged now.
     """
     found, digest = list(found), hashlib.sha256(json.dumps(asdict(training)).encode()).hexdigest()
     whole = next((one for one in found if _is_whole(one, found, digest, len(training.run["seeds"]))), None)
@@ -75,7 +79,7 @@ def record(store: Store, training: Finished, found: Iterable[Any], *, labels: Ma
     for key, value in {**labels, **({_COMMITS: listed} if listed else {})}.items():
         if there.get(key) != value:
             store.set_tag(id, key, value)
-    return whole is None
+    return id, whole is None
 
 
 def _is_whole(run: Any, found: Iterable[Any], digest: str, seeds: int) -> bool:
@@ -95,14 +99,14 @@ def _write(store: Store, training: Finished, digest: str, points: list[Point]) -
 
     run, start, end = training.run, milliseconds(training.run["started"]), milliseconds(training.run["finished"])
     where = store.experiment(run["dataset"])
-    parent = create(store, where, run)
+    parent = create(store, where, run, training.experiment)
     numbers = {name: run["metrics"].get(name) for name in _COUNTS} | dict(training.summary)
     log(store, parent, [*points, *_curve(means(training.rows), start), *_numbers(numbers, end)])
     # MLflow allows a digest 36 characters; the tag data.digest has it in full.
     dataset = Dataset(run["dataset"], run["data_digest"][:32], source_type="local", source=json.dumps({"uri": "data/arrays"}))
     store.log_inputs(parent, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
     for i, seed in enumerate(run["seeds"]):
-        child = create(store, where, run, seed, parent)
+        child = create(store, where, run, training.experiment, seed, parent)
         curve = _curve([row for row in training.rows if row.seed == seed], start)
         end_of_it = max(moment for _, _, moment, _ in curve)
         log(store, child, curve + _numbers({f"evaluation.{name}": of[i] for name, of in training.columns.items()}, end_of_it))
@@ -113,16 +117,19 @@ def _write(store: Store, training: Finished, digest: str, points: list[Point]) -
     return parent
 
 
-def create(store: Store, where: str, run: Mapping[str, Any], seed: int | None = None, parent: str | None = None) -> str:
+def create(
+    store: Store, where: str, run: Mapping[str, Any], experiment: str | None, seed: int | None = None, parent: str | None = None
+) -> str:
     """A run with its params and without points, in the MLflow experiment `where`; gives its id.
 
     Args:
+        experiment: the DVC experiment that it is of.
         seed: whose run it is, below `parent`; without it the run is the parent.
     """
     from mlflow.entities import Param
 
-    tags = _tags(run, seed) | ({"mlflow.parentRunId": parent} if parent else {})
-    name = run["variant"] + ("" if seed is None else f", seed {seed}")
+    tags = _tags(run, seed) | ({"dvc.experiment": experiment} if experiment else {}) | ({"mlflow.parentRunId": parent} if parent else {})
+    name = (f"{experiment}: " if experiment else "") + run["variant"] + ("" if seed is None else f", seed {seed}")
     # A look-up needs the tags, so the run is created with them.
     id = str(store.create_run(where, start_time=milliseconds(run["started"]), tags=tags, run_name=name).info.run_id)
     params = dict(flatten(run["config"])) | {"variant": run["variant"]} | ({} if seed is None else {"seed": seed})

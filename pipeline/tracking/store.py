@@ -17,7 +17,6 @@ from typing import Any
 from filelock import FileLock
 
 from pipeline.system.errors import UserError
-from pipeline.system.paths import CHECKPOINTS
 from pipeline.system.provenance import mapping
 
 # MLflow reads these when it is imported or at each call; what the user has set wins, except for telemetry. Nothing is tried again,
@@ -32,7 +31,7 @@ _PATIENCE = 20.0  # seconds for which a call waits while another program writes 
 
 
 def study_name() -> str:
-    """What MLflow calls the study in the working directory: its title in small letters."""
+    """What MLflow calls the study in the working directory: its title in small letters. Its registered model is called so, too."""
     with contextlib.suppress(OSError, ValueError):
         title = mapping(Path("params.yaml").read_text(encoding="utf-8")).get("title")
         if isinstance(title, str) and (words := re.findall(r"\w+", title.lower())):
@@ -42,7 +41,18 @@ def study_name() -> str:
 
 def store_uri(file: Path | None = None) -> str:
     """The store's address: MLFLOW_TRACKING_URI, else the given SQLite file, by default the study's `mlflow.db`."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(file or Path("mlflow.db"))
+    return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(file or home() / "mlflow.db")
+
+
+def experiment_name() -> str | None:
+    """The name of the DVC experiment that this process is a stage of."""
+    return os.environ.get("DVC_EXP_NAME") or None
+
+
+def home() -> Path:
+    """The folder of the store: the working directory, or the repository of a DVC experiment, which may run in a copy."""
+    root = os.environ.get("DVC_ROOT", "")
+    return Path(root) if experiment_name() and Path(root).is_absolute() else Path.cwd()
 
 
 def sqlite_uri(path: Path) -> str:
@@ -82,8 +92,9 @@ def _without_password(text: str) -> str:
 
 def training_lock(training_id: str, seconds: float = 0) -> FileLock:
     """The lock of a training, as a context: one process of this study at a time writes its runs. Raises TimeoutError."""
-    CHECKPOINTS.mkdir(exist_ok=True)
-    return FileLock(CHECKPOINTS / f"mlflow-{training_id}.lock", timeout=seconds)
+    folder = home() / ".checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileLock(folder / f"mlflow-{training_id}.lock", timeout=seconds)
 
 
 class Store:
@@ -105,7 +116,8 @@ class Store:
             )
         from mlflow import MlflowClient
 
-        self._client = MlflowClient(uri)
+        # The registry is named, too: else MLFLOW_REGISTRY_URI, of whatever project, would say where models go.
+        self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
 
     def __getattr__(self, method: str) -> Any:
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -181,5 +193,5 @@ def _make_or_check(path: Path) -> None:
         new = path.with_name(path.name + ".new")
         for leftover in path.parent.glob(f"{new.name}*"):
             leftover.unlink()
-        MlflowClient(sqlite_uri(new)).search_experiments(max_results=1)
+        MlflowClient(tracking_uri=sqlite_uri(new), registry_uri=sqlite_uri(new)).search_experiments(max_results=1)
         new.replace(path)

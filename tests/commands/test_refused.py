@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.commands import classify, export, repro, verify
+from pipeline.commands import caption, classify, export, repro, verify
 from pipeline.commands import train as train_all
 from pipeline.runner import pool
 from pipeline.stages import train
@@ -29,11 +29,14 @@ VALUES = [
     (verify.main, ["--seed=77"], "The study has no seed '77'"),
     (verify.main, ["--seed=0", "--train=1"], "TRAIN=1 trains one seed"),
     (verify.main, ["--variant=base", "--seed=1"], "There is nothing to verify"),
-    (classify.main, ["--image=none.png"], f"none.png {NO_PICTURE}"),
-    (classify.main, ["--image=huge.png"], f"huge.png {NO_PICTURE}"),
-    (classify.main, ["--image=wide.png"], "wide.png has 112 x 56 pixels"),
-    (classify.main, ["--image=deep.png"], "deep.png has 16 or 32 bits"),
-    (classify.main, ["--image=a.png", "--seed=1e0"], "There is no SEED='1e0'"),
+    (caption.main, ["--scene=1", "--image=a.png"], "Give a picture or the number of a test scene"),
+    (caption.main, ["--scene=1", "--seed=1e0"], "There is no SEED='1e0'"),
+    (caption.main, ["--scene=1", "--variant=captoin"], "'captoin' is no captioner of params.yaml; the nearest is 'caption'."),
+    (caption.main, ["--scene=1"], "data/arrays/dataset.json is missing"),
+    (caption.main, ["--image=none.png"], f"none.png {NO_PICTURE}"),
+    (caption.main, ["--image=huge.png"], f"huge.png {NO_PICTURE}"),
+    (caption.main, ["--image=wide.png"], "wide.png has 112 x 56 pixels"),
+    (caption.main, ["--image=deep.png"], "deep.png has 16 or 32 bits"),
     (classify.main, [], "Give a picture of a digit"),
     (classify.main, ["--image=a.png", "--variant=caption"], "'caption' is no classifier of params.yaml"),
     (export.main, ["--experiment=position"], "There is no experiment 'position'; the nearest is 'positions'"),
@@ -81,8 +84,8 @@ def test_a_digit_is_read_from_light_or_dark_ink_on_nothing_and_in_any_size(tmp_p
     for name, grey in (("light", 255), ("dark", 0)):
         pixels = np.dstack([np.full((28, 28, 3), grey, np.uint8), digit]).repeat(3, 0).repeat(3, 1)
         Image.fromarray(pixels, "RGBA").save(tmp_path / f"{name}.png")
-    assert np.array_equal(classify.read(tmp_path / "light.png", 28, 1), digit)
-    assert np.array_equal(classify.read(tmp_path / "dark.png", 28, 1), 255 - digit)  # which is then turned
+    assert np.array_equal(caption.read(tmp_path / "light.png", 28, 1, scaled=True), digit)
+    assert np.array_equal(caption.read(tmp_path / "dark.png", 28, 1, scaled=True), 255 - digit)  # which is then turned
 
 
 def test_an_environment_that_says_nothing_known(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A study of captioners from params.yaml to its tables, by DVC."""
+"""A study of captioners from params.yaml to its tables, by DVC; and what `make caption` says of it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from pipeline import params
 from pipeline.captioning import data, metrics
 from pipeline.captioning.grammar import PHRASINGS, grammar_of
-from pipeline.commands import plan, verify
+from pipeline.commands import caption, plan, verify
 from pipeline.commands.profiles import write_settings
 from pipeline.runner import seeds
 from pipeline.study import load
+from pipeline.system.errors import UserError
 from tests.conftest import Repository, small_study
 from tests.helpers import stored
 
@@ -103,3 +106,47 @@ def test_a_captioner_is_a_training_as_any_other(inside: Repository, capsys: pyte
     assert "same bits" in capsys.readouterr().out
     plan.main([])
     assert "3 kept" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("inside")
+def test_make_caption(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same scene by its number and as a picture gets the captions that the evaluation stored."""
+    grammar = grammar_of("digits")
+    captions = load(".").trainings["caption"].captions
+    assert captions is not None
+    caption.main(["--seed=1", "--scene=5"])
+    said = capsys.readouterr().out
+    for search in ("greedy", "beam"):
+        words = " ".join(grammar.decode(getattr(captions, search)[1, 5].tolist()))
+        assert any(
+            line.split() == f"{search} {words}".split() or line.startswith(f"  {search:<10} {words}  (") for line in said.splitlines()
+        )
+    assert said.count("reference") == 1
+    Image.fromarray((captions.scenes[5] * 255).round().astype(np.uint8)).save(tmp_path / "scene.png")
+    caption.main(["--seed=1", f"--image={tmp_path / 'scene.png'}"])
+    assert capsys.readouterr().out.strip() in said
+
+
+@pytest.mark.usefixtures("inside")
+def test_weights_of_another_training_are_refused() -> None:
+    settings, picture = params.load().resolve("caption"), np.full((56, 56), 255, np.uint8)
+    with pytest.raises(UserError, match="trained with other settings"):
+        caption.describe(settings, stored(Path(), "critical"), 0, picture)
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--scene=60"], "There is no SCENE='60'"),
+        (["--scene=1", "--seed=7"], "There is no SEED='7'"),
+        (["--image=empty.png"], "empty.png holds no digit"),
+        (["--image=reports/data/samples.png"], "reports/data/samples.png has "),
+    ],
+)
+def test_a_wrong_request_gets_one_sentence(options: list[str], sentence: str) -> None:
+    Image.new("L", (56, 56)).save("empty.png")
+    with pytest.raises(UserError) as caught:
+        caption.main(options)
+    assert str(caught.value).startswith(sentence)
+    assert caught.value.status == 2

@@ -31,6 +31,12 @@ from tests.tracking.trainings import (
 )
 
 
+def with_tables(path: Path) -> None:
+    """The table that the evaluate stage leaves of this training."""
+    weights = seeds.read_record(path)["outputs"]["weights"]
+    records_of(path).write_tables({path.stem: {"weights": weights}})
+
+
 def shown(uri: str, where: str) -> set[str]:
     store = Store(uri)
     found = store.runs([store.experiment("digits")], where)
@@ -144,13 +150,19 @@ def test_the_report_stage_outlives_a_silent_server(
     assert_complete(uri)
 
 
-def test_a_commit_is_a_tag_of_the_trainings_that_its_tables_name(project: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_training(stored(project, "base"), make_run())
-    records_of(path).write_tables({"base": {"weights": seeds.read_record(path)["outputs"]["weights"]}})
-    git(project, "init", "--quiet")
-    commit = commit_all(project, "a study")
-    write_training(stored(project, "wide"), make_run("wide", "fedc" * 8))
+def test_what_an_experiment_has_from_its_commit_is_not_of_it(project: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC runs queued experiments in copies, and tells a stage the experiment's name and the repository, whose store it is."""
+    copy = project / ".dvc" / "tmp" / "exps" / "copy"
+    with_tables(write_training(stored(copy, "base"), make_run()))
+    (copy / ".gitignore").write_text("/runs\n/predictions\n/.checkpoints\n")
+    git(copy, "init", "--quiet")
+    commit = commit_all(copy, "a study")
+    write_training(stored(copy, "wide"), make_run("wide", "fedc" * 8))
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("DVC_ROOT", str(project))
+    monkeypatch.setenv("DVC_EXP_NAME", "short")
     monkeypatch.setenv("GIT_DIR", str(project / "foreign"))  # of a hook, say
     sync()
-    tags = {name: one.get("commits") for name, one in read_store(uri).tags.items() if "seed" not in one}
-    assert tags == {"0123 base": commit, "fedc wide": None}
+    assert not (copy / "mlflow.db").exists()
+    tags = {name: (one.get("dvc.experiment"), one.get("commits")) for name, one in read_store(uri).tags.items() if "seed" not in one}
+    assert tags == {"0123 base": (None, commit), "fedc short: wide": ("short", None)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,21 @@ def test_a_fault_is_said_once_and_costs_the_curves_alone(
     log.close("SCHEDULED")
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"Training goes on: MLflow at {address} does not answer")
+
+
+def test_what_a_kill_left_is_killed_once_no_process_holds_it(project: Path, uri: str) -> None:
+    """A training that runs now stays as it is, and is shown beside the finished one."""
+    write_training(stored(project, "base"), make_run() | {"started": "2026-01-01T00:00:00+00:00"})
+    running = make_run(training_id="fedc" * 8)
+    log = Live(running, start_after=0.0)
+    log.epoch(make_rows()[0])
+    wait_until(lambda: (project / ".checkpoints" / f"mlflow-{'fedc' * 8}.lock").exists() and read_store(uri).points)
+    sync()
+    content = read_store(uri)
+    assert (content.statuses["fedc base"], content.tags["fedc base"]["current"]) == ("RUNNING", "true")
+    shutil.copyfile(project / "mlflow.db", project / "killed.db")  # what a kill would leave here
+    log.close("SCHEDULED")
+    shutil.copyfile(project / "killed.db", project / "mlflow.db")
+    sync()
+    content = read_store(uri)
+    assert (content.statuses["fedc base"], content.tags["0123 base"]["current"]) == ("KILLED", "true")
