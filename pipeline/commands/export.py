@@ -17,7 +17,6 @@ from markdown_it import MarkdownIt
 from pipeline.commands.profiles import from_root
 from pipeline.params import load, nearest
 from pipeline.report import pages, text
-from pipeline.report.experiment import Table
 from pipeline.report.figures.base import pdf
 from pipeline.report.words import MINUS
 from pipeline.study.results import load_current
@@ -25,7 +24,6 @@ from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import replacing
 
 FOLDER = Path("build/export")
-_ESTIMATE = re.compile(r"(\S+) \[(\S+) to (\S+)\]")
 
 
 def main(argv: list[str]) -> None:
@@ -41,7 +39,11 @@ def main(argv: list[str]) -> None:
     files = {f"{name}.html": html(page.decode(), {name: content.decode() for name, content in drawn.items()}).encode()}
     files |= {f"{picture.name}.pdf": pdf(picture.draw) for picture in pictures}
     for number, table in enumerate(tables, 1):
-        files |= {f"table-{number}.csv": csv(table).encode(), f"table-{number}.tex": latex(table).encode()}
+        frame, columns = pd.DataFrame(table.rows, columns=list(table.head)), "l" + "r" * (len(table.head) - 1)
+        numbers = frame.to_csv(index=False, lineterminator="\n").replace(MINUS, "-").replace(text.NBSP, " ")
+        latex = frame.to_latex(index=False, escape=True, caption=f"{table.title}.", column_format=columns)  # for booktabs
+        files |= {f"table-{number}.csv": numbers.encode()}
+        files |= {f"table-{number}.tex": latex.replace(MINUS, "$-$").replace(text.NBSP, "~").encode()}
     for file, content in files.items():
         path = FOLDER / name / file
         with replacing(path) as temporary:
@@ -59,23 +61,6 @@ def html(page: str, pictures: dict[str, str]) -> str:
             token.attrSet("id", text.slug(after.content))
     title, body = page.partition("\n")[0].removeprefix("# "), parser.renderer.render(tokens, parser.options, {})
     return text.environment().get_template("export.html.j2").render(title=title, body=body)
-
-
-def csv(table: Table) -> str:
-    """The table's numbers, with an interval's ends in columns of their own."""
-    columns: dict[str, list[str]] = {}
-    for head, *cells in zip(table.head, *table.rows, strict=True):
-        parts = [found.groups() if (found := _ESTIMATE.fullmatch(cell.replace(text.NBSP, " "))) else (cell,) for cell in cells]
-        for place, end in enumerate(("", " low", " high")[: max(map(len, parts))]):
-            columns[f"{head}{end}"] = [part[place] if place < len(part) else "" for part in parts]
-    return str(pd.DataFrame(columns).to_csv(index=False, lineterminator="\n")).replace(MINUS, "-")
-
-
-def latex(table: Table) -> str:
-    """The table for a document that loads booktabs."""
-    frame = pd.DataFrame(table.rows, columns=list(table.head))
-    made = frame.to_latex(index=False, escape=True, caption=f"{table.title}.", column_format="l" + "r" * (len(table.head) - 1))
-    return str(made).replace(MINUS, "$-$").replace(text.NBSP, "~")
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ class Tables:
             self._table("Scene accuracy (%) of greedy captions by what a scene holds", contents),
             self._table("Greedy captions beside their five references", compared),
             Table(
-                "Captions of the first test scenes. Of a wrong one, **words** that the nearest reference lacks and [words] that it has",
+                "Captions of the first test scenes",
                 ("scene", "variant", "", "greedy caption"),
                 captions.caption_rows(material),
                 "Captions of the first test scenes",

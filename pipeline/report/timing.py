@@ -34,7 +34,6 @@ def values(params: Params, timed: Mapping[str, Timings]) -> dict[str, Any]:
         "calls": {way: sum(raw["profiles"][f"step/{way}/{timings.subjects()[0]}"]["operators"].values()) for way in WAYS},
         "multiply_adds": 3 * raw["settings"]["batch_size"] * count_flops(params.base) / 2,
         "rounds": sum(entry["kept"] for entry in raw["rounds"]),
-        "discarded": [entry["foreign"] for entry in raw["rounds"] if not entry["kept"]],
         "min_rounds": MIN_ROUNDS,
         "growth": growth(timings),
         "ways": WAYS,
@@ -58,12 +57,9 @@ def growth(timings: Timings) -> Picture:
             values = np.array([[value(entry) / entry["batch"] for entry in entries]])
             x = tuple(entry["tokens"] for entry in entries)
             lines.append(Line(f"{kinds[kind]}, {WAY_LABELS[way]}", x, values, dashed=kind == "attention"))
-        highest = max(lines, key=lambda line: line.values[0, -1])
-        tokens = np.array(highest.x, dtype=np.float64)
-        square = (tokens, highest.values[0, -1] * (tokens / tokens[-1]) ** 2)
-        made.append(Panel(title, "tokens (log scale)", lines, "changes", "counts", square))
+        made.append(Panel(title, "tokens (log scale)", lines, "changes", "counts"))
     caption = (
         "Time and memory of an image against the tokens. Left: time of a training step and of one block's attention, median over the "
-        "rounds. Right: bytes kept for the backward pass. The dotted lines grow with the square of the tokens."
+        "rounds. Right: bytes kept for the backward pass."
     )
     return Picture(caption, partial(panels.draw, made), "growth")

@@ -29,7 +29,7 @@ _BECAUSE = {
     Why.ONE_EPOCH: "one epoch does not show whether the effect has settled",
     Why.SMALL: "a part of the interval lies {where}, and all of it between 0.8 and 1.25{apart}",
     Why.CHANCE: "the train losses of {sides} stayed at that of a guess",
-    Why.MOVED: "it moved {moved} from the last but one fifth of the epochs to the late ones, a pace at which it may not stay where it is",
+    Why.MOVED: "it moves from the last but one fifth of the epochs to the late ones, at a pace at which it may not stay where it is",
 }
 _DECIDES = {
     Why.MOVED: "a longer training",
@@ -45,7 +45,7 @@ def because(finding: Finding) -> str:
     ends, where = finding.interval, claimed(finding.comparison)
     words = {
         "lacking": listed(finding.lacking), "fault": finding.fault, "n": _values(finding, finding.n),
-        "where": where, "apart": ", without 1" if ends and not ends.low <= 1 <= ends.high else "", "moved": _movement(finding),
+        "where": where, "apart": ", without 1" if ends and not ends.low <= 1 <= ends.high else "",
         "sides": listed(list(dict.fromkeys(finding.comparison.variants))), **_devices(finding),
     }  # fmt: skip
     said = _BECAUSE[finding.why].format(**words)
@@ -113,14 +113,3 @@ def with_unit(number: str, unit: str) -> str:
 
 def _values(finding: Finding, number: int) -> str:
     return counted(number, "round" if finding.comparison.rule in ("ratio", "exponent") else "seed")
-
-
-def _movement(finding: Finding) -> str:
-    if finding.moved is None:
-        return ""
-    moved, ends = finding.moved
-    if is_ratio(finding.comparison):
-        return f"by a factor of {moved:.3f} [{ends.low:.3f} to {ends.high:.3f}]"
-    measure = MEASURES[finding.comparison.measure]
-    low, high = (f"{measure.factor * end:.3g}" for end in (ends.low, ends.high))
-    return f"by {measure.factor * moved:.3g} [{low} to {high}] {measure.of_difference}".rstrip().replace("-", MINUS)

@@ -14,19 +14,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from scipy import stats
 
 from pipeline.params import ExperimentSettings, Params, parse
 from pipeline.report import csvs, pages, text
 from pipeline.report.experiment import Tables
 from pipeline.report.text import NBSP
 from pipeline.study.effects import ShareEstimate, look_level
-from pipeline.study.results import load_current
 from pipeline.system.errors import UserError
 from pipeline.system.paths import TIMINGS
 from pipeline.timing import results
 from tests.helpers import ROOT
-from tests.made_up import make_run, table, write_study
+from tests.made_up import make_run, read, table
 
 Make = Callable[..., results.Timings]
 EXPERIMENT = ExperimentSettings(
@@ -69,24 +67,6 @@ def test_dvc_plots_draws_columns_and_templates_that_are_there() -> None:
 
 
 # --- an experiment ---
-
-
-@pytest.mark.parametrize("change", [range(10), (20, 21, 3, 4, 5, 6, 7, 8)])
-def test_differences_are_welchs_over_the_seeds_of_either_side(study: Params, change: tuple[int, ...]) -> None:
-    seeds = {"base": range(10), "relu": change, "mean": (40, 41)}
-    tables = Tables(study, EXPERIMENT, {name: make_run(study, name, epochs=2, seeds=own) for name, own in seeds.items()})
-    level = look_level(study.looks)
-    ours, theirs = (tables.runs[name].test_accuracy[:, -1] for name in ("relu", "base"))  # two epochs: the last is the last fifth
-    found = tables.difference("late accuracy", "relu", "base")
-    ratio = tables.difference("late test error", "relu", "base")
-    assert found is not None
-    assert ratio is not None
-    low, high = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(level)
-    assert (found[0], found[1].low, found[1].high) == pytest.approx((ours.mean() - theirs.mean(), low, high))
-    low, high = np.exp(stats.ttest_ind(np.log(1 - ours), np.log(1 - theirs), equal_var=False).confidence_interval(level))
-    assert (ratio[0], ratio[1].low, ratio[1].high) == pytest.approx((stats.gmean(1 - ours) / stats.gmean(1 - theirs), low, high))
-    assert tables.difference("late accuracy", "mean", "base") is not None  # the two sides need no seed in common
-    assert tables.difference("late accuracy", "sinusoidal", "base") is None
 
 
 def test_differences_of_shares_are_exact(study: Params) -> None:
@@ -136,17 +116,6 @@ def test_the_page_beside_the_thesis_has_its_claims_alone(study: Params) -> None:
     assert "thesis.md" not in written(study, ["M1"])
 
 
-def test_disturbed_rounds_are_told(study: Params, make_timings: Make) -> None:
-    def page(**rounds: int) -> str:
-        return written(study, [], cpu=make_timings(**rounds))["timing.md"]
-
-    said = "12 rounds count; 3 more were discarded, because other processes used more than 5 % of the machine (up to 40 %)"
-    assert said in page(disturbed=3)
-    assert "none had to be discarded" in page()
-    assert "No round counts" in page(rounds=0, disturbed=6)
-    assert "Fewer than 6 rounds count" in page(rounds=5)
-
-
 def test_numbers_of_the_timing_page_are_those_of_the_file(study: Params, make_timings: Make) -> None:
     found = make_timings(noise=1e-5)
     shown, raw = written(study, ["T4", "T6", "T7", "T9"], cpu=found)["timing.md"], found.raw
@@ -165,32 +134,24 @@ def test_numbers_of_the_timing_page_are_those_of_the_file(study: Params, make_ti
 
 
 @pytest.mark.usefixtures("drawn_once")
-def test_the_report_has_the_timing_page_links_it_and_removes_it_with_its_results(
+def test_the_timing_page_stands_and_is_linked_while_there_are_timings(
     make_timings: Make, raw_params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    experiments = {name: raw_params["experiments"][name] | {"figures": []} for name in ("positions", "patch-size")}
-    named = {variant for experiment in experiments.values() for variant in experiment["variants"]}
-    variants = {name: change for name, change in raw_params["variants"].items() if name in named}
-    params = parse(write_study(tmp_path, seeds=2, epochs=4, experiments=experiments, variants=variants))
+    experiments = {"patch-size": raw_params["experiments"]["patch-size"] | {"figures": []}}
+    params, reports = parse(raw_params | {"experiments": experiments, "ranking": {}}), tmp_path / "reports"
     for device in ("cpu", "cuda"):
         make_timings(device=device)
-    runs = load_current(params).trainings
-    pages.write(params, runs)
-    reports = tmp_path / "reports"
-    readme = (reports / "README.md").read_text()
-    for place, verdict in (("experiments/patch-size.md#t6-contradicted", "contradicted"), ("timing.md#t9-supported", "supported")):
-        (line,) = (line for line in readme.splitlines() if line.startswith("| [T") and f"]({place})" in line)
-        assert f"**{verdict}**" in line
-    assert "[the timings](../timing.md)" in (reports / "experiments/patch-size.md").read_text()
-    assert "../timing.md" not in (reports / "experiments/positions.md").read_text()
+    pages.write(params, {})
+    verdicts = {first: cells[1] for first, cells in table(read(tmp_path, "README.md"), "deciding comparison").items()}
+    assert verdicts["[T6](experiments/patch-size.md#t6-contradicted)"] == "**contradicted**"
+    assert verdicts["[T9](timing.md#t9-supported)"] == "**supported**"
+    assert "[the timings](../timing.md)" in read(tmp_path, "experiments/patch-size.md")
     assert (reports / "timing/growth.png").exists()
-    assert (reports / "timing.md").read_text().count("| network | tokens |") == 2
+    assert read(tmp_path, "timing.md").count("| network | tokens |") == 2
     shutil.rmtree(tmp_path / TIMINGS)
-    pages.write(params, runs)
+    pages.write(params, {})
     assert not list(reports.glob("timing*/*.png"))
     assert not (reports / "timing.md").exists()
-    readme = (reports / "README.md").read_text()
-    assert "timing.md" not in readme
-    (line,) = (line for line in readme.splitlines() if line.startswith("| [T9](README.md#t9-not-run)"))
-    assert "the timing stage has not run" in line
+    assert "timing.md" not in read(tmp_path, "README.md")
+    assert table(read(tmp_path, "README.md"), "deciding comparison")["[T9](README.md#t9-not-run)"][1] == "**not run**"

@@ -19,7 +19,6 @@ from pipeline.study.training import Attention
 
 _FILTERS = 8  # components
 _SHOWN_DIGIT = 3  # its strokes fill neither the whole image nor one place
-_SHARES = (0, 0.001, 0.01, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1)  # of a bar
 
 
 @figure("attention_maps")
@@ -53,25 +52,23 @@ def rollouts(images: FloatArray, rows: Sequence[tuple[str, FloatArray]], titles:
     first = [Tile(image, "greys", title) for image, title in zip(images, titles or [""] * len(images), strict=False)]
     maps = [(name, [Tile(one, over=image) for one, image in zip(maps, images, strict=True)]) for name, maps in rows]
     top = max(float(maps.max()) for _, maps in rows)
-    return partial(tiles.draw, [("image" if titles else "test image", first), *maps], 0.67, top, bar=_SHARES)
+    return partial(tiles.draw, [("image" if titles else "test image", first), *maps], 0.67, top, bar=True)
 
 
 def _heads(label: str, run: Training, attention: Attention) -> Picture:
     shown = attention.labels.index(_SHOWN_DIGIT) if _SHOWN_DIGIT in attention.labels else 0
-    maps, across, down = attention.maps[shown], "head", "block"
-    if maps.shape[1] < maps.shape[0]:  # the longer side across
-        maps, across, down = maps.swapaxes(0, 1), down, across
+    maps = attention.maps[shown]
     caption = (
         f"{label}, seed {run.seeds[0]}: attention of the {attention.reader} to each patch, head by head and block by block, for the test "
         f"image of a {attention.labels[shown]}, whose edge is the line. In % of a head's attention; alike, each of the {attention.keys} "
         f"tokens would have {100 / attention.keys:.2g} %. The colours follow the cube root, so that small weights are seen, too."
     )
-    named, image = f"{across} " * (maps.shape[1] < 12), attention.images[shown]
+    named, image = "head " * (maps.shape[1] < 12), attention.images[shown]
     rows = [
-        (f"{down} {row}", [Tile(one, title=f"{named}{column}" * (row == 1), over=image) for column, one in enumerate(line, 1)])
+        (f"block {row}", [Tile(one, title=f"{named}{column}" * (row == 1), over=image) for column, one in enumerate(line, 1)])
         for row, line in enumerate(maps, 1)
     ]
-    draw = partial(tiles.draw, rows, min(1.5, 6.6 / maps.shape[1]), float(maps.max()), 1 / 3, _SHARES)
+    draw = partial(tiles.draw, rows, min(1.1, 6.6 / maps.shape[1]), float(maps.max()), 1 / 3, bar=True)
     return Picture(caption, draw, f"heads-{run.variant}")
 
 
@@ -130,4 +127,4 @@ def position_similarity(material: Material) -> list[Picture]:
         "epoch; a mean over seeds is of similarities, as the vectors of different seeds have no common axes."
     )
     rows = [("", mosaics[place : place + 2]) for place in range(0, len(mosaics), 2)]
-    return [Picture(caption, partial(tiles.draw, rows, 3.7, bar=(-1, -0.5, 0, 0.5, 1)))] if rows else []
+    return [Picture(caption, partial(tiles.draw, rows, 3.7, bar=True))] if rows else []

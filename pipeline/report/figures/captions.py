@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from difflib import SequenceMatcher
 from functools import partial
 
 import numpy as np
 
-from pipeline.captioning.grammar import Words, grammar_of
+from pipeline.captioning.grammar import grammar_of
 from pipeline.report.figures import tiles
 from pipeline.report.figures.base import Material, Picture, figure
 from pipeline.report.figures.tiles import Tile
@@ -30,7 +28,7 @@ def captions(material: Material) -> list[Picture]:
 
 
 def caption_rows(material: Material) -> list[list[str]]:
-    """[scene, model, caption] of the scenes of the figure; a wrong caption has **other words than the nearest reference** [its words]."""
+    """[scene, model, right or wrong, caption] of the scenes of the figure."""
     rows = []
     found = [(run, written) for run in material.runs if (written := run.captions)]
     for scene in range(min((len(written.scenes[:SCENES]) for _, written in found), default=0)):
@@ -38,46 +36,28 @@ def caption_rows(material: Material) -> list[list[str]]:
             grammar = grammar_of(run.settings.data.dataset)
             words = grammar.decode(written.greedy[0, scene].tolist())
             right = grammar.parse(words) == tuple(None if cell < 0 else int(cell) for cell in written.cells[scene])
-            said = " ".join(words) if right else marked(words, [grammar.decode(ids) for ids in written.references[scene].tolist()])
-            rows.append([str(scene + 1), material.label(run), "right" if right else "wrong", said])
+            rows.append([str(scene + 1), material.label(run), "right" if right else "wrong", " ".join(words)])
     return rows
-
-
-def marked(words: Words, references: Sequence[Words]) -> str:
-    """A caption compared with its nearest reference: **words that it alone has** [words that it lacks]."""
-    matchers = [SequenceMatcher(None, words, reference, autojunk=False) for reference in references]
-    reference, matcher = max(zip(references, matchers, strict=True), key=lambda pair: pair[1].ratio())
-    parts = []
-    for same, start, end, from_, to in matcher.get_opcodes():
-        own, theirs = " ".join(words[start:end]), " ".join(reference[from_:to])
-        parts += [own] if same == "equal" else [f"**{own}**"] * bool(own) + [f"[{theirs}]"] * bool(theirs)
-    return " ".join(parts)
 
 
 @figure("gaze")
 def gaze(material: Material) -> list[Picture]:
     """Where a captioner's decoder looks before each word."""
     looking = [(run, found, found.attention) for run in material.runs if (found := run.captions) and found.attention is not None]
-    looking.sort(key=lambda one: material.is_baseline(one[0]), reverse=True)
-    drawn = []
-    for has_levels in (False, True):
-        for run, found, attention in [one for one in looking if (one[2].shape[1] > 1) == has_levels][:1]:
-            digits = (found.cells[: len(found.scenes)] >= 0).sum(1)
-            place = int(np.flatnonzero(digits >= min(MIN_DIGITS, digits.max()))[0])
-            words = (*grammar_of(run.settings.data.dataset).decode(found.greedy[0, place].tolist()), "end")[: attention.shape[3]]
-            weights = np.nan_to_num(attention.mean(0)[:, place, : len(words)])  # (level, word, token)
-            side, scene = round(weights.shape[-1] ** 0.5), found.scenes[place]
-            caption = (
-                f"{material.label(run)}, seed {run.seeds[0]}: where the decoder looks before it writes each word of its greedy caption of "
-                f"the first test scene of {MIN_DIGITS} digits or more. A map is the mean over the decoder's blocks and heads, from 0 "
-                "(white) to the largest weight of the figure; the line is the edge of the digits."
-                + (" Below each word: the levels of the encoder, the last the deepest." if has_levels else "")
-            )
-            maps: list[list[Tile | None]] = [
-                [None, *(Tile(one, title=word * (not level), over=scene) for word, one in zip(words, of_level, strict=True))]
-                for level, of_level in enumerate(weights.reshape(*weights.shape[:2], side, side))
-            ]
-            maps[0][0] = Tile(scene, "greys", "the scene", crossed=True)
-            rows = [("", line[start : start + _ACROSS]) for start in range(0, len(words) + 1, _ACROSS) for line in maps]
-            drawn.append(Picture(caption, partial(tiles.draw, rows, 1.0, float(weights.max())), run.variant))
-    return drawn
+    if not looking:
+        return []
+    run, found, attention = max(looking, key=lambda one: material.is_baseline(one[0]))
+    digits = (found.cells[: len(found.scenes)] >= 0).sum(1)
+    place = int(np.flatnonzero(digits >= min(MIN_DIGITS, digits.max()))[0])
+    words = (*grammar_of(run.settings.data.dataset).decode(found.greedy[0, place].tolist()), "end")[: attention.shape[3]]
+    weights = np.nan_to_num(attention[:, -1, place, : len(words)].mean(0))  # (word, token), of the deepest level
+    side, scene = round(weights.shape[-1] ** 0.5), found.scenes[place]
+    caption = (
+        f"{material.label(run)}, seed {run.seeds[0]}: where the decoder looks before it writes each word of its greedy caption of the "
+        f"first test scene of {MIN_DIGITS} digits or more. A map is the mean over the decoder's blocks and heads, from 0 (white) to the "
+        "largest weight of the figure; the line is the edge of the digits."
+    )
+    maps = [Tile(one, title=word, over=scene) for word, one in zip(words, weights.reshape(-1, side, side), strict=True)]
+    line = [Tile(scene, "greys", "the scene", crossed=True), *maps]
+    rows = [("", line[start : start + _ACROSS]) for start in range(0, len(line), _ACROSS)]
+    return [Picture(caption, partial(tiles.draw, rows, 1.0, float(weights.max())), run.variant)]

@@ -16,45 +16,31 @@ from pipeline.report.figures.base import Material, Picture, figure
 from pipeline.report.figures.panels import Line, Panel, of_epochs, same_but
 from pipeline.study import Training
 
-MAX_LINES = 6  # learning curves in one panel; with more variants each has a panel
+OTHERS = 6  # variants beside the baseline in one picture
 
 _LINES = "A line is the mean over the seeds, its band the 95 % interval of that mean (of fewer than six seeds the lowest to the highest)."
 
 
 @figure("curves")
 def curves(material: Material) -> list[Picture]:
-    """Losses and test error after each epoch; of many variants a panel each."""
+    """Losses and test error after each epoch; of many variants a picture for some at a time, each with the baseline."""
     scenes = any(run.settings.task == "captioning" for run in material.runs)
     error = "scene error on the validation scenes" if scenes else "test error"
-    if len(material.runs) > MAX_LINES:
-        caption = (
-            f"{error.capitalize()} after each epoch, one variant in each panel. The number is the mean error after the last epoch. {_LINES}"
-        )
-        return [Picture(caption, partial(panels.draw, _by_variant(material)))]
-    losses: list[Line] = []
-    errors: list[Line] = []
-    for run in material.runs:
-        label, is_baseline = material.label(run), material.is_baseline(run)
-        losses += [of_epochs(label, run.test_loss, is_baseline), of_epochs("", run.train_loss, dashed=True)]
-        errors.append(of_epochs(label, run.test_error, is_baseline))
-    both = [
-        Panel("Loss (nats, log scale); dashed: train", "epoch", losses, "losses", "epochs"),
-        Panel("Error (%, log scale)", "epoch", errors, "errors", "epochs"),
-    ]
-    return [Picture(f"Losses and {error} after each epoch. {_LINES}", partial(panels.draw, both))]
-
-
-def _by_variant(material: Material) -> list[Panel]:
-    """Test error: a panel for each variant but the baseline, in colour, which stands in each in ink."""
-    last = {run.variant: f"{100 * run.test_error[:, -1].mean():.2f} %" for run in material.runs}
-    found: list[Panel] = []
-    shared: list[Line] = []
-    for run in sorted(material.runs, key=material.is_baseline, reverse=True):
-        label = f"{material.label(run)}\n{last[run.variant]}"
-        if material.is_baseline(run):
-            shared = [of_epochs(label.replace("\n", ", the baseline: "), run.test_error, True)]
-        else:
-            found.append(Panel(label, "epoch", [*shared, of_epochs("the panel's variant", run.test_error)], "errors", "epochs"))
+    baseline, others = ([run for run in material.runs if material.is_baseline(run) == is_it] for is_it in (True, False))
+    found = []
+    for start in range(0, max(1, len(others)), OTHERS):
+        losses: list[Line] = []
+        errors: list[Line] = []
+        for run in [*baseline, *others[start : start + OTHERS]]:
+            label, is_baseline = material.label(run), material.is_baseline(run)
+            losses += [of_epochs(label, run.test_loss, is_baseline), of_epochs("", run.train_loss, dashed=True)]
+            errors.append(of_epochs(label, run.test_error, is_baseline))
+        both = [
+            Panel("Loss (nats, log scale); dashed: train", "epoch", losses, "losses", "epochs"),
+            Panel("Error (%, log scale)", "epoch", errors, "errors", "epochs"),
+        ]
+        caption = f"Losses and {error} after each epoch. {_LINES}"
+        found.append(Picture(caption, partial(panels.draw, both), str(start // OTHERS + 1) if start else ""))
     return found
 
 
@@ -66,19 +52,14 @@ def _one(caption: str, panel: Panel, name: str = "") -> list[Picture]:
 def arithmetic(material: Material) -> list[Picture]:
     """Test error against floating-point operations and against parameters."""
     points = [(run, run.flops / 1e6, run.parameters / 1e3, late(run.test_error)) for run in material.runs if run.flops and run.parameters]
-    caption = (
-        "Test error against the floating-point operations of an image's forward pass and against the parameters, on logarithmic axes. On "
-        "the dotted line error times arithmetic is that of the baseline; below it the product is smaller."
-    )
+    caption = "Test error against the floating-point operations of an image's forward pass and against the parameters, on logarithmic axes."
     sizes = [
         [Line(material.label(run), (size[place],), errors[:, None], material.is_baseline(run)) for run, *size, errors in points]
         for place in (0, 1)
     ]
-    x = np.array([1e-6, 1e6])
-    equal = [(x, errors.mean() * flops / x) for run, flops, _, errors in points if material.is_baseline(run)]
     made = [
-        Panel("Test error (%, log scale)", "millions of operations of a forward pass (log scale)", sizes[0], "errors", "sizes", *equal),
-        Panel("", "thousands of parameters (log scale)", sizes[1], "errors", "sizes"),
+        Panel("Test error (%, log scale)", "millions of operations of a forward pass (log scale)", sizes[0], "errors", "counts"),
+        Panel("", "thousands of parameters (log scale)", sizes[1], "errors", "counts"),
     ]
     return [Picture(caption, partial(panels.draw, made))] if len(points) > 1 else []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,11 +10,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from scipy import special
 
 from pipeline.measures.definitions import FloatArray
-from pipeline.report.figures.base import COLOURS, DASHES, INK, MUTED, WIDTH, legend_below, log_axis, plain_numbers, tidy
+from pipeline.report.figures.base import COLOURS, DASHES, INK, WIDTH, legend_below, log_axis, plain_numbers, tidy
 from pipeline.study import Training
 from pipeline.study.statistics import LEVEL
 
@@ -49,17 +48,15 @@ class Panel:
     Attributes:
         place: what the horizontal axis has.
         up: what the values are. Errors and accuracies are fractions, shown in %; but accuracies and plain ones have a logarithmic axis.
-        across: epochs; values with a tick each; counts, too, on a logarithmic axis, with bars for bands, which between few of them
-            could reach 0 and fill half of the figure; or sizes on such an axis without ticks of their own.
-        dotted: x and y of a line to compare with.
+        across: epochs; values with a tick each; or counts on a logarithmic axis, with bars for bands, which between few of them
+            could reach 0 and fill half of the figure.
     """
 
     title: str
     place: str
     lines: Sequence[Line]
     up: Literal["errors", "accuracies", "losses", "changes", "plain"]
-    across: Literal["epochs", "values", "counts", "sizes"]
-    dotted: tuple[FloatArray, FloatArray] | None = None
+    across: Literal["epochs", "values", "counts"]
 
 
 def of_epochs(label: str, values: FloatArray, is_baseline: bool = False, dashed: bool = False) -> Line:
@@ -96,27 +93,14 @@ def band(values: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def draw(panels: Sequence[Panel]) -> Figure:
-    """Panels side by side, or of more than two a grid of small ones on the same axes, with one legend. All axes of errors are alike."""
-    small = len(panels) > 2
-    columns = len(panels) if not small else 4 if len(panels) in (4, 7, 8) or len(panels) > 9 else 3
-    rows = -(-len(panels) // columns)
+    """Panels side by side, with one legend. All axes of errors are alike."""
     legend = 0.11 * len({line.label for panel in panels for line in panel.lines})
-    drawn = Figure(figsize=(WIDTH, 1.8 * rows + 0.8 if small else 3.4 + legend), layout="constrained")
-    grid = drawn.subplots(rows, columns, squeeze=False, sharex=small, sharey=small)
+    drawn = Figure(figsize=(WIDTH, 3.4 + legend), layout="constrained")
     limits = error_limits([line for panel in panels if panel.up == "errors" for line in panel.lines])
     handles: dict[str, Any] = {}
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
-    for place, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
+    for axes, panel in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for handle in draw_panel(axes, panel, limits):
             handles.setdefault(str(handle.get_label()), handle)
-        if small:
-            title = "\n".join(textwrap.fill(line, 84 // columns) for line in panel.title.split("\n"))
-            axes.set_title(title, fontsize=9, fontweight="normal")
-            axes.tick_params(labelbottom=place + columns >= len(panels))
-            axes.set_xlabel(panel.place if place + columns >= len(panels) else "")
-    if small:
-        drawn.supylabel("error (%, log scale)", fontsize=10)
     legend_below(drawn, list(handles.values()))
     return drawn
 
@@ -124,10 +108,9 @@ def draw(panels: Sequence[Panel]) -> Figure:
 def draw_panel(axes: Axes, panel: Panel, limits: tuple[float, float]) -> list[Any]:
     """Draws one panel; returns the lines that have a place in the legend. `limits`: of an axis of errors."""
     handles = []
-    points: dict[str, Any] = {"linestyle": "", "markersize": 7} if panel.across == "sizes" else {}
     for line, style in zip(panel.lines, line_styles(panel.lines), strict=True):
-        handles += axes.plot(line.x, centre(line.values), label=line.label, **style, **points)
-        if panel.across in ("counts", "sizes"):
+        handles += axes.plot(line.x, centre(line.values), label=line.label, **style)
+        if panel.across == "counts":
             axes.vlines(line.x, *band(line.values), color=style["color"], linewidth=1.4, alpha=0.6)
         else:
             axes.fill_between(line.x, *band(line.values), color=style["color"], alpha=0.15, linewidth=0, zorder=style["zorder"] - 1)
@@ -150,17 +133,9 @@ def draw_panel(axes: Axes, panel: Panel, limits: tuple[float, float]) -> list[An
         axes.set_xlim(1 - min(0.9, 0.02 * ticks[-1] + 0.2), 1.02 * ticks[-1] + 0.2)  # no epoch is 0
     elif panel.across == "values":
         axes.set_xticks(ticks)
-    elif panel.across == "sizes":
+    else:
         axes.margins(x=0.12)
         log_axis(axes, "x")
-    else:
-        apart = (ticks[-1] / ticks[0]) ** 0.08  # of two that do not touch
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(FixedLocator([x for x, before in zip(ticks, (0, *ticks), strict=False) if x > before * apart]))
-        axes.xaxis.set_minor_locator(NullLocator())
-        plain_numbers(axes, "x")
-    if panel.dotted:
-        axes.plot(*panel.dotted, color=MUTED, linestyle=":", linewidth=1.2, zorder=1, scalex=False, scaley=False)
     axes.set_title(panel.title)
     axes.set_xlabel(panel.place)
     tidy(axes)

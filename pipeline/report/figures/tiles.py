@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import seaborn as sns
@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from pipeline.measures.definitions import FloatArray
 from pipeline.report.figures.base import GREYS, INK, MUTED, PAGE, SIGNS, WEIGHTS, WIDTH
@@ -39,19 +40,17 @@ class Tile:
     crossed: bool = False
 
 
-def draw(
-    rows: Sequence[tuple[str, Sequence[Tile | None]]], side: float, top: float = 1, power: float = 1, bar: Sequence[float] = ()
-) -> Figure:
+def draw(rows: Sequence[tuple[str, Sequence[Tile]]], side: float, top: float = 1, power: float = 1, *, bar: bool = False) -> Figure:
     """A grid of tiles, with the name of each row at its left.
 
     Args:
         side: of a tile, in inches.
         top: the greatest weight. Colours of weights follow their `power`.
-        bar: the values that a bar beside the tiles names, as far as they do not touch: weights in %, or signs.
+        bar: whether a bar beside the tiles names the last ones' colours, weights in %.
     """
     norms = {"greys": Normalize(0, 1), "weights": PowerNorm(power, 0, top), "signs": Normalize(-1, 1)}
-    lines = max((tile.title.count("\n") + 1 for _, tiles in rows for tile in tiles if tile and tile.title), default=0)
-    titled = sum(any(tile and tile.title for tile in tiles) for _, tiles in rows)
+    lines = max((tile.title.count("\n") + 1 for _, tiles in rows for tile in tiles if tile.title), default=0)
+    titled = sum(any(tile.title for tile in tiles) for _, tiles in rows)
     columns = max(len(tiles) for _, tiles in rows)
     size = min(WIDTH, (side + 0.1) * columns + 2.3), max(1.4, (side + 0.06) * len(rows) + 0.16 * lines * titled + 0.1)
     drawn = Figure(figsize=size, layout="constrained")
@@ -60,12 +59,16 @@ def draw(
         axes.set_axis_off()
     for line, (name, tiles) in zip(grid, rows, strict=True):
         for axes, tile in zip(line, tiles, strict=False):
-            if tile:
-                draw_tile(axes, tile, norms[tile.colours])
+            draw_tile(axes, tile, norms[tile.colours])
         line[0].set_ylabel(textwrap.fill(name, 20), rotation=0, ha="right", va="center", fontsize=9)
     if bar:
-        colours = next(tile.colours for _, tiles in reversed(rows) for tile in tiles if tile)
-        _bar(drawn, grid, norms[colours], colours, bar)
+        colours, percent = rows[-1][1][0].colours, PercentFormatter(1) if rows[-1][1][0].colours == "weights" else None
+        scale = ScalarMappable(norms[colours], _MAPS[colours])
+        beside = drawn.colorbar(
+            scale, ax=grid, aspect=7 * size[1], fraction=0.03, pad=0.015, ticks=MaxNLocator(min(6, int(2 * size[1]))), format=percent
+        )
+        beside.ax.minorticks_off()
+        beside.ax.tick_params(labelsize=9, length=2)
     return drawn
 
 
@@ -86,20 +89,6 @@ def draw_tile(axes: Axes, tile: Tile, norm: Normalize | None = None, fontsize: f
     for spine in axes.spines.values():
         spine.set(color=MUTED, linewidth=0.4)
     axes.set_title(tile.title, fontsize=fontsize, fontweight="normal", loc="center", pad=3)
-
-
-def _bar(drawn: Figure, grid: Any, norm: Normalize, colours: str, wanted: Sequence[float]) -> None:
-    height = drawn.get_size_inches()[1]
-    bar = drawn.colorbar(ScalarMappable(norm, _MAPS[colours]), ax=grid, aspect=7 * height, fraction=0.03, pad=0.015)
-    kept: dict[float, float] = {}  # by value, its place
-    for value in wanted:
-        if 0 <= (place := float(norm(value))) <= 1 and (not kept or place - max(kept.values()) > 0.25 / height):
-            kept[value] = place
-    signs = [f"{value:g}".replace("-", "\N{MINUS SIGN}") for value in kept]
-    bar.set_ticks(list(kept), labels=[f"{100 * value:.2g} %" for value in kept] if colours == "weights" else signs)
-    bar.ax.minorticks_off()
-    bar.ax.tick_params(labelsize=9, length=2)
-    bar.outline.set_visible(False)
 
 
 def draw_errors(variants: Sequence[tuple[str, FloatArray, Sequence[Tile]]]) -> Figure:
