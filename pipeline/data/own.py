@@ -84,7 +84,7 @@ def _image(path: Path, content: bytes, data: DataSettings) -> Array:
 
 
 def read_npz(folder: Path, checksums: dict[str, str], data: DataSettings) -> dict[str, Array]:
-    """The arrays train_images, train_labels, test_images and test_labels, or x_train, y_train, x_test and y_test.
+    """The arrays train_images, train_labels, test_images and test_labels.
 
     Images are (image, height, width), with channels before or after the two sides; labels may be of any type of whole numbers.
     """
@@ -94,8 +94,6 @@ def read_npz(folder: Path, checksums: dict[str, str], data: DataSettings) -> dic
             there = dict(file)
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise UserError(f"{folder / name} cannot be read ({error}): write it with numpy.savez, without objects.") from None
-    other = {"x_train": "train_images", "y_train": "train_labels", "x_test": "test_images", "y_test": "test_labels"}
-    there = {other.get(name, name): array for name, array in there.items()}
     change: dict[str, Callable[[Array, DataSettings], Array]] = {"images": _images, "labels": _labels}
     return {name: change[name.split("_")[1]](array, data) if name in ARRAYS else array for name, array in there.items()}
 

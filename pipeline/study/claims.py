@@ -238,10 +238,10 @@ def judge(
 
 def _cases(claim: ClaimSettings, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], ...]:
     """What has to hold together: of a claim of `any` the comparisons of one variant, of another all."""
-    cases: dict[str, list[Finding]] = {}
-    for finding in findings:
-        cases.setdefault(finding.comparison.variant if claim.any else "", []).append(finding)
-    return tuple(map(tuple, cases.values()))
+    if not claim.any:
+        return (tuple(findings),)
+    names = dict.fromkeys(finding.comparison.variant for finding in findings)
+    return tuple(tuple(finding for finding in findings if finding.comparison.variant == name) for name in names)
 
 
 def _of_case(case: Sequence[Finding]) -> Verdict:

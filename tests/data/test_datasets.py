@@ -151,16 +151,12 @@ def test_a_flipped_bit_in_an_archive_is_noticed_and_fetch_mends_it(raw, archives
     ("name", "change"),
     [
         ("train_images", lambda images: images.astype(np.float32) / 255),
-        ("train_images", lambda images: images.astype(np.uint16) * 4),
         ("train_images", lambda images: images[..., None]),
         ("test_images", lambda images: images[:, :27]),
-        ("test_images", lambda images: images[:-1]),
         ("test_images", lambda images: images[:0]),
-        ("train_images", lambda images: images.tolist()),
         ("train_labels", lambda labels: labels + np.uint8(1)),
         ("test_labels", lambda labels: labels.astype(np.int64) - 1),
         ("train_labels", lambda labels: np.eye(10, dtype=np.uint8)[labels]),
-        ("train_labels", lambda labels: labels.astype(str)),
         ("train_labels", lambda labels: np.maximum(labels, 1)),  # a class without an image
         ("more", lambda labels: labels),
     ],
