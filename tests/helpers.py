@@ -65,6 +65,33 @@ def finish(trainer: Trainer) -> None:
         trainer.run_epoch()
 
 
+def resumed(make: Callable[[], Any], trainer: Trainer) -> Any:
+    """A new trainer that goes on from where one stands, at its end; torch's global generator has moved meanwhile."""
+    import torch
+
+    torch.manual_seed(99)
+    other = make()
+    other.load(trainer.state(), epoch=trainer.epoch, rows=trainer.rows, failed=trainer.failed)
+    finish(other)
+    return other
+
+
+def assert_bitwise(a: Trainer, b: Trainer) -> None:
+    """Rows but for their times, and the whole state."""
+    assert [row[:6] for row in a.rows] == [row[:6] for row in b.rows]
+    state = b.state()
+    assert [name for name, value in a.state().items() if not value.equal(state[name])] == []
+
+
+def captioner(shape: params.Shape | None = None, **changes: Any) -> params.CaptionerSettings:
+    """Of a small captioner with three blocks that read and two that write."""
+    plain = {
+        "architecture": "captioner", "dim": 12, "heads": 3, "mlp_dim": 20, "encoder_blocks": 3, "decoder_blocks": 2, "norm": "pre",
+        "position": "learned", "memory": 0, "meshed": False, "dropout": 0.0,
+    }  # fmt: skip
+    return params.CaptionerSettings.model_validate(plain | changes, context=shape and {"shape": shape})
+
+
 def lay_out(directory: Path, raw: dict[str, Any], arrays: Path) -> params.Params:
     """A study of these settings after its stages before train."""
     (directory / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))

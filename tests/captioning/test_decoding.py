@@ -14,26 +14,20 @@ from pipeline.captioning import decoding
 from pipeline.captioning.decoding import beam, greedy
 from pipeline.captioning.grammar import BOS, EOS, MAX_WORDS, PAD
 from pipeline.models import build
-from pipeline.params import AnyModelSettings, BaselineSettings, CaptionerSettings, Shape
+from pipeline.params import AnyModelSettings, BaselineSettings, Shape
+from tests.helpers import captioner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-PLAIN: dict[str, Any] = {
-    "architecture": "captioner", "dim": 12, "heads": 3, "mlp_dim": 16, "encoder_blocks": 2, "decoder_blocks": 2, "norm": "pre",
-    "position": "learned", "memory": 0, "meshed": False, "dropout": 0.3,
-}  # fmt: skip
 NAMES = ["plain", "m2", "cnn_lstm"]
 
 
 def make(name: str, words: int = 35, end: float = 0.0) -> Any:
     """A random model in float64 that is sure of its words; `end` is added to the logit of EOS."""
-    context = {"shape": Shape(words=words)}
-    settings: AnyModelSettings
+    shape, changes = Shape(words=words), {"meshed": True, "memory": 3, "norm": "post"} if name == "m2" else {}
+    settings: AnyModelSettings = captioner(shape, dropout=0.3, **changes)
     if name == "cnn_lstm":
-        settings = BaselineSettings.model_validate({"architecture": name, "widths": (8, 12)}, context=context)
-    else:
-        changes = {"meshed": True, "memory": 3, "norm": "post"} if name == "m2" else {}
-        settings = CaptionerSettings.model_validate(PLAIN | changes, context=context)
+        settings = BaselineSettings.model_validate({"architecture": name, "widths": (8, 12)}, context={"shape": shape})
     torch.manual_seed(0)
     model: Any = build(settings).double()
     with torch.no_grad():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import torch
 from pipeline.captioning import data
 from pipeline.captioning import scenes as module
 from pipeline.captioning.grammar import PHRASINGS, grammar_of
-from pipeline.captioning.scenes import SPLITS, VALIDATION_SHARE, Scenes, Split, compose, draw, load, scene_of, write
+from pipeline.captioning.scenes import SPLITS, VALIDATION_SHARE, Scenes, compose, draw, load, scene_of, write
 from pipeline.data.datasets import Dataset
 from pipeline.params import ScenesSettings
 from pipeline.system.errors import UserError
@@ -39,15 +38,6 @@ def drawn() -> Scenes:
 @pytest.fixture(scope="module")
 def few() -> Scenes:
     return draw(noise(), ScenesSettings(train=3, validation=2, test=2))
-
-
-def sizes(split: Split) -> np.ndarray:
-    return (split.cells >= 0).sum(1)
-
-
-def repeats(split: Split) -> np.ndarray:
-    """Whether a scene has a class more than once."""
-    return np.array([len(set(row[row >= 0])) < (row >= 0).sum() for row in split.labels])
 
 
 def close(observed: float, probability: float, trials: int) -> bool:
@@ -75,7 +65,8 @@ def test_the_numbers_of_images_their_cells_and_the_images_are_uniform(drawn: Sce
 def test_so_many_scenes_have_a_class_more_than_once(repeat: float) -> None:
     """A later image is of a new class where it does not repeat one on purpose and not by chance: with 10 classes alike, 43 % at 0.25."""
     split = draw(noise(), SETTINGS.model_copy(update={"repeat": repeat})).train
-    found, of = repeats(split), sizes(split)
+    found = np.array([len(set(row[row >= 0])) < (row >= 0).sum() for row in split.labels])
+    of = (split.cells >= 0).sum(1)
     for size in (1, 2, 3, 4):
         new = np.prod([(1 - repeat) * (1 - before / 10) for before in range(1, size)])
         assert close(found[of == size].mean(), 1 - new, (of == size).sum())
@@ -119,7 +110,7 @@ def test_the_draw_is_the_one_that_results_are_of(drawn: Scenes) -> None:
 # --- the pictures ---
 
 
-@pytest.mark.parametrize("channels", [(), (1,), (3,)])
+@pytest.mark.parametrize("channels", [(), (3,)])
 def test_compose_puts_each_image_into_its_cell(channels: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     images = rng.integers(1, 256, (20, *channels, 3, 5)).astype(np.uint8)
@@ -150,34 +141,17 @@ def test_what_is_loaded_is_what_was_written(few: Scenes, tmp_path: Path) -> None
         assert loaded.arrays[name].dtype == array.dtype
 
 
-def test_the_digest_is_that_of_all(few: Scenes, tmp_path: Path) -> None:
-    digests = {few.digest}
-    for name, array in few.arrays.items():
-        array.flat[0] ^= 1
-        digests.add(Scenes(few.dataset, few.data_digest, few.words, few.train, few.validation, few.test).digest)
-        array.flat[0] ^= 1
-        assert len(digests) == 2 + list(few.arrays).index(name)
-    for data_digest, words in (("1" * 64, few.words), (few.data_digest, few.words[::-1])):
-        digests.add(Scenes(few.dataset, data_digest, words, few.train, few.validation, few.test).digest)
-    assert len(digests) == 12
-
-
-@pytest.mark.parametrize(
-    ("name", "spoil", "sentence"),
-    [
-        (module._ARRAYS, Path.unlink, "is missing: run `dvc repro --force scenes`"),
-        (module._ARRAYS, flip_bit, "is damaged, not what was drawn: run `dvc repro --force scenes`"),
-        (module._DESCRIPTION, flip_bit, "is damaged"),
-    ],
-)
-def test_missing_and_damaged_files_are_one_sentence(
-    few: Scenes, tmp_path: Path, name: str, spoil: Callable[[Path], object], sentence: str
-) -> None:
-    write(few, tmp_path)
-    spoil(tmp_path / name)
-    with pytest.raises(UserError) as caught:
-        load(tmp_path)
-    assert str(caught.value).startswith(f"{tmp_path / name} {sentence}")
+def test_missing_and_damaged_files_are_one_sentence(few: Scenes, tmp_path: Path) -> None:
+    arrays, description = tmp_path / module._ARRAYS, tmp_path / module._DESCRIPTION
+    for path, spoil, said in (
+        (arrays, Path.unlink, "missing"),
+        (arrays, flip_bit, "damaged, not what"),
+        (description, flip_bit, "damaged"),
+    ):
+        write(few, tmp_path)
+        spoil(path)
+        with pytest.raises(UserError, match=f"^{path} is {said}.* run `dvc repro --force scenes`"):
+            load(tmp_path)
 
 
 def test_scenes_of_other_arrays_are_not_used(few: Scenes, arrays: Path, tmp_path: Path) -> None:
