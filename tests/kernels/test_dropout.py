@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from pipeline.kernels import fuses_dropout
 from pipeline.models import dropout as module
 from pipeline.models.dropout import Dropout
 
@@ -65,14 +64,3 @@ def test_in_one_pass_it_has_the_bits_of_the_operations(shape: tuple[int, ...], p
         assert a.shape == e.shape
         assert torch.equal(a.isnan(), e.isnan())
         assert torch.equal(a[~a.isnan()].view(torch.int32), e[~e.isnan()].view(torch.int32))
-
-
-def test_where_it_is_used() -> None:
-    x = torch.ones(4, 5)
-    assert fuses_dropout(x, KEY)
-    assert not fuses_dropout(x.double(), KEY)
-    assert not fuses_dropout(x.to("meta"), KEY)
-    seen = []
-    torch.func.vmap(lambda row: seen.append(fuses_dropout(row, KEY)) or row)(x)
-    torch.func.vmap(lambda key: seen.append(fuses_dropout(x, key)) or key)(KEY.expand(3))
-    assert seen == [False, False]

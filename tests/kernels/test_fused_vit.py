@@ -201,21 +201,6 @@ def test_layout_holds_every_weight_once(case: str) -> None:
     assert int(layout.trained.sum()) == sum(value[0].numel() for value in stack.state().values())
 
 
-def test_what_is_not_covered_is_named() -> None:
-    def of(variant: str) -> str | None:
-        model = catalogue().resolve(variant).model
-        assert isinstance(model, ModelSettings)
-        return why_not(model)
-
-    assert of("base") is of("patch-2") is of("depth-12-post-norm") is of("memory-16") is None
-    assert [of(variant) for variant in ("dropout", "batch-norm", "wide-1", "best")] == [
-        "dropout 0.1",
-        "norm_kind batch",
-        "dim 128",
-        "dim 64",
-    ]
-
-
 def test_an_unknown_value_or_option_is_not_covered() -> None:
     class Newer(ModelSettings):
         attention: Any

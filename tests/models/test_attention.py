@@ -35,9 +35,7 @@ class Operators(TorchDispatchMode):
         ({"patch": 1, "memory": 239}, "fused-cpu"),
         ({"patch": 1, "memory": 240}, "sdpa"),  # 1025 keys
         ({"attention": "uniform"}, "none"),
-        ({"attention": "none"}, "none"),
         ({"attention_dropout": 0.1}, "explicit: attention dropout"),
-        ({"attention_dropout": 0.1, "attention": "full"}, "explicit: attention dropout"),
     ],
 )
 def test_the_kernel_that_runs_is_the_one_that_is_named(study: Params, changes: dict[str, Any], expected: str) -> None:

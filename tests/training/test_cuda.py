@@ -13,7 +13,7 @@ from pipeline.params import Params, VariantSettings
 from pipeline.training.engine import Trainer, set_reproducible
 from pipeline.training.fused import FusedTrainer, make_trainer
 from pipeline.training.step import GraphDriver
-from tests.helpers import finish, variant
+from tests.helpers import assert_bitwise, finish, resumed, variant
 
 pytestmark = pytest.mark.cuda
 SEEDS = [0, 1, 2]
@@ -54,12 +54,6 @@ def trained(chosen: VariantSettings, dataset: Dataset, seeds: list[int] = SEEDS)
     return trainer
 
 
-def assert_bitwise(a: Trainer, b: Trainer) -> None:
-    assert [row[:5] for row in a.rows] == [row[:5] for row in b.rows]
-    for name, value in a.state().items():
-        assert torch.equal(b.state()[name], value), name
-
-
 def test_fifty_steps_follow_the_cpu(study: Params, dataset: Dataset) -> None:
     """Of several epochs, so that both devices have to take the images in the same order."""
     chosen = settings(study, batch_size=128, epochs=7)
@@ -95,10 +89,7 @@ def test_repeat_and_resume_are_bitwise(study: Params, dataset: Dataset) -> None:
     unbroken = trained(chosen, dataset)
     first = Trainer(chosen, dataset, SEEDS, torch.device("cuda"))
     first.run_epoch()
-    resumed = Trainer(chosen, dataset, SEEDS, torch.device("cuda"))
-    resumed.load(first.state(), epoch=first.epoch, rows=first.rows, failed=first.failed)
-    finish(resumed)
-    assert_bitwise(resumed, unbroken)
+    assert_bitwise(resumed(lambda: Trainer(chosen, dataset, SEEDS, torch.device("cuda")), first), unbroken)
     assert_bitwise(trained(chosen, dataset), unbroken)
 
 
@@ -139,12 +130,10 @@ def test_a_seed_has_the_same_bits_alone_and_among_a_hundred(study: Params, datas
     many, alone = fused(chosen, dataset, list(range(100))), fused(chosen, dataset, [7])
     finish(many)
     alone.run_epoch()
-    resumed = fused(chosen, dataset, [7])
-    resumed.load(alone.state(), epoch=alone.epoch, rows=alone.rows, failed=alone.failed)
-    finish(resumed)
-    assert [row[:6] for row in resumed.rows] == [row[:6] for row in many.rows if row.seed == 7]
+    again = resumed(lambda: fused(chosen, dataset, [7]), alone)
+    assert [row[:6] for row in again.rows] == [row[:6] for row in many.rows if row.seed == 7]
     state = many.state()
-    for name, value in resumed.state().items():
+    for name, value in again.state().items():
         assert torch.equal(value, state[name] if value.dim() == 0 else state[name][7:8]), name
 
 

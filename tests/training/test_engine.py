@@ -15,11 +15,10 @@ from pipeline.data.datasets import Dataset
 from pipeline.params import Params, VariantSettings
 from pipeline.system.errors import UserError
 from pipeline.training import classification
-from pipeline.training.classification import evaluate
 from pipeline.training.engine import Trainer, epoch_order, subset
 from pipeline.training.stack import initial_model
 from tests import helpers
-from tests.helpers import finish
+from tests.helpers import assert_bitwise, finish, resumed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
@@ -42,8 +41,8 @@ def trained(settings: VariantSettings, dataset: Dataset, seeds: list[int]) -> Tr
 
 
 @pytest.mark.parametrize("norm_kind", ["layer", "batch"])
-def test_equals_a_plain_loop(study: Params, dataset: Dataset, norm_kind: str) -> None:
-    """The loop as anyone would write it: a module, Adam, the epoch's order cut into batches, the last one smaller.
+def test_equals_a_plain_loop(study: Params, dataset: Dataset, norm_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop as anyone would write it: a module, Adam, the epoch's order cut into batches, the last one smaller, as a test's.
 
     Losses and gradients' norms of the first epoch's steps, too, these as torch's own clipping reports them.
     """
@@ -72,6 +71,7 @@ def test_equals_a_plain_loop(study: Params, dataset: Dataset, norm_kind: str) ->
         expected.append(
             (train_loss, nn.functional.cross_entropy(logits, test_labels).item(), (logits.argmax(1) == test_labels).float().mean().item())
         )
+    monkeypatch.setattr(classification, "EVALUATION_BATCH", 50)
     trainer = trained(settings, dataset, [3])
     rows, steps = trainer.rows, len(first)
     for row, values in zip(rows, expected, strict=True):
@@ -105,16 +105,9 @@ def test_repeat_and_resume_are_bitwise(
     study: Params, dataset: Dataset, seeds: list[int], model: dict[str, Any], train: dict[str, Any]
 ) -> None:
     settings = variant(study, train, dropout=0.1, **model)
-    unbroken = trained(settings, dataset, seeds)
-    first = Trainer(settings, dataset, seeds, CPU)
+    unbroken, first = trained(settings, dataset, seeds), Trainer(settings, dataset, seeds, CPU)
     first.run_epoch()
-    torch.manual_seed(99)  # nothing may depend on the global generator
-    resumed = Trainer(settings, dataset, seeds, CPU)
-    resumed.load(first.state(), epoch=first.epoch, rows=first.rows, failed=first.failed)
-    finish(resumed)
-    assert [row[:5] for row in resumed.rows] == [row[:5] for row in unbroken.rows]
-    for name, value in unbroken.state().items():
-        assert torch.equal(resumed.state()[name], value), name
+    assert_bitwise(resumed(lambda: Trainer(settings, dataset, seeds, CPU), first), unbroken)
     if len(seeds) > 1:  # whatever way a stack is trained, it follows its seeds
         assert trained(settings, dataset, seeds[-1:]).rows[-1][2:4] == pytest.approx(unbroken.rows[-1][2:4], rel=1e-3)
         assert len({row.train_loss for row in unbroken.rows}) == len(unbroken.rows)
@@ -135,21 +128,6 @@ def test_a_loss_that_is_not_finite_ends_its_seed_alone_or_is_a_result(study: Par
         assert broken[-1].test_accuracy == pytest.approx(float((dataset.test_labels == 0).mean()))
     assert [row.epoch for row in trainer.rows if row.seed == 2] == [1, 2, 3]
     assert trainer.rows[-1].test_loss == pytest.approx(trained(settings, dataset, [2]).rows[-1].test_loss, rel=1e-3)
-
-
-def test_evaluation_equals_the_module(study: Params, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classification, "EVALUATION_BATCH", 50)  # two batches of a size and a smaller one
-    trainer = trained(variant(study, {"epochs": 1}), dataset, [0, 1, 2])
-    images, labels = torch.from_numpy(dataset.test_images), torch.from_numpy(dataset.test_labels).long()
-    losses, predictions = evaluate(trainer.stack, images, labels, num_seeds=3)
-    state = trainer.stack.state()
-    for i in range(3):
-        model = initial_model(trainer.settings.model, 0).double()
-        model.load_state_dict({name: value[i] for name, value in state.items()})
-        with torch.no_grad():
-            logits = model(images.unsqueeze(1).double() / 255)
-        assert losses[i].item() == pytest.approx(nn.functional.cross_entropy(logits, labels).item(), rel=1e-5)
-        assert torch.equal(predictions[i], logits.argmax(1))
 
 
 def test_orders_are_permutations_that_differ_by_seed_and_epoch() -> None:

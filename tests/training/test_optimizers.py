@@ -19,7 +19,6 @@ SHAPES = [(33, 17), (7,), (2, 3, 5), ()]
 STEPS = 20
 OPTIONS: list[dict[str, Any]] = [
     {"optimizer": "adam"},
-    {"optimizer": "adam", "weight_decay": 0.05, "clip_norm": 20.0, "schedule": "cosine", "warmup": 0.2},
     {"optimizer": "adam", "beta2": 0.98, "weight_decay": 0.05, "schedule": "cosine", "warmup": 0.2},
     {"optimizer": "radam"},
     {"optimizer": "radam", "weight_decay": 0.05, "clip_norm": 20.0, "schedule": "noam", "warmup": 0.2, "beta2": 0.9},

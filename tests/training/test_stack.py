@@ -51,11 +51,3 @@ def test_a_seed_in_a_stack_is_as_alone(study: Params, options: dict[str, Any]) -
                 torch.testing.assert_close(found[i], gradient, rtol=0, atol=2e-5 * (1 + float(gradient.abs().max())))
             dropped = isinstance(chosen, ModelSettings) and max(chosen.dropout, chosen.attention_dropout, chosen.mlp_dropout) > 0
             assert torch.equal(model.eval()(images[i]), logits) != (dropped and training)
-
-
-def test_a_new_model_leaves_the_global_generator_as_it_was(study: Params) -> None:
-    torch.manual_seed(1)
-    expected = torch.rand(3)
-    torch.manual_seed(1)
-    initial_model(study.base, 0)
-    assert torch.equal(torch.rand(3), expected)
