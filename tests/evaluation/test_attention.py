@@ -1,7 +1,8 @@
-"""Attention's measures against explicit loops, tables worked out by hand, and models whose attention is known."""
+"""Attention's measures, its saturation and its gradients against loops, autograd, and what is worked out by hand."""
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -9,10 +10,26 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch.nn import functional as F
 
-from pipeline.evaluation import attention
+from pipeline.evaluation import attention, saturation
 from pipeline.models import attention_maps, build
+from pipeline.models.attention import FullAttention
 from pipeline.params import ModelSettings
+
+
+def settings_of(raw_params: dict[str, Any], **change: Any) -> ModelSettings:
+    return ModelSettings.model_validate(raw_params["base"] | {"patch": 7, "blocks": 2} | change)
+
+
+def made(settings: ModelSettings) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return build(settings)
+
+
+def examples() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    return rng.integers(0, 256, (7, 28, 28), dtype=np.uint8), rng.integers(0, 10, 7, dtype=np.uint8)
 
 
 def test_distance_worked_out_by_hand(raw_params: dict[str, Any]) -> None:
@@ -42,16 +59,9 @@ def test_rollout_of_attention_that_is_all_on_a_slot_moves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pool", "cls_insert", "read"),
-    [
-        ("cls", "expand", [0]),
-        ("first", "none", [0]),
-        ("first", "expand", [1]),
-        ("mean", "expand", [1, 2, 3]),
-        ("concat", "none", [0, 1, 2, 3]),
-    ],
+    ("pool", "cls_insert", "read"), [("first", "none", [0]), ("mean", "expand", [1, 2, 3]), ("concat", "none", range(4))]
 )
-def test_source_row_is_of_what_the_head_reads(raw_params: dict[str, Any], pool: str, cls_insert: str, read: list[int]) -> None:
+def test_source_row_is_of_what_the_head_reads(raw_params: dict[str, Any], pool: str, cls_insert: str, read: Any) -> None:
     rolled = np.random.default_rng(2).random((3, 4, 4))
     found = attention.source_row(rolled, settings_of(raw_params, pool=pool, cls_insert=cls_insert))
     np.testing.assert_allclose(found, rolled[:, read].mean(1))
@@ -122,10 +132,6 @@ def test_another_images_map_is_never_the_images_own() -> None:
     assert attention.deletion(predict, images, labels, looked, 5)[1] == 1.0
 
 
-def settings_of(raw_params: dict[str, Any], **change: Any) -> ModelSettings:
-    return ModelSettings.model_validate(raw_params["base"] | {"patch": 7, "blocks": 2} | change)
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -136,13 +142,8 @@ def settings_of(raw_params: dict[str, Any], **change: Any) -> ModelSettings:
 )
 def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """In many small batches, against one batch and loops; dropout is off."""
-    settings = settings_of(raw_params, **change)
-    torch.manual_seed(0)
-    module = build(settings)
-    rng = np.random.default_rng(5)
-    images = rng.integers(0, 256, (7, 28, 28), dtype=np.uint8)
-    digits = images[4:6]
-    labels = rng.integers(0, 10, 7, dtype=np.uint8)
+    settings, (images, labels) = settings_of(raw_params, **change), examples()
+    module, digits = made(settings), images[4:6]
     monkeypatch.setattr(
         attention, "_WEIGHTS_AT_ONCE", 2 * settings.blocks * settings.heads * settings.num_tokens * (settings.num_tokens + settings.memory)
     )
@@ -177,13 +178,58 @@ def test_a_probe_holds_what_its_parts_say(change: dict[str, Any], raw_params: di
     np.testing.assert_allclose(rollout, rows[4:6], atol=1e-6)
 
 
-def test_a_diverged_model(raw_params: dict[str, Any]) -> None:
-    settings = settings_of(raw_params)
-    module = build(settings)
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"memory": 3, "score_scale": False},
+    {"attention": "unprojected", "mlp": "none"},
+    {"attention": "full", "heads": 2, "pool": "mean", "cls_insert": "none", "attention_dropout": 0.5, "dropout": 0.5},
+]
+
+
+def by_torch(own: Any, name: str, change: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """An attention with a change added to its scores or values, by torch's own with a mask."""
+    query, key, value = own._heads(tokens).transpose(1, 3).unbind(2)  # (batch, head, token, channel)
+    mask, value = (change, value) if name == "scores" else (None, value + change)
+    heads = F.scaled_dot_product_attention(query[:, :, : tokens.shape[1]], key, value, attn_mask=mask, scale=own.scale)
+    heads = heads.transpose(1, 2).flatten(2)
+    return own.out(heads) if isinstance(own, FullAttention) else heads
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_gradients_are_those_at_what_is_added(change: dict[str, Any], raw_params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In batches of two; against zeros that are added to the scores or the values of one block, through torch's own attention."""
+    settings, (images, labels) = settings_of(raw_params, **change), examples()
+    module = made(settings)
+    whole = saturation.measure(module, settings, images, labels)
+    of_one = settings.blocks * settings.heads * settings.num_tokens * (settings.num_tokens + settings.memory)
+    monkeypatch.setattr(saturation, "_SCORES_AT_ONCE", 2 * of_one)
+    assert saturation.measure(module, settings, images, labels) == pytest.approx(whole, rel=1e-10)
+
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    model, attentions = saturation.explicit(module)
+    inputs, classes = torch.from_numpy(images).double()[:, None] / 255, torch.from_numpy(labels).long()
+    with torch.no_grad():
+        torch.testing.assert_close(model(inputs).float(), module.eval()(inputs.float()), rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    squares = {"scores": 0.0, "values": 0.0}
+    for one in attentions:
+        for name in squares:
+            model(inputs)
+            added = torch.zeros_like(getattr(one, name), requires_grad=True)
+            with monkeypatch.context() as patch:
+                patch.setattr(one, "forward", functools.partial(by_torch, one.attention, name, added))
+                (gradient,) = torch.autograd.grad(F.cross_entropy(model(inputs), classes), added)
+            squares[name] += float((gradient**2).sum())
+    assert whole["score_gradient"] == pytest.approx(math.sqrt(squares["scores"] / squares["values"]), rel=1e-6)
+    largest = attention_maps(module, inputs.float()).amax(-1)
+    assert whole["saturated_attention"] == pytest.approx(float((largest > saturation.SATURATED).double().mean()))
+
+
+def test_of_a_diverged_model_there_is_none(raw_params: dict[str, Any]) -> None:
+    module, (images, labels) = made(settings := settings_of(raw_params)), examples()
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.fill_(math.nan)
-    images = np.zeros((3, 28, 28), dtype=np.uint8)
-    found, maps, _ = attention.probe(module, settings, images, np.zeros(3, dtype=np.uint8), images[:1])
-    assert np.isnan([*found.values()]).all()
+    found, maps, _ = attention.probe(module, settings, images, labels, images[:1])
+    assert np.isnan([*found.values(), *saturation.measure(module, settings, images, labels).values()]).all()
     assert np.isnan(maps).all()

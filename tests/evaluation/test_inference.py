@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from pipeline.evaluation.classification import position_columns, scale, shift
 from pipeline.evaluation.group import Task
 from pipeline.evaluation.inference import first_changes, measure
 from pipeline.measures.positions import table_correlation
-from pipeline.models import build
 from pipeline.models.positions import sincos2d_table, sinusoidal_table
 from pipeline.runner import seeds
 from pipeline.runner.seeds import Finished
@@ -29,7 +27,6 @@ from pipeline.system.errors import UserError
 from pipeline.training.engine import Trainer
 from pipeline.training.records import EpochRow
 from pipeline.training.stack import initial_model
-from tests.helpers import flip_bit
 
 SEEDS = [4, 2, 7]
 TRACES = {4: np.repeat([2.0, 0.0], [7, 53]), 2: np.full(60, 2.0), 7: np.where(np.arange(60) == 55, 9.0, 0.0)}
@@ -77,11 +74,8 @@ class Lab:
         return model
 
     def stored(self, variant: str, seed: int) -> Any:
-        """A stored seed in a module of its own."""
-        module = build(self.settings[variant].model).eval()
-        weights = seeds.load_weights(self.file(variant), SEEDS, self.root / variant)
-        module.load_state_dict({name: value[SEEDS.index(seed)] for name, value in weights.items()})
-        return module
+        """A module with the weights that were stored."""
+        return self.initial(variant, seed, moved=True).eval()
 
     def task(self, variant: str, *of: int, probes: tuple[str, ...] = (), settings: Any = None, file: Path | None = None) -> Task:
         file = file or self.file(variant)
@@ -251,19 +245,6 @@ def test_the_trace_of_each_seed_in_the_order_of_the_task(lab: Lab) -> None:
     """Seven losses of 2 among twenty fall to five at step 22; one that never falls is censored after the 12 steps of the digits' epoch."""
     found = lab.measure("net", 7, 4, 2, probes=("trace",)).columns
     assert {name: column.tolist() for name, column in found.items()} == {"loss_spikes": [1, 0, 0], "steps_to_loss": [20, 22, 13]}
-
-
-def test_weights_that_are_damaged_or_not_here(lab: Lab, tmp_path: Path) -> None:
-    file = tmp_path / "net.safetensors"
-    with pytest.raises(UserError, match="run `dvc repro train@net`"):
-        lab.measure("net", 4, file=file)
-    shutil.copyfile(lab.file("net"), file)  # as in a clone, which has the first seed's
-    assert np.array_equal(lab.measure("net", 4, file=file).losses, lab.measure("net", 4).losses)
-    with pytest.raises(UserError, match="The weights of net's seed 2, 7 are not here"):
-        lab.measure("net", 2, 7, file=file)
-    flip_bit(file, 0.99)
-    with pytest.raises(UserError, match=r"net\.safetensors does not hold the weights and traces .*`dvc repro train@net`"):
-        lab.measure("net", 4, probes=("trace",), file=file)
 
 
 def test_without_shared_memory_one_process_finds_the_same(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
