@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import yaml
-from PIL import Image
 
 from pipeline.evaluation.evaluate import summarize_votes
 from pipeline.evaluation.records import Evaluation, Records
@@ -157,20 +155,6 @@ def write_odd_study(root: Path) -> None:
     write_tables(root)
     for variant in ("words", "net"):  # what captioners wrote is not here, once the tables have their numbers
         (root / f"store/predictions/{variant}.npz").unlink()
-
-
-def write_dataset(root: Path) -> None:
-    (root / "data/arrays").mkdir(parents=True)
-    shape = {"shape": [60000, 28, 28]}
-    (root / "data/arrays/dataset.json").write_text(
-        json.dumps({
-            "name": "mnist", "arrays": {"train_images": shape, "test_images": {"shape": [10000, 28, 28]}},
-            "class_counts": {"train": [6000 + i for i in range(10)], "test": [1000 + i for i in range(10)]},
-            "pixel_mean": 0.13066, "pixel_std": 0.30811, "digest": "d" * 64,
-        })
-    )  # fmt: skip
-    (root / "reports/data").mkdir(parents=True)
-    Image.new("L", (8, 8)).save(root / "reports/data/samples.png")
 
 
 def read(root: Path, page: str) -> str:

@@ -47,24 +47,3 @@ def test_its_seeds_are_those_of_a_study_elsewhere(folder: Path, tmp_path: Path, 
         assert (sorted(found), damaged) == ([1000, 1001], [])
         assert {part.origin["engine"] for part in found.values()} == {"torch: CPU"}
         assert train.plan(asked, found, training_code("classification"), "cpu") == []
-
-
-def test_a_stack_for_which_no_time_is_left_is_given_up(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    on_a_gpu.main(["seeds", "--claims", "W1", "--count", "2", "--seconds", "1", "--epochs", "9999"])
-    assert "no time for seeds 1000 and on; 0 seeds are packed" in capsys.readouterr().out
-    assert not list((folder / "out").glob("*.tar.gz"))
-
-
-def test_what_does_not_fit_into_the_files_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(on_a_gpu, "FILE_BYTES", 250)
-    packer, paths = on_a_gpu.Packer(tmp_path / "out"), []
-    for i in range(on_a_gpu.FILES * 2 + 1):
-        paths.append(Path(f"seed-{i}.done"))
-        paths[-1].write_bytes(bytes(100))
-    assert [packer.add([path]) for path in paths] == [True] * on_a_gpu.FILES * 2 + [False]
-    packed = []
-    for path in sorted((tmp_path / "out").iterdir()):
-        with tarfile.open(path) as archive:
-            packed += archive.getnames()
-    assert packed == [path.name for path in paths[:-1]]

@@ -11,30 +11,19 @@ from tests.helpers import ROOT
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_it_counts_the_catalogue(study: Params) -> None:
-    counts = f"{len(study.variants)} variants, {len(study.experiments)} experiments, {len(study.claims)} claims"
-    assert counts in TEXT
+def test_its_numbers_are_the_catalogues_and_the_pages(study: Params) -> None:
+    assert f"{len(study.variants)} variants, {len(study.experiments)} experiments, {len(study.claims)} claims" in TEXT
+    first, one_run = ((ROOT / "reports" / page).read_text(encoding="utf-8") for page in ("README.md", "one-run.md"))
+    (fixed,) = re.findall(r"Of \d+ verdicts on trainings \d+ rest only on seeds", TEXT)
+    assert fixed in first
+    ((networks, best),) = re.findall(r"Of (\d+) networks here, the best epoch of the best of 6 seeds has \[(\d+\.\d %)", TEXT)
+    assert f"by the best epoch of the best seed {best} (medians of {networks} networks)" in one_run
 
 
 def test_the_effects_that_it_names_stand_on_the_pages_that_it_names() -> None:
     rows = re.findall(r"^\| \[[^]]+\]\(([^)]+)\) \| ([^|]+) \|$", TEXT, flags=re.MULTILINE)
     assert rows
     assert [effect for page, effect in rows if f"| {effect} |" not in (ROOT / page).read_text(encoding="utf-8")] == []
-
-
-def test_its_count_of_claims_fixed_before_is_the_first_pages() -> None:
-    said = [
-        re.findall(r"Of (\d+ verdicts on trainings \d+ rest only on seeds)", (ROOT / page).read_text(encoding="utf-8"))
-        for page in ("README.md", "reports/README.md")
-    ]
-    assert len(said[0]) == 1
-    assert said[0] == said[1]
-
-
-def test_what_the_best_of_six_seeds_would_report_is_the_pages() -> None:
-    (said,) = re.findall(r"Of (\d+) networks here, the best epoch of the best of 6 seeds has \[(\d+\.\d %)", TEXT)
-    page = (ROOT / "reports/one-run.md").read_text(encoding="utf-8")
-    assert re.findall(r"by the best epoch of the best seed (\d+\.\d %) \(medians of (\d+) networks\)", page) == [(said[1], said[0])]
 
 
 def test_a_variant_is_added_to_lines_that_are_there() -> None:
