@@ -434,7 +434,7 @@ MEASURES: dict[str, Measure] = {
     ),
     "gain of beam search": Measure(
         "Scene accuracy of beam search minus that of greedy captions, in points.", "points", "points", 100, 2,
-        lambda training: -np.subtract(*(_evaluated(f"{by}_scene_accuracy")(training) for by in ("greedy", "beam"))),
+        lambda training: np.subtract(*(_evaluated(f"{by}_scene_accuracy")(training) for by in ("beam", "greedy"))),
         title="Scene accuracy gained by beam search",
     ),
     "CIDEr-D": Measure(

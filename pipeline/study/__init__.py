@@ -10,7 +10,7 @@ __all__ = ["Study", "Training", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the results on first use: stages that need a path of `study.files` alone do not pay for scipy."""
+    """Imports the results on first use: processes that need the statistics alone do not pay for pandas."""
     if name not in __all__:
         raise AttributeError(name)
     from pipeline.study import results
