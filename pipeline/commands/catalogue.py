@@ -104,9 +104,8 @@ def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str
     ]
 
 
-def show(title: str, header: Sequence[str], lines: Sequence[Sequence[str]], console: Console | None = None) -> None:
+def show(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     """Prints a table, no wider than the terminal, or `_WIDTH` in a file or a pipe. Long cells wrap; columns with nothing are left out."""
-    console = console or Console(width=None if sys.stdout.isatty() else _WIDTH)
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     columns = [column for column in range(len(header)) if not lines or any(line[column] for line in lines)]
     for column in columns:
@@ -115,7 +114,7 @@ def show(title: str, header: Sequence[str], lines: Sequence[Sequence[str]], cons
         table.add_column(header[column], justify="right" if number else "left", overflow="fold", no_wrap=whole)
     for line in lines:
         table.add_row(*(Text(line[column]) for column in columns))  # Text: a list in brackets is not markup
-    console.print(table, "")
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table, "")
 
 
 @cache

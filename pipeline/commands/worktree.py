@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -95,11 +94,6 @@ def checked_out(revision: str) -> Worktree:
             raise UserError(f"The lock of {commit[:10]} could not be installed; the lines above say why.", status=1)
     folder = top / here.relative_to(root.resolve())
     tree = Worktree(f"commit {commit[:10]}", top, folder, python)
-    if folder != top:  # a profile's
-        lay_out = f"from pipeline.commands.profiles import lay_out; lay_out({here.name!r})"
-        environment = os.environ | {"PYTHONPATH": str(top)}
-        if subprocess.run([str(python), "-c", lay_out], cwd=top, env=environment).returncode:
-            raise UserError(f"The profile {here.name} of {commit[:10]} could not be laid out; the lines above say why.", status=1)
     FINISHED.mkdir(parents=True, exist_ok=True)
     for path in (ARRAYS, _SCENES, FINISHED):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from pipeline.params import VariantSettings, shown
+from pipeline.runner import seeds
+from pipeline.runner.seeds import Finished
 from pipeline.system.errors import UserError, disk_sentence, first_line, place
 from pipeline.system.files import DamagedError
 from pipeline.system.processes import die_with_parent
@@ -58,10 +60,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Task:
-    """Seeds that train together. `replay`: another version of the code has finished them already."""
+    """Seeds that train together. `finished`: what another version of the code has finished of them, to be replayed; none, or all."""
 
     seeds: list[int]
-    replay: bool = False
+    finished: tuple[Finished, ...] = ()
+
+    @property
+    def replay(self) -> bool:
+        return bool(self.finished)
 
 
 class Assignment(NamedTuple):
@@ -204,13 +210,17 @@ def run_all(assignments: Sequence[Assignment], handle: Handle, *, cards: Sequenc
     busy: dict[Connection, tuple[BaseProcess, str, Assignment]] = {}
     try:
         while waiting or busy:
+            begun = []
             while waiting and idle:
                 ours, theirs = context.Pipe()
                 processes.append(context.Process(target=_work, args=(idle[-1], theirs), daemon=True))
                 processes[-1].start()
                 theirs.close()
                 busy[ours] = processes[-1], idle.pop(), waiting.popleft()
-                ours.send(busy[ours][-1])
+                begun.append(ours)
+            for ours in begun:  # when all are starting, because it waits until one reads
+                with contextlib.suppress(BrokenPipeError):  # of a process that has just died; the next read notices it
+                    ours.send(busy[ours][-1])
             for pipe in wait(list(busy)):
                 assert isinstance(pipe, Connection)
                 process, card, assignment = busy[pipe]
@@ -279,7 +289,7 @@ def messages(assignment: Assignment, data_of: Callable[[Job], Any]) -> Iterator[
         prepare(job.device)
         data = data_of(job)
         if task.replay:
-            yield (replayed := _replay(job, data, task.seeds))
+            yield (replayed := _replay(job, data, task))
         if not task.replay or not replayed.is_last:
             yield from _train(job, data, task.seeds)
     except Exception as error:
@@ -311,30 +321,28 @@ def _explained(assignment: Assignment, error: Exception) -> UserError:
     return UserError(f"Training seeds {assignment.task.seeds} failed in {place(error)}{first_line(error)}{hint}", status=1)
 
 
-def _replay(job: Job, data: Any, group: list[int]) -> Message:
+def _replay(job: Job, data: Any, task: Task) -> Message:
     """Keeps the finished seeds where today's code computes the same."""
     import torch
 
-    from pipeline.runner import replay, seeds
+    from pipeline.runner import replay
     from pipeline.training.fused import make_trainer
 
-    found, _ = seeds.find(job.folder, job.origin["code_hash"], job.settings)
-    parts = [found[seed] for seed in group]
-    name = device_name(job.device)
-    trainer = make_trainer(job.settings, data, group, torch.device(job.device))
+    parts, name = task.finished, device_name(job.device)
+    trainer = make_trainer(job.settings, data, task.seeds, torch.device(job.device))
     exact = all(same_processor(part.origin["device_name"], name) and part.is_fused == trainer.is_fused for part in parts)
     difference = replay.first_difference(trainer, parts, exact=exact)
     if difference is None:
         record = {**job.origin, "date": now(), "device_name": name, "exact": exact}
         for part in parts:
             seeds.write(job.folder, part.replayed(record))
-    return Message("other" if difference else "same", group, note=difference)
+    return Message("other" if difference else "same", task.seeds, note=difference)
 
 
 def _train(job: Job, data: Any, group: list[int]) -> Iterator[Message]:
     import torch
 
-    from pipeline.runner import replay, seeds
+    from pipeline.runner import replay
     from pipeline.training.fused import make_trainer
 
     trainer = make_trainer(job.settings, data, group, torch.device(job.device))

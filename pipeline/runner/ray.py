@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.runner import seeds
-from pipeline.runner.pool import Assignment, Handle, Message, choose_processes, messages
+from pipeline.runner.pool import Assignment, Handle, Job, Message, Task, choose_processes, messages
 from pipeline.runner.progress import group_name
-from pipeline.system import environment
 from pipeline.system.errors import UserError, first_line
 from pipeline.system.files import replacing
 from pipeline.system.processes import die_with_parent
@@ -43,11 +42,11 @@ Files = dict[str, bytes]
 
 def require() -> Any:
     """The module ray. Raises UserError where it is not installed."""
-    with environment.variables(**_ENVIRONMENT):  # which it reads on import
-        try:
-            import ray
-        except ImportError:
-            raise UserError(f"ON=ray needs the package ray: {_INSTALL} installs it.") from None
+    os.environ |= _ENVIRONMENT  # which it reads on import
+    try:
+        import ray
+    except ImportError:
+        raise UserError(f"ON=ray needs the package ray: {_INSTALL} installs it.") from None
     return ray
 
 
@@ -62,7 +61,6 @@ def _cluster(jobs: int | None) -> Iterator[Any]:
         if not address:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
             options |= {"num_cpus": max(jobs or 0, choose_processes()), "include_dashboard": False, "_temp_dir": folder}
-        stack.enter_context(environment.variables(**_ENVIRONMENT))
         stack.callback(ray.shutdown)
         try:
             ray.init(address or "local", **options)
@@ -100,7 +98,7 @@ def run_all(assignments: Sequence[Assignment], handle: Handle, *, device: str, j
 
                     data[job.settings.task] = ray.put(load(job.settings.task, job.arrays))
                 # In a list Ray passes the reference and not the data.
-                running[train.remote(assignment, _stored(assignment), [data[job.settings.task]], ours)] = assignment
+                running[train.remote(assignment, _checkpoint(job, assignment.task), [data[job.settings.task]], ours)] = assignment
 
         while waiting or running:
             hand_out()
@@ -139,20 +137,17 @@ def _death(assignment: Assignment, cause: str, times: int) -> Message:
     return Message("broken", group, error=UserError(sentence, status=1))
 
 
-def _stored(assignment: Assignment) -> Files:
-    """The stored files from which a group's task goes on: the checkpoint, for a replay also the finished seeds."""
-    job, task = assignment.job, assignment.task
-    paths = [seeds.Checkpoint(job.folder, task.seeds, job.origin["code_hash"]).path]
-    if task.replay:
-        paths += [path for seed in task.seeds for path in seeds.paths(job.folder, seed)]
-    return {path.name: path.read_bytes() for path in paths if path.exists()}
+def _checkpoint(job: Job, task: Task) -> Files:
+    """The file from which a group goes on, if there is one."""
+    path = seeds.Checkpoint(job.folder, task.seeds, job.origin["code_hash"]).path
+    return {path.name: path.read_bytes()} if path.exists() else {}
 
 
 def _train(assignment: Assignment, stored: Files, data: list[Any], wanted: dict[str, str]) -> Iterator[tuple[Message, Files]]:
     """A task on a node: yields each message of a group with the group's files, where they have changed.
 
     Args:
-        stored: as `_stored` gives it.
+        stored: as `_checkpoint` gives it.
         data: one reference to the data of training and test.
         wanted: the versions of the calling process, without which a node must not train.
     """

@@ -159,9 +159,9 @@ def read(path: Path) -> Finished:
     return Finished(content["seed"], from_bytes(stored), tuple(EpochRow(*row) for row in content["rows"]), content["origin"])
 
 
-def paths(directory: Path, seed: int | str = "*") -> list[Path]:
-    """The files of a folder's finished seeds, or of one seed, of whatever code."""
-    return sorted(directory.glob(f"seed-{seed}.*.done"))
+def paths(directory: Path) -> list[Path]:
+    """The files of a folder's finished seeds, of whatever code."""
+    return sorted(directory.glob("seed-*.*.done"))
 
 
 def find(directory: Path, code: str, settings: VariantSettings | None = None) -> tuple[dict[int, Finished], list[str]]:

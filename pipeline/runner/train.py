@@ -154,7 +154,7 @@ def plan(settings: VariantSettings, found: Mapping[int, Finished], code: str, de
     kept = own | {seed for stack in replayed for seed in stack}
     missing = [seed for seed in settings.train.seeds if seed not in kept]
     groups = pool.make_groups(missing, device, stackable=settings.stackable) if missing else []
-    return [*(Task(stack, replay=True) for stack in replayed), *(Task(group) for group in groups)]
+    return [*(Task(stack, tuple(found[seed] for seed in stack)) for stack in replayed), *(Task(group) for group in groups)]
 
 
 def replays() -> bool:

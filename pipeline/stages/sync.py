@@ -111,7 +111,7 @@ def _read(path: Path, held: Collection[str], study: Params | None) -> Finished:
         summary["evaluation.ensemble_accuracy"] = evaluation.metrics.get("ensemble_accuracy")
     summary |= _measured(study, tables.training(run, columns))
     # A DVC experiment begins with the results of the commit that it was made from.
-    return Finished(run, rows, columns, summary, None if run["training_id"] in held else experiment_name())
+    return Finished(run, columns, summary, None if run["training_id"] in held else experiment_name())
 
 
 def _late(curves: np.ndarray, run: Mapping[str, Any]) -> dict[str, float | None]:

@@ -40,15 +40,13 @@ def place(error: BaseException) -> str:
 
 
 def disk_sentence(error: Exception) -> str | None:
-    """The sentence for a file that cannot be written, or not be opened; None if the error is of another kind."""
+    """The sentence for a file that cannot be written or opened; None if the error is of another kind."""
     if isinstance(error, OSError) and error.errno in _IN_THE_WAY:
         return f"Something else lies in the place of a file or folder ({error}): move it elsewhere, then run the command again."
     # safetensors wraps the system's message in its own class of error.
     inside = any(text in str(error) for text in ("No space left", "File too large", "Read-only file", "Permission denied"))
     if (isinstance(error, OSError) and error.errno in _DISK) or inside:
-        barred = (isinstance(error, OSError) and error.errno == errno.EACCES) or "Permission denied" in str(error)
-        what, mend = ("read or written", "mend its permissions") if barred else ("written", "make room or mend its permissions")
-        return f"A file cannot be {what} ({error}): {mend}, then run the command again; it goes on from there."
+        return f"A file cannot be used ({error}): make room or mend its permissions, then run the command again; it goes on from there."
     return None
 
 

@@ -6,11 +6,9 @@ that was logged, so a second call adds nothing.
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import accumulate
@@ -40,14 +38,12 @@ class Finished:
 
     Attributes:
         run: its record.
-        rows: all epochs of all seeds, each seed's in order.
         columns: what the evaluation found, by name a number of each seed, in the order of run["seeds"].
         summary: numbers of the training as a whole; None is left out.
         experiment: the DVC experiment that it is of.
     """
 
     run: Mapping[str, Any]
-    rows: Sequence[EpochRow]
     columns: Mapping[str, Sequence[float]]
     summary: Mapping[str, float | None]
     experiment: str | None = None
@@ -97,17 +93,18 @@ def _system_points(store: Store, found: Iterable[Any]) -> list[Point]:
 def _write(store: Store, training: Finished, digest: str, points: list[Point]) -> str:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
+    rows = [EpochRow(*row) for row in training.run["epochs"]]
     run, start, end = training.run, milliseconds(training.run["started"]), milliseconds(training.run["finished"])
     where = store.experiment(run["dataset"])
     parent = create(store, where, run, training.experiment)
     numbers = {name: run["metrics"].get(name) for name in _COUNTS} | dict(training.summary)
-    log(store, parent, [*points, *_curve(means(training.rows), start), *_numbers(numbers, end)])
+    log(store, parent, [*points, *_curve(means(rows), start), *_numbers(numbers, end)])
     # MLflow allows a digest 36 characters; the tag data.digest has it in full.
     dataset = Dataset(run["dataset"], run["data_digest"][:32], source_type="local", source=json.dumps({"uri": "data/arrays"}))
     store.log_inputs(parent, datasets=[DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
     for i, seed in enumerate(run["seeds"]):
         child = create(store, where, run, training.experiment, seed, parent)
-        curve = _curve([row for row in training.rows if row.seed == seed], start)
+        curve = _curve([row for row in rows if row.seed == seed], start)
         end_of_it = max(moment for _, _, moment, _ in curve)
         log(store, child, curve + _numbers({f"evaluation.{name}": of[i] for name, of in training.columns.items()}, end_of_it))
         store.set_terminated(child, end_time=end_of_it)
@@ -151,8 +148,6 @@ def _tags(run: Mapping[str, Any], seed: int | None) -> dict[str, str]:
     }  # fmt: skip
     if run["git_commit"]:
         tags |= {"git.commit": run["git_commit"], "git.dirty": str(bool(run["git_dirty"])).lower()}
-    with suppress(KeyError, OSError):  # the user of a container may have no name
-        tags["mlflow.user"] = getpass.getuser()
     if seed is not None:
         return tags | {"seed": str(seed)} | ({_COMMITS: " ".join(_commit(run))} if _commit(run) else {})
     note = (

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
 
 from pipeline import params
 from pipeline.commands import catalogue
@@ -55,20 +53,6 @@ def test_what_is_probably_not_meant_is_told(own: dict[str, Any], study: params.P
     assert "'gone'" in told[0]
     assert "timing.subjects.first" in told[1]
     assert re.search("caption.*lonely", told[2])
-
-
-def test_tables_lose_nothing(study: params.Params) -> None:
-    screen, width = io.StringIO(), 80
-    console = Console(file=screen, width=width, color_system=None)
-    for title, header, lines in catalogue.sections(study):
-        screen.seek(0)
-        screen.truncate()
-        catalogue.show(title, header, lines, console)
-        shown = screen.getvalue()
-        assert all(len(line) <= width for line in shown.splitlines())
-        # Cells wrap side by side, so count letters: none is missing.
-        letters = re.sub(r"\W", "", "".join([title, *header, *(cell for line in lines for cell in line)]))
-        assert sorted(re.sub(r"\W", "", shown)) == sorted(letters)
 
 
 def test_the_command_checks_and_lists(tmp_path: Path, own: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

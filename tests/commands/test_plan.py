@@ -136,4 +136,5 @@ def test_the_last_seeds_leave_processes_idle(study: params.Params) -> None:
     epoch = 180 + 10
     entry = Entry("base", settings, tasks)
     assert [plan.seconds([entry], rates, count) for count in (1, 2, 8)] == pytest.approx([90 * epoch, 60 * epoch, 30 * epoch])
-    assert plan.seconds([Entry("base", settings, (Task([0], replay=True),))], rates, 2) == pytest.approx(50 * 128 * 3e-3 + 10)
+    replay = Task([0], (seeds.Finished(0, {}, (), {}),))
+    assert plan.seconds([Entry("base", settings, (replay,))], rates, 2) == pytest.approx(50 * 128 * 3e-3 + 10)

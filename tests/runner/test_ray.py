@@ -197,7 +197,7 @@ def test_a_group_whose_replay_differs_goes_on_from_its_checkpoint(
     def told(task: pool.Task, count: int) -> list[pool.Message]:
         """The first messages, whose files are stored."""
         assignment = pool.Assignment(job, task)
-        messages = ray._train(assignment, ray._stored(assignment), data, {})
+        messages = ray._train(assignment, ray._checkpoint(job, task), data, {})
         found = []
         for message, files in itertools.islice(messages, count):
             found.append(message)
@@ -210,9 +210,10 @@ def test_a_group_whose_replay_differs_goes_on_from_its_checkpoint(
     part.tensors["trace.loss"][3] += 1
     for path in tmp_path.iterdir():
         path.unlink()
-    seeds.write(tmp_path, replace(part, origin={**part.origin, "code_hash": "a" * 64}))
+    part = replace(part, origin={**part.origin, "code_hash": "a" * 64})
+    seeds.write(tmp_path, part)
     told(pool.Task([0]), 2)
-    replayed, started, epoch, done = told(pool.Task([0], replay=True), 5)
+    replayed, started, epoch, done = told(pool.Task([0], (part,)), 5)
     assert [one.kind for one in (replayed, started, epoch, done)] == ["other", "started", "epoch", "done"]
     assert str(replayed.note).startswith("step 4 of seed 0: ")
     assert (started.epoch, epoch.epoch, done.failed) == (1, 2, {})

@@ -95,16 +95,6 @@ def test_a_damaged_file_is_told_and_removed(tmp_path: Path, tiny_trainer: Callab
     assert not path.exists()
 
 
-def test_settings_that_differ_in_seeds_alone_share_a_folder(tmp_path: Path, tiny_settings: Callable[..., VariantSettings]) -> None:
-    def place(**train: Any) -> Path:
-        return seeds.folder(tmp_path, tiny_settings(**train), "d" * 64)
-
-    assert place(seeds=(0,)) == place(seeds=(5, 6, 7))
-    assert place(epochs=5) != place()
-    assert place(learning_rate=0.004) != place()
-    assert seeds.folder(tmp_path, tiny_settings(), "e" * 64) != place()
-
-
 OPTIONS = [
     (kind, name)
     for kind in (TrainSettings, ModelSettings, CaptionerSettings, BaselineSettings, ScenesSettings)

@@ -256,12 +256,6 @@ def test_what_was_found_of_each_seed_is_in_the_order_of_the_seeds(evaluated: Pat
     assert np.array_equal(content["rollout"], found.arrays["rollout"])
 
 
-def test_without_a_training_there_is_nothing_to_evaluate(done: Path) -> None:
-    shutil.rmtree(done / "store/trainings")
-    with pytest.raises(UserError, match=r"nothing to evaluate: store/trainings/ holds no finished training .* run `dvc repro` first"):
-        stage.main([])
-
-
 def test_a_flipped_bit_in_the_weights(project: Path, in_process: Counter[str], capsys: pytest.CaptureFixture[str]) -> None:
     flip_bit(stored(project, "mean"), 0.99)
     with pytest.raises(UserError, match=r"mean\.safetensors does not hold the weights and traces that its record has .*train@mean"):

@@ -14,8 +14,6 @@ import yaml
 
 from pipeline import params
 from pipeline.report import pages
-from pipeline.stages import timing as stage
-from pipeline.system.errors import UserError
 from pipeline.system.paths import TIMINGS
 from pipeline.timing import results
 from tests.helpers import ROOT
@@ -35,12 +33,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw_params: dict[str, 
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_without_data_it_says_what_to_run(root: Path) -> None:
-    with pytest.raises(UserError, match="dvc repro"):
-        stage.main([])
-    assert not (root / "timing").exists()
 
 
 @pytest.mark.slow
@@ -66,19 +58,3 @@ def test_the_stage_leaves_results_that_the_report_reads(root: Path, arrays: Path
     assert 1.5 < found.exponent("saved bytes")[0] < 2.1
     page = pages.render(settings, {})["timing.md"].decode()
     assert "| base | 50 |" in page
-
-
-@pytest.mark.slow
-def test_a_loss_that_is_not_finite_is_one_sentence(root: Path, arrays: Path) -> None:
-    (root / "data").mkdir()
-    (root / "data/arrays").symlink_to(arrays)
-    with pytest.MonkeyPatch.context() as patch:
-        from pipeline.timing import steps as measuring
-
-        def fail(self: Any) -> float:
-            raise FloatingPointError
-
-        patch.setattr(measuring.FastSteps, "__call__", fail)
-        with pytest.raises(UserError, match=r"not finite: its settings in timing"):
-            stage.main([])
-    assert not (root / TIMINGS).exists()

@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 
-from docs.mlflow_pictures import Browser, find_chromium
 from pipeline.runner import seeds
 from pipeline.stages.sync import sync
 from pipeline.system.errors import UserError
 from pipeline.tracking import store as stores
-from pipeline.tracking import ui
 from pipeline.tracking.store import Store, store_uri
 from pipeline.tracking.ui import main as ui_command
 from tests.helpers import stored, wait_until
@@ -161,7 +159,7 @@ def test_a_server_that_does_not_answer(project: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_a_server_that_dies_and_comes_back(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A fresh server gets all, numbers that are not finite, too; its page shows the table that the link promises."""
+    """A fresh server gets all, numbers that are not finite, too."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # a server that lives may be slow on a busy machine: not this test's fault
     folder = project / "server"
     folder.mkdir()
@@ -184,26 +182,9 @@ def test_a_server_that_dies_and_comes_back(project: Path, monkeypatch: pytest.Mo
         sync()
         assert len(read_store(address).statuses) == 2 * (1 + len(SEEDS))
         capsys.readouterr()
-        ui.main([])
-        link = capsys.readouterr().out.split()[1]
-        if find_chromium():
-            assert_view(link)
+        ui_command([])
+        assert capsys.readouterr().out.startswith(f"digits: {address}/#/experiments/")
     assert not (project / "mlartifacts").exists()
-
-
-def assert_view(link: str) -> None:
-    """A real browser shows the view's name, its columns in their order, the parents alone."""
-    browser = Browser((2000, 800))
-    place = "getBoundingClientRect().x"
-    headers = f"[...document.querySelectorAll('[role=columnheader]')].sort((a, b) => a.{place} - b.{place})"
-    try:
-        browser.open(link, "The study, a row for each variant", "train.epochs", "0.888", "2 matching runs")
-        assert "base, seed 7" not in browser.text()
-        names = browser.run(f"{headers}.map(header => header.innerText.trim()).filter(Boolean)")
-        columns = ["late_accuracy", "late_accuracy_sd", "late_accuracy_low", "late_accuracy_high", "late_test_error", "epoch_seconds"]
-        assert [name for name in dict.fromkeys(names) if name in columns] == columns
-    finally:
-        browser.close()
 
 
 def kept_of(path: Path) -> bytes:
