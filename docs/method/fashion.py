@@ -24,8 +24,7 @@ from pipeline.params import load as load_params
 from pipeline.report.figures import rows
 from pipeline.report.figures.base import COLOURS, INK, Picture
 from pipeline.report.figures.rows import Row
-from pipeline.report.text import digits, estimate
-from pipeline.report.words import listed
+from pipeline.report.text import digits, estimate, listed
 from pipeline.study import Training, load
 from pipeline.study.effects import contrast, look_level, mapped
 from pipeline.study.ranking import SMALL, Part, ranking

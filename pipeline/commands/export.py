@@ -18,7 +18,6 @@ from pipeline.commands.profiles import from_root
 from pipeline.params import load, nearest
 from pipeline.report import pages, text
 from pipeline.report.figures.base import pdf
-from pipeline.report.words import MINUS
 from pipeline.study.results import load_current
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import replacing
@@ -40,10 +39,10 @@ def main(argv: list[str]) -> None:
     files |= {f"{picture.name}.pdf": pdf(picture.draw) for picture in pictures}
     for number, table in enumerate(tables, 1):
         frame, columns = pd.DataFrame(table.rows, columns=list(table.head)), "l" + "r" * (len(table.head) - 1)
-        numbers = frame.to_csv(index=False, lineterminator="\n").replace(MINUS, "-").replace(text.NBSP, " ")
+        numbers = frame.to_csv(index=False, lineterminator="\n").replace(text.MINUS, "-").replace(text.NBSP, " ")
         latex = frame.to_latex(index=False, escape=True, caption=f"{table.title}.", column_format=columns)  # for booktabs
         files |= {f"table-{number}.csv": numbers.encode()}
-        files |= {f"table-{number}.tex": latex.replace(MINUS, "$-$").replace(text.NBSP, "~").encode()}
+        files |= {f"table-{number}.tex": latex.replace(text.MINUS, "$-$").replace(text.NBSP, "~").encode()}
     for file, content in files.items():
         path = FOLDER / name / file
         with replacing(path) as temporary:

@@ -16,7 +16,7 @@ from pipeline.params import ExperimentSettings, ModelSettings, Params
 from pipeline.report import text
 from pipeline.report.figures import Material, captions, pictures
 from pipeline.report.figures.base import named
-from pipeline.report.words import MINUS, listed
+from pipeline.report.text import MINUS
 from pipeline.study import Training
 from pipeline.study.effects import effect, look_level, mapped
 from pipeline.study.results import summarized
@@ -188,7 +188,7 @@ class Tables:
             ratios = {one: self.difference("late test error", variant, one) for one in references if one != variant}
             beside = [f"{text.estimate(*ratio, text.digits)} times those of {one}" for one, ratio in ratios.items() if ratio]
             if found and beside:
-                said.append(f"{subject} gets {text.percent(found.mean)} % of the test images right; its errors are {listed(beside)}.")
+                said.append(f"{subject} gets {text.percent(found.mean)} % of the test images right; its errors are {text.listed(beside)}.")
         return said
 
 

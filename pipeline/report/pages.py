@@ -181,7 +181,10 @@ class Report:
             variant_tables=self._variants(),
             data=load_dataset(),
             samples=SAMPLES if (REPORTS / SAMPLES).exists() else None,
-            data_digests=self._digests(),
+            recorded={
+                ("scenes of " * (run.settings.task == "captioning") + run.settings.data.label, run.record.get("data_digest"))
+                for run in self.runs.values()
+            },
             verdicts=overview,
             ranking=ranks,
             parts=parts,
@@ -224,14 +227,6 @@ class Report:
         ordered = sorted(params.variants, key=lambda name: -ends.mean if (ends := found.get(name)) else math.inf)
         tables = [(end, [row(name) for name in ordered if params.resolve(name).task == task]) for task, end in experiment.ENDS.items()]
         return [(end, rows) for end, rows in tables if rows]
-
-    def _digests(self) -> dict[tuple[str, str], list[str]]:
-        """The variants that recorded each data set, by its name and digest."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for name, run in self.runs.items():
-            label = "scenes of " * (run.settings.task == "captioning") + run.settings.data.label
-            found.setdefault((label, str(run.record.get("data_digest"))), []).append(name)
-        return found
 
     def _versions(self) -> list[tuple[str, int]]:
         """The versions that trained seeds, and the number of seeds that each trained, the most first."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.params import Params, load, parse
-from pipeline.report.words import because
+from pipeline.report.text import because
 from pipeline.study.claims import Judgement, Why, judge
 from pipeline.system.errors import UserError
 from pipeline.system.paths import TIMINGS

@@ -27,16 +27,12 @@ def attention_maps(material: Material) -> list[Picture]:
     found = [(run, attention) for run in material.runs if run.grid > 1 and (attention := run.attention) is not None]
     if not found:
         return []
-    rows: list[tuple[str, FloatArray]] = []
-    for run, attention in found:
-        rows.append((f"{material.label(run)}, seed {run.seeds[0]}", attention.rollout[0]))
-        if len(run.seeds) > 1:
-            rows.append((f"{material.label(run)}, mean of {len(run.seeds)} seeds", attention.rollout.mean(axis=0)))
+    rows = [(f"{material.label(run)}, n = {len(run.seeds)}", attention.rollout.mean(axis=0)) for run, attention in found]
     readers = " or ".join(dict.fromkeys(f"{attention.reader}'s" for _, attention in found))
     caption = (
-        f"The {readers} attention rollout on the patches, for the first test image of each digit. All maps share one scale, in % of all "
-        f"attention, patches and other tokens together; the line is the digit's edge. Alike, each of the {found[0][1].keys} tokens of "
-        f"{found[0][0].variant} would have {100 / found[0][1].keys:.2g} %."
+        f"The {readers} attention rollout on the patches, for the first test image of each digit, mean over n seeds. All maps share one "
+        "scale, in % of all attention, patches and other tokens together; the line is the digit's edge. Alike, each of the "
+        f"{found[0][1].keys} tokens of {found[0][0].variant} would have {100 / found[0][1].keys:.2g} %."
     )
     drawn = [Picture(caption, rollouts(found[0][1].images, rows))]
     drawn += [_heads(material.label(run), run, attention) for run, attention in found]
@@ -116,15 +112,12 @@ def position_similarity(material: Material) -> list[Picture]:
             continue
         fixed = run.options["model.position"] != "learned"
         similarity = positions.cosine_similarity(vectors[:1] if fixed else vectors).round(4)  # the last bits are the processor's
-        shown = {"fixed" if fixed else f"seed {run.seeds[0]}": similarity[0]}
-        if len(similarity) > 1:
-            shown[f"mean over {len(similarity)} seeds"] = similarity.mean(axis=0).round(4)
-        for said, one in shown.items():
-            mosaics.append(Tile(positions.similarity_mosaic(one, run.grid), "signs", f"{material.label(run)}, {said}"))
+        said = f"{material.label(run)}, {'fixed' if fixed else f'n = {len(similarity)}'}"
+        mosaics.append(Tile(positions.similarity_mosaic(similarity.mean(axis=0).round(4), run.grid), "signs", said))
     caption = (
         "Cosine similarity of the position vector of each patch with those of all patches. Each small square belongs to the patch at its "
         "place in the image and maps the whole image. The class token's vector is left out. Learned vectors are those after the last "
-        "epoch; a mean over seeds is of similarities, as the vectors of different seeds have no common axes."
+        "epoch, the mean over n seeds is of their similarities, as the vectors of different seeds have no common axes."
     )
     rows = [("", mosaics[place : place + 2]) for place in range(0, len(mosaics), 2)]
     return [Picture(caption, partial(tiles.draw, rows, 3.7, bar=True))] if rows else []
