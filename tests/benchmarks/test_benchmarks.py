@@ -44,22 +44,16 @@ def test_timm_equals_our_full_attention_with_the_same_weights() -> None:
     torch.manual_seed(0)
     peer, ours = timm_vit(FULL), build(FULL)
     assert count_parameters(peer) == count_parameters(ours)
-    with torch.no_grad():
-        ours.cls_token.copy_(peer.cls_token[0])
-        ours.position.copy_(peer.pos_embed[0])
-        ours.embedding.project.weight.copy_(peer.patch_embed.proj.weight.flatten(1))
-        ours.embedding.project.bias.copy_(peer.patch_embed.proj.bias)
-        ours.norm.load_state_dict(peer.norm.state_dict())
-        ours.norm.eps = peer.norm.eps
-        ours.head.load_state_dict(peer.head.state_dict())
-        for block, source in zip(ours.blocks, peer.blocks, strict=True):
-            for norm, other in ((block.norm1, source.norm1), (block.norm2, source.norm2)):
-                norm.load_state_dict(other.state_dict())
-                norm.eps = other.eps
-            block.attention.qkv.load_state_dict(source.attn.qkv.state_dict())
-            block.attention.out.load_state_dict(source.attn.proj.state_dict())
-            block.mlp[0].load_state_dict(source.mlp.fc1.state_dict())
-            block.mlp[2].load_state_dict(source.mlp.fc2.state_dict())
+    names = {
+        "pos_embed": "position", "patch_embed.proj": "embedding.project", "attn.qkv": "attention.qkv", "attn.proj": "attention.out",
+        "mlp.fc1": "mlp.0", "mlp.fc2": "mlp.2",
+    }  # fmt: skip
+    state = peer.state_dict()
+    for theirs, own in names.items():
+        state = {name.replace(theirs, own): value for name, value in state.items()}
+    ours.load_state_dict({name: state[name].reshape(value.shape) for name, value in ours.state_dict().items()})
+    for norm in (module for module in ours.modules() if isinstance(module, torch.nn.LayerNorm)):
+        norm.eps = peer.norm.eps
     torch.testing.assert_close(peer(_images(5)), ours(_images(5)), rtol=1e-4, atol=1e-5)
 
 

@@ -14,7 +14,7 @@ import pytest
 from pipeline.params import Params
 from pipeline.timing import load
 from pipeline.timing.rounds import Timing, run_rounds
-from pipeline.timing.subjects import entries
+from pipeline.timing.subjects import WAYS, entries
 
 
 class Machine:
@@ -96,5 +96,8 @@ def test_everything_the_claims_speak_of_is_timed(study: Params) -> None:
     names = {f"step/published/{subject}" for part in parts for subject in (part.variant, part.reference)}
     assert names <= {entry.name for entry in listed}
     assert len({entry.name for entry in listed}) == len(listed)
+    for way in WAYS:
+        growth = [entry for entry in listed if (entry.kind, entry.way) == ("growth", way)]
+        assert [(entry.model.num_tokens, entry.batch) for entry in growth] == [(tokens, 16) for tokens in (4, 16, 49, 196, 784)]
     for subject in study.timing.subjects.keys() & study.variants.keys():  # what is timed is what the study trains
         assert {entry.model for entry in listed if entry.subject == subject} == {study.resolve(subject).model}

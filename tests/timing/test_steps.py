@@ -1,8 +1,10 @@
-"""What is timed computes what it should. No test asserts a speed."""
+"""What is timed computes what it should, in rounds; `tests/stages` has them run whole. No test asserts a speed."""
 
 from __future__ import annotations
 
 import math
+import multiprocessing
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ from torch.nn import functional as F
 from pipeline.data.datasets import load
 from pipeline.models import VisionTransformer
 from pipeline.params import Params
-from pipeline.timing import steps
+from pipeline.system.errors import UserError
+from pipeline.timing import measure, steps
 from pipeline.timing.subjects import entries
+from tests.timing.conftest import SUBJECTS
 
 CPU = torch.device("cpu")
 
@@ -73,3 +77,34 @@ def test_images_are_gone_through_again_where_there_are_too_few(arrays: Path) -> 
     assert images.shape == (5, 1, 28, 28)
     assert 0 <= images.min() < images.max() <= 1
     assert labels.tolist() == dataset.train_labels[:5].tolist()
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_round_gives_the_seconds_of_one_step_by_name(small: Params, arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "make", lambda entry, params, dataset, device, steps, threads: lambda: 0.5 * steps)
+    listed = {entry.name: (entry, steps) for entry, steps in zip(entries(small, 4)[:2], (3, 7), strict=True)}
+    seconds, _ = measure.time_round(small, load(arrays), CPU, listed, 1, list(reversed(listed)))
+    assert list(seconds.items()) == [(name, 0.5) for name in listed]
+
+
+@pytest.mark.slow
+def test_a_round_whose_process_is_killed_is_one_sentence(small: Params, arrays: Path) -> None:
+    """Each has a process of its own."""
+    subjects = {name: SUBJECTS[name] for name in ("base", "reference")}
+    quick = small.model_copy(update={"timing": small.timing.model_copy(update={"seconds": 3600.0, "tokens": (4,), "subjects": subjects})})
+    killed = threading.Event()
+
+    def kill() -> None:
+        while not killed.wait(0.05):
+            for process in multiprocessing.active_children():
+                process.kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        with pytest.raises(UserError, match=r"ended early \(out of memory\?\); run the same command"):
+            measure.measure(quick, load(arrays), CPU, lambda line: None)
+    finally:
+        killed.set()
+        thread.join()
+    assert not multiprocessing.active_children()
