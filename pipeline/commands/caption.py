@@ -27,7 +27,7 @@ _MIN_BRIGHTNESS = 64  # of 255; the brightest pixel of any digit is far above it
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m pipeline.commands.caption", description="What a trained captioner says of a scene.")
-    parser.add_argument("--image", default="", metavar="FILE", help="a picture of four cells, light on dark")
+    parser.add_argument("--image", default="", metavar="FILE", help="a square picture of four cells, light on dark")
     parser.add_argument("--scene", default="", metavar="N", help="a test scene by its number, instead of a picture")
     parser.add_argument("--variant", default="", help="a trained captioner of params.yaml; caption unless said otherwise")
     parser.add_argument("--seed", default="", help="one of its seeds; the first unless said otherwise")
@@ -57,31 +57,24 @@ def number(name: str, text: str, choices: range | tuple[int, ...]) -> int:
     return int(text)
 
 
-def read(path: Path, side: int, channels: int, *, scaled: bool = False) -> np.ndarray:
-    """A picture, uint8 (side, side), or with several channels (channel, side, side).
+def read(path: Path, side: int, channels: int) -> np.ndarray:
+    """A square picture, scaled: uint8 (side, side), or with several channels (channel, side, side).
 
-    What is transparent is black; of a digit in dark ink alone it is white.
-
-    Args:
-        scaled: whether a picture of one digit in any size is meant, which is scaled; else a scene, which has to fit.
-
-    Raises:
-        UserError: it cannot be read, has another size, or is empty.
+    What is transparent is black, but white around dark ink. Raises UserError where it cannot be read, is not square, or is empty.
     """
     from PIL import Image
 
     try:
         with Image.open(path) as image:
             width, height = image.size
-            if width != height or (not scaled and width != side):
-                wanted = "a square" if scaled else f"a scene of {side} x {side}, four cells of {side // 2} a side"
-                raise UserError(f"{path} has {width} x {height} pixels: give {wanted}.")
+            if width != height:
+                raise UserError(f"{path} has {width} x {height} pixels: give a square.")
             if image.mode[0] in "IF":  # `convert` would clip them at 255
                 raise UserError(f"{path} has 16 or 32 bits for a pixel: give a PNG of 8 bits.")
             seen: Image.Image = image
             if image.has_transparency_data:
                 light = np.asarray(image.convert("LA")).min(2)  # ink that is light and not transparent
-                paper = "white" if scaled and light.max() < _MIN_BRIGHTNESS else "black"
+                paper = "white" if light.max() < _MIN_BRIGHTNESS else "black"
                 seen = Image.alpha_composite(Image.new("RGBA", image.size, paper), image.convert("RGBA"))
             pixels = np.asarray(seen.convert("L" if channels == 1 else "RGB").resize((side, side), Image.Resampling.BOX))
     except UserError:
@@ -89,7 +82,7 @@ def read(path: Path, side: int, channels: int, *, scaled: bool = False) -> np.nd
     except Exception as error:  # a decoder's fault has no class of its own
         raise UserError(f"{path} is not a picture that can be read ({first_line(error)}).") from None
     if pixels.max() < _MIN_BRIGHTNESS:
-        raise UserError(f"{path} holds no digit{'' if scaled else ': a scene has one to four, light on dark'}.")
+        raise UserError(f"{path} holds no digit that is light on dark.")
     return pixels if channels == 1 else pixels.transpose(2, 0, 1)
 
 

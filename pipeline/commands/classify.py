@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     settings = params.resolve(variant)
     shape = settings.model.shape
     chosen = [number("SEED", arguments.seed, settings.train.seeds)] if arguments.seed else []
-    picture = read(Path(arguments.image), shape.size, shape.channels, scaled=True)
+    picture = read(Path(arguments.image), shape.size, shape.channels)
     border = np.concatenate([picture[..., [0, -1], :].ravel(), picture[..., :, [0, -1]].ravel()])
     if settings.data.dataset in ("mnist", "digits", "kmnist", "fashion_mnist") and np.median(border) > 127:
         picture = 255 - picture

@@ -84,8 +84,8 @@ def test_a_digit_is_read_from_light_or_dark_ink_on_nothing_and_in_any_size(tmp_p
     for name, grey in (("light", 255), ("dark", 0)):
         pixels = np.dstack([np.full((28, 28, 3), grey, np.uint8), digit]).repeat(3, 0).repeat(3, 1)
         Image.fromarray(pixels, "RGBA").save(tmp_path / f"{name}.png")
-    assert np.array_equal(caption.read(tmp_path / "light.png", 28, 1, scaled=True), digit)
-    assert np.array_equal(caption.read(tmp_path / "dark.png", 28, 1, scaled=True), 255 - digit)  # which is then turned
+    assert np.array_equal(caption.read(tmp_path / "light.png", 28, 1), digit)
+    assert np.array_equal(caption.read(tmp_path / "dark.png", 28, 1), 255 - digit)  # which is then turned
 
 
 def test_an_environment_that_says_nothing_known(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

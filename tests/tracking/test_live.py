@@ -84,7 +84,7 @@ def test_a_fault_is_said_once_and_costs_the_curves_alone(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"http://127.0.0.1:{free_port()}"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address.replace("//", "//user:secret@"))
     log = Live(make_run(), start_after=0.0)
     for row in make_rows():
         log.epoch(row)
