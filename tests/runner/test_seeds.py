@@ -118,8 +118,8 @@ def test_another_default_is_another_key(kind: type[Settings], name: str, study: 
         kind.model_rebuild(force=True)
 
     request.addfinalizer(lambda: set_default(value))
-    others = {"layer": "batch", "full": "none", "none": "standard", False: True}
-    set_default(others[value] if isinstance(value, str | bool) else value / 2 if isinstance(value, float) else value + 1)
+    others = {None: "other-01234567", "layer": "batch", "full": "none", "none": "standard", False: True}
+    set_default(others[value] if isinstance(value, str | bool | None) else value / 2 if isinstance(value, float) else value + 1)
     after = kind.model_validate(written, context={"shape": of.model.shape})
     section = next(section for section, part in of if part is before)
     changed = of.model_copy(update={section: after})
