@@ -93,18 +93,21 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
     places = {pair.fashion.name: i for i, pair in enumerate(sorted(found, key=lambda pair: -pair.fashion.ratio), 1)}
     kept = [pair for pair in found if pair.keeps]
     apart = [pair for pair in found if not pair.interval.low <= 1 <= pair.interval.high]
+    smaller = sum(abs(math.log(pair.fashion.ratio)) < abs(math.log(pair.mnist.ratio)) for pair in found)
     lines = [
         f"- {pair.fashion.name}: {digits(pair.fashion.ratio)} times the errors, where MNIST has {digits(pair.mnist.ratio)}"
         for pair in apart
     ]
     verdicts = fashion.claims.set_index("claim")["verdict"]
+    missing = [name for name in params.ranking if name not in places]
     numbers = sorted({len(fashion.trainings[name].seeds) for pair in found for name in (pair.fashion.variant, pair.fashion.reference)})
     return "\n".join(
         [
             "# Which parts matter on Fashion-MNIST",
             "",
             f"**Of {len(found)} parts of the network and of its training, {len(kept)} do on Fashion-MNIST what they do on MNIST**; their "
-            f"order has a rank correlation of {rank:.2f} (Spearman). A part does the same where both of its intervals lie above {SMALL:g}, "
+            f"order has a rank correlation of {rank:.2f} (Spearman), and {smaller} of the effects are smaller than on MNIST. "
+            f"A part does the same where both of its intervals lie above {SMALL:g}, "
             f"both below {1 / SMALL:g}, both between these, or both across one of them.",
             "",
             f"![{made.caption.split(':')[0]}](fashion.png)",
@@ -112,7 +115,11 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
             f"*{made.caption}*",
             "",
             *(
-                [f"The effect differs between the two in {len(apart)} (the interval of the ratio of both ratios leaves out 1):", "", *lines]
+                [
+                    f"The effect differs between the two in {len(apart)} of them (the interval of the ratio of both ratios leaves out 1):",
+                    "",
+                    *lines,
+                ]
                 if apart
                 else ["In none does the effect differ between the two by more than chance allows."]
             ),
@@ -120,7 +127,8 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
             f"The base reaches {100 * (1 - late(base.test_error).mean()):.2f} % on Fashion-MNIST. Settings, lengths and networks are "
             f"MNIST's; nothing was chosen on Fashion-MNIST. Each of its networks has {listed([str(n) for n in numbers])} seeds, MNIST's "
             "have as many as [its ranking](../reports/README.md#which-parts-matter). "
-            f"Intervals of {100 * look_level(params.looks):.3g} % (Welch).",
+            f"Intervals of {100 * look_level(params.looks):.3g} % (Welch)."
+            + (f" Not trained yet on Fashion-MNIST: {listed(missing)}." if missing else ""),
             "",
             *table(
                 ["instead of the base", "MNIST", "Fashion-MNIST", "Fashion-MNIST's over MNIST's", "place on MNIST", "on Fashion-MNIST"],

@@ -163,14 +163,14 @@ def _binomial(counts: npt.NDArray[np.int64], shares: FloatArray) -> FloatArray:
 
 
 def contrast(*sides: Sequence[float] | FloatArray, paired: bool = False) -> Estimate:
-    """The mean of one side, or the difference of two.
+    """The mean of one side, the difference of two, or of four sides (a - b) - (c - d).
 
     With the variances s² and sizes n of the sides the error is √Σ s²/n, with (Σ s²/n)² / Σ (s²/n)²/(n - 1) degrees of freedom
     (Welch 1947).
 
     Args:
         sides: (n,) finite numbers each, one per seed.
-        paired: whether entry i of both sides is of the same seed, so that the differences are one side; else they are independent.
+        paired: whether entry i of two sides is of the same seed, so that the differences are one side; else they are independent.
 
     Raises:
         ValueError: a side has no values, or one that is not finite; or pairs of different lengths.
@@ -181,7 +181,7 @@ def contrast(*sides: Sequence[float] | FloatArray, paired: bool = False) -> Esti
     rounding = ROUNDING * max(float(np.abs(row).max()) for row in rows)
     if paired and len(rows) > 1:
         rows = [rows[0] - rows[1]]
-    mean = float(rows[0].mean()) - sum(float(row.mean()) for row in rows[1:])
+    mean = sum(sign * float(row.mean()) for sign, row in zip((1, -1, -1, 1), rows, strict=False))
     mean = 0.0 if abs(mean) <= rounding else mean
     sizes = tuple(row.size for row in rows)
     if min(sizes) < 2:

@@ -35,6 +35,9 @@ def test_two_sides_are_scipys_welch_test(
     assert (interval.low, interval.high) == pytest.approx(tuple(test.confidence_interval(level)))
     assert found.p == pytest.approx(test.pvalue)
     assert found.freedom == pytest.approx(test.df)
+    both = contrast(ours, theirs, 2 * theirs, ours)
+    assert both.mean == pytest.approx(2 * ours.mean() - 3 * theirs.mean())
+    assert both.error == pytest.approx(np.hypot(found.error, contrast(2 * theirs, ours).error))
     alone = contrast(ours).interval(level)
     assert alone is not None
     assert (alone.low, alone.high) == pytest.approx(stats.t.interval(level, len(ours) - 1, loc=np.mean(ours), scale=stats.sem(ours)))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from docs.method import error_rates
+from docs.method import error_rates, fashion
 from docs.method.error_rates import LOOKS, power, rates, read, scenarios
 from docs.method.judge_rates import PAGE, effect_table, errors_of, null_table
 from pipeline.params import load
-from tests.helpers import ROOT, STUDY
+from pipeline.study import load as load_study
+from tests.helpers import ROOT, STUDY, of_this_study
 
 
 def test_the_table_has_every_scenario_and_keeps_its_promise() -> None:
@@ -63,3 +64,15 @@ def test_the_page_has_the_counts_of_todays_rule() -> None:
     cells = next(line for line in page if line.startswith("| **the most")).strip("| ").split(" | ")
     either, _, margin, *_ = (float(cell.removesuffix(" %")) for cell in cells[-5:])
     assert max(either, margin) <= 5  # of changes that do nothing
+
+
+@of_this_study
+def test_the_page_on_fashion_mnist_is_of_the_tables_of_both_studies() -> None:
+    params = load(fashion.KEPT / "params.yaml")
+    found = fashion.pairs(params, load_study(ROOT).trainings, load_study(fashion.KEPT).trainings)
+    assert fashion.page(params, found, fashion.picture(found)) == fashion.PAGE.read_text()
+    for pair in found:  # a ratio of ratios, of other means and spreads than the ranking's
+        assert pair.change == pytest.approx(pair.fashion.ratio / pair.mnist.ratio)
+        assert pair.interval.low < pair.change < pair.interval.high
+    kept = f"of {len(found)} parts {sum(pair.keeps for pair in found)} do what they do on MNIST"
+    assert kept in (ROOT / "README.md").read_text()
