@@ -1,4 +1,4 @@
-"""Pictures of MLflow's pages on the root's store, light and dark, in docs/: `python -m docs.mlflow_pictures`, after `make sync`.
+"""Pictures of MLflow's pages on the root's store, in docs/: `python -m docs.mlflow_pictures`, after `make sync`.
 
 Drives a headless Chromium through its DevTools protocol.
 """
@@ -35,10 +35,9 @@ class Browser:
 
     Args:
         size: of the page, in pixels.
-        dark: whether the user prefers dark pages.
     """
 
-    def __init__(self, size: tuple[int, int] = (1400, 760), *, dark: bool = False) -> None:
+    def __init__(self, size: tuple[int, int] = (1400, 760)) -> None:
         program = find_chromium()
         assert program is not None, "Chromium is not installed"
         self._numbers = itertools.count(1)
@@ -60,8 +59,6 @@ class Browser:
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self._call("Page.enable")
         self.resize(*size)
-        # MLflow has a switch of its own, whatever the system prefers.
-        self._call("Page.addScriptToEvaluateOnNewDocument", source=f"localStorage._mlflow_dark_mode_toggle_enabled = '{json.dumps(dark)}'")
 
     def resize(self, width: int, height: int) -> None:
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
@@ -146,20 +143,18 @@ def _served() -> Iterator[list[str]]:
 def main(argv: list[str]) -> None:
     clean()
     argparse.ArgumentParser(prog="python -m docs.mlflow_pictures", description="Takes the pictures of docs/mlflow.md.").parse_args(argv)
-    with _served() as (study, thesis):
-        for dark in (False, True):
-            with closing(Browser(dark=dark)) as browser:
-                for link, name, height, texts in (
-                    (study, "study", 900, ("late_test_error", "matching run")),
-                    (thesis, "thesis", 1060, ("late_test_error", "Parameters", "matching run")),
-                ):
-                    browser.resize(1600, height)
-                    browser.open(link, *texts)
-                    # What lies beside or over the page at first, and what a chart shows only under the mouse.
-                    browser.run("document.querySelectorAll('[aria-label=Close], [aria-label=\"Hide banner\"]').forEach(b => b.click())")
-                    browser.run("document.head.insertAdjacentHTML('beforeend', '<style>.modebar { display: none }</style>')")
-                    time.sleep(_DRAWING_SECONDS)
-                    browser.picture(DOCS / f"mlflow-{name}{'-dark' if dark else ''}.png")
+    with _served() as (study, thesis), closing(Browser()) as browser:
+        for link, name, height, texts in (
+            (study, "study", 900, ("late_test_error", "matching run")),
+            (thesis, "thesis", 1060, ("late_test_error", "Parameters", "matching run")),
+        ):
+            browser.resize(1600, height)
+            browser.open(link, *texts)
+            # What lies beside or over the page at first, and what a chart shows only under the mouse.
+            browser.run("document.querySelectorAll('[aria-label=Close], [aria-label=\"Hide banner\"]').forEach(b => b.click())")
+            browser.run("document.head.insertAdjacentHTML('beforeend', '<style>.modebar { display: none }</style>')")
+            time.sleep(_DRAWING_SECONDS)
+            browser.picture(DOCS / f"mlflow-{name}.png")
 
 
 if __name__ == "__main__":

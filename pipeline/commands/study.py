@@ -26,8 +26,7 @@ TEMPLATES = ROOT / "pipeline" / "templates" / "study"  # params.yaml, claims.yam
 _TAKEN = (
     "pipeline", "tests", "Makefile", "pyproject.toml", "requirements.lock", "requirements-cluster.lock", "LICENSE", ".gitignore",
     ".gitattributes", ".dvcignore", ".dvc", "docs/own_study.md", "docs/reference.md", "docs/judge.md", "docs/mlflow.md",
-    "docs/method.md", "docs/glossary.md", "docs/mlflow-study.png", "docs/mlflow-study-dark.png", "docs/mlflow-thesis.png",
-    "docs/mlflow-thesis-dark.png",
+    "docs/method.md", "docs/glossary.md", "docs/mlflow-study.png", "docs/mlflow-thesis.png",
 )  # fmt: skip
 # Tests of what stays here: committed results, its pages and documents, its profiles and workflows.
 LEFT = (
