@@ -128,7 +128,7 @@ def page(params: Params, found: list[Pair], made: Picture) -> str:
             f"MNIST's; nothing was chosen on Fashion-MNIST. Each of its networks has {listed([str(n) for n in numbers])} seeds, MNIST's "
             "have as many as [its ranking](../reports/README.md#which-parts-matter). "
             f"Intervals of {100 * look_level(params.looks):.3g} % (Welch)."
-            + (f" Not trained yet on Fashion-MNIST: {listed(missing)}." if missing else ""),
+            + (f" Not trained yet on Fashion-MNIST: {'; '.join(missing)}." if missing else ""),
             "",
             *table(
                 ["instead of the base", "MNIST", "Fashion-MNIST", "Fashion-MNIST's over MNIST's", "place on MNIST", "on Fashion-MNIST"],
