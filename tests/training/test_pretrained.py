@@ -34,7 +34,7 @@ def settings(study: Params, model: dict[str, Any] | None, **train: Any) -> Varia
 def test_all_but_the_head_starts_where_the_other_training_ended(
     study: Params, blobs: Callable[[int, int], Dataset], tmp_path: Path, monkeypatch: Any, model: Any, head: str, fused: bool
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pretrained, "PRETRAINED", tmp_path / "store" / "pretrained")
     data, other, plain = blobs(150, 40), blobs(90, 40), settings(study, model)
     before = Trainer(plain, other, [0, 1], CPU)
     finish(before)
@@ -55,7 +55,7 @@ def test_all_but_the_head_starts_where_the_other_training_ended(
 
 
 def test_a_wrong_file_starts_nothing(study: Params, blobs: Callable[[int, int], Dataset], tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pretrained, "PRETRAINED", tmp_path / "store" / "pretrained")
     model = initial_model(settings(study, VIT).model, 0)
     name = pretrained.write("other", model, [model.state_dict()], tmp_path)
     path = tmp_path / "store" / "pretrained" / f"{name}.safetensors"
