@@ -1,7 +1,7 @@
 """How often verdicts are wrong, counted on simulated trainings whose truth is known.
 
-`python -m docs.method.error_rates` counts them, and writes the table that docs/method.md shows. Every simulation has a fixed start,
-so the table is the same on every machine. Each trial adds seeds as a study does that goes on until it is decided: both sides six, one
+`python -m docs.method.error_rates` counts them, and writes docs/method/error_rates.csv and the tables of docs/method.md. Every
+simulation has a fixed start, so the table is the same on every machine. Each trial adds seeds as a study does that goes on until it is decided: both sides six, one
 ten, both ten, and so on to a hundred. Which side is the first is not known beforehand, so all orders are counted, and the table has the
 worst. The first verdict counts, whatever later looks would say. A study goes on after *no effect of more than a quarter*, so that it
 can still err otherwise.
@@ -19,6 +19,7 @@ from typing import cast
 
 import numpy as np
 
+from docs.method.judge_rates import table, write_between
 from pipeline.measures.definitions import FloatArray
 from pipeline.params import ClaimSettings, ComparisonSettings
 from pipeline.study.claims import judge
@@ -29,6 +30,10 @@ from pipeline.system.files import replacing
 from pipeline.system.provenance import ROOT
 
 TABLE = ROOT / "docs/method/error_rates.csv"
+PAGE = ROOT / "docs" / "method.md"
+MARKS = tuple(
+    (f"<!-- {name}, counted by python -m docs.method.error_rates -->\n", f"<!-- end of the {name} -->\n") for name in ("errors", "power")
+)
 LOOKS = (6, 10, 20, 100)
 TRIALS = 2000
 _EPOCHS = 10
@@ -200,6 +205,18 @@ def read() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def tables(rows: list[dict[str, str]]) -> tuple[list[str], list[str]]:
+    """The page's two, of `read`: the share of false verdicts by spread and claim, and the share of right ones by claim."""
+    errors = [(*row["scenario"].split(", ", 1), row["false"]) for row in rows if row["kind"] == "error"]
+    claims, spreads = (list(dict.fromkeys(column)) for column in list(zip(*errors, strict=True))[:2])
+    shares = {(claim, spread): f"{100 * float(false):.1f}" for claim, spread, false in errors}
+    power = [
+        [row["scenario"], *(f"{100 * float(row[name]):.1f}" for name in ("first", "decided"))] for row in rows if row["kind"] == "power"
+    ]
+    first = table(["errors over seeds", *claims], "l" + "r" * len(claims), [[one, *(shares[of, one] for of in claims)] for one in spreads])
+    return first, table(["claim", "with 6 seeds", "at some look"], "lrr", power)
+
+
 def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m docs.method.error_rates", description="How often verdicts are wrong.").parse_args(argv)
     rows = []
@@ -215,6 +232,8 @@ def main(argv: list[str]) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["kind", "scenario", "false", "first", "decided", "trials"])
         writer.writerows(rows)
+    for marks, lines in zip(MARKS, tables(read()), strict=True):
+        write_between(PAGE, marks, lines)
 
 
 if __name__ == "__main__":

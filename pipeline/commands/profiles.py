@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -23,6 +24,7 @@ from pipeline.commands.repro import reproduce
 from pipeline.params import nearest, shown
 from pipeline.system.errors import UserError, run_command
 from pipeline.system.files import write_changed
+from pipeline.system.paths import PRETRAINED
 
 ROOT = Path(__file__).parent.parent.parent
 _CLAIMS = ("experiments", "claims", "ranking")  # sections of claims.yaml
@@ -73,6 +75,8 @@ def lay_out(name: str) -> Path:
     write_changed(directory / ".dvc" / "config", "[core]\n    no_scm = True\n    analytics = false\n    check_update = false\n")
     for file in (Path(".dvcignore"), *(path.relative_to(ROOT) for path in (ROOT / ".dvc" / "plots").glob("*.json"))):
         write_changed(directory / file, (ROOT / file).read_text(encoding="utf-8"))
+    if (ROOT / PRETRAINED).is_dir():
+        shutil.copytree(ROOT / PRETRAINED, directory / PRETRAINED, dirs_exist_ok=True)
     write_settings(directory, settings, f"# Generated from profiles/{name}.yaml and the root's own: change those, not this file.\n")
     return directory
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from pipeline.system.provenance import ROOT, git
+from pipeline.system.provenance import git
 
 # Where the stages keep things, relative to the DVC repository's root.
 ARRAYS = Path("data/arrays")
@@ -15,7 +15,7 @@ FINISHED = CHECKPOINTS / "seeds"
 STORE = Path("store")  # which git tracks: two files a variant
 TRAININGS = STORE / "trainings"
 PREDICTIONS = STORE / "predictions"
-PRETRAINED = ROOT / STORE / "pretrained"  # weights of other trainings to start from, also for a profile
+PRETRAINED = STORE / "pretrained"  # weights of other trainings to start from
 TABLES = Path("tables")
 TIMINGS = Path("timing")  # cpu.json, cuda.json: a file for each kind of device that was timed
 

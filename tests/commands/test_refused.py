@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.commands import caption, classify, export, repro, verify
+from pipeline.commands import caption, classify, export, pretrained, repro, verify
 from pipeline.commands import train as train_all
 from pipeline.runner import pool
 from pipeline.stages import train
@@ -38,6 +38,8 @@ VALUES = [
     (caption.main, ["--image=wide.png"], "wide.png has 112 x 56 pixels"),
     (caption.main, ["--image=deep.png"], "deep.png has 16 or 32 bits"),
     (classify.main, [], "Give a picture of a digit"),
+    (pretrained.main, ["--variant=bse"], "There is no variant 'bse'; the nearest is 'base'."),
+    (pretrained.main, [], "No weights of base are here"),
     (classify.main, ["--image=a.png", "--variant=caption"], "'caption' is no classifier of params.yaml"),
     (export.main, ["--experiment=position"], "There is no experiment 'position'; the nearest is 'positions'"),
     (train.main, [], "Usage: python -m pipeline.stages.train VARIANT"),

@@ -21,6 +21,8 @@ def test_the_table_has_every_scenario_and_keeps_its_promise() -> None:
     assert [row["scenario"] for row in rows if row["kind"] == "error"] == [scenario.name for scenario in scenarios()]
     assert [row["scenario"] for row in rows if row["kind"] == "power"] == [scenario.name for scenario in power()]
     assert {row["trials"] for row in rows} == {str(error_rates.TRIALS)}
+    page = error_rates.PAGE.read_text(encoding="utf-8")
+    assert all("\n".join(lines) in page for lines in error_rates.tables(rows))
     apart = [row for row in rows if float(row["false"]) > 0.05]
     assert {row["scenario"].partition(", ")[2] for row in apart} == {
         "one side skewed, the other spreads a third as far", "one seed in ten collapses", "one test in 56 of one side collapses",

@@ -9,14 +9,19 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline import params
+from pipeline.commands import pretrained as command
 from pipeline.data.datasets import Dataset
 from pipeline.params import Params, VariantSettings
+from pipeline.runner import seeds
 from pipeline.system.errors import UserError
+from pipeline.system.paths import FINISHED, TRAININGS
 from pipeline.training import pretrained
 from pipeline.training.engine import Trainer
 from pipeline.training.fused import FusedTrainer
 from pipeline.training.stack import initial_model
 from tests import helpers
+from tests.conftest import Repository
 from tests.helpers import finish
 from tests.torch_vit import TorchVit
 
@@ -34,7 +39,7 @@ def settings(study: Params, model: dict[str, Any] | None, **train: Any) -> Varia
 def test_all_but_the_head_starts_where_the_other_training_ended(
     study: Params, blobs: Callable[[int, int], Dataset], tmp_path: Path, monkeypatch: Any, model: Any, head: str, fused: bool
 ) -> None:
-    monkeypatch.setattr(pretrained, "PRETRAINED", tmp_path / "store" / "pretrained")
+    monkeypatch.chdir(tmp_path)
     data, other, plain = blobs(150, 40), blobs(90, 40), settings(study, model)
     before = Trainer(plain, other, [0, 1], CPU)
     finish(before)
@@ -55,7 +60,7 @@ def test_all_but_the_head_starts_where_the_other_training_ended(
 
 
 def test_a_wrong_file_starts_nothing(study: Params, blobs: Callable[[int, int], Dataset], tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(pretrained, "PRETRAINED", tmp_path / "store" / "pretrained")
+    monkeypatch.chdir(tmp_path)
     model = initial_model(settings(study, VIT).model, 0)
     name = pretrained.write("other", model, [model.state_dict()], tmp_path)
     path = tmp_path / "store" / "pretrained" / f"{name}.safetensors"
@@ -69,3 +74,20 @@ def test_a_wrong_file_starts_nothing(study: Params, blobs: Callable[[int, int], 
     assert "there is no" in refused("nothing-01234567")
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     assert "not what its name says" in refused(name)
+
+
+def test_the_command_keeps_the_seeds_that_are_here(
+    trained: Repository, study: Params, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(trained.path)
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    command.main([])
+    (path,) = (tmp_path / "store" / "pretrained").iterdir()
+    assert f"`pretrained: {path.stem}`" in capsys.readouterr().out
+    settings = params.load().resolve("base")
+    for place, part in enumerate(seeds.load(TRAININGS / "base.safetensors", FINISHED)):
+        monkeypatch.chdir(tmp_path)
+        new = {name: torch.tensor(value)[None] for name, value in part.weights.items()}
+        begun = pretrained.start(path.stem, [place], {name: torch.zeros_like(value) for name, value in new.items()})
+        assert {name for name in new if not torch.equal(begun[name], new[name])} == {"head.weight", "head.bias"}
+    assert place + 1 == len(settings.train.seeds)
