@@ -1,10 +1,10 @@
 """How often verdicts are wrong, counted on simulated trainings whose truth is known.
 
-`python -m docs.method.error_rates` counts them, and writes docs/method/error_rates.csv and the tables of docs/method.md. Every
-simulation has a fixed start, so the table is the same on every machine. Each trial adds seeds as a study does that goes on until it is decided: both sides six, one
-ten, both ten, and so on to a hundred. Which side is the first is not known beforehand, so all orders are counted, and the table has the
-worst. The first verdict counts, whatever later looks would say. A study goes on after *no effect of more than a quarter*, so that it
-can still err otherwise.
+`python -m docs.method.error_rates` counts them, and writes docs/method/error_rates.csv and the tables of docs/method.md. Every simulation
+has a fixed start, so the table is the same on every machine. Each trial adds seeds as a study does that goes on until it is decided: both
+sides six, one ten, both ten, and so on to a hundred. Which side is the first is not known beforehand, so all orders are counted, and the
+table has the worst. The first verdict counts, whatever later looks would say. A study goes on after *no effect of more than a quarter*,
+so that it can still err otherwise.
 """
 
 from __future__ import annotations
