@@ -321,16 +321,18 @@ def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
 
     def make(
         *, rounds: int = 12, loop: float = 1.3, patch_14: float = 0.2, nested: float = 13.0, exponent: float = 2.0, noise: float = 0.01,
-        disturbed: int = 0, device: str = "cpu",
+        disturbed: int = 0, device: str = "cpu", writing: float = 1.0,
     ) -> results.Timings:  # fmt: skip
         rng = np.random.default_rng(0)
         factors = {"cls-loop": loop, "patch-14": patch_14, "patch-7": 0.4, "patch-2": 9.0, "reference": loop * nested, "scale-32x1": 0.4}
         measurements, seconds, profiles = [], {}, {}
         for entry in entries(study, 16):
-            tokens, published = entry.model.num_tokens, entry.way == "published"
+            tokens, published = entry.words or getattr(entry.model, "num_tokens", 0), entry.way == "published"
             alone = 1e-6 * (1.0 if published else 0.2) * tokens**exponent
             step = 0.05 * (1.0 if published else 0.2) * factors.get(entry.subject, 1.0)
-            seconds[entry.name] = {"step": step, "attention": alone, "growth": 0.002 + 3.3 * alone}[entry.kind]
+            seconds[entry.name] = {"step": step, "attention": alone, "growth": 0.002 + 3.3 * alone, "decoding": 0.001 * tokens**writing}[
+                entry.kind
+            ]
             kept = 4 * 16 * (8 * tokens**2 + 96 * tokens) if published else 4 * 16 * 130 * tokens
             measurements.append({
                 "name": entry.name, "kind": entry.kind, "way": entry.way, "subject": entry.subject, "tokens": tokens,
@@ -338,7 +340,7 @@ def make_timings(study: params.Params, tmp_path: Path) -> Callable[..., Any]:
                 "attention": "loop over heads" if published else "fused-cpu" if tokens <= 256 else "sdpa",
                 "saved_bytes": kept if entry.kind == "attention" else 4 * kept,
             })  # fmt: skip
-            if (entry.kind == "step" and not entry.nested) or (entry.kind, entry.subject) == ("growth", "784"):
+            if (entry.kind == "step" and tokens and not entry.nested) or (entry.kind, entry.subject) == ("growth", "784"):
                 total, shares = 1.2 * seconds[entry.name], rng.dirichlet(np.ones(len(GROUPS)))
                 groups = dict(zip(GROUPS, (total * shares).tolist(), strict=True))
                 profiles[entry.name] = {"seconds": total, "groups": groups, "operators": dict.fromkeys(GROUPS, 100)}

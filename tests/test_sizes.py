@@ -12,10 +12,10 @@ import pytest
 from pipeline.system.provenance import git
 from tests.helpers import ROOT
 
-ENGINE = "pipeline/kernels/fused_vit"  # the GPU's, which has its own design
+ENGINE = ("pipeline/kernels/fused_vit", "pipeline/training/fused.py")  # the GPU's, which has its own design
 # What, its limit and its aim.
 LIMITS = [
-    ("lines of the package with its templates, but the GPU's engine", 19_900, 15_500),
+    ("lines of the package with its templates, but the GPU's engine", 19_690, 15_500),
     ("lines of tests", 14_200, 13_500),
     ("lines of benchmarks", 1_000, 1_000),
     ("bytes of README.md", 17_000, 17_000),
@@ -34,7 +34,7 @@ def sizes() -> dict[str, int]:
         pytest.skip("not a git repository")
     tracked = [path for path in listed.stdout.split("\0") if (ROOT / path).is_file()]
 
-    def lines(folder: str, but: str = "\n") -> int:
+    def lines(folder: str, but: tuple[str, ...] = ()) -> int:
         texts = (path for path in tracked if path.startswith(folder) and path.endswith((".py", ".j2", ".cu")) and not path.startswith(but))
         return sum((ROOT / path).read_bytes().count(b"\n") for path in texts)
 

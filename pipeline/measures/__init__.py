@@ -443,6 +443,7 @@ MEASURES: dict[str, Measure] = {
     "ensemble accuracy": Measure("Accuracy of the vote of all seeds, in %.", *_SHARE, rule="at least"),
     "step time": Measure(digits=None, of_value="times", of_difference="times", rule="ratio"),
     "attention time": Measure(digits=2, rule="exponent", phrase="exponent of its time"),
+    "decoding time": Measure(digits=2, rule="exponent", phrase="exponent of the time of writing"),
     "saved bytes": Measure(exact=True, digits=2, rule="exponent", phrase="exponent of the bytes it keeps"),
 }  # fmt: skip
 TIMING_RULES = ("ratio", "exponent")

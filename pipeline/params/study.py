@@ -433,7 +433,16 @@ class Params(Settings):
     def timed_otherwise(self) -> list[str]:
         """The timing stage's subjects whose network differs from that of the variant with the same name."""
         shared = [subject for subject in self.timing.subjects if subject in self.variants]
-        return [subject for subject in shared if self.timing.model(subject, self.base) != self.resolve(subject).model]
+        return [subject for subject in shared if self.timed(subject) != self.resolve(subject).model]
+
+    def timed(self, subject: str) -> NetworkSettings:
+        """The settings of a timed network. Raises UserError as `TimingSettings.model`, or where the variant that it is from is unknown."""
+        variant = self.timing.subjects[subject].get("from")
+        if variant is None:
+            return self.timing.model(subject, self.base)
+        if variant not in self.variants:
+            raise UserError(f"timing.subjects.{subject}.from: there is no variant {shown(variant)}{nearest(variant, self.variants)}.")
+        return self.resolve(variant).model
 
     def probed(self, probe: Probe) -> tuple[str, ...]:
         """The variants, in order, that the probe applies to and for which an experiment or a claim uses it."""
@@ -494,7 +503,7 @@ def parse(raw: Mapping[str, Any]) -> Params:
         if len({tasks[variant] for variant in experiment.variants}) > 1:
             raise UserError(f"experiments.{name}.variants: captioners and classifiers have no measure in common.")
     for subject in params.timing.subjects:
-        params.timing.model(subject, params.base)
+        params.timed(subject)
     return params
 
 

@@ -18,9 +18,10 @@ class TimingSettings(Settings):
     Attributes:
         seconds: limit for all rounds together.
         tokens: numbers of patches in a square grid.
-        subjects: where there are none, nothing is timed. Else networks whose training step is timed, each as its difference to `base`.
-            Each is timed as published and on the fast path. One with `loops: nested` is timed only in the reference's way: patches cut
-            one by one, attention image by image, and a softmax before the loss.
+        subjects: where there are none, nothing is timed. Else networks whose training step is timed, each as its difference to `base`,
+            or with `from` that of a variant. Each is timed as published and on the fast path. One with `loops: nested` is timed only in
+            the reference's way: patches cut one by one, attention image by image, and a softmax before the loss. Of one that writes
+            captions the time of writing is taken, by the number of words.
         labels: the names of subjects on the page, where they differ.
     """
 
@@ -41,8 +42,8 @@ class TimingSettings(Settings):
 
     @model_validator(mode="after")
     def _possible(self) -> TimingSettings:
-        wrong = [name for name, of in self.subjects.items() if "/" in name or of.get("loops", "nested") != "nested"]
-        refuse((wrong, f"subjects: {', '.join(wrong)}: a name holds no '/', and loops, if given, are nested"))
+        wrong = [name for name, of in self.subjects.items() if "/" in name or of.get("loops", "nested") != "nested" or {"from"} < of.keys()]
+        refuse((wrong, f"subjects: {', '.join(wrong)}: a name holds no '/', loops, if given, are nested, and from stands alone"))
         return self
 
     def label(self, subject: str) -> str:

@@ -36,10 +36,20 @@ def values(params: Params, timed: Mapping[str, Timings]) -> dict[str, Any]:
         "rounds": sum(entry["kept"] for entry in raw["rounds"]),
         "min_rounds": MIN_ROUNDS,
         "growth": growth(timings),
+        "profiled": [subject for subject in timings.subjects("fast") if f"step/fast/{subject}" in raw["profiles"]],
+        "written": written(timings),
         "ways": WAYS,
         "way_labels": WAY_LABELS,
         "label": lambda subject: named(subject, params.timing.label(subject)),
     }
+
+
+def written(timings: Timings) -> dict[str, list[dict[str, Any]]]:
+    """By network that writes captions, the measurements of writing, by rising number of words."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for entry in timings.growth("decoding", "fast"):
+        found.setdefault(entry["subject"], []).append(entry)
+    return found
 
 
 def growth(timings: Timings) -> Picture:

@@ -540,7 +540,7 @@ def _of_timings(comparison: ComparisonSettings, timings: Mapping[str, Any], devi
     finding = Finding(comparison, "not decided", Why.NO_INTERVAL)
     try:
         timed = comparison.rule == "ratio"
-        values = found.ratio(comparison.variant, comparison.reference) if timed else found.exponent(comparison.measure)
+        values = found.ratio(comparison.variant, comparison.reference) if timed else found.exponent(comparison.measure, comparison.variant)
     except LookupError as error:
         finding = replace(finding, verdict="not run", why=Why.NOT_MEASURED, fault=str(error.args[0]))
     else:

@@ -46,7 +46,7 @@ STAGE_CODE = {
         "system/files.py", "system/paths.py", "system/provenance.py",
     ),
     "timing": (
-        "kernels", "models", "params/architectures.py", "params/model.py", "params/train.py", "training", *TIMING_CODE,
+        *CAPTIONING_CODE, "kernels", "models", "params/architectures.py", "params/model.py", "params/train.py", "training", *TIMING_CODE,
         "stages/timing.py",
     ),
     "report": (

@@ -65,7 +65,11 @@ def measure(params: Params, dataset: Dataset, device: torch.device, say: Say) ->
     profiles = {}
     largest = str(max(settings.tokens))
     for entry in listed:
-        if entry.nested or not (entry.kind == "step" or (entry.kind == "growth" and entry.subject == largest)):
+        if (
+            entry.nested
+            or not isinstance(entry.model, ModelSettings)
+            or not (entry.kind == "step" or (entry.kind == "growth" and entry.subject == largest))
+        ):
             continue
         steps = PROFILED_STEPS if entry.kind == "step" and settings.steps >= 10 else 1
         profiles[entry.name] = profile(entry, params, dataset, device, steps, threads)
@@ -152,16 +156,20 @@ def time_round(
 
 def _describe(entry: Entry, steps: int, peak: int, device: torch.device, dataset: Dataset) -> dict[str, Any]:
     model = entry.model
-    path = attention_path(device=device, head_dim=model.dim // model.heads, tokens=model.num_tokens)
+    tokens, path = entry.words, "none"
+    if isinstance(model, ModelSettings):
+        tokens, path = model.num_tokens, "loop over heads"
+        if entry.way == "fast":
+            path = attention_path(device=device, head_dim=model.dim // model.heads, tokens=tokens)
     described: dict[str, Any] = {
         "name": entry.name,
         "kind": entry.kind,
         "way": entry.way,
         "subject": entry.subject,
-        "tokens": model.num_tokens,
+        "tokens": tokens,
         "batch": entry.batch,
         "steps": steps,
-        "attention": path if entry.way == "fast" else "loop over heads",
+        "attention": path,
         "model": model.model_dump(mode="json"),
     }
     if entry.kind == "attention":
@@ -170,7 +178,7 @@ def _describe(entry: Entry, steps: int, peak: int, device: torch.device, dataset
         ((images, _),) = batches(dataset, entry.batch, 1, device)
         built = build(entry).to(device).train()
         described["saved_bytes"] = saved_bytes(lambda: built(images), built.parameters())
-    if device.type == "cuda" and entry.kind != "attention":
+    if device.type == "cuda" and entry.kind in ("step", "growth"):
         described["peak_bytes"] = peak
     return described
 

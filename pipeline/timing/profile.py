@@ -74,6 +74,7 @@ def profile(entry: Entry, params: Params, dataset: Dataset, device: torch.device
 def record(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int, threads: int = 1) -> list[Any]:
     """The profiler's events (`torch.autograd.profiler_util.FunctionEvent`) of `steps` steps, after one that is not recorded."""
     model = build(entry).to(device).train()
+    assert isinstance(model, VisionTransformer)
     if entry.way == "fast":
         train = train_settings(params, entry)
         update: Callable[[], object] = make_optimizer(

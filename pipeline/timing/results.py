@@ -1,10 +1,10 @@
 """The results of the timing stage, and the quantities that claims about speed need.
 
 Reads timing/cpu.json and timing/cuda.json, of a kind of device each: "machine", "dataset", "settings"; "measurements", each with "name"
-(KIND/WAY/SUBJECT: kind is step, growth or attention, way is published or fast, subject is one of `timing.subjects` or a token count),
-"tokens", "batch", "steps", "model" and, if known, "saved_bytes" and "peak_bytes"; "rounds": each a process of its own, with "foreign"
-(share of the machine used by others), "kept" and "seconds" (of one step, by name); "profiles": by name, "seconds", "groups", "operators"
-of one step.
+(KIND/WAY/SUBJECT, of decoding with the number of words behind it: kind is step, growth, attention or decoding, way is published or fast,
+subject is one of `timing.subjects` or a token count), "tokens" (of decoding the words, of other networks than transformers 0), "batch",
+"steps", "model" and, if known, "saved_bytes" and "peak_bytes"; "rounds": each a process of its own, with "foreign" (share of the machine
+used by others), "kept" and "seconds" (of one step, by name); "profiles": by name, "seconds", "groups", "operators" of one step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from pydantic import ValidationError
 from scipy import stats
 
-from pipeline.params import ModelSettings, Params
+from pipeline.params import NetworkSettings, Params
 from pipeline.study.effects import RankEstimate, mapped
 from pipeline.study.statistics import Interval
 from pipeline.system.errors import UserError
@@ -77,14 +77,17 @@ class Timings:
         ends = logs.interval()
         return math.exp(logs.mean), ends and mapped(ends, math.exp)
 
-    def exponent(self, measure: str) -> FloatArray:
-        """The exponent of a power law in the tokens, fitted from `MIN_TOKENS` on. Raises LookupError as `ratio` does, or of one count.
+    def exponent(self, measure: str, subject: str) -> FloatArray:
+        """The exponent of a power law in the tokens, fitted from `MIN_TOKENS` on, or in the words that a subject writes.
 
-        (rounds,) for "attention time", empty if no round counts; (1,) for "saved bytes".
+        (rounds,) for times, empty if no round counts; (1,) for "saved bytes". Raises LookupError as `ratio` does, or of one count.
         """
         grown = [entry for entry in self.growth("attention", "published") if entry["tokens"] >= MIN_TOKENS]
+        if measure == "decoding time":
+            grown = [entry for entry in self.growth("decoding", "fast") if entry["subject"] == subject]
         if len(grown) < 2:
-            raise LookupError(f"fewer than two token counts of {MIN_TOKENS} and more were timed; see timing.tokens in params.yaml")
+            what = f"no captions of {subject}" if measure == "decoding time" else f"fewer than two token counts of {MIN_TOKENS} and more"
+            raise LookupError(f"{what} were timed; see timing in params.yaml")
         times = self._judged([entry["name"] for entry in grown])
         values = np.array([[entry["saved_bytes"]] for entry in grown], dtype=np.float64) if measure == "saved bytes" else times
         tokens = np.log([entry["tokens"] for entry in grown])
@@ -128,9 +131,9 @@ def _read(path: Path, params: Params) -> Timings:
     return Timings(raw, measurements, rounds, bool(kept), changed)
 
 
-def _same(own: ModelSettings | None, timed: dict[str, Any]) -> bool:
+def _same(own: NetworkSettings | None, timed: dict[str, Any]) -> bool:
     """Whether a measurement was of this network. An option that was added later counts as at its default."""
     try:
-        return own is not None and ModelSettings.model_validate(timed, context={"shape": own.shape}) == own
+        return own is not None and type(own).model_validate(timed, context={"shape": own.shape}) == own
     except ValidationError:
         return False

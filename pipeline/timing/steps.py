@@ -16,13 +16,15 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pipeline.captioning.grammar import BOS
+from pipeline.captioning.model import CaptionModel, State
 from pipeline.data.datasets import Dataset
 from pipeline.kernels import attention
 from pipeline.models import VisionTransformer
-from pipeline.params import Params, TrainSettings, VariantSettings
+from pipeline.params import ModelSettings, Params, TrainSettings, VariantSettings
 from pipeline.timing import published
 from pipeline.timing.subjects import Entry
 from pipeline.training.classification import pixels
@@ -95,6 +97,7 @@ class AttentionSteps:
 
     def __init__(self, entry: Entry, device: torch.device, steps: int) -> None:
         model = entry.model
+        assert isinstance(model, ModelSettings)
         shape = (entry.batch, model.num_tokens, model.heads, model.dim // model.heads)
         generator = torch.Generator().manual_seed(0)
         *inputs, self.grad = (torch.randn(shape, generator=generator).to(device) for _ in range(4))
@@ -115,20 +118,50 @@ class AttentionSteps:
         return (published.looped_weigh if self.published else attention)(*self.inputs, scale=self.inputs[0].shape[-1] ** -0.5)
 
 
+class DecodingSteps:
+    """Captions written word by word, greedily, as the evaluation does; each step writes the first words of a batch's captions."""
+
+    def __init__(self, entry: Entry, device: torch.device, steps: int) -> None:
+        model = initial_model(entry.model, 0)
+        assert isinstance(model, CaptionModel)
+        self.model, self.device, self.words, self.steps = model.to(device).eval(), device, entry.words, steps
+        shape, generator = entry.model.shape, torch.Generator().manual_seed(0)
+        self.images = torch.rand(entry.batch, shape.channels, 2 * shape.size, 2 * shape.size, generator=generator).to(device)
+
+    @torch.no_grad()
+    def __call__(self) -> float:
+        state = self.model.start(self.images)
+        synchronize(self.device)
+        start = time.perf_counter()
+        for _ in range(self.steps):
+            self.write(state)
+        synchronize(self.device)
+        return time.perf_counter() - start
+
+    def write(self, state: State) -> Tensor:
+        """(image, word), without an eye to where a caption ends."""
+        written = [torch.full((len(self.images),), BOS, device=self.device)]
+        for _ in range(self.words):
+            logits, state = self.model.step(written[-1], state)
+            written.append(logits.argmax(1))
+        return torch.stack(written[1:], dim=1)
+
+
 def make(entry: Entry, params: Params, dataset: Dataset, device: torch.device, steps: int, threads: int) -> Work:
     """Work of `steps` steps, not warm: its first call also compiles and allocates. `threads`: see `own_threads`."""
     if entry.kind == "attention":
         return AttentionSteps(entry, device, steps)
+    if entry.kind == "decoding":
+        return DecodingSteps(entry, device, steps)
     if entry.way == "fast":
         return FastSteps(entry, params, dataset, device, steps)
     return PublishedSteps(entry, params, dataset, device, steps, threads)
 
 
-def build(entry: Entry) -> VisionTransformer:
-    """The entry's untrained model of seed 0, computed in the entry's way."""
+def build(entry: Entry) -> nn.Module:
+    """The entry's untrained model of seed 0, computed in the entry's way. Networks that are no transformers have one way."""
     model = initial_model(entry.model, 0)
-    assert isinstance(model, VisionTransformer)
-    if entry.way == "fast":
+    if entry.way == "fast" or not isinstance(model, VisionTransformer):
         return model
     return published.as_reference(model) if entry.nested else published.as_published(model)
 

@@ -16,6 +16,7 @@ from pipeline.study.claims import Judgement, Why, judge
 from pipeline.system.errors import UserError
 from pipeline.system.paths import TIMINGS
 from pipeline.timing import results
+from pipeline.timing.subjects import WORDS
 from tests.helpers import ROOT, STUDY, of_this_study
 
 TIMED = ("T4", "T6", "T7", "T9", "K3")
@@ -46,8 +47,18 @@ def test_exponent_is_the_slope_from_49_tokens_on(make_timings: Make) -> None:
     found = make_timings(exponent=1.7)
     names = [f"attention/published/{tokens}" for tokens in (49, 196, 784)]
     lines = [np.polyfit(np.log([49, 196, 784]), np.log([times[name] for name in names]), 1)[0] for times in found.rounds]
-    assert found.exponent("attention time") == pytest.approx(lines)
+    assert found.exponent("attention time", "attention") == pytest.approx(lines)
     assert np.mean(lines) == pytest.approx(1.7, abs=0.01)
+
+
+def test_a_captions_time_is_fitted_to_its_words(study: Params, make_timings: Make) -> None:
+    found = make_timings(writing=1.3)
+    times = [[of[f"decoding/fast/caption/{words}"] for words in WORDS] for of in found.rounds]
+    assert found.exponent("decoding time", "caption") == pytest.approx(np.polyfit(np.log(WORDS), np.log(times).T, 1)[0])
+    assert found.exponent("decoding time", "caption").mean() == pytest.approx(1.3, abs=0.01)
+    assert [judged(study, "S2", one).verdict for one in (found, make_timings())] == ["contradicted", "supported"]
+    with pytest.raises(LookupError, match="no captions of base"):
+        found.exponent("decoding time", "base")
 
 
 def test_disturbed_rounds_judge_nothing(study: Params, make_timings: Make) -> None:

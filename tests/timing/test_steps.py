@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from pipeline.captioning.decoding import greedy
+from pipeline.captioning.grammar import BOS, EOS, PAD
 from pipeline.data.datasets import load
 from pipeline.models import VisionTransformer
-from pipeline.params import Params
+from pipeline.params import Params, parse
 from pipeline.system.errors import UserError
 from pipeline.timing import measure, steps
 from pipeline.timing.subjects import entries
@@ -55,6 +57,27 @@ def test_only_a_step_as_published_has_torchs_own_threads(
     finally:
         torch.set_num_threads(before)
     assert seen == {threads}
+
+
+@pytest.mark.parametrize("subject", ["caption", "caption-cnn-lstm"])
+def test_words_under_the_clock_are_those_of_greedy_search(study: Params, subject: str) -> None:
+    longest = [entry for entry in entries(study, 4) if (entry.kind, entry.subject) == ("decoding", subject)][-1]
+    work = steps.DecodingSteps(longest, CPU, 1)
+    with torch.no_grad():
+        work.model.head.bias[[PAD, BOS, EOS]] = -100.0  # so that no caption ends
+        written = work.write(work.model.start(work.images))
+    assert written.tolist() == greedy(work.model, work.images).tolist()
+    assert work() > 0
+
+
+def test_a_subject_may_be_a_variants_network(study: Params) -> None:
+    assert {entry.model for entry in entries(study, 4) if entry.subject == "lstm"} == {study.resolve("lstm").model}
+    for wrong, match in (
+        ({"from": "lsmt"}, "lstm.from: there is no variant 'lsmt'; the nearest is 'lstm'"),
+        ({"from": "lstm", "dim": 8}, "from stands alone"),
+    ):
+        with pytest.raises(UserError, match=match):
+            parse(study.model_dump(mode="json") | {"timing": {"subjects": {"lstm": wrong}}})
 
 
 def test_a_step_whose_loss_is_not_finite_is_no_time(small: Params, arrays: Path) -> None:
