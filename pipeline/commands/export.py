@@ -40,7 +40,8 @@ def main(argv: list[str]) -> None:
     for number, table in enumerate(tables, 1):
         frame, columns = pd.DataFrame(table.rows, columns=list(table.head)), "l" + "r" * (len(table.head) - 1)
         numbers = frame.to_csv(index=False, lineterminator="\n").replace(text.MINUS, "-").replace(text.NBSP, " ")
-        latex = frame.to_latex(index=False, escape=True, caption=f"{table.title}.", column_format=columns)  # for booktabs
+        label = f"tab:{name}-{number}"
+        latex = frame.to_latex(index=False, escape=True, caption=f"{table.title}.", label=label, column_format=columns)  # for booktabs
         files |= {f"table-{number}.csv": numbers.encode()}
         files |= {f"table-{number}.tex": latex.replace(text.MINUS, "$-$").replace(text.NBSP, "~").encode()}
     for file, content in files.items():

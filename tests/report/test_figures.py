@@ -68,7 +68,7 @@ def wrong(**answers: list[list[int]]) -> Any:
         )
         for name, given in answers.items()
     ]
-    images = np.arange(4 * 9, dtype=np.uint8).reshape(4, 1, 3, 3)
+    images = np.arange(4 * 9, dtype=np.uint8).reshape(4, 3, 3)
     return SimpleNamespace(runs=runs, test_images=images, label=lambda run: run.label, is_baseline=lambda run: run.label == "base")
 
 
@@ -257,3 +257,9 @@ def test_shares_of_classes_and_the_images_that_most_seeds_miss() -> None:
     assert all_right == pytest.approx(np.eye(3))
     assert none == []
     made(errors(wrong(base=[[0, 0, 1, 2]]))[0].draw)
+    coloured = wrong(base=[[0, 1, 1, 2]])
+    coloured.test_images = np.arange(4 * 27, dtype=np.uint8).reshape(4, 3, 3, 3)
+    (picture,) = errors(coloured)
+    (((_, _, (tile,)),),) = picture.draw.args
+    assert tile.image[1, 2] * 255 == pytest.approx(coloured.test_images[1, :, 1, 2])
+    made(picture.draw)

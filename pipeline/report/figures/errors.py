@@ -38,7 +38,8 @@ def _of(run: Training, material: Material) -> tuple[str, FloatArray, list[Tile]]
     for image in np.argsort(-wrong, kind="stable")[: tiles.ROWS * tiles.COLUMNS]:
         if wrong[image] and material.test_images is not None:
             pixels = np.asarray(material.test_images[image], dtype=np.float64) / 255
+            shown = pixels if pixels.ndim == 2 else np.moveaxis(pixels, 0, -1)
             answers = predictions[predictions[:, image] != labels[image], image]
             said = f"{labels[image]} as {np.bincount(answers).argmax()}\n{wrong[image]} of {len(predictions)}"
-            worst.append(Tile(pixels.reshape(-1, *pixels.shape[-2:]).mean(0), "greys", said))
+            worst.append(Tile(shown, "greys", said))
     return material.label(run), counts / np.maximum(counts.sum(1, keepdims=True), 1), worst

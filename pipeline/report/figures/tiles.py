@@ -25,7 +25,7 @@ _MAPS = {"greys": GREYS, "weights": WEIGHTS, "signs": SIGNS}
 
 @dataclass(frozen=True)
 class Tile:
-    """A small image, (height, width).
+    """A small image, (height, width), or with colours of its own (height, width, 3) in [0, 1].
 
     Attributes:
         colours: of greys from 0 to 1, of weights from 0 to the figure's `top`, of signs from -1 to 1.
@@ -73,7 +73,7 @@ def draw(rows: Sequence[tuple[str, Sequence[Tile]]], side: float, top: float = 1
 
 
 def draw_tile(axes: Axes, tile: Tile, norm: Normalize | None = None, fontsize: float = 9) -> None:
-    height, width = (tile.image if tile.over is None else tile.over).shape
+    height, width = (tile.image if tile.over is None else tile.over).shape[:2]
     axes.imshow(tile.image, cmap=_MAPS[tile.colours], norm=norm or Normalize(0, 1), interpolation="nearest", extent=(0, width, height, 0))
     if tile.over is not None:
         # Visible on bright and dark colours.
