@@ -1,9 +1,9 @@
-"""The catalogue: params.yaml checked and listed, without training anything.
+"""The catalogue: params.yaml and claims.yaml checked and listed, without training anything.
 
     python -m pipeline.commands.catalogue
 
-lists the variants with their difference to the base or to the variant they start from, their experiments, claims and
-parameters, then the experiments and the claims.
+lists the variants with their difference to the base or to the variant they start from, their experiments and parameters, then the
+experiments.
 """
 
 from __future__ import annotations
@@ -73,34 +73,22 @@ def without_experiment(params: Params) -> list[str]:
 
 
 def sections(params: Params) -> list[tuple[str, Sequence[str], list[Sequence[str]]]]:
-    """Title, header and lines of the three lists. A variant's difference is in the words of params.yaml."""
+    """Title, header and lines of the two lists. A variant's difference is in the words of params.yaml."""
     variants: list[Sequence[str]] = [
         (
             variant,
             f"{_count(params.resolve(variant).model):,}",
             ", ".join(name for name, of in params.experiments.items() if variant in of.variants),
-            ", ".join(name for name, of in params.claims.items() if any(variant in part.variants for part in of.comparisons)),
             yaml.safe_dump(change, default_flow_style=True, sort_keys=False, width=sys.maxsize).strip().strip("{}"),
         )
         for variant, change in params.variants.items()
     ]
     experiments: list[Sequence[str]] = [
-        (name, str(len(of.variants)), of.baseline, of.measure, ", ".join(of.claims), of.title) for name, of in params.experiments.items()
-    ]
-    claims: list[Sequence[str]] = [
-        (
-            name,
-            of.source,
-            str(len(of.comparisons)),
-            f"{of.images_shown or params.images_shown:,}" if trained_variants(of) else "",
-            of.sentence,
-        )
-        for name, of in params.claims.items()
+        (name, str(len(of.variants)), of.baseline, of.measure, ", ".join(of.claims)) for name, of in params.experiments.items()
     ]
     return [
-        ("Variants", ("variant", "parameters", "experiments", "claims", "difference"), variants),
-        ("Experiments", ("experiment", "variants", "baseline", "measure", "claims", "title"), experiments),
-        ("Claims", ("claim", "source", "comparisons", "images shown", "sentence"), claims),
+        ("Variants", ("variant", "parameters", "experiments", "difference"), variants),
+        ("Experiments", ("experiment", "variants", "baseline", "measure", "claims"), experiments),
     ]
 
 
