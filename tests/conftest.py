@@ -24,7 +24,7 @@ from pipeline.commands.profiles import write_settings
 from pipeline.params import data
 from pipeline.system.environment import clean
 from pipeline.tracking.store import Store
-from tests.helpers import ROOT, STUDY, variant
+from tests.helpers import ROOT, STUDY, read_study, variant
 
 if TYPE_CHECKING:
     from pipeline.data.datasets import Dataset
@@ -108,7 +108,8 @@ class Repository:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked cuda are skipped where torch sees no GPU; of several processes, each begins with what takes longest.
 
-    Torch computes on one thread here: a second one mostly waits, at the cost of a core that another test could have.
+    Torch computes on one thread here, as in every training on the CPU: a second one mostly waits, at the cost of a core that another
+    test could have.
     """
     if "torch" in sys.modules:  # some test needs it
         sys.modules["torch"].set_num_threads(1)
@@ -141,13 +142,19 @@ def is_slow(tests: Sequence[pytest.Item]) -> int:
 @pytest.fixture(scope="session")
 def raw_params() -> dict[str, Any]:
     """params.yaml and claims.yaml as plain YAML, to be copied before changing; those of the tests, where another study took their place."""
-    return params.read_both(STUDY / "params.yaml")
+    return read_study()
+
+
+@pytest.fixture
+def own() -> dict[str, Any]:
+    """The tests' own study, which is small, to be changed."""
+    return params.read_both(ROOT / "tests/params.yaml")
 
 
 @pytest.fixture(scope="session")
-def study(raw_params: dict[str, Any]) -> params.Params:
+def study() -> params.Params:
     """The repository's study, checked."""
-    return params.parse(raw_params)
+    return params.parse(params.read_both(STUDY / "params.yaml"))
 
 
 @pytest.fixture(scope="session")
@@ -230,17 +237,6 @@ def small_study(raw_params: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Torch on one thread, as every training on the CPU runs, while the test lasts."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="session")
 def blobs() -> Callable[[int, int], Dataset]:
     """Makes data sets of so many training and test images: noise with a bright square where the class says; soon learned."""
@@ -294,7 +290,7 @@ def tiny_settings(study: params.Params) -> Callable[..., VariantSettings]:
 
 
 @pytest.fixture
-def tiny_trainer(tiny_settings: Callable[..., VariantSettings], one_thread: None) -> Callable[..., Trainer]:
+def tiny_trainer(tiny_settings: Callable[..., VariantSettings]) -> Callable[..., Trainer]:
     """A new trainer of seeds on 96 images of noise; keywords change how it is trained."""
     import torch
 

@@ -101,6 +101,20 @@ def lay_out(directory: Path, raw: dict[str, Any], arrays: Path) -> params.Params
     return settings
 
 
+def read_study() -> dict[str, Any]:
+    """The study as plain YAML, without the timings of its variants' networks: a test that has other variants lacks them."""
+    raw = params.read_both(STUDY / "params.yaml")
+    raw["timing"]["subjects"] = {name: of for name, of in raw["timing"]["subjects"].items() if "from" not in of}
+    return raw
+
+
+def edit(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Has a folder's params.yaml changed."""
+    raw = yaml.safe_load((root / "params.yaml").read_text())
+    change(raw)
+    (root / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+
+
 def trains_here(assignments: Sequence[pool.Assignment], handle: pool.Handle, **_: Any) -> None:
     """An engine that has a worker's own functions called in this process."""
     from pipeline.data.datasets import load

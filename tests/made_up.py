@@ -15,10 +15,10 @@ import yaml
 
 from pipeline.evaluation.evaluate import summarize_votes
 from pipeline.evaluation.records import Evaluation, Records
-from pipeline.params import ModelSettings, Params, parse, read_both
+from pipeline.params import ModelSettings, Params, parse
 from pipeline.runner import seeds as store
 from pipeline.study import Training
-from tests.helpers import ROOT, STUDY, stored
+from tests.helpers import ROOT, read_study, stored
 
 IMAGES = 500  # test images of a made-up study
 INPUTS: dict[str, Any] = {"weights": {}}  # none were made
@@ -86,20 +86,17 @@ def write_tables(root: Path) -> None:
     Records(root).write_tables({path.stem: INPUTS for path in sorted((root / "store/trainings").iterdir())})
 
 
-def write_study(root: Path, seeds: int, epochs: int, **changes: Any) -> dict[str, Any]:
-    """The real params.yaml with other seeds, epochs and `changes`, and runs of all variants. Returns it raw."""
-    raw: dict[str, Any] = read_both(STUDY / "params.yaml")
+def write_study(root: Path, seeds: int, epochs: int, **changes: Any) -> None:
+    """The real params.yaml with other seeds, epochs and `changes`, and runs of all variants."""
+    raw = read_study() | changes
     raw["train"] |= {"seeds": list(range(seeds)), "epochs": epochs}
-    raw |= changes
     for claim in raw["claims"].values():
         claim.pop("first_seed", None)  # nobody has seen these seeds
-    root.mkdir(parents=True, exist_ok=True)
     (root / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
     params = parse(raw)
     for variant in params.variants:
         write_run(root, params, variant)
     write_tables(root)
-    return raw
 
 
 _ODD: dict[str, Any] = {
@@ -143,7 +140,7 @@ _ODD_CLAIMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def write_odd_study(root: Path) -> None:
     """A study of what is rare: a variant of one seed, seeds that diverge, a short run, a variant not run, captioners, markup in names."""
-    raw: dict[str, Any] = yaml.safe_load((STUDY / "params.yaml").read_text()) | _ODD
+    raw: dict[str, Any] = read_study() | _ODD
     raw["train"] |= {"seeds": list(range(5)), "epochs": 4}
     words = {"source": "a *test* | <b>", "measured": "As it says.", "margin": "None."}
     raw["claims"] = {id: words | {"sentence": said, "comparisons": [one]} for id, (said, one) in _ODD_CLAIMS.items()}

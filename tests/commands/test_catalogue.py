@@ -13,12 +13,7 @@ from pipeline import params
 from pipeline.commands import catalogue
 from pipeline.models import build
 from pipeline.system.errors import UserError
-from tests.helpers import ROOT, of_this_study
-
-
-@pytest.fixture
-def own() -> dict[str, Any]:
-    return params.read_both(ROOT / "tests/params.yaml")
+from tests.helpers import of_this_study
 
 
 def variants(study: params.Params) -> dict[str, dict[str, str]]:
