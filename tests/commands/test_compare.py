@@ -19,6 +19,7 @@ from pipeline.study import load, tables
 from pipeline.system.errors import UserError
 from pipeline.training.records import EpochRow
 from tests.helpers import commit_all, git, stored
+from tests.tracking.trainings import make_run
 
 BASE = [0.951, 0.962, 0.958, 0.949, 0.957, 0.960, 0.955]
 HEAD = [0.961, 0.963, 0.967, 0.959, 0.956, 0.968, 0.966]
@@ -52,14 +53,9 @@ class Repository:
             for seed, value in final.items()
             for epoch in (1, 2)
         ]
-        record = {
-            "training_id": f"{self.trained:032x}", "variant": variant, "stage": f"train@{variant}", "config": config,
-            "config_hash": "f" * 64, "code_hash": "c" * 64, "data_digest": "d" * 64, "dataset": "digits", "git_commit": None,
-            "git_dirty": None, "device": "cpu", "device_name": "A processor (2 cores)", "attention": "fused-cpu",
-            "versions": {"python": "3.11.7", "torch": "2.15.0"}, "seeds": list(final), "started": "2026-01-02T03:04:05+00:00",
-            "finished": "2026-01-02T03:14:05+00:00", "epochs": rows,
-            "metrics": {"n": len(final), "parameters": 10_666, "flops": 1_738_558},
-        } | run  # fmt: skip
+        record = make_run(variant, f"{self.trained:032x}") | {"config": config, "seeds": list(final), "epochs": rows}
+        metrics = {"n": len(final), "parameters": 10_666, "flops": 1_738_558}
+        record |= {"git_commit": None, "git_dirty": None, "finished": "2026-01-02T03:14:05+00:00", "metrics": metrics} | run
         path = stored(self.place, variant)
         seeds.write_record(path, record | {"outputs": {"weights": {str(seed): variant for seed in final}}}, {})
         self.records[variant] = seeds.read_record(path)
@@ -165,7 +161,7 @@ def test_added_removed_and_changed_settings(study: Repository) -> None:
 @pytest.mark.parametrize(
     ("run", "shown"),
     [
-        ({"code_hash": "e" * 64}, "code_hash: cccccccccc → eeeeeeeeee"),
+        ({"code_hash": "e" * 64}, "code_hash: dddddddddd → eeeeeeeeee"),
         ({"device_name": "a | `b` <i> @you"}, "device_name: A processor (2 cores) → a | `b` <i> @you"),
     ],
 )

@@ -55,17 +55,13 @@ def test_the_arrays_of_an_npz(here: Path, channels: int, last: bool) -> None:
         assert getattr(found, name).dtype == np.uint8
 
 
-def test_an_npz_that_does_not_fit(here: Path) -> None:
-    given = arrays()
-    for change in ({"train_images": given["train_images"] / 255}, {"test_labels": np.array([object()])}):
-        np.savez("own.npz", **given | change)
-        with pytest.raises(UserError, match=r"own gives .* is expected|own\.npz cannot be read"):
-            read(NPZ, here)
-
-
-def test_a_file_that_is_no_npz_or_has_changed(here: Path) -> None:
+def test_a_file_that_is_no_npz_does_not_fit_or_has_changed(here: Path) -> None:
     with pytest.raises(UserError, match=r"there is no file .*own\.npz"):
         read(NPZ, here)
+    for change in ({"train_images": arrays()["train_images"] / 255}, {"test_labels": np.array([object()])}):
+        np.savez("own.npz", **arrays() | change)
+        with pytest.raises(UserError, match=r"own gives .* is expected|own\.npz cannot be read"):
+            read(NPZ, here)
     Path("own.npz").write_bytes(b"PK\3\4 and no more")
     with pytest.raises(UserError, match=r"own\.npz cannot be read"):
         read(NPZ, here)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -26,15 +27,8 @@ from tests.tracking.trainings import (
     make_run,
     read_store,
     records_of,
-    silent_server,
     write_training,
 )
-
-
-def with_tables(path: Path) -> None:
-    """The table that the evaluate stage leaves of this training."""
-    weights = seeds.read_record(path)["outputs"]["weights"]
-    records_of(path).write_tables({path.stem: {"weights": weights}})
 
 
 def shown(uri: str, where: str) -> set[str]:
@@ -141,7 +135,8 @@ def test_the_report_stage_outlives_a_silent_server(
     """One line says what is wrong; the next report completes the store."""
     write_training(stored(project, "base"), make_run())
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    with silent_server() as address:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections and never says a word
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
         track()
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"MLflow is not up to date: MLflow at {address} does not answer")
@@ -153,7 +148,8 @@ def test_the_report_stage_outlives_a_silent_server(
 def test_what_an_experiment_has_from_its_commit_is_not_of_it(project: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """DVC runs queued experiments in copies, and tells a stage the experiment's name and the repository, whose store it is."""
     copy = project / ".dvc" / "tmp" / "exps" / "copy"
-    with_tables(write_training(stored(copy, "base"), make_run()))
+    path = write_training(stored(copy, "base"), make_run())
+    records_of(path).write_tables({"base": {"weights": seeds.read_record(path)["outputs"]["weights"]}})
     (copy / ".gitignore").write_text("/runs\n/predictions\n/.checkpoints\n")
     git(copy, "init", "--quiet")
     commit = commit_all(copy, "a study")

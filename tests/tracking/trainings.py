@@ -185,13 +185,6 @@ def write_diverged(path: Path, run: dict[str, Any]) -> None:
 
 
 @contextmanager
-def silent_server() -> Iterator[str]:
-    """Accepts connections and never says a word."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
-@contextmanager
 def serving(folder: Path, port: int, *command: str) -> Iterator[subprocess.Popen[bytes]]:
     """A server that runs in `folder` and answers; what it says is in server.log."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
