@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -94,21 +95,29 @@ def test_the_page_s_variant_claim_model_and_measure_on_own_data_reach_pages_and_
     raw: dict[str, Any] = yaml.safe_load((made / "params.yaml").read_text())
     raw["data"] = {"dataset": "npz", "path": "my.npz", "size": 16, "channels": 3, "classes": 3}
     raw["images_shown"] = 600
-    raw["train"] |= {"epochs": 2, "seeds": 2, "crop": 2, "flip": True}
+    raw["train"] |= {"epochs": 2, "seeds": 2, "augment": "affine", "crop": 2, "flip": True}
     raw["base"] |= {"patch": 8, "normalize": "standard"}
     raw["looks"] = [2]
     (made / "params.yaml").write_text(yaml.safe_dump(raw))
     claims = yaml.safe_load((made / "claims.yaml").read_text())
-    claims["experiments"]["mlp-width"] |= {"measure": "best accuracy", "variants": ["base", "wide-mlp", "mixer"]}
+    figures = ["curves", "measure", "attention_maps", "shifts"]  # of images with three channels
+    claims["experiments"]["mlp-width"] |= {"measure": "best accuracy", "variants": ["base", "wide-mlp", "mixer"], "figures": figures}
     (made / "claims.yaml").write_text(yaml.safe_dump(claims))
     run("catalogue")
     run("repro")
     first, own = ((made / "reports" / name).read_text() for name in ("README.md", "experiments/mlp-width.md"))
     assert first.startswith("# My own study\n")
     assert re.search(r"\| mixer \|.* 2 \|", first)
-    assert "Best test accuracy of an epoch" in own
+    assert "| best accuracy (%) |" in own
     assert "W1" in first
     assert not list((made / "reports").glob("t*.md"))  # neither the thesis's nor the timing's
+    metrics = json.loads((made / "tables/metrics.json").read_text())
+    # Embedding of 3 x 8 x 8 values, class token, positions; two blocks of two norms, full attention and an MLP; a norm, three classes.
+    block = 2 * 64 + 4 * (32 * 32 + 32) + 2 * 32 * 64 + 64 + 32
+    assert metrics["base"]["parameters"] == (192 * 32 + 32) + 32 + 5 * 32 + 2 * block + 64 + (32 * 3 + 3)
+    assert set(metrics["base"]["per_class_accuracy"]) == set("012")
+    assert metrics["mixer"]["parameters"] == (768 * 48 + 48) + 2 * (48 * 48 + 48) + (48 * 3 + 3)
+    assert metrics["mixer"]["flops"] == 2 * 48 * (768 + 2 * 48 + 3)
     assert "Nothing is to be trained" in run("repro")
     listed = "import mlflow; print([one.name for one in mlflow.MlflowClient('sqlite:///mlflow.db').search_experiments()])"
     assert "my-own-study/npz" in repository.succeed(sys.executable, "-c", listed)
